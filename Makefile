@@ -33,6 +33,7 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m workshop.long_functions
 
 fix: $(VENV)/.installed-test
 	$(BIN)/ruff format .
@@ -48,7 +49,7 @@ site: $(VENV)/.installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed-test
-	$(BIN)/python benchmarks/engine_cost.py
+	$(BIN)/python workshop/engine_cost.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

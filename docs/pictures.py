@@ -4,7 +4,7 @@
 
 Pictures of simulations are the same every time. `--all` adds what takes minutes or a quiet machine: `closed-loop.svg`
 from a recording of `examples/demo.py` (or the folder of an earlier one, with `--recording`), `engine-cost.svg` from
-`benchmarks/engine_cost.py`, and `calibration-example.html` from a recording of a real server in tables of the tests.
+`workshop/engine_cost.py`, and `calibration-example.html` from a recording of a real server in tables of the tests.
 """
 
 import argparse
@@ -263,7 +263,7 @@ def draw_all(recording: Path | None, output: Path) -> None:
         draw_closed_loop(recording or Path(folder), output / "closed-loop.svg")
     cost: list[str | Path] = [
         sys.executable,
-        PROJECT / "benchmarks" / "engine_cost.py",
+        PROJECT / "workshop" / "engine_cost.py",
         "--plot",
         output / "engine-cost.svg",
     ]

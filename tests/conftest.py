@@ -1,6 +1,7 @@
 """The two ways in which tests reach reference data: tables of the project, and the folder that is not part of it."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -19,13 +20,24 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+PROJECT = Path(__file__).resolve().parents[1]
+USES_WORKSHOP = re.compile(r"^ *(from|import) workshop\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out files that use the workshop where there is none, as in a source distribution."""
+    if collection_path.suffix != ".py" or (PROJECT / "workshop").is_dir():
+        return None
+    return bool(USES_WORKSHOP.search(collection_path.read_text(encoding="utf-8"))) or None
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of reference results and recordings beside the checkout; tests that need it skip without it.
 
     `BLIS_SHARED` names it when it lies elsewhere.
     """
-    folder = Path(os.environ.get("BLIS_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    folder = Path(os.environ.get("BLIS_SHARED", PROJECT.parent / "shared"))
     if not folder.is_dir():
         pytest.skip(f"reference data not found at {folder}; set BLIS_SHARED to its folder")
     return folder

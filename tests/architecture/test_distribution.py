@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
-def test_the_source_distribution_holds_the_project(tmp_path: Path) -> None:
+def test_the_source_distribution_holds_the_project_without_its_workshop(tmp_path: Path) -> None:
     ours = {path.relative_to(PROJECT).as_posix() for path in tracked_files()}
     pytest.importorskip("hatchling", reason="it is built with hatchling")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
@@ -39,7 +39,9 @@ def test_the_source_distribution_holds_the_project(tmp_path: Path) -> None:
     with tarfile.open(built) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert names - ours == {"PKG-INFO"}
-    assert ours - names == {".ci/run"}
+    workshop = {name for name in ours if name.startswith("workshop/")}
+    assert ours - names == {".ci/run", *workshop}
+    assert len(workshop) > 50
 
 
 def place(name: str) -> str:

@@ -4,11 +4,8 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from functools import cache
-from graphlib import CycleError, TopologicalSorter
+from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from tests.architecture.project import PACKAGES, PROJECT, module_name, product_files, pyproject
 
@@ -24,17 +21,6 @@ FORBIDDEN_IN_ENGINE = {
     "threading",
     "time",
 }
-
-NAMED_BACK = {
-    ("blis_sim.engine.cluster.autoscaler", "blis_sim.engine.cluster.cluster"),
-    ("blis_sim.engine.cluster.batch_dispatch", "blis_sim.engine.cluster.cluster"),
-    ("blis_sim.engine.cluster.handover", "blis_sim.engine.cluster.cluster"),
-    ("blis_sim.engine.cluster.gateway.flow_control", "blis_sim.engine.cluster.cluster"),
-    ("blis_sim.engine.latency.decode_steps", "blis_sim.engine.latency.decode_sums"),
-    ("mockserve.metrics.history", "mockserve.metrics.page"),
-    ("mockserve.serving.service", "mockserve.serving.instances"),
-}
-"""Pairs of modules of which the first names a type of the second in annotations, and the second imports the first."""
 
 IMPORT_ALL = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
 
@@ -68,34 +54,6 @@ def test_no_module_needs_another_to_be_imported_first() -> None:
     TopologicalSorter(needs).prepare()
 
 
-def test_modules_form_no_circle_even_by_annotations_and_late_imports() -> None:
-    needs_except(NAMED_BACK).prepare()
-
-
-@pytest.mark.parametrize("pair", sorted(NAMED_BACK), ids=" names ".join)
-def test_every_module_that_is_named_back_forms_a_circle(pair: tuple[str, str]) -> None:
-    """A pair whose circle is gone would hide the next one."""
-    with pytest.raises(CycleError):
-        needs_except(NAMED_BACK - {pair}).prepare()
-
-
-@cache
-def needs() -> dict[str, set[str]]:
-    """The modules that each module imports, wherever in it."""
-    files = {module_name(file): file for file in product_files()}
-    return {
-        name: {each if each in files else each.rpartition(".")[0] for each in imported(file)} & files.keys() - {name}
-        for name, file in files.items()
-    }
-
-
-def needs_except(pairs: set[tuple[str, str]]) -> TopologicalSorter[str]:
-    """The modules and what they import, but for these pairs."""
-    return TopologicalSorter(
-        {name: {each for each in needed if (name, each) not in pairs} for name, needed in needs().items()}
-    )
-
-
 def test_the_engine_imports_no_clock_no_chance_and_no_system() -> None:
     found = [
         f"{module_name(file)} imports {name}"
@@ -122,7 +80,7 @@ def test_every_list_of_packages_names_the_same_ones() -> None:
     assert tools["hatch"]["build"]["targets"]["wheel"]["only-include"] == PACKAGES
     assert tools["importlinter"]["root_packages"] == PACKAGES
     assert sorted(tools["mypy"]["files"]) == sorted(
-        [*PACKAGES, "benchmarks", "docs", "examples", "hatch_build.py", "tests"]
+        [*PACKAGES, "docs", "examples", "hatch_build.py", "tests", "workshop"]
     )
 
 

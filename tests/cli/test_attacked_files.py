@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.attack import file_contents as contents
-from benchmarks.attack.file_samples import FileSample, samples
-from benchmarks.attack.files import attack, attacked, cases, prepared
+from workshop.attack import file_contents as contents
+from workshop.attack.file_samples import FileSample, samples
+from workshop.attack.files import attack, attacked, cases, prepared
 from blis_sim.cli.main import run
 
 RUN = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "3"]

@@ -1,4 +1,4 @@
-"""The benchmark of start-up, `python benchmarks/startup.py`."""
+"""The benchmark of start-up, `python workshop/startup.py`."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.startup import Cost, ratios, row
+from workshop.startup import Cost, ratios, row
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -21,7 +21,7 @@ def test_ratios_are_medians_of_pairs_and_not_ratios_of_medians() -> None:
 
 @pytest.mark.slow
 def test_compares_a_checkout_with_itself() -> None:
-    command = [sys.executable, "benchmarks/startup.py", str(PROJECT), str(PROJECT), "--pairs", "1"]
+    command = [sys.executable, "workshop/startup.py", str(PROJECT), str(PROJECT), "--pairs", "1"]
     printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout.splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in printed[2:]]
     assert [cells[0] for cells in rows] == ["help", "replay", "serve"]
@@ -31,7 +31,7 @@ def test_compares_a_checkout_with_itself() -> None:
 def test_names_the_command_that_fails(tmp_path: Path) -> None:
     (tmp_path / "blis_sim").mkdir()
     (tmp_path / "blis_sim" / "__init__.py").touch()
-    command = [sys.executable, "benchmarks/startup.py", str(PROJECT), str(tmp_path), "--case", "help", "--pairs", "1"]
+    command = [sys.executable, "workshop/startup.py", str(PROJECT), str(tmp_path), "--case", "help", "--pairs", "1"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.strip().endswith("-m blis_sim.cli --help")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.sections import with_sections, write_sections
+from workshop.sections import with_sections, write_sections
 
 PAGE = """# Title
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from benchmarks.vllm_oracle.groups import KINDS, with_groups
-from benchmarks.vllm_oracle.simulated import requests_of
-from benchmarks.vllm_oracle.workload import Workload, draw_workload
+from workshop.vllm_oracle.groups import KINDS, with_groups
+from workshop.vllm_oracle.simulated import requests_of
+from workshop.vllm_oracle.workload import Workload, draw_workload
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled

@@ -1,11 +1,11 @@
-"""The random runs of `python -m benchmarks.attack.engine`, a few of each kind."""
+"""The random runs of `python -m workshop.attack.engine`, a few of each kind."""
 
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.attack.engine.runs import KINDS, record_run
+from workshop.attack.engine.runs import KINDS, record_run
 from tests.architecture.project import PROJECT
 
 
@@ -16,6 +16,6 @@ def test_random_runs_keep_all_laws(kind: str) -> None:
 
 
 def test_the_command_counts_broken_laws() -> None:
-    command = [sys.executable, "-m", "benchmarks.attack.engine", "--runs", "10", "--no-compiled", "--processes", "1"]
+    command = [sys.executable, "-m", "workshop.attack.engine", "--runs", "10", "--no-compiled", "--processes", "1"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "0 laws broken in 10 runs"), done.stderr

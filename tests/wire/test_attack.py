@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.attack import bodies
-from benchmarks.attack.generate import hostile_requests
-from benchmarks.attack.hostile import HostileRequest
-from benchmarks.attack.judging import AttackResult, Bounds, judged
-from benchmarks.attack.samples import doing, read_samples
-from benchmarks.attack.sending import exchange
-from benchmarks.attack.setups import SETUPS, Running, Setup, running
-from benchmarks.attack.watcher import RAN, Watcher
+from workshop.attack import bodies
+from workshop.attack.generate import hostile_requests
+from workshop.attack.hostile import HostileRequest
+from workshop.attack.judging import AttackResult, Bounds, judged
+from workshop.attack.samples import doing, read_samples
+from workshop.attack.sending import exchange
+from workshop.attack.setups import SETUPS, Running, Setup, running
+from workshop.attack.watcher import RAN, Watcher
 
 NUM_REQUESTS = 120
 NUM_LANES = 6

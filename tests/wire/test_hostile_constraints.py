@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attack.constraints import HOSTILE, Hostile, answer_of, doubling
+from workshop.attack.constraints import HOSTILE, Hostile, answer_of, doubling
 from mockserve.serving.aside import MODULES, OffloadExecutor
 from mockserve.serving.worker_pool import WorkerPool
 from tests.patience import PATIENCE_S, attempts, wait_until

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.attack.large_bodies import CASES
-from benchmarks.attack.stalls import measure, server_for
-from benchmarks.server_load.peers import Pace, Running, running
+from workshop.attack.large_bodies import CASES
+from workshop.attack.stalls import measure, server_for
+from workshop.server_load.peers import Pace, Running, running
 from tests.patience import attempts
 
 MOST_GAP_GROWTH_MS = 100.0

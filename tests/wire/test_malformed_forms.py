@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attack.uploads import MULTIPART, VALID, WAVE, Part, encoded, field, recording
+from workshop.attack.uploads import MULTIPART, VALID, WAVE, Part, encoded, field, recording
 from tests.wire.plain_http import PlainReply, call
 from tests.wire.serving import TestServer, running_server
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attack.constraints import answer_of, call_of, demand
+from workshop.attack.constraints import answer_of, call_of, demand
 from mockserve.serving.aside import MODULES
 from mockserve.serving.worker_pool import WorkerPool
 from tests.wire.noting_worker import NOTED_IN

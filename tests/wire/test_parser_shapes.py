@@ -1,6 +1,6 @@
 """The events of a stream under each parser are those of a genuine vLLM server, and so are the items of whole replies.
 
-`parser_shapes.csv` is what `benchmarks.vllm_oracle.wire_search.shapes` wrote down by parser and question: the deltas of
+`parser_shapes.csv` is what `workshop.vllm_oracle.wire_search.shapes` wrote down by parser and question: the deltas of
 a chat stream, equal ones in a row as one, and the kinds of the events or items of a response and a message. A row that
 has a reason is one in which ours differs, and why.
 """
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from benchmarks.vllm_oracle.wire_search.questions import shape_questions
-from benchmarks.vllm_oracle.wire_search.said import Parsers
-from benchmarks.vllm_oracle.wire_search.shapes import reply_shape
+from workshop.vllm_oracle.wire_search.questions import shape_questions
+from workshop.vllm_oracle.wire_search.said import Parsers
+from workshop.vllm_oracle.wire_search.shapes import reply_shape
 from tests.wire.plain_http import call
 from tests.wire.serving import running_server
 

@@ -1,18 +1,18 @@
-"""A server under load while instances come and go, as `python -m benchmarks.attack.soak` lets it run for longer."""
+"""A server under load while instances come and go, as `python -m workshop.attack.soak` lets it run for longer."""
 
 import subprocess
 import sys
 
 import pytest
 
-from benchmarks.attack.soak import Measured, judged
+from workshop.attack.soak import Measured, judged
 from tests.architecture.project import PROJECT
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_twenty_seconds_leave_flat_memory_and_nothing_open() -> None:
-    command = [sys.executable, "-m", "benchmarks.attack.soak", "--seconds", "20", "--seed", "1", "--clients", "8"]
+    command = [sys.executable, "-m", "workshop.attack.soak", "--seconds", "20", "--seed", "1", "--clients", "8"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["0 things wrong after 20 s"]), (
         done.stdout + done.stderr

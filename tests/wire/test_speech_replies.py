@@ -1,14 +1,14 @@
 """Recordings that a genuine vLLM 0.33 with Whisper's architecture was sent, and its replies: ours are the same.
 
-`speech_replies.jsonl` was written by `benchmarks/vllm_oracle/speech_search.py --record`.
+`speech_replies.jsonl` was written by `workshop/vllm_oracle/speech_search.py --record`.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.vllm_oracle.replies import HttpReply, answer
-from benchmarks.vllm_oracle.speech_search import SpeechRequest, found_differences
+from workshop.vllm_oracle.replies import HttpReply, answer
+from workshop.vllm_oracle.speech_search import SpeechRequest, found_differences
 from tests.wire.serving import TestServer, running_server
 
 TABLE = Path(__file__).with_name("speech_replies.jsonl")

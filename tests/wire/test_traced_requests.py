@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attack.constraints import answer_of, doubling
+from workshop.attack.constraints import answer_of, doubling
 from tests.patience import PATIENCE_S
 from tests.wire.asked import table
 from tests.wire.asked.folders import write_folder

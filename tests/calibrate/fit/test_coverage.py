@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.coverage import Size, drawn_kind, drawn_server, simulated_inside
+from workshop.coverage import Size, drawn_kind, drawn_server, simulated_inside
 from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED_COMPUTE, TERMS
 from replay.simulation.uncertainty import ServerSpread
 from tests.calibrate.fit.known_server import DEPLOYED, VALUES

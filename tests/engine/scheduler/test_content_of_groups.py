@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vllm_oracle.groups import with_groups
-from benchmarks.vllm_oracle.simulated import simulated_story
-from benchmarks.vllm_oracle.table import content_rows
-from benchmarks.vllm_oracle.workload import draw_workload
+from workshop.vllm_oracle.groups import with_groups
+from workshop.vllm_oracle.simulated import simulated_story
+from workshop.vllm_oracle.table import content_rows
+from workshop.vllm_oracle.workload import draw_workload
 
 TABLE = Path(__file__).parent / "tables" / "content.csv"
-"""Written by `python -m benchmarks.vllm_oracle --groups KIND --content --table` with vLLM 0.33: kind of model, kind of
+"""Written by `python -m workshop.vllm_oracle --groups KIND --content --table` with vLLM 0.33: kind of model, kind of
 scheduling, seed, change (kind of event, group, tokens of a block, tokens, parent, contents by first mention)."""
 
 Drawn = tuple[str, bool, int]

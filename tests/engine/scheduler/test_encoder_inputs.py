@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vllm_oracle.media import with_media
-from benchmarks.vllm_oracle.simulated import changes, simulated_story
-from benchmarks.vllm_oracle.table import composition_rows
-from benchmarks.vllm_oracle.workload import draw_workload
+from workshop.vllm_oracle.media import with_media
+from workshop.vllm_oracle.simulated import changes, simulated_story
+from workshop.vllm_oracle.table import composition_rows
+from workshop.vllm_oracle.workload import draw_workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
@@ -19,7 +19,7 @@ from blis_sim.engine.request import EncoderLimits, Medium, Request, UniqueBlocks
 from tests.fakes import TestLatency
 
 TABLE = Path(__file__).parent / "tables" / "media.csv"
-"""Written by `python -m benchmarks.vllm_oracle --media --table` with vLLM 0.33: stages, kind, seed, instant, tokens by
+"""Written by `python -m workshop.vllm_oracle --media --table` with vLLM 0.33: stages, kind, seed, instant, tokens by
 request, preempted requests."""
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.vllm_oracle.pipeline import with_pipeline
-from benchmarks.vllm_oracle.simulated import changes, simulated_story
-from benchmarks.vllm_oracle.speculation import with_speculation
-from benchmarks.vllm_oracle.table import composition_rows
-from benchmarks.vllm_oracle.workload import draw_workload
+from workshop.vllm_oracle.pipeline import with_pipeline
+from workshop.vllm_oracle.simulated import changes, simulated_story
+from workshop.vllm_oracle.speculation import with_speculation
+from workshop.vllm_oracle.table import composition_rows
+from workshop.vllm_oracle.workload import draw_workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
@@ -21,7 +21,7 @@ from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
 
 TABLES = Path(__file__).parent / "tables"
-"""Written by `python -m benchmarks.vllm_oracle --table` with vLLM 0.33: stages, kind, seed, instant, tokens by request,
+"""Written by `python -m workshop.vllm_oracle --table` with vLLM 0.33: stages, kind, seed, instant, tokens by request,
 preempted requests."""
 
 

@@ -1,13 +1,13 @@
-"""A day of mixed clients through the proxy, in small; `python -m benchmarks.day` is the whole one."""
+"""A day of mixed clients through the proxy, in small; `python -m workshop.day` is the whole one."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from benchmarks.day.__main__ import PLAYING, recorded
-from benchmarks.day.clients import MODEL, LoadReplies, load
-from benchmarks.day.processes import judged, running
+from workshop.day.__main__ import PLAYING, recorded
+from workshop.day.clients import MODEL, LoadReplies, load
+from workshop.day.processes import judged, running
 
 NUM_REQUESTS, RATE = 36, 30.0
 SERVE = ("serve", MODEL, "--port", "0")

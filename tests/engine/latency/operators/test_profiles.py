@@ -186,7 +186,7 @@ def test_gaps_of_a_grid_follow_the_slope_of_their_row_or_of_the_row_before() -> 
 
 
 def test_interpolation_of_a_held_out_quarter_of_measured_operators_is_within_two_percent(shared: Path) -> None:
-    from benchmarks.operators_held_out import held_out_errors
+    from workshop.operators_held_out import held_out_errors
 
     path = shared / "golden" / "vidur-data" / "compute" / "a100" / "meta-llama" / "Llama-2-70b-hf" / "mlp.csv.gz"
     rows = list(csv.DictReader(gzip.decompress(path.read_bytes()).decode().splitlines()))

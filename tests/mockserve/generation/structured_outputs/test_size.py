@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.attack.constraints import HOSTILE, doubling
+from workshop.attack.constraints import HOSTILE, doubling
 from mockserve.generation.structured_outputs.checks import is_small_pattern, is_small_schema
 from mockserve.generation.structured_outputs.json_instances import needs_validation
 from mockserve.generation.structured_outputs.kinds import (

@@ -1,0 +1,179 @@
+"""How much load `blis serve` carries and how well it keeps time, beside a plain aiohttp handler and other mocks.
+
+    python workshop/server.py [--only events,time,arrivals,admission] [--repetitions 3]
+
+Server and client have a core each, one server runs at a time, repetitions take turns and medians are shown. Figures
+compare within one run, not with other machines. The reference does per token what any handler must do (one JSON object,
+one write), keeps no books and simulates nothing; what the client and the machine add to times is in its rows as well.
+guidellm's mock server is measured where its executable is found, or named by the variable GUIDELLM.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from workshop.server_load.client import Case, Measured
+from workshop.server_load.peers import Pace, Peer, blis, guidellm, reference, running
+
+STEPS = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "20000,0,0")
+"""Steps of 20 ms, whatever requests they serve."""
+STEPS_NAME = "blis, steps"
+SET_TIMES = ("--latency-calculator", "constant")
+ROOM = ("--total-kv-blocks", "60000")
+"""Enough KV blocks for all streams at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A case as the client saw it, and what it cost the server."""
+
+    measured: Measured
+    cpu_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Repetitions and processor cores of a measurement."""
+
+    repetitions: int
+    server_core: int | None
+    client_core: int | None
+
+    def costs(self, peers: Sequence[Peer], case: Case, ttft_ms: float = 0.0) -> dict[str, list[Cost]]:
+        """`case` on each of `peers` in turn, so many times; a server lives for one case."""
+        pace = Pace(ttft_ms, case.gap_ms, case.num_tokens)
+        found: dict[str, list[Cost]] = {peer.name: [] for peer in peers}
+        for _ in range(self.repetitions):
+            for peer in peers:
+                found[peer.name].append(self._cost(peer, pace, case))
+        return found
+
+    def _cost(self, peer: Peer, pace: Pace, case: Case) -> Cost:
+        with running(peer, pace, self.server_core) as server:
+            # What is only done once is done now.
+            self._run(Case(num_requests=4, num_tokens=8), server.port)
+            before_s = server.cpu_s()
+            measured = self._run(case, server.port)
+            return Cost(measured, server.cpu_s() - before_s)
+
+    def _run(self, case: Case, port: int) -> Measured:
+        command = [sys.executable, "-m", "workshop.server_load.client", str(port), json.dumps(asdict(case))]
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        if self.client_core is not None:
+            os.sched_setaffinity(client.pid, {self.client_core})
+        output, _ = client.communicate()
+        if client.returncode:
+            raise SystemExit("the client failed")
+        return Measured(**json.loads(output))
+
+
+def median(costs: Sequence[Cost], field: str) -> float:
+    """Percentile of a field of the client's samples."""
+    return float(statistics.median(getattr(cost.measured, field) for cost in costs))
+
+
+def rate(cost: Cost) -> float:
+    """Events per second."""
+    return cost.measured.num_events / cost.measured.wall_s if cost.measured.wall_s else 0.0
+
+
+def failed(costs: Sequence[Cost]) -> str:
+    """A remark on streams that did not come to their end."""
+    number = sum(cost.measured.num_failed for cost in costs)
+    return f" ({number} streams failed)" if number else ""
+
+
+def events(bench: Bench, peers: Sequence[Peer]) -> None:
+    """Streamed events per second with no time between tokens."""
+    print("\n## Events per second, no time between tokens\n")
+    print("| server | streams x tokens | events/s | x reference | server CPU per event, us |\n|---|---|---|---|---|")
+    for num_streams, num_tokens in ((1, 4000), (64, 2000), (512, 500), (512, 60)):
+        costs = bench.costs(peers, Case(num_requests=num_streams, num_tokens=num_tokens))
+        rates = {name: statistics.median(map(rate, each)) for name, each in costs.items()}
+        for name, each in costs.items():
+            cpu_us = statistics.median(cost.cpu_s / cost.measured.num_events for cost in each) * 1e6
+            print(
+                f"| {name}{failed(each)} | {num_streams} x {num_tokens} | {rates[name]:,.0f} | "
+                f"{rates[name] / rates[reference().name]:.2f} | {cpu_us:.1f} |",
+                flush=True,
+            )
+
+
+def timing(bench: Bench, peers: Sequence[Peer]) -> None:
+    """Print the errors of gaps of 20 ms."""
+    print("\n## 20 ms between tokens, 250 tokens a stream, at most 400 starts a second\n")
+    print("| server | streams | drift, % | error p50, ms | p99, ms | server CPU per event, us |")
+    print("|---|---|---|---|---|---|")
+    for num_streams in (1, 100, 500, 1000):
+        case = Case(num_requests=num_streams, num_tokens=250, spread_s=num_streams / 400, gap_ms=20)
+        costs = bench.costs(peers, case, ttft_ms=20)
+        for name, each in costs.items():
+            cpu_us = statistics.median(cost.cpu_s / cost.measured.num_events for cost in each) * 1e6
+            print(
+                f"| {name}{failed(each)} | {num_streams} | {median(each, 'drift_percent'):+.2f} | "
+                f"{median(each, 'gap_error_p50_ms'):.2f} | {median(each, 'gap_error_p99_ms'):.2f} | "
+                f"{cpu_us:.1f} |",
+                flush=True,
+            )
+
+
+def arrivals(bench: Bench, peers: Sequence[Peer]) -> None:
+    """Time that the server adds to the time to the first token."""
+    print("\n## 200 requests/s of 10 tokens, first token modelled after 50 ms\n")
+    print("| server | TTFT - 50 ms p50, ms | p99, ms | server CPU per request, ms |\n|---|---|---|---|")
+    peers = [peer for peer in peers if peer.name != STEPS_NAME]  # whose first token depends on when a step begins
+    costs = bench.costs(peers, Case(num_requests=600, num_tokens=10, spread_s=3.0, gap_ms=20), ttft_ms=50)
+    for name, each in costs.items():
+        cpu_ms = statistics.median(cost.cpu_s for cost in each) / 600 * 1000
+        print(
+            f"| {name}{failed(each)} | {median(each, 'ttft_p50_ms') - 50:.2f} | "
+            f"{median(each, 'ttft_p99_ms') - 50:.2f} | {cpu_ms:.3f} |",
+            flush=True,
+        )
+
+
+def admission(bench: Bench, peers: Sequence[Peer]) -> None:
+    """Cost of a request beside its tokens."""
+    print("\n## Requests of one token, 400 requests/s\n")
+    print("| server | server CPU per request, ms |\n|---|---|")
+    costs = bench.costs(peers, Case(num_requests=1000, num_tokens=1, spread_s=2.5))
+    for name, each in costs.items():
+        print(f"| {name}{failed(each)} | {statistics.median(cost.cpu_s for cost in each):.3f} |", flush=True)
+
+
+PARTS = {"events": events, "time": timing, "arrivals": arrivals, "admission": admission}
+
+
+def main() -> int:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, of: " + ", ".join(PARTS))
+    parser.add_argument("--repetitions", type=int, default=3)
+    arguments = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))
+    server_core, client_core = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
+    if server_core is None:
+        print("Only one core: server and client share it, and figures mean little.")
+    bench = Bench(arguments.repetitions, server_core, client_core)
+    peers = [
+        reference(),
+        blis("blis, set times", ("--inter-token-latency-ms", "0"), *SET_TIMES, *ROOM),
+        blis(STEPS_NAME, ("--speed", "max"), *STEPS, *ROOM),
+    ]
+    found = guidellm()
+    if isinstance(found, str):
+        print(f"Not measured: {found}.")
+    else:
+        peers.append(found)
+    for name in arguments.only.split(","):
+        PARTS[name](bench, peers)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Changes of the content of prefix caches, as vLLM publishes them and as ours reports them, in one form.
+
+Contents have numbers in the order in which they are first named, so that hashes of different kinds can be compared.
+"""
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from workshop.vllm_oracle.workload import Workload
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
+
+Change: TypeAlias = tuple[Any, ...]
+
+
+def with_content(workload: Workload, seed: int) -> Workload:
+    """Return the workload with changes of the prefix cache reported, for some requests those of found blocks, too."""
+    generator = np.random.default_rng((seed, 5))
+    arrivals = [replace(each, reports_found_blocks=bool(generator.random() < 0.3)) for each in workload.arrivals]
+    return replace(workload, config=replace(workload.config, reports_kv_changes=True), arrivals=arrivals)
+
+
+class Contents:
+    """Numbers of contents, and the changes so far."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def published(self, batch: Any) -> None:
+        """Note the events of a batch of vLLM's."""
+        for event in batch.events:
+            kind = type(event).__name__
+            if kind == "BlockStored":
+                stored = [self._number(each) for each in event.block_hashes]
+                parent = None if event.parent_block_hash is None else self._number(event.parent_block_hash)
+                places = (event.group_idx, event.block_size, len(event.token_ids))
+                self.changes.append((kind, *places, parent, *stored))
+            elif kind == "BlockRemoved":
+                self.changes.append((kind, event.group_idx, *map(self._number, event.block_hashes)))
+            else:
+                self.changes.append((kind,))
+
+    def reported(self, change: CacheChange, hash_tokens: int) -> None:
+        """Note one change of ours."""
+        if isinstance(change, AllBlocksCleared):
+            self.changes.append(("AllBlocksCleared",))
+        elif isinstance(change, BlocksStored):
+            blocks, span = change.request.blocks, change.span
+            kept = range(change.first + span - 1, change.end, span) if change.kept is None else change.kept
+            stored = [self._number(blocks.identity(index)) for index in kept]
+            parent = self._number(blocks.identity(change.first - 1)) if change.first else None
+            places = (change.group, span * hash_tokens, (change.end - change.first) * hash_tokens)
+            self.changes.append(("BlockStored", *places, parent, *stored))
+        else:
+            self.changes.append(("BlockRemoved", change.group, self._number(change.identity)))
+
+    def _number(self, content: Hashable) -> int:
+        return self._numbers.setdefault(content, len(self._numbers))

@@ -1,0 +1,203 @@
+"""Sends captured requests with one changed field to a genuine server and to ours, and prints differing replies.
+
+python -m workshop.vllm_oracle.mutated_requests --genuine http://127.0.0.1:18800 --ours http://127.0.0.1:18850
+
+Both must be started the same way. Bodies come from the tables of tests/wire/asked, from the search of parsers and, with
+`--case-files FOLDER`, from the files that captures were made with. A change removes a member, makes it null, gives it a
+value of another type or beyond a bound, adds a member that the route documents, or takes one from another body of the
+same route. Exit code 1 if replies differ.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple, TypeAlias
+
+from workshop.vllm_oracle.replies import HttpRequest, answer
+from workshop.vllm_oracle.route_search import VALID, VALUES
+from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
+from workshop.vllm_oracle.wire_search.fields import field_questions
+from tests.wire.asked.setups import MAX_MODEL_LEN
+from tests.wire.asked.table import SETUPS
+from tests.wire.captured.case_files import read_cases
+
+SHOWN = 4
+MOST_TOKENS = 3
+"""Answers are cut so early that neither server ends one by itself."""
+MOST_BODY_CHARS = 20_000
+LIMITS = {
+    "/v1/completions": "max_tokens",
+    "/v1/chat/completions": "max_tokens",
+    "/v1/chat/completions/batch": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+}
+"""The member that limits an answer, for each route that has one at the top."""
+ENDS_BY_FORM = frozenset({"response_format", "structured_outputs", "tools", "text", "stop", "stop_token_ids", "guided"})
+"""Members by which an answer may end before its limit: then the reason of its end is the model's."""
+ENDINGS = ("finish_reason", "stop_reason", "incomplete_details", "status", ".event", ".length")
+SAID = re.compile(r"token_id|logprobs|\.rank")
+"""Places of a model's words."""
+WORDS = {"fx_tokens": [5, 6, 7, 8]}
+
+Place: TypeAlias = tuple[str | int, ...]
+
+
+class Body(NamedTuple):
+    """A captured request."""
+
+    method: str
+    path: str
+    members: dict[str, Any]
+
+
+def main() -> int:
+    """Search, print the differences and the number of requests."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--genuine", required=True, help="URL of the genuine server")
+    parser.add_argument("--ours", required=True, help="URL of our server")
+    parser.add_argument("--case-files", type=Path, help="folder of files that captures were made with")
+    parser.add_argument("--count", type=int, default=500, help="number of requests")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
+    parser.add_argument("--only", default="", help="paths that begin with this alone")
+    given = parser.parse_args()
+    document = json.loads(answer(given.genuine, HttpRequest("GET", "/openapi.json")).body)
+    genuine, ours = Server.at(given.genuine), Server.at(given.ours)
+    random = Random(given.seed)
+    bodies = [each for each in _bodies(given.case_files) if each.path in document["paths"]]
+    bodies = [each for each in bodies if each.path.startswith(given.only)]
+    asked: Counter[str] = Counter()
+    num_different = 0
+    for _ in range(given.count):
+        base = random.choice(bodies)
+        changed = _changed(base, bodies, document, random)
+        asked[base.path] += 1
+        found = _differences(genuine, ours, base, changed)
+        if found:
+            num_different += 1
+            sys.stdout.write(f"{base.method} {base.path} {json.dumps(changed)[:700]}\n")
+            sys.stdout.write("".join(f"    {each}\n" for each in found[:SHOWN]))
+            sys.stdout.flush()
+    sys.stdout.write(f"{asked.total()} requests to {len(asked)} paths, {num_different} answered differently\n")
+    return 1 if num_different else 0
+
+
+def _bodies(folder: Path | None) -> Iterator[Body]:
+    for path, members in VALID.items():
+        yield Body("POST", path, dict(members))
+    for setup in SETUPS:
+        yield from (_body(each.method, each.path, each.body) for each in setup.cases() if isinstance(each.body, dict))
+    yield from (_body("POST", each.path, each.body) for each in field_questions())
+    for case in read_cases(sorted(folder.glob("c[0-9]*.py"))) if folder is not None else ():
+        try:
+            members = json.loads(case.body or b"")
+        except ValueError:
+            continue
+        if isinstance(members, dict):
+            yield _body(case.method, case.path, members)
+
+
+def _body(method: str, path: str, members: Mapping[str, Any]) -> Body:
+    kept = {name: value for name, value in members.items() if name not in ("vllm_xargs", "priority")}
+    return Body(method, path.partition("?")[0], kept)
+
+
+def _changed(base: Body, bodies: Sequence[Body], document: Mapping[str, Any], random: Random) -> dict[str, Any]:
+    """A copy of the members with one change."""
+    members = deepcopy(base.members)
+    drawn = random.random()
+    others = [each for each in bodies if each.path == base.path and each.members]
+    if drawn < 0.35 and others:
+        name, value = random.choice(list(random.choice(others).members.items()))
+        members[name] = deepcopy(value)
+    elif drawn < 0.5:
+        members[random.choice(_documented(document, base) or ["unknown"])] = random.choice(VALUES)
+    else:
+        places = list(_places(members))
+        if places:
+            _change(members, random.choice(places), random)
+    return _limited(base.path, members)
+
+
+def _change(members: dict[str, Any], place: Place, random: Random) -> None:
+    holder: Any = members
+    for step in place[:-1]:
+        holder = holder[step]
+    drawn = random.random()
+    if drawn < 0.2:
+        del holder[place[-1]]
+    elif drawn < 0.35:
+        holder[place[-1]] = None
+    elif drawn < 0.5 and isinstance(holder, dict):
+        holder["extra"] = random.choice(VALUES)
+    else:
+        holder[place[-1]] = random.choice(VALUES)
+
+
+def _places(value: Any, at: Place = ()) -> Iterator[Place]:
+    """Every member and item, however deep."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, each in inner:
+        yield (*at, step)
+        yield from _places(each, (*at, step))
+
+
+def _documented(document: Mapping[str, Any], base: Body) -> list[str]:
+    operation = document["paths"][base.path].get(base.method.lower(), {})
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    names: dict[str, None] = {}
+    for each in schema.get("anyOf", [schema]):
+        name = each.get("$ref", "").rpartition("/")[2]
+        names |= dict.fromkeys(document["components"]["schemas"].get(name, {}).get("properties", {}))
+    return [each for each in names if each not in ("vllm_xargs", "priority", "n")]
+
+
+def _limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
+    """The members with a limit that a model does not reach the end of an answer by."""
+    nested = path == "/inference/v1/generate"
+    holder = members.get("sampling_params") if nested else members
+    name = "max_tokens" if nested else LIMITS.get(path)
+    if name is None or not isinstance(holder, dict):
+        return members
+    value = holder.get(name, MOST_TOKENS)
+    if value is None or (type(value) is int and MOST_TOKENS < value < MAX_MODEL_LEN):
+        value = MOST_TOKENS
+    holder[name] = value
+    return members
+
+
+def _differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
+    if len(json.dumps(members)) > MOST_BODY_CHARS:
+        return []
+    asked = deepcopy(members)  # which sets the words of the genuine server's model
+    if isinstance(asked.get("sampling_params"), dict):
+        asked["sampling_params"].setdefault("extra_args", WORDS)
+    elif base.path in LIMITS and base.path != "/v1/chat/completions/batch":
+        asked.setdefault("vllm_xargs", WORDS)
+    theirs = genuine.ask(base.path, asked, method=base.method)
+    mine = ours.ask(base.path, asked, method=base.method)
+    found = differences(theirs, mine)
+    if not found and _prompt_tokens(theirs) != _prompt_tokens(mine):
+        found = [f"prompt_tokens: vLLM {_prompt_tokens(theirs)}, ours {_prompt_tokens(mine)}"]
+    found = [each for each in found if not SAID.search(each.partition(":")[0])]
+    if any(each in json.dumps(members) for each in ENDS_BY_FORM):
+        found = [each for each in found if not any(name in each.partition(":")[0] for name in ENDINGS)]
+    return found
+
+
+def _prompt_tokens(reply: Reply) -> Any:
+    try:
+        usage = reply.json.get("usage")
+    except (ValueError, AttributeError):
+        return None
+    return usage.get("prompt_tokens", usage.get("input_tokens")) if isinstance(usage, dict) else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Compares our CPU memory for KV blocks with vLLM's own manager of it, operation by operation.
+
+    PYTHON_WITH_VLLM -m workshop.vllm_oracle.offloading --seeds 1000
+
+Run it like `workshop.vllm_oracle`. Requests with common beginnings store, load and end at random.
+"""
+
+import argparse
+import os
+import random
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from workshop.vllm_oracle.__main__ import ENVIRONMENT
+from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+
+NUM_OPERATIONS = 300
+MOST_BLOCKS = 12
+
+
+@dataclass(slots=True)
+class Pair:
+    """One request for both."""
+
+    keys: list[bytes]
+    context: Any
+    use: RequestUse = field(default_factory=RequestUse)
+    num_offered: int = 0
+    num_under_way: int = 0
+
+
+def main() -> int:
+    """Exit code 1 at the first difference."""
+    parser = argparse.ArgumentParser(prog="offloading", description="Our CPU memory for KV blocks against vLLM's.")
+    parser.add_argument("--seeds", type=int, default=1000, help="how many random histories")
+    num_seeds = parser.parse_args().seeds
+    os.environ.update(ENVIRONMENT)
+    num_compared = 0
+    for seed in range(num_seeds):
+        difference, number = _compare(seed)
+        num_compared += number
+        if difference:
+            print(f"seed {seed}: {difference}")
+            return 1
+    print(f"{num_seeds} histories, {num_compared} operations, 0 differences")
+    return 0
+
+
+def _compare(seed: int) -> tuple[str, int]:
+    """The first difference of one history, and how many operations were compared."""
+    from vllm.v1.kv_offload.base import ReqContext  # type: ignore[import-not-found]
+    from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager  # type: ignore[import-not-found]
+
+    draws = random.Random(seed)
+    size = draws.randint(4, 40)
+    theirs, ours = CPUOffloadingManager(num_chunks=size), OffloadTier(size)
+    requests: list[Pair] = []
+    under_way: list[tuple[str, Pair, list[bytes]]] = []
+    for number in range(NUM_OPERATIONS):
+        kind = draws.random()
+        if kind < 0.3 or not requests:
+            requests.append(_new_request(draws, number, ReqContext(req_id=f"r{number}"), theirs))
+        elif kind < 0.6:
+            difference = _store(draws, draws.choice(requests), theirs, ours, under_way)
+            if difference:
+                return f"operation {number}: {difference}", number
+        elif kind < 0.75:
+            _load(draws.choice(requests), theirs, ours, under_way)
+        elif kind < 0.9 and under_way:
+            _end_transfer(*under_way.pop(draws.randrange(len(under_way))), theirs, ours)
+        elif idle := [each for each in requests if not each.num_under_way]:
+            ended = draws.choice(idle)
+            requests.remove(ended)
+            theirs.on_request_finished(ended.context)
+            ours.finish(ended.use)
+        if (held := set(theirs._policy.chunks)) != set(ours._ranks):
+            return f"operation {number}: vLLM holds {len(held)}, ours {len(ours)} other blocks", number
+    return "", NUM_OPERATIONS
+
+
+def _new_request(draws: random.Random, number: int, context: Any, theirs: Any) -> Pair:
+    group, shared = draws.randrange(6), draws.randint(0, MOST_BLOCKS)
+    keys = [
+        (f"g{group}:{index}" if index < shared else f"r{number}:{index}").encode() + bytes(4)
+        for index in range(draws.randint(1, MOST_BLOCKS))
+    ]
+    for index, key in enumerate(keys):
+        context.set_offload_key_position(key, (index + 1) * 16)
+    theirs.on_new_request(context)
+    return Pair(keys, context)
+
+
+def _store(
+    draws: random.Random, request: Pair, theirs: Any, ours: OffloadTier, under_way: list[tuple[str, Pair, list[bytes]]]
+) -> str:
+    first, end = request.num_offered, draws.randint(request.num_offered, len(request.keys))
+    keys = request.keys[first:end]
+    if not keys:
+        return ""
+    output = theirs.prepare_store(keys, request.context)
+    stored = ours.store(keys, first, request.use)
+    if (None if output is None else list(output.keys_to_store)) != stored:
+        return f"vLLM stores {output and output.keys_to_store}, ours {stored}"
+    if stored is not None:
+        request.num_offered = end
+    if stored:
+        under_way.append(("store", request, [key for key in keys if key in stored]))
+        request.num_under_way += 1
+    return ""
+
+
+def _load(request: Pair, theirs: Any, ours: OffloadTier, under_way: list[tuple[str, Pair, list[bytes]]]) -> None:
+    from vllm.v1.kv_offload.base import LookupResult
+
+    kinds = {LookupResult.MISS: Lookup.MISS, LookupResult.HIT: Lookup.HIT, LookupResult.HIT_PENDING: Lookup.PENDING}
+    found: list[bytes] = []
+    for key in request.keys:
+        lookup = kinds[theirs.lookup(key, request.context)]
+        assert lookup is ours.lookup(key), f"vLLM finds {lookup}, ours {ours.lookup(key)}"
+        if lookup is not Lookup.HIT:
+            break
+        found.append(key)
+    if found:
+        theirs.prepare_load(found, request.context)
+        ours.load(found, 0, request.use)
+        under_way.append(("load", request, found))
+        request.num_under_way += 1
+
+
+def _end_transfer(kind: str, request: Pair, keys: list[bytes], theirs: Any, ours: OffloadTier) -> None:
+    request.num_under_way -= 1
+    if kind == "store":
+        theirs.complete_store(keys, request.context)
+        ours.stored(keys, 0)
+        return
+    theirs.complete_load(keys, request.context)
+    for key in keys:
+        ours.unpin(key)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

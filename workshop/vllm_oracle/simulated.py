@@ -1,0 +1,199 @@
+"""Our engine on a workload, with a record of its actions."""
+
+from collections import Counter
+
+from workshop.vllm_oracle.content import Contents
+from workshop.vllm_oracle.workload import (
+    MANY_LINES,
+    AbortedRequest,
+    Arrival,
+    ProcessedOutputs,
+    RunRecord,
+    ScheduledStep,
+    Workload,
+)
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.context import EngineContext
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import CacheChanged, Event, Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
+from blis_sim.engine.request import HashedBlocks, Request
+from blis_sim.engine.scheduler.vllm import VllmScheduler
+from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
+from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.units import Micros
+
+
+def simulated_story(workload: Workload) -> RunRecord:
+    """Return our engine's record, from the first arrival until it is idle."""
+    engine = _engine(workload, reports_steps=True)
+    scheduler = _reporting(engine._context, workload)
+    engine._scheduler = scheduler
+    contents = Contents()
+    while not scheduler.story.is_endless and (due_at := engine.next_event_at()) is not None:
+        for event in engine.advance(due_at):
+            if isinstance(event, CacheChanged):
+                for change in event.changes:
+                    contents.reported(change, workload.config.block_size_tokens)
+        engine.check_integrity()
+    scheduler.story.content = contents.changes
+    stats = engine.stats
+    assert scheduler.story.is_endless or not stats.num_running + stats.num_waiting, f"the engine idles with {stats}"
+    return scheduler.story
+
+
+def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]:
+    """Changes of each request, and all steps: the same whether steps are reported or leapt over."""
+    engine = _engine(workload, reports_steps)
+    reported: list[tuple[object, ...]] = []
+    while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
+        for event in engine.advance(due_at):
+            if isinstance(event, Scheduled | Preempted | Finished):
+                reported.append((type(event).__name__, event.at, event.sequence.request.id))
+            if isinstance(event, Finished):
+                reported.append((event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)))
+        engine.check_integrity()
+    steps = [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
+    return [] if len(steps) >= MANY_LINES else [*reported, *steps]
+
+
+class ReportingScheduler(VllmScheduler):
+    """Our scheduling, with a line written after each composition and each processing of outputs."""
+
+    def __init__(self, instance: EngineContext, workload: Workload) -> None:
+        super().__init__(instance, has_cohort=False)
+        self.story = RunRecord()
+        self._workload = workload
+
+    def schedule(self, at: Micros) -> bool:
+        owned = {sequence: len(sequence.block_ids) for sequence in self.explicit}
+        queried, hit = self.kv.queried_tokens, self.kv.hit_tokens
+        is_scheduled = super().schedule(at)
+        if not is_scheduled and not self.preempted:
+            return False
+        grants = self.in_flight[-1][2] if is_scheduled else []
+        new_from = {grant.sequence: owned[grant.sequence] for grant in grants if grant.sequence not in self.admitted}
+        blocks = [
+            (grant.sequence.request.id, self._blocks_of(grant.sequence, new_from.get(grant.sequence, 0)))
+            for grant in grants
+        ]
+        self.story.lines.append(
+            ScheduledStep(
+                at,
+                tuple((grant.sequence.request.id, grant.num_tokens) for grant in grants),
+                tuple(blocks),
+                tuple(sorted(sequence.request.id for sequence in self.preempted)),
+                *self._queues(),
+                self.kv.num_blocks - self.kv.num_used_blocks,
+                self.kv.queried_tokens - queried,
+                self.kv.hit_tokens - hit,
+            )
+        )
+        return is_scheduled
+
+    def _blocks_of(self, sequence: Sequence, first: int) -> tuple[int, ...]:
+        """Blocks from the place `first` on, numbered as vLLM does; with groups all blocks, group after group."""
+        if isinstance(self.kv, GroupedKVCache):
+            return tuple(block for table in self.kv.tables[sequence] for block in table.blocks)
+        return tuple(block + 1 for block in sequence.block_ids[first:])
+
+    def update(self, at: Micros) -> list[Event]:
+        before = _drafts(self._context)
+        events = super().update(at)
+        tokens: dict[str, int] = {}
+        reasons: dict[str, str] = {}
+        for event in events:
+            if isinstance(event, StepDone):
+                tokens |= {s.request.id: s.tokens_at(event.index) - s.tokens_at(event.index - 1) for s in event.emitted}
+            elif isinstance(event, Finished) and event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+                reasons[event.sequence.request.id] = _reason(event)
+        counted = tuple(now - then for now, then in zip(_drafts(self._context), before, strict=True))
+        self.story.lines.append(
+            ProcessedOutputs(
+                at,
+                tuple((name, count, reasons.get(name)) for name, count in tokens.items()),
+                self._queues()[0],
+                self.kv.num_blocks - self.kv.num_used_blocks,
+                counted if any(counted) else (),
+            )
+        )
+        return events
+
+    def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        super()._take_out(sequence, outcome, at)
+        self.story.aborted.append(AbortedRequest(at, sequence.request.id))
+
+    def _queues(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        waiting = list(self.waiting)
+        if self._workload.by_priority:
+            waiting.sort(key=lambda sequence: (sequence.priority, sequence.arrived_at, sequence.request.id))
+        return tuple(s.request.id for s in self.explicit), tuple(s.request.id for s in waiting)
+
+
+class ReportingSpeculativeScheduler(ReportingScheduler, SpeculativeScheduler):
+    """A scheduler with drafts that notes each of its steps."""
+
+
+def _reporting(instance: EngineContext, workload: Workload) -> ReportingScheduler:
+    kind = ReportingScheduler if workload.config.speculation is None else ReportingSpeculativeScheduler
+    return kind(instance, workload)
+
+
+def _drafts(instance: EngineContext) -> tuple[int, ...]:
+    counters = instance.counters
+    return (
+        counters.num_drafts,
+        counters.num_draft_tokens,
+        counters.num_accepted_tokens,
+        *counters.num_accepted_per_position,
+    )
+
+
+def _engine(workload: Workload, reports_steps: bool) -> Engine:
+    engine = Engine(workload.config, workload.latency, reports_steps)
+    for request, at in requests_of(workload):
+        engine.submit(request, at)
+    for at, request_id in workload.hang_ups:
+        engine.abort(request_id, at)
+    return engine
+
+
+def requests_of(workload: Workload) -> list[tuple[Request, Micros]]:
+    """Requests with their instants of arrival. What no other request has is marked so."""
+    hashes = [_block_hashes(arrival, workload.config) for arrival in workload.arrivals]
+    num_holders = Counter(name for names in hashes for name in names)
+    requests: list[tuple[Request, Micros]] = []
+    for arrival, names in zip(workload.arrivals, hashes, strict=True):
+        shared = tuple(name for name in names if num_holders[name] > 1)  # the leading ones: each stands for all before
+        requests.append((_request(arrival, shared), arrival.at))
+    return requests
+
+
+def _reason(event: Finished) -> str:
+    """Return vLLM's word: a request that produces the whole budget ends by length, one that ends earlier by a stop
+    token."""
+    sequence = event.sequence
+    cut = event.outcome is Outcome.LENGTH_CAPPED or sequence.num_output_tokens == sequence.max_output_tokens
+    return "length" if cut else "stop"
+
+
+def _block_hashes(arrival: Arrival, config: EngineConfig) -> tuple[int, ...]:
+    """Return the names of the content of each full block and all before it."""
+    tokens, size = arrival.tokens, config.block_size_tokens
+    ahead = config.speculation.num_hash_lookahead_tokens if config.speculation else 0
+    return tuple(hash(tokens[: end + ahead]) for end in range(size, len(tokens) - ahead + 1, size))
+
+
+def _request(arrival: Arrival, shared_hashes: tuple[int, ...]) -> Request:
+    return Request(
+        id=arrival.id,
+        input_tokens=len(arrival.prompt),
+        output_tokens=arrival.output_tokens,
+        max_output_tokens=arrival.max_tokens,
+        blocks=HashedBlocks(arrival.id, shared_hashes),
+        deadline_us=arrival.deadline_us,
+        priority=arrival.priority,
+        reads_prefix_cache=arrival.reads_prefix_cache,
+        media=arrival.media,
+        reports_found_blocks=arrival.reports_found_blocks,
+    )

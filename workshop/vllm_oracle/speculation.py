@@ -1,0 +1,40 @@
+"""Random settings of speculative decoding, laid over those of a workload."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from workshop.vllm_oracle.workload import Workload
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.speculation import DRAFTERS, Speculation
+
+
+def with_speculation(workload: Workload, seed: int) -> Workload:
+    """The workload with drafts. Where vLLM itself would fail an assertion, its settings give way."""
+    generator = np.random.default_rng((seed, 1))
+    speculation = _draw(generator, seed)
+    return replace(workload, config=_fitting(workload.config, speculation))
+
+
+def _draw(generator: np.random.Generator, seed: int) -> Speculation:
+    method = str(generator.choice(list(DRAFTERS)))
+    num_tokens = int(generator.integers(1, 7))
+    rates = np.sort(generator.random(num_tokens))[::-1] if generator.random() < 0.8 else np.ones(num_tokens)
+    return Speculation(
+        method=method,
+        num_tokens=num_tokens,
+        acceptance_rates=tuple(map(float, rates)),
+        seed=seed,
+        parallel_drafting=DRAFTERS[method].writes_kv and bool(generator.random() < 0.2),
+        hashes_next_token=bool(generator.random() < 0.7),
+        keeps_last_hit_block=bool(generator.random() < 0.1),
+    )
+
+
+def _fitting(config: EngineConfig, speculation: Speculation) -> EngineConfig:
+    """vLLM fills newcomers that decode up to 1 + K tokens, and asserts that no threshold cuts that."""
+    threshold = config.long_prefill_token_threshold
+    if 0 < threshold <= speculation.num_tokens:
+        # No newcomer decodes when nothing is found in the cache.
+        config = replace(config, enable_prefix_caching=False)
+    return replace(config, speculation=speculation)
