@@ -1,9 +1,11 @@
 # Each target sets up what it needs in a virtual environment of its own: .venv, or VENV=path.
 VENV ?= .venv
 PYTHON ?= python3
+# Processes that share the tests.
+WORKERS ?= 2
 BIN := $(VENV)/bin
 
-.PHONY: demo demo-cluster test coverage test-clients test-newest-aiohttp check fix docs site bench clean
+.PHONY: demo demo-cluster test test-slow test-nightly compiled coverage test-clients test-newest-aiohttp check fix docs site bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/demo.py
@@ -12,11 +14,24 @@ demo: $(VENV)/.installed
 demo-cluster: $(VENV)/.installed
 	$(BIN)/python examples/demo.py --num-instances 4 --rate 6 --num-requests 300
 
+# Everyday tests: each below 1 s of CPU and 5 s of wall time.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+
+# All others.
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m slow
+
+# All tests, with fifty times the random examples: hours.
+test-nightly: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile nightly --timeout 14400
+
+# The installation with a compiled engine that tests/compiled uses, in .compiled/, unless its sources are as they were.
+compiled: $(VENV)/.installed-test
+	$(BIN)/python -m tests.compiled.builds
 
 coverage: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
 # Clients and fuzzers that bring versions of their own of what others need.
 test-clients: $(VENV)-clients/.installed-clients
@@ -26,7 +41,7 @@ test-clients: $(VENV)-clients/.installed-clients
 test-newest-aiohttp: $(VENV)-newest-aiohttp/bin/python
 	$(VENV)-newest-aiohttp/bin/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
 	$(VENV)-newest-aiohttp/bin/python -m pip install --quiet --disable-pip-version-check --upgrade aiohttp
-	$(VENV)-newest-aiohttp/bin/python -m pytest -n 2 --dist loadfile tests/mockserve tests/wire
+	$(VENV)-newest-aiohttp/bin/python -m pytest -n $(WORKERS) --dist loadfile tests/mockserve tests/wire
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
@@ -52,7 +67,7 @@ bench: $(VENV)/.installed-test
 	$(BIN)/python workshop/engine_cost.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp .compiled site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import tests.examples  # noqa: F401 (registers the profiles)
 from tests.reference.tables import TABLES, write_files
 
-# A slow machine is no bug: examples have no deadline of their own.
-settings.register_profile("blis", deadline=None)
-settings.load_profile("blis")
+pytest_plugins = ["tests.cpu_budget"]
+settings.load_profile("daily")
 
 
 # A shell in the background lets its commands, and all they start, ignore Ctrl-C; tests that send it mean it.

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from blis_sim.cli.main import run
 from workshop.attack import file_contents as contents
 from workshop.attack.file_samples import FileSample, samples
 from workshop.attack.files import attack, attacked, cases, prepared
-from blis_sim.cli.main import run
 
 RUN = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "3"]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.cli.conftest import Said
 from tests.cli.toy_command import ToyOptions
+from tests.examples import examples
 
 Blis = Callable[..., Said]
 REQUIRED = ("here", "--max-num-seqs", "8")
@@ -106,7 +107,7 @@ def test_a_mistake_is_one_line_that_names_it_and_exit_code_2(blis: Blis, argumen
     assert said in err
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(arguments=st.lists(st.sampled_from([*REQUIRED, "--rate", "--no-quiet", "-", "--", "1,2"]) | st.text(max_size=8)))
 def test_whatever_is_typed_is_understood_or_refused_in_one_line(blis: Blis, arguments: list[str]) -> None:
     code, _, err = blis("toy", *arguments)

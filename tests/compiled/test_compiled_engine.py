@@ -1,15 +1,13 @@
 """The engine compiled to C is the engine: built as `pip install` builds it, it gives the same bytes."""
 
 import json
-import os
-import shutil
 import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tests.architecture.project import pyproject
-from tests.compiled.builds import PROJECT, demand, pip, python
+from tests.architecture.project import PROJECT, pyproject
+from tests.compiled.builds import compiled_installation, demand_compiler, python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -55,6 +53,14 @@ TESTS_BY_SUBCLASSES = (
 """Tests that watch the scheduler by a subclass written in Python, which a compiled class cannot have."""
 TESTS_OF_PLAIN_CLASSES = ("tests/engine/scheduler/test_instances_without_dictionary.py",)
 """Tests of `__slots__`, which compiled classes do not use."""
+WITHOUT_COMPILED_PARTS = (
+    "tests/engine/memory",
+    "tests/laws/test_controlled_laws.py",
+    "tests/laws/test_ways_of_composing.py",
+)
+"""A memory plan and the parts that steer a cluster are not compiled; what they steer is in the other tests."""
+TESTS = (("tests/engine", "tests/golden"), ("tests/laws",))
+"""Parts that run beside each other."""
 QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 MIXTRAL = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--tp", "2")
 STAGES = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--pp", "2", "--tp", "1")
@@ -96,16 +102,10 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled() -> Path:
     """The folder of an installation with a compiled engine."""
-    demand("hatchling", "mypyc", "pip", "setuptools")
-    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC")
-    if not compiler or shutil.which(compiler.split()[0]) is None:
-        pytest.skip(f"there is no C compiler {compiler}")
-    site = tmp_path_factory.mktemp("compiled") / "site"
-    done = pip("install", "--quiet", "--target", str(site), BLIS_COMPILE="1")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return site
+    demand_compiler()
+    return compiled_installation()
 
 
 def test_each_of_the_modules_is_compiled_and_no_other(compiled: Path, tmp_path: Path) -> None:
@@ -144,12 +144,10 @@ def test_policies_of_ones_own_work_with_it(compiled: Path, tmp_path: Path) -> No
     assert with_it.stdout == without.stdout
 
 
-def test_the_tests_of_the_engine_pass_with_it(compiled: Path) -> None:
-    folders = [f"tests/{name}" for name in ("engine", "golden", "laws")]
-    options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    # What steers a cluster is not compiled, and what it steers is in the other laws.
-    options += ["--ignore=tests/laws/test_controlled_laws.py", "--ignore=tests/laws/test_ways_of_composing.py"]
-    options += ["--ignore=tests/engine/memory"]  # no module of a memory plan is compiled
+@pytest.mark.parametrize("tests", TESTS, ids=" and ".join)
+def test_the_tests_of_the_engine_pass_with_it(tests: tuple[str, ...], compiled: Path) -> None:
+    options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-p", "no:xdist", "--cpu-budget-s", "100"]
     options += [f"--deselect={test}" for test in (*TESTS_BY_SUBCLASSES, *TESTS_OF_PLAIN_CLASSES)]
-    done = python(compiled, PROJECT, "-P", "-c", PYTEST_WITH_IT, *options, *folders)
+    options += [f"--ignore={path}" for path in WITHOUT_COMPILED_PARTS]
+    done = python(compiled, PROJECT, "-P", "-c", PYTEST_WITH_IT, *options, *tests)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiled.builds import PROJECT, demand, pip
+from tests.architecture.project import PROJECT
+from tests.compiled.builds import demand, pip
 
 
 @pytest.fixture(autouse=True)

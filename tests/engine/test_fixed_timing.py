@@ -15,6 +15,7 @@ from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.engine.lora import LoraSettings
 from blis_sim.engine.request import ExternalPrompt, HashedBlocks, Request, UniqueBlocks
 from blis_sim.engine.scheduler.interface import PauseState
+from tests.examples import examples
 
 TIMING = RequestTiming(first_token_us=1000, token_gap_us=100, num_slots=4)
 
@@ -145,7 +146,7 @@ def test_noise_is_as_set_and_never_far_from_the_mean() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 100), st.integers(1, 6)), max_size=12), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_request_ends_whatever_is_hung_up_or_held(
     arrivals: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:

@@ -9,6 +9,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled, StepDone
 from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import ARRIVALS_AHEAD, run_virtual
+from tests.examples import examples
 from tests.fakes import TestLatency, config, request, run
 from tests.strategies import Workload, workloads
 
@@ -71,7 +72,7 @@ def test_requests_that_arrive_at_one_instant_are_seen_by_the_same_step() -> None
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(workloads(with_hang_ups=False))
 def test_reading_arrivals_late_gives_the_run_of_an_engine_with_all_arrivals_at_the_start(workload: Workload) -> None:
     knowing = workload.engine()

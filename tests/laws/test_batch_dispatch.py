@@ -12,6 +12,7 @@ from blis_sim.engine.cluster.settings import Latencies
 from blis_sim.engine.events import Event
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+from tests.examples import examples
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.laws.test_cluster_laws import run_out
 from tests.laws.test_engine_laws import reported
@@ -59,7 +60,7 @@ def many_at_once(given_: ClusterWorkload) -> Cluster:
 
 
 @given(clusters_of_free_passage())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_arrivals_let_in_together_come_to_the_same_end(given_: ClusterWorkload) -> None:
     expected, found = one_by_one(given_), many_at_once(given_)
     events: list[Event] = run_out(expected)

@@ -1,6 +1,5 @@
 """Laws that hold for every workload with the engines whose rules compose one batch after the other."""
 
-import os
 from dataclasses import replace
 
 from hypothesis import assume, given, settings
@@ -10,10 +9,11 @@ from blis_sim.engine.config import refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
+from tests.examples import examples
 from tests.strategies import GRID_US, PIPELINES, Workload, usual_workloads, workloads
 
 MANY_STEPS = 20_000
-EXAMPLES = int(os.environ.get("BLIS_BATCH_ENGINE_EXAMPLES", "40"))
+EXAMPLES = examples(40)
 
 
 @st.composite

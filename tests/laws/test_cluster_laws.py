@@ -11,6 +11,7 @@ from blis_sim.engine.events import Event, Finished, Outcome
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE
 from blis_sim.engine.simulation import Simulation
+from tests.examples import examples
 from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads
 from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, reported
 from tests.strategies import GRID_US, Workload, workloads
@@ -108,14 +109,14 @@ def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
 
 
 @given(cluster_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ClusterWorkload, pauses: list[int]) -> None:
     expected = reported(drained(given_)[1])
     assert reported(in_pieces(given_, pauses)) == expected
 
 
 @given(cluster_workloads(with_speculation=False))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:
     """Snapshots of routers must not depend on how instances take their steps."""
     plain, fast = drained(given_), drained(given_, reports_steps=False)

@@ -1,6 +1,5 @@
 """The schedulers give equal results with and without a decode cohort, and those of the previous release."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +21,7 @@ from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
+from tests.examples import examples
 from tests.fakes import TestLatency
 from tests.fakes import request as new_request
 from tests.laws.test_fast_equals_plain import assert_same, figures
@@ -32,8 +32,7 @@ from tests.oracle_scheduler.vllm_speculative import PlainSpeculativeScheduler
 from tests.strategies import GRID_US, Workload, talks, usual_workloads, workloads
 
 MANY_STEPS = 20_000
-EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "100"))
-"""BLIS_FAST_EXAMPLES raises the number of random workloads."""
+EXAMPLES = examples(100)
 
 NewScheduler = Callable[[EngineContext], Any]
 

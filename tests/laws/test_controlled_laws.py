@@ -10,6 +10,7 @@ from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation import Role
 from blis_sim.engine.events import Event, Finished
 from replay.simulation.measure import COMPLETED
+from tests.examples import examples
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
 from tests.laws.test_cluster_laws import drained, endings, in_pieces
 from tests.laws.test_engine_laws import reported
@@ -28,7 +29,7 @@ def finished(events: list[Event]) -> list[Finished]:
 
 
 @given(controlled_workloads())
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: ControlledWorkload) -> None:
     """INV-1 and INV-4, at the gateway, in transfers and on instances."""
     cluster, events = drained(given_)
@@ -55,14 +56,14 @@ def test_the_clock_never_goes_back(given_: ControlledWorkload) -> None:
 
 
 @given(controlled_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ControlledWorkload, pauses: list[int]) -> None:
     expected = reported(drained(given_)[1])
     assert reported(in_pieces(given_, pauses)) == expected
 
 
 @given(controlled_workloads(with_speculation=False))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_fast_instances_make_the_same_cluster(given_: ControlledWorkload) -> None:
     plain, fast = drained(given_), drained(given_, reports_steps=False)
     assert endings(fast[1]) == endings(plain[1])

@@ -11,6 +11,7 @@ from blis_sim.engine.drafting import check_drafts_fit
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, StepDone, StepsDone
 from blis_sim.engine.request import Request
+from tests.examples import examples
 from tests.strategies import GRID_US, Workload, workloads
 
 LONG_ENOUGH_US = 200_000_000
@@ -134,7 +135,7 @@ def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> No
 
 
 @given(workloads(with_cpu_tier=True, with_pipeline=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workload, pauses: list[int]) -> None:
     """A driver that submits just in time and wakes when it likes sees the run of one that submits everything before."""
     _, expected = drained(workload)

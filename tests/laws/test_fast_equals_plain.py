@@ -1,6 +1,5 @@
 """The fast path gives what the plain one defines: every figure of every request, every step, every counter."""
 
-import os
 from dataclasses import replace
 
 from hypothesis import assume, given, settings
@@ -11,11 +10,11 @@ from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone, Ste
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+from tests.examples import examples
 from tests.strategies import GRID_US, Workload, usual_workloads, workloads
 
 MANY_STEPS = 20_000
-EXAMPLES = int(os.environ.get("BLIS_FAST_EXAMPLES", "200"))
-"""BLIS_FAST_EXAMPLES raises the number of random workloads."""
+EXAMPLES = examples(200)
 
 
 def outcome(

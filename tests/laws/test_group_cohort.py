@@ -1,20 +1,19 @@
 """A model with several groups of layers is scheduled alike with and without a decode cohort."""
 
-import os
 from functools import partial
 
 import pytest
 
-from workshop.vllm_oracle.groups import KINDS, with_groups
-from workshop.vllm_oracle.simulated import requests_of
-from workshop.vllm_oracle.workload import Workload, draw_workload
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled
 from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
+from tests.examples import examples
+from workshop.vllm_oracle.groups import KINDS, with_groups
+from workshop.vllm_oracle.simulated import requests_of
+from workshop.vllm_oracle.workload import Workload, draw_workload
 
-SEEDS = int(os.environ.get("BLIS_GROUP_SEEDS", "12"))
-"""BLIS_GROUP_SEEDS raises the number of random runs."""
+SEEDS = examples(12)
 MANY_STEPS = 5000
 
 

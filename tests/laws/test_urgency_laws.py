@@ -1,12 +1,11 @@
-"""Laws of urgency and of preemption by priority, on random runs; BLIS_LAW_RUNS sets their number."""
-
-import os
+"""Laws of urgency and of preemption by priority, on random runs."""
 
 import pytest
 
+from tests.examples import examples
 from tests.laws.urgency_runs import drawn, story_with_laws
 
-NUM_RUNS = int(os.environ.get("BLIS_LAW_RUNS", "300"))
+NUM_RUNS = examples(300)
 
 pytestmark = pytest.mark.timeout(180 + NUM_RUNS // 10)  # a busy machine takes many times the 2 ms of a run
 

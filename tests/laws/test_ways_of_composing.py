@@ -13,6 +13,7 @@ from blis_sim.engine.scheduler.blis import BlisScheduler
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+from tests.examples import examples
 from tests.laws.test_cohort import Driving, result
 from tests.strategies import GRID_US, Workload, talks, usual_workloads, workloads
 
@@ -133,5 +134,5 @@ def test_the_workloads_reach_each_way_of_composing(scheduling: str, way: str) ->
             *([talks()] if way in FILLING else []),
         ),
         takes_it,
-        settings=settings(max_examples=3000, phases=[Phase.generate], derandomize=True, deadline=None),
+        settings=settings(max_examples=examples(3000), phases=[Phase.generate], derandomize=True, deadline=None),
     )

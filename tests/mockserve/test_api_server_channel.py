@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.api_servers.channel import open_channel
+from tests.examples import examples
 from tests.patience import PATIENCE_S
 
 SMALL_BUFFER_BYTES = 4096
@@ -37,7 +38,7 @@ async def heard_of(turns: list[list[bytes]]) -> tuple[list[bytes], int]:
     return on_message, len(departures)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.lists(st.binary(max_size=20_000), max_size=3), max_size=4))
 def test_messages_arrive_whole_and_in_order(turns: list[list[bytes]]) -> None:
     on_message, num_departures = asyncio.run(heard_of(turns))

@@ -17,6 +17,7 @@ from mockserve.http.simple_request import (
     SimpleRequest,
     bytes_for_aiohttp,
 )
+from tests.examples import examples
 
 LIMITS = Limits()
 REQUEST = (
@@ -146,7 +147,7 @@ LINES = st.sampled_from(
 VERSIONS = st.sampled_from(["HTTP/1.1", "HTTP/1.0", "http/1.1", "HTTP/2.0"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(LINES, VERSIONS, FIELDS, st.sampled_from(["\r\n", "\n"]))
 async def test_the_library_reads_a_usual_request_in_the_same_way(
     line: str, version: str, fields: list[tuple[str, str, str]], end: str
@@ -166,7 +167,7 @@ async def test_the_library_reads_a_usual_request_in_the_same_way(
     assert headers == sorted((name.lower(), value) for name, value in expected.items())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(LINES, FIELDS)
 async def test_requests_that_the_library_takes_as_they_came_are_read_in_the_same_way(
     line: str, fields: list[tuple[str, str, str]]

@@ -17,6 +17,7 @@ from replay.closed_loop import simulate_workload
 from replay.output.metrics import result_rows
 from replay.output.trace import write_simulated
 from replay.simulation.simulate import simulate
+from tests.examples import examples
 from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail
 from tests.traces.workload.specs import client, generated, users
@@ -101,7 +102,7 @@ def clients() -> st.SearchStrategy[dict[str, Any]]:
     st.sampled_from(["blis", "vllm"]),
     st.sampled_from([None, 60_000]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_any_workload_known_up_front_survives_the_way_through_a_trace(
     some: list[dict[str, Any]], seed: int, rate: float, scheduling: str, horizon_us: int | None
 ) -> None:

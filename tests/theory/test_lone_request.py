@@ -9,6 +9,7 @@ from blis_sim.engine.latency.blackbox import Blackbox
 from replay.arrivals import Arrival
 from replay.simulation.record import RequestRecord
 from replay.simulation.simulate import simulate
+from tests.examples import examples
 from tests.fakes import TestLatency, config, request
 from traces import TraceRow
 
@@ -32,7 +33,7 @@ def lone(latency: TestLatency | Blackbox, prompt: int, output: int, **settings: 
     return simulate(engine, [Arrival(777, request("a", prompt, output), row)]).requests[0]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_latencies, _prompts, _outputs, st.integers(1, 250))
 def test_ttft_is_queueing_and_prefill_in_chunks_and_one_output_overhead(
     latency: TestLatency, prompt: int, output: int, budget: int
@@ -43,7 +44,7 @@ def test_ttft_is_queueing_and_prefill_in_chunks_and_one_output_overhead(
     assert measured.ttft_us == latency.queueing_us + prefill_us + latency.output_token_time
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(_latencies, _prompts, _outputs)
 def test_each_further_token_costs_a_decode_step_and_an_output_overhead(
     latency: TestLatency, prompt: int, output: int
@@ -56,7 +57,7 @@ def test_each_further_token_costs_a_decode_step_and_an_output_overhead(
 
 
 @pytest.mark.parametrize("async_scheduling", [True, False])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(latency=_latencies, prompt=_prompts, output=_outputs)
 def test_with_vllm_scheduling_output_overheads_overlap_the_steps(
     async_scheduling: bool, latency: TestLatency, prompt: int, output: int
@@ -67,7 +68,7 @@ def test_with_vllm_scheduling_output_overheads_overlap_the_steps(
     assert measured.e2e_us == measured.ttft_us + (output - 1) * gap_us + latency.post_decode_time
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     alpha=st.tuples(_times, st.integers(0, 50), _times).map(lambda each: tuple(map(float, each))),
     beta=st.tuples(st.integers(1, 20_000), _times, _times).map(lambda each: tuple(map(float, each))),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import StepDone
 from replay.arrivals import Arrival
+from tests.examples import examples
 from tests.fakes import TestLatency, config, run
 from tests.theory.single_server import SCHEDULINGS, arrival, served
 
@@ -19,7 +20,7 @@ def backlog(output_tokens: list[int]) -> list[Arrival]:
 
 
 @pytest.mark.parametrize("scheduling", SCHEDULINGS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seats=st.integers(1, 6), tokens=st.integers(1, 6), waves=st.integers(1, 5))
 def test_requests_leave_at_seats_per_time_of_service(scheduling: str, seats: int, tokens: int, waves: int) -> None:
     result = served(backlog([tokens] * (seats * waves)), STEP_US, scheduling, seats)
@@ -27,7 +28,7 @@ def test_requests_leave_at_seats_per_time_of_service(scheduling: str, seats: int
 
 
 @pytest.mark.parametrize("scheduling", SCHEDULINGS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(seats=st.integers(1, 6), lengths=st.lists(st.integers(1, 9), min_size=1, max_size=25))
 def test_every_step_produces_a_token_per_seat_while_a_request_waits(
     scheduling: str, seats: int, lengths: list[int]

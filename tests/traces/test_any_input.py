@@ -9,6 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from traces import TRACE_COLUMNS, TraceError, dump_json, read_header, read_itl, read_results, read_rows
 
 HEADS = [b"request_id,input_tokens,output_tokens,arrival_time_us,reason_ratio,streaming\n", b"", b"\xef\xbb\xbf"]
@@ -33,7 +34,9 @@ _yaml = st.dictionaries(
     ),
     max_size=3,
 )
-_quick = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+_quick = settings(
+    max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 
 
 def _read(read: Callable[[Path], Any], path: Path, content: bytes) -> None:

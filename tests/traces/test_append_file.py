@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from traces import ItlWriter, JsonLinesWriter, TraceError, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, read_rows
 from traces.append_file import exclusive_writer, open_with_header
 
@@ -28,7 +29,7 @@ _rows = st.lists(
 
 
 @given(rows=_rows, suffix=st.sampled_from([".csv", ".csv.gz"]), data=st.data())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 def test_cut_at_any_byte_a_file_has_a_first_part_of_its_rows(
     rows: list[TraceRow], suffix: str, data: st.DataObject, tmp_path: Path
 ) -> None:

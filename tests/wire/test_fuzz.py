@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from tests.examples import examples
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.internal_errors import is_vllms_own_error
 from tests.wire.plain_http import call
@@ -19,7 +20,7 @@ from tests.wire.serving import TestServer
 QUIET_S = 0.1
 """Silence after which a reply counts as complete."""
 
-quick = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+quick = settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 
 BODIES = (
     {"model": "m", "prompt": "hello there", "max_tokens": 5, "stream": True},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fakes import TestLatency
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, wait_for_metric
@@ -63,7 +64,7 @@ def assert_nothing_is_left(server: TestServer) -> None:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     requests=st.lists(_requests, min_size=1, max_size=3),
     sent=st.floats(0, 1),

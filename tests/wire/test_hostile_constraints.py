@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from workshop.attack.constraints import HOSTILE, Hostile, answer_of, doubling
 from mockserve.serving.aside import MODULES, OffloadExecutor
 from mockserve.serving.worker_pool import WorkerPool
 from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.plain_http import call, complete, open_request, raw_completion
 from tests.wire.serving import TestServer, running_server
 from tests.wire.test_server_process import ask, connect, process
+from workshop.attack.constraints import HOSTILE, Hostile, answer_of, doubling
 
 LONGEST_PAUSE_S = 0.25
 """Server, client and watch share one interpreter here; without worker processes these demands take 0.5 to 40 s."""

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import attempts
 from workshop.attack.large_bodies import CASES
 from workshop.attack.stalls import measure, server_for
 from workshop.server_load.peers import Pace, Running, running
-from tests.patience import attempts
 
 MOST_GAP_GROWTH_MS = 100.0
 MOST_HEALTH_MS = 100.0

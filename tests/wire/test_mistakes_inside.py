@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.wire.internal_errors import is_vllms_own_error
 from tests.wire.plain_http import PlainReply, call
 from tests.wire.serving import TestServer, running_server
@@ -101,7 +102,7 @@ def test_unchanged_bodies_are_accepted(server: TestServer, path: str) -> None:
     assert ask(server, path, **BODIES[path]).status == 200
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 @given(st.sampled_from(list(BODIES)), st.data())
 def test_no_value_anywhere_makes_the_server_fail(server: TestServer, path: str, data: st.DataObject) -> None:
     place = data.draw(st.sampled_from(list(places(BODIES[path]))))

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 from workshop.attack import file_contents as contents
 from workshop.attack import file_recordings
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
 
 MODEL = ("--model", "qwen/qwen3-14b")
 RUN = ("run", *MODEL)

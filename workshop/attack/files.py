@@ -27,10 +27,10 @@ from random import Random
 from types import FrameType
 from unittest.mock import patch
 
+from blis_sim.cli.main import run
 from workshop.attack.file_mutations import mutations
 from workshop.attack.file_samples import FileSample, samples
 from workshop.attack.strict_files import objection
-from blis_sim.cli.main import run
 
 MOST_SECONDS = 10
 """Processor time of one case."""

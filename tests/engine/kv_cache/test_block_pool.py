@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from blis_sim.engine.kv_cache.block_pool import BlockPool
+from tests.examples import examples
 
 NUM_BLOCKS = 5
 
@@ -138,5 +139,5 @@ class PoolAgainstLists(RuleBasedStateMachine):
         self.pool.check()
 
 
-PoolAgainstLists.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+PoolAgainstLists.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
 TestPoolAgainstLists = PoolAgainstLists.TestCase

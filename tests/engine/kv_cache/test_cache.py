@@ -9,6 +9,7 @@ from blis_sim.engine.kv_cache.blis_cache import KVCache
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.sequence import Sequence
 from tests.engine.kv_cache.reuse import order_of_reuse
+from tests.examples import examples
 from tests.fakes import request
 
 SIZE = 4
@@ -183,7 +184,7 @@ def test_blocks_out_of_line_with_their_sequence_are_never_findable() -> None:
 _moves = st.lists(st.tuples(st.sampled_from(["prompt", "token", "release"]), st.integers(0, 3), st.integers(1, 9)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(num_blocks=st.integers(1, 6), moves=_moves)
 def test_every_move_does_all_or_nothing_and_no_block_is_lost(
     num_blocks: int, moves: list[tuple[str, int, int]]

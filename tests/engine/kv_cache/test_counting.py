@@ -10,6 +10,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache, VllmKVCache
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.sequence import Sequence
+from tests.examples import examples
 
 SIZE = 2
 MOST_TOKENS = 14
@@ -115,7 +116,7 @@ LARGE = [("s", 4, 0), ("a", 0, 0)]
     caches=st.sampled_from([True, True, True, False]),
     steps=st.lists(st.tuples(st.sampled_from("sssaaagguuue"), st.integers(0, 9), st.integers(0, 6)), max_size=60),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_counting_answers_as_blocks_do(num_blocks: int, caches: bool, steps: list[tuple[str, int, int]]) -> None:
     config = EngineConfig(num_blocks, SIZE, max_model_len=MOST_TOKENS, enable_prefix_caching=caches)
     both = Both(VllmKVCache(config), CountingKVCache(config))

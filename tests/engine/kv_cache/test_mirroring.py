@@ -10,6 +10,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES, TieredKVCache
 from tests.engine.kv_cache.literal_tiers import LiteralTiers
+from tests.examples import examples
 from tests.laws.test_engine_laws import reported
 from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler
 from tests.strategies import Workload, workloads
@@ -45,7 +46,7 @@ def outcome(
 
 
 @given(workloads(schedulings=("blis",)), tiers)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_mirror_equals_that_of_blis(workload: Workload, tier: CpuTierConfig) -> None:
     expected_events, expected, theirs = outcome(workload, tier, is_literal=True)
     events, kv, ours = outcome(workload, tier)

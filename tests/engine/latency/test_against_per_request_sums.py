@@ -13,6 +13,7 @@ from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from tests.engine.latency.per_request import Decode, Prefill, Work, roofline_us, shape_of, trained_physics_us
 from tests.engine.latency.random_deployments import BATCHES, BETAS, DECODE_BATCHES, GPUS, models
+from tests.examples import examples
 
 TP = st.sampled_from([1, 2, 4, 8])
 ALPHA = (0.0, 0.0, 0.0)
@@ -72,7 +73,7 @@ def assert_decode_times_equal_single_steps(latency: LatencyModel, batch: list[De
 STEPS = st.one_of(st.integers(0, 40), st.integers(0, 2000))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     model=models(experts=True), gpu=GPUS, tp=TP, dp=st.sampled_from([1, 1, 2, 3]), beta=BETAS,
     num_betas=st.integers(7, 11), batch=DECODE_BATCHES, steps=STEPS,
@@ -91,7 +92,7 @@ def test_many_decode_steps_of_trained_physics_with_experts_equal_single_ones(
     assert_decode_times_equal_single_steps(latency, batch, steps)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(model=models(), gpu=GPUS, tp=TP, beta=BETAS, batch=DECODE_BATCHES, steps=STEPS)
 def test_many_decode_steps_of_trained_physics_equal_single_ones(
     model: ModelSpec, gpu: GpuSpec, tp: int, beta: tuple[float, ...], batch: list[Decode], steps: int
@@ -99,7 +100,7 @@ def test_many_decode_steps_of_trained_physics_equal_single_ones(
     assert_decode_times_equal_single_steps(TrainedPhysics(model, gpu, tp, ALPHA, beta), batch, steps)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(model=models(), gpu=GPUS, tp=TP, batch=DECODE_BATCHES, steps=STEPS)
 def test_many_decode_steps_of_roofline_equal_single_ones(
     model: ModelSpec, gpu: GpuSpec, tp: int, batch: list[Decode], steps: int

@@ -15,6 +15,7 @@ from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.generation.tokenizer_file import load_tokenizer
 from mockserve.generation.writing import OutputSpec
 from mockserve.protocol.sampling import SamplingParams
+from tests.examples import examples
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 
 
@@ -39,7 +40,7 @@ def num_shown_tokens(answer: Answer) -> int:
 
 
 @given(st.integers(1, 300), st.integers(0, 1000), st.booleans(), st.integers(0, 50))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_prose_has_the_tokens_that_are_reported(
     composer: Composer, budget: int, seed: int, ignore_eos: bool, min_tokens: int
 ) -> None:
@@ -51,7 +52,7 @@ def test_prose_has_the_tokens_that_are_reported(
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_an_echo_of_any_text_has_the_tokens_of_that_text(composer: Composer, text: str) -> None:
     echo = composer_of(composer.tokenizer, echoes=True)
     answer = echo.compose(Random(1), SamplingParams(), 10_000, OutputSpec(asked=(text,)))
@@ -61,7 +62,7 @@ def test_an_echo_of_any_text_has_the_tokens_of_that_text(composer: Composer, tex
 
 
 @given(st.integers(0, 1000), st.integers(2, 100))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_stop_string_costs_the_tokens_up_to_its_end(composer: Composer, seed: int, budget: int) -> None:
     sampling = SamplingParams(ignore_eos=True)
     whole = composer.compose(Random(seed), sampling, budget)
@@ -75,7 +76,7 @@ def test_a_stop_string_costs_the_tokens_up_to_its_end(composer: Composer, seed: 
 
 
 @given(st.integers(0, 1000), st.integers(20, 200))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_reasoning_and_answer_are_counted_alone(composer: Composer, seed: int, budget: int) -> None:
     form = OutputSpec(thinking=Thinking(8, is_fixed=True), is_parsed=True)
     answer = composer.compose(Random(seed), SamplingParams(), budget, form)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mockserve.generation.structured_outputs.kinds import constrained_text, read_constraint
 from mockserve.generation.tool_calls import call_script, read_tool_use
 from mockserve.protocol.errors import ApiError
+from tests.examples import examples
 
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text("ab(\\[.", max_size=4)
 keywords = st.sampled_from(
@@ -30,7 +31,7 @@ odd_schemas = st.recursive(
 
 
 @given(odd_schemas)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_schema_is_met_or_refused(schema: Any) -> None:
     with suppress(ApiError):
         constraint = read_constraint({"structured_outputs": {"json": schema}})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.generation.tokenizer_file import load_tokenizer
+from tests.examples import examples
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 
 BUILTIN = BuiltinTokenizer()
@@ -50,7 +51,7 @@ def test_text_behind_a_word_keeps_its_tokens_when_both_are_joined() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 600))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_the_built_in_tokenizer_counts_what_it_wrote(seed: int, num_tokens: int) -> None:
     split = BUILTIN_PROSE.write(Random(seed), num_tokens)
     text = "".join(split.pieces)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mockserve.generation.answer import first_repetition
 from mockserve.protocol.sampling import Repetition
+from tests.examples import examples
 
 
 def plain_first_repetition(ids: list[int], wanted: Repetition) -> int | None:
@@ -37,7 +38,7 @@ letters = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
 @given(st.lists(letters, min_size=1, max_size=6), st.integers(1, 4), st.integers(2, 4), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_finds_patterns_of_many_sizes_in_a_long_answer(
     parts: list[list[int]], times: int, min_count: int, seed: int
 ) -> None:

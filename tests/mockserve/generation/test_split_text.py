@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer, split_at
 from mockserve.generation.tokenizer_file import load_tokenizer
+from tests.examples import examples
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 
 
@@ -17,7 +18,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 @given(st.text())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_pieces_of_a_text_are_the_text(tokenizer: Tokenizer, text: str) -> None:
     for each in (tokenizer, BuiltinTokenizer()):
         split = each.split(text)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from blis_sim.options import OptionError
 from mockserve.generation.tokenizer import _PIECE, CHUNK_CHARS, WORDS, BuiltinTokenizer, invented_word
 from mockserve.generation.tokenizer_file import load_tokenizer
+from tests.examples import examples
 
 PROSE = (
     "When the river had risen over the meadows, nobody in the village was surprised: it did so nearly every spring, "
@@ -114,7 +115,7 @@ def _seconds(tokenizer: BuiltinTokenizer, text: str) -> float:
 
 
 @given(st.integers(0, 2**32), st.integers(CHUNK_CHARS - 40, 3 * CHUNK_CHARS))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_long_text_in_chunks_has_equal_pieces(seed: int, num_chars: int) -> None:
     random = Random(seed)
     parts = [

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from observe.errors import ResponseError
 from observe.responses.reply import EventTemplate, Reply
+from tests.examples import examples
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 STREAM = {"id": "cmpl-1", "created": 1, "model": "m"}
@@ -126,7 +127,7 @@ def understood(pieces: list[bytes], *, slowly: bool) -> dict[str, Any]:
     return reported | {name: getattr(reply, name) for name in names}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(framed(), st.data())
 def test_comparing_equals_decoding(answer: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(answer)), max_size=6)))

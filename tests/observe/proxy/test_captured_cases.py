@@ -1,15 +1,15 @@
 """Requests that a genuine vLLM was captured with, through the proxy: each reply has the bytes that the server sent.
 
-Every sixteenth request is sent, and all of them with BLIS_ALL_CASES set.
+Every sixteenth request is sent, and all of them by the nightly profile.
 """
 
 import json
-import os
 import socket
 import threading
 from contextlib import suppress
 from pathlib import Path
 
+from tests.examples import is_nightly
 from tests.observe.proxy.running import running_proxy, talk
 from tests.wire.asked.cases_responses import response_cases
 from tests.wire.asked.setups import Asked
@@ -72,7 +72,7 @@ def case_of(asked: Asked) -> Case:
 
 def test_replies_to_captured_requests_come_byte_for_byte(reference: Path, tmp_path: Path) -> None:
     cases = [*read_cases([reference / "oracle" / f"{name}.py" for name in _FILES]), *map(case_of, response_cases())]
-    cases = cases if os.environ.get("BLIS_ALL_CASES") else cases[::16]
+    cases = cases if is_nightly() else cases[::16]
     assert len(cases) > 16
     with running_server(speed=50.0) as server:
         relay = Relay(server.port)

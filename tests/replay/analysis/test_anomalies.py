@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from replay.analysis.on_demand import priority_inversions
 from replay.simulation.record import RequestRecord
 from replay.simulation.simulate import Simulated
+from tests.examples import examples
 from tests.fakes import request
 from tests.replay.labelled_runs import labelled_runs, ran
 
@@ -36,13 +37,13 @@ def test_no_requests_have_no_inversions() -> None:
 
 
 @given(labelled_runs())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_counting_fast_counts_all_pairs(run: Simulated) -> None:
     assert priority_inversions(run.requests) == pairs([each for each in run.requests if each.is_completed])
 
 
 @given(st.lists(st.integers(1, 40), min_size=100, max_size=300))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_many_requests_are_counted_as_few_are(lengths: list[int]) -> None:
     run = ran(*((10 * n, request(f"r{n}", 1, length), {}) for n, length in enumerate(lengths)), max_num_seqs=4)
     assert priority_inversions(run.requests) == pairs(list(run.requests))

@@ -7,6 +7,7 @@ from replay.analysis.breakdown import by_slo_class
 from replay.analysis.on_demand import Goodput, goodput
 from replay.output.metrics import judgements
 from replay.simulation.simulate import Simulated
+from tests.examples import examples
 from tests.fakes import request
 from tests.replay.labelled_runs import labelled_runs, ran
 from traces import SloTargets
@@ -78,7 +79,7 @@ _limits_ms = st.sampled_from([0.5, 1.0, 2.0, 5.0, 20.0])
 
 
 @given(labelled_runs(), _limits_ms, _limits_ms)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_goodput_grows_with_the_target(run: Simulated, one_ms: float, other_ms: float) -> None:
     strict, loose = sorted((one_ms, other_ms))
     strictly = of(run, default=SloTargets(e2e_ms=strict, ttft_ms=strict))
@@ -88,7 +89,7 @@ def test_goodput_grows_with_the_target(run: Simulated, one_ms: float, other_ms: 
 
 
 @given(labelled_runs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_targets_that_nothing_misses_are_met_by_all_that_completed(run: Simulated) -> None:
     classes = ("default", "critical", "standard", "batch", "background")
     found = of(run, **dict.fromkeys(classes, SloTargets(ttft_ms=1e9, itl_ms=1e9, e2e_ms=1e9)))

@@ -12,6 +12,7 @@ from replay.arrivals import arrivals_of
 from replay.closed_loop import RecordedRounds, run_closed_loop
 from replay.output.trace import trace_rows
 from replay.simulation.simulate import Simulated
+from tests.examples import examples
 from tests.fakes import TestLatency, config
 from tests.replay.small_traces import row, written
 from traces import Trace, TraceHeader, TraceRow
@@ -95,7 +96,7 @@ def graphs(draw: st.DrawFn) -> list[TraceRow]:
     return draw(st.permutations(rows))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows=graphs())
 def test_all_requests_complete_and_none_begins_before_its_pause_after_the_last_parent(rows: list[TraceRow]) -> None:
     found = list(replayed(*rows).requests)

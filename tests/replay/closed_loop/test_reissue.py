@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from replay.arrivals import Arrival
 from replay.simulation.simulate import Simulated, simulate, simulate_reissued
+from tests.examples import examples
 from tests.fakes import TestLatency, config, request
 from tests.replay.small_traces import row
 
@@ -65,7 +66,7 @@ def test_the_horizon_leaves_the_line_unsent() -> None:
     assert sent(run) == [("r0", 0)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     instants=st.lists(st.integers(0, 20).map(lambda grid: grid * 500), min_size=1, max_size=12),
     cap=st.integers(1, 4),

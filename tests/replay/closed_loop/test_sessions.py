@@ -10,6 +10,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.sequence import Outcome
 from replay.closed_loop import simulate_workload
 from replay.simulation.simulate import Simulated
+from tests.examples import examples
 from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail
 from tests.replay.generated_requests import conversation, sent, workload
@@ -169,7 +170,7 @@ def workloads_with_sessions(draw: st.DrawFn) -> Workload:
     st.sampled_from([PLAIN, SLOW, TestLatency(step_us=500)]),
     st.integers(1, 4),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
     given_workload: Workload, scheduling: str, latency: TestLatency, max_num_seqs: int
 ) -> None:
@@ -184,7 +185,7 @@ def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
 
 
 @given(workloads_with_sessions(), st.sampled_from(["blis", "vllm"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_follow_up_waits_for_its_reply(given_workload: Workload, scheduling: str) -> None:
     simulated = run(given_workload, SLOW, engine=scheduling)
     measured = {(each.row.session_id, each.row.round_index): each for each in simulated.requests}

@@ -11,6 +11,7 @@ from replay.arrivals import Arrival
 from replay.output.ensemble import averaged, mean_metrics
 from replay.simulation.record import Record
 from replay.simulation.simulate import simulate
+from tests.examples import examples
 from tests.fakes import TestLatency, config, request
 from tests.replay.small_traces import row
 from tests.strategies import Workload, workloads
@@ -87,7 +88,7 @@ def test_figures_are_averaged_and_counts_stay_whole_where_they_can() -> None:
     assert mean_metrics([{"n": 3}, {"n": 4}]) == {"n": pytest.approx(3.5)}
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(workloads(with_speculation=False))
 def test_shifted_steps_leave_the_fast_path_equal_to_the_plain_one(workload: Workload) -> None:
     ends = []

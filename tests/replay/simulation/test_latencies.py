@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from blis_sim.engine.events import Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from replay.simulation.measure import NEVER, NO_OUTCOME, OUTCOMES, ClientView, outcome_columns
+from tests.examples import examples
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 from tests.replay.step_by_step import drained
@@ -14,7 +15,7 @@ from tests.strategies import Workload, workloads
 
 @pytest.mark.parametrize("scheduling", ["blis", "vllm"])
 @given(workload=workloads(with_hang_ups=False, with_speculation=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload) -> None:
     workload.settings["engine"] = scheduling
     if scheduling == "vllm":

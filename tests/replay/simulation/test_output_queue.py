@@ -15,6 +15,7 @@ from blis_sim.engine.latency.wrapped import ApiServers, WrappedLatency
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from replay.simulation.tokens import num_below_before, turns_in, turns_with_gaps
+from tests.examples import examples
 from tests.fakes import TestLatency, config, request, run
 from tests.replay.small_traces import row
 
@@ -74,7 +75,7 @@ def test_two_api_server_processes_halve_the_wait() -> None:
     assert ApiServers(InTurn(LATENCY, 40.0), 2).output_turn_us == 20.0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), min_size=1), st.floats(0, 20))
 def test_waits_of_all_steps_are_those_of_a_queue(steps: list[tuple[int, int]], turn_us: float) -> None:
     ends = np.cumsum([gap for gap, _ in steps])
@@ -84,7 +85,7 @@ def test_waits_of_all_steps_are_those_of_a_queue(steps: list[tuple[int, int]], t
     assert output_waits(ends, counts, turn_us) == pytest.approx(each, abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9))), st.booleans())
 def test_turns_are_places_in_the_batch(spans: list[tuple[int, int]], is_in_order: bool) -> None:
     lives = [(first, first + length) for first, length in (sorted(spans) if is_in_order else spans)]
@@ -95,7 +96,7 @@ def test_turns_are_places_in_the_batch(spans: list[tuple[int, int]], is_in_order
             assert turns[place] == 1 + sum(first <= step <= last for first, last in lives[:place])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.sets(st.integers(0, 12), min_size=1), min_size=1), st.randoms())
 def test_turns_count_only_requests_with_a_token_in_the_step(tokens: list[set[int]], random: Random) -> None:
     numbers = random.sample(range(3, 3 + 2 * len(tokens)), len(tokens))

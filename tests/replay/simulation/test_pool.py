@@ -14,6 +14,7 @@ from replay.arrivals import Arrival
 from replay.simulation.measure import COMPLETED
 from replay.simulation.pool import Pool, pool_of
 from replay.simulation.simulate import simulate
+from tests.examples import examples
 from tests.replay.small_traces import row
 from tests.replay.step_by_step import drained
 from tests.strategies import Workload, workloads
@@ -63,7 +64,7 @@ def test_percentiles_rise_from_the_least_to_the_greatest(sample: list[int]) -> N
     assert (figures[0], figures[-1]) == (min(sample) / 1000, max(sample) / 1000)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(workloads(with_hang_ups=False), st.sampled_from(["blis", "vllm"]))
 def test_times_between_tokens_are_those_of_the_tokens_one_by_one(workload: Workload, scheduling: str) -> None:
     workload.settings["engine"] = scheduling

@@ -11,6 +11,7 @@ from replay.simulation.measure import COMPLETED
 from replay.simulation.record import NEVER
 from replay.simulation.simulate import Simulated, simulate
 from replay.simulation.tokens import TokenGaps
+from tests.examples import examples
 from tests.fakes import request
 from tests.replay.generated_requests import sent
 from tests.replay.labelled_runs import HORIZON_US, labelled_runs, ran
@@ -45,7 +46,7 @@ def test_places_by_id_follow_the_text_of_ids() -> None:
 
 @pytest.mark.parametrize("scheduling", ["blis", "vllm"])
 @given(workload=workloads(with_hang_ups=False, with_speculation=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_token_times_are_those_of_the_tokens_one_by_one(scheduling: str, workload: Workload) -> None:
     workload.settings["engine"] = scheduling
     if scheduling == "vllm":
@@ -87,7 +88,7 @@ def _is_of(event: Finished | Preempted, request_id: str) -> bool:
 
 
 @given(labelled_runs())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_request_that_completes_has_all_its_latencies(run: Simulated) -> None:
     for each in run.requests:
         assert each.is_completed == (each.e2e_us is not None)
@@ -99,7 +100,7 @@ def test_a_request_that_completes_has_all_its_latencies(run: Simulated) -> None:
 
 
 @given(workloads(with_hang_ups=False), st.integers(1, 7))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_gaps_counted_in_blocks_of_steps_are_the_same_gaps(workload: Workload, steps_at_once: int) -> None:
     arrivals = [Arrival(at, each, row(number)) for number, (at, each) in enumerate(workload.arrivals)]
     gaps = simulate(workload.engine(), arrivals, HORIZON_US).requests.gaps

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.traces.saturation import plain
 from traces.saturation.detectors import Level, Timeline, Verdicts, backlog_drift, composite, threshold, timeline
 from traces.saturation.registry import DETECTORS
@@ -41,26 +42,26 @@ def results(verdicts: Verdicts) -> Iterator[plain.Result]:
 
 
 @given(_timelines)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_threshold_follows_its_rule(events: Timeline) -> None:
     assert list(results(threshold(events, 0, SETTINGS))) == list(plain.threshold(events, 40))
 
 
 @given(_timelines)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_composite_follows_its_rule(events: Timeline) -> None:
     assert list(results(composite(events, 0, SETTINGS))) == list(plain.composite(events))
 
 
 @given(_timelines)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_backlog_drift_follows_its_rule(events: Timeline) -> None:
     assert list(results(backlog_drift(events, 0, SETTINGS))) == list(plain.backlog_drift(events, 25_000))
 
 
 @pytest.mark.parametrize("name", DETECTORS)
 @given(events=_timelines, first=st.integers(0, 200))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_the_last_verdicts_can_be_had_by_themselves(name: str, events: Timeline, first: int) -> None:
     first = min(first, len(events) - 1)
     all_of_them = list(results(DETECTORS[name](events, 0, SETTINGS)))
@@ -69,7 +70,7 @@ def test_the_last_verdicts_can_be_had_by_themselves(name: str, events: Timeline,
 
 @pytest.mark.parametrize("name", DETECTORS)
 @given(events=_timelines)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_scores_and_confidences_are_between_0_and_1(name: str, events: Timeline) -> None:
     verdicts = DETECTORS[name](events, 0, SETTINGS)
     for values in (verdicts.scores, verdicts.confidences):

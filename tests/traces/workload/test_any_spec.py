@@ -8,6 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, cohort, lifecycle, users, window
 from traces import TraceError
 from traces.workload import parse_spec
@@ -96,7 +97,7 @@ def changed(spec: dict[str, Any], place: Place, value: Any) -> dict[str, Any]:
 
 
 @given(st.sampled_from([RICH, *OTHERS]), st.data(), replacements)
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_any_value_in_any_place_is_understood_or_refused(spec: dict[str, Any], data: st.DataObject, value: Any) -> None:
     place = data.draw(st.sampled_from(list(places(spec))))
     text = yaml.safe_dump(changed(spec, place, value))

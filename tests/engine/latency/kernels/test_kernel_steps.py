@@ -13,12 +13,13 @@ from blis_sim.engine.latency.decode_steps import HasDecodeSums, HasDecodeTimer, 
 from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
 from blis_sim.engine.latency.peak_watch import PeakWatch, StepPeaks
 from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
+from tests.examples import examples
 
 LATENCY, EAGER = steps(), steps(launch_us=40.0, graph_sizes=())
 UNPACKED = KernelSteps(grids(), HOST, graph_sizes=LATENCY.graph_sizes, decode_rows=64)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(1, 1500), st.integers(0, 300_000_000), st.integers(1, 80), st.booleans())
 def test_many_decode_steps_take_what_single_ones_take(requests: int, context: int, count: int, is_eager: bool) -> None:
     latency = EAGER if is_eager else LATENCY
@@ -77,7 +78,7 @@ def test_equal_prompts_take_the_attention_of_the_grid() -> None:
     assert LATENCY._prompts.time_us(1, 100, 25_500) == pytest.approx(times.prompt_us[0, 1, 1:].mean())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(1, 8), st.integers(1, 4000), st.integers(0, 20_000), st.integers(0, 200))
 def test_more_of_anything_never_makes_a_step_shorter(count: int, new: int, before: int, decoding: int) -> None:
     shape = prompts(count, new, before, decoding, 500 * decoding)

@@ -15,6 +15,7 @@ from mockserve.generation.structured_outputs.json_instances import instance_text
 from mockserve.generation.structured_outputs.json_schema import SchemaError
 from mockserve.generation.structured_outputs.regex_parser import RegexError
 from mockserve.options.content import ArgumentRanges
+from tests.examples import examples
 
 PERSON = {
     "type": "object",
@@ -239,6 +240,6 @@ schemas = st.recursive(
 
 
 @given(schemas, st.integers(0, 1000), st.integers(0, 2))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_any_schema_gets_a_value_it_accepts(schema: Any, seed: int, verbosity: int) -> None:
     Draft202012Validator(schema).validate(json.loads(instance_text(schema, Random(seed), verbosity)))

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workshop.attack.constraints import HOSTILE, doubling
 from mockserve.generation.structured_outputs.checks import is_small_pattern, is_small_schema
 from mockserve.generation.structured_outputs.json_instances import needs_validation
 from mockserve.generation.structured_outputs.kinds import (
@@ -21,6 +20,8 @@ from mockserve.generation.structured_outputs.kinds import (
 )
 from mockserve.options.content import ArgumentRanges
 from mockserve.protocol.errors import ApiError
+from tests.examples import examples
+from workshop.attack.constraints import HOSTILE, doubling
 
 MOST_CALLS = 100_000
 """Most calls of functions, in C and in Python: some 10 ms."""
@@ -132,7 +133,7 @@ def test_required_members_multiply_where_objects_are_nested() -> None:
 
 
 @given(schemas, st.integers(0, 2))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_small_job_takes_few_calls(schema: Any, verbosity: int) -> None:
     if not is_small_schema(schema):
         return
@@ -146,7 +147,7 @@ def test_a_small_job_takes_few_calls(schema: Any, verbosity: int) -> None:
 
 
 @given(st.text("ab|()*+?{}0123456789,[]", max_size=60), st.integers(0, 2))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_a_small_pattern_takes_few_calls(pattern: str, verbosity: int) -> None:
     if not is_small_pattern(pattern):
         return

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from mockserve.generation.structured_outputs.validation import contains_match, new_validator
+from tests.examples import examples
 
 names = st.sampled_from("abcd")
 patterns = st.sampled_from(["a", "^b", "c|d", "."])
@@ -38,7 +39,7 @@ DEFINED = {"x": {"properties": {"d": True}, "patternProperties": {"a": True}}}
 
 
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 def test_agrees_with_the_library(schema: dict[str, Any], value: Any) -> None:
     schema = {**schema, "$defs": DEFINED}
     assert new_validator(schema).is_valid(value) == Draft202012Validator(schema).is_valid(value)

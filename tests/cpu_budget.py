@@ -1,0 +1,100 @@
+"""Everyday tests are cheap: one without the mark `slow` that costs more CPU than the budget fails.
+
+The cost of a test is the CPU time of its process and of all processes below it, from its setup to the end of its call.
+Fixtures that several tests share do not count.
+"""
+
+import os
+import resource
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import pytest
+
+BUDGET_S = 2.0
+"""Twice the cost from which a test is marked `slow`, so that a busy machine fails no test."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-budget-s", type=float, default=BUDGET_S, help="CPU seconds that a test without `slow` has")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuBudget(config.getoption("cpu_budget_s")), "cpu-budget")
+
+
+class CpuBudget:
+    """Measures each test, and fails it afterwards when it is over `budget_s`."""
+
+    def __init__(self, budget_s: float) -> None:
+        self._budget_s = budget_s
+        self._began_s = 0.0
+        self._shared_s = 0.0
+        self._cost_s = 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
+        """Subtract what is set up once for many tests."""
+        began_s = cpu_s()
+        try:
+            return (yield)
+        finally:
+            if fixturedef.scope != "function":
+                self._shared_s += cpu_s() - began_s
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self) -> Generator[None, None, None]:
+        self._began_s, self._shared_s = cpu_s(), 0.0
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, None, None]:
+        try:
+            return (yield)
+        finally:
+            self._cost_s = cpu_s() - self._began_s - self._shared_s
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
+        yield
+        cost_s, self._cost_s = self._cost_s, 0.0
+        if cost_s > self._budget_s and item.get_closest_marker("slow") is None:
+            pytest.fail(
+                f"{cost_s:.1f} s of CPU, and a test without the mark `slow` has {self._budget_s:g}", pytrace=False
+            )
+
+
+def cpu_s() -> float:
+    """CPU time of this process and of all below it, ended or alive, in seconds."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    alive_s = sum(map(_cpu_of, _processes_below(os.getpid())))
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + alive_s
+
+
+def _processes_below(process_id: int) -> Iterator[int]:
+    """Yield the living processes that this one started, and theirs; none where the system does not list them."""
+    try:
+        threads = os.listdir(f"/proc/{process_id}/task")
+    except OSError:
+        return
+    for thread in threads:
+        for child in _words(f"/proc/{process_id}/task/{thread}/children"):
+            yield int(child)
+            yield from _processes_below(int(child))
+
+
+def _cpu_of(process_id: int) -> float:
+    """CPU time of a process and of the ended ones below it, in seconds; 0 when it has ended."""
+    fields = _words(f"/proc/{process_id}/stat", after=")")
+    return sum(map(int, fields[11:15])) / TICKS_PER_S
+
+
+def _words(path: str, after: str = "") -> list[str]:
+    """Words of a file of the kernel, none when its process has ended; the name of a process may hold blanks."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return []
+    return (text.rpartition(after)[2] if after else text).split()
