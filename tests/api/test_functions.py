@@ -95,6 +95,7 @@ def test_a_sweep_of_a_trace_writes_nothing_unless_asked_to(tmp_path: Path, monke
     assert found.to_pandas().max_num_seqs.to_list() == [1, 8]
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_sweeps_on_several_processes(tmp_path: Path) -> None:
     text = "import blis_sim\nprint('once')\nfound = blis_sim.sweep({'rate': [2, 4]}, model='qwen/qwen3-14b', "
     printed = script(tmp_path, text + "num_requests=5, processes=2)\nprint(len(found.points))\n")
@@ -156,6 +157,7 @@ def test_values_of_python_become_those_of_settings() -> None:
     assert deployment.speculation.num_tokens == 2
 
 
+@pytest.mark.slow
 def test_a_server_takes_lists_and_infinite_speed_and_refuses_bad_settings_at_once() -> None:
     with blis_sim.server(MODEL, speed=math.inf, served_model_name=["a", "b,c"], max_num_seqs=4) as running:
         assert running.count("vllm:num_requests_running", model_name="a") == 0

@@ -42,6 +42,7 @@ def test_pytest_finds_the_plugin_by_its_entry_point() -> None:
     assert [each.value for each in entry_points(group="pytest11", name="blis")] == ["blis_sim.pytest_plugin"]
 
 
+@pytest.mark.slow
 def test_a_strangers_tests_share_a_server_with_a_fresh_view_for_each(tmp_path: Path) -> None:
     (tmp_path / "test_stranger.py").write_text(STRANGER)
     (tmp_path / "pytest.ini").write_text("[pytest]\nblis_flags = qwen3-14b --speed max --seed 3\n")

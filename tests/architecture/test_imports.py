@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 from tests.architecture.project import PACKAGES, PROJECT, module_name, product_files, pyproject
 
 FORBIDDEN_IN_ENGINE = {
@@ -36,6 +38,7 @@ def test_imports_point_one_way() -> None:
     assert process.returncode == 0, process.stdout + process.stderr
 
 
+@pytest.mark.slow
 def test_every_module_imports_without_a_warning() -> None:
     modules = [module_name(file) for file in product_files() if file.stem != "__main__"]
     assert len(modules) > len(PACKAGES)
@@ -43,6 +46,7 @@ def test_every_module_imports_without_a_warning() -> None:
     assert (process.stdout, process.stderr, process.returncode) == ("", "", 0)
 
 
+@pytest.mark.slow
 def test_no_module_needs_another_to_be_imported_first() -> None:
     """An import from any starting module works when no module needs itself, by way of others, before it is complete."""
     files = {module_name(file): file for file in product_files()}
@@ -65,6 +69,7 @@ def test_the_engine_imports_no_clock_no_chance_and_no_system() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_no_module_imports_by_relative_path() -> None:
     assert [
         module_name(file)

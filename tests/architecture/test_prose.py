@@ -36,6 +36,7 @@ def faults(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_docstrings_stand_alone() -> None:
     found = {str(file.relative_to(PROJECT)): faults(file.read_text(encoding="utf-8")) for file in SOURCES}
     assert {file: lines for file, lines in found.items() if lines} == {}

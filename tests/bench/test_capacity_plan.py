@@ -72,6 +72,7 @@ def test_a_plan_goes_on_with_the_simulations_in_its_file(tmp_path: Path, capsys:
     assert first == second == third
 
 
+@pytest.mark.slow
 def test_how_many_processes_compute_does_not_change_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
     one, two = (planned(capsys, processes=count) for count in (1, 2))
     commands = [found.pop("provenance")["command"] for _, found in (one, two)]
@@ -79,6 +80,7 @@ def test_how_many_processes_compute_does_not_change_the_answer(capsys: pytest.Ca
     assert one == two
 
 
+@pytest.mark.slow
 def test_a_ray_cluster_computes_what_processes_compute(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ class FakeRay(ModuleType):
         return task()
 
 
+@pytest.mark.slow
 def test_pools_of_prefill_and_decode_are_searched_and_have_command_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

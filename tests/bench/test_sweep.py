@@ -52,6 +52,7 @@ def test_every_point_is_a_row_in_order(sweep: Sweep) -> None:
     assert "cost_per_hour" not in found.rows[0]
 
 
+@pytest.mark.slow
 def test_the_bytes_are_the_same_whatever_the_number_of_processes(sweep: Sweep) -> None:
     alone = sweep().path.read_bytes()
     assert sweep(processes=2, overwrite=True).path.read_bytes() == alone
@@ -110,6 +111,7 @@ def test_a_setting_is_varied_or_given(sweep: Sweep) -> None:
         sweep(simulation=(*BASE, "--rate", "3"))
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
     with long_sweep(path) as process:
@@ -120,6 +122,7 @@ def test_a_sweep_that_is_interrupted_keeps_what_it_has(tmp_path: Path) -> None:
     assert said == f"blis sweep: {num_lines(path) - 1} of 3000 points are in {path}; the same command goes on there\n"
 
 
+@pytest.mark.slow
 def test_processes_that_are_still_starting_print_nothing_on_an_interrupt(tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"
     with long_sweep(path) as process:
@@ -147,6 +150,7 @@ def num_lines(path: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(tmp_path: Path) -> None:
     def command(name: str) -> list[str]:
         words = [sys.executable, "-m", "blis_sim.cli", "sweep", *BASE, "--vary", f"rate={rates}", "--processes", "2"]
@@ -185,6 +189,7 @@ def short_of_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_point_that_fails_unexpectedly_keeps_no_other_from_being_computed(processes: str, tmp_path: Path) -> None:
     path = tmp_path / "sweep.csv"

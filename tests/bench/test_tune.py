@@ -73,6 +73,7 @@ def short_of_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
 
 
+@pytest.mark.slow
 def test_settings_that_fail_unexpectedly_keep_no_others_from_being_tried(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "bench", "tune", *BASE[:2], "--vary", "num_requests=20000000,5"]
     command += ["--limit", "e2e:60000", "--processes", "1", "-o", str(tmp_path / "tune.csv")]

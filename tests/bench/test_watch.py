@@ -59,6 +59,7 @@ def loaded(server: TestServer) -> Iterator[None]:
     sender.join(PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_drift_ends_with_0_and_one_that_does_with_3(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

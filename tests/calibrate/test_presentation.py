@@ -175,6 +175,7 @@ def test_the_report_has_intervals_words_tenants_and_the_noise_floor(tmp_path: Pa
     assert "second recording" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_second_recording_can_take_the_place_of_the_simulation(tmp_path: Path, capsys: Captured) -> None:
     header = files(tmp_path, recorded())
     page = tmp_path / "page.html"
@@ -212,6 +213,7 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
 
+@pytest.mark.slow
 def test_the_page_is_one_file_with_all_in_it(tmp_path: Path, capsys: Captured) -> None:
     html = tmp_path / "out.html"
     arguments = ["--sim-results", str(simulated(tmp_path)), "--html", str(html), "--plots", str(tmp_path / "plots")]
@@ -231,6 +233,7 @@ def test_the_page_is_one_file_with_all_in_it(tmp_path: Path, capsys: Captured) -
     assert all(path.read_bytes().startswith(PNG) for path in pictures)
 
 
+@pytest.mark.slow
 def test_equal_inputs_give_equal_pages(tmp_path: Path, capsys: Captured) -> None:
     header, results = files(tmp_path, recorded()), simulated(tmp_path)
     pages = []
@@ -241,6 +244,7 @@ def test_equal_inputs_give_equal_pages(tmp_path: Path, capsys: Captured) -> None
     assert pages[0] == pages[1]
 
 
+@pytest.mark.slow
 def test_names_from_the_recording_cannot_break_the_page(tmp_path: Path, capsys: Captured) -> None:
     rows = [row(number, send_us=1_000 + number, tenant_id="<script>alert(1)</script>") for number in range(5)]
     write_results(tmp_path / "results.json", [result(number) for number in range(5)])

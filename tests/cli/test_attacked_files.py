@@ -21,6 +21,7 @@ def test_accepts_each_file_as_long_as_nothing_is_changed(sample: FileSample) -> 
     assert case.finding == ""
 
 
+@pytest.mark.slow
 def test_answers_every_mutated_file_with_success_or_one_line() -> None:
     outcomes, bad = attack(count=300, seed=11)
     assert [(case.number, case.sample.name, case.finding, case.detail) for case in bad] == []

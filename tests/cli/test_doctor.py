@@ -29,6 +29,7 @@ def test_the_host_is_described_in_one_table(blis: Blis) -> None:
     assert "tokenizers" in lines[-1]
 
 
+@pytest.mark.slow
 def test_a_load_is_tried_with_a_server_and_a_load_generator(blis: Blis) -> None:
     _, *words = shlex.split("blis doctor --rate 8 --streams 4 --duration 0.5")
     code, out, _ = blis(*words, "--json")

@@ -49,6 +49,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_leaves_no_torn_file_when_the_disk_is_full(command: str, here: Path) -> None:
     before = sorted(here.iterdir())

@@ -90,14 +90,22 @@ def test_no_command_writes_over_a_file_of_another_kind(
     [
         f"{RUN} --trace-output out --record-itl --results-path r.json --metrics-path m.json --num-instances 2"
         " --detectors all --saturation-report s.json --trace-level decisions --decisions-path d.json",
-        "calibrate t.yaml --sim-results r.json --report c.json --html page.html --plots pictures",
+        pytest.param(
+            "calibrate t.yaml --sim-results r.json --report c.json --html page.html --plots pictures",
+            marks=pytest.mark.slow,
+        ),
         "calibrate t.yaml --sim-results r.json --report c.json --compat",
         "convert preset chatbot -o spec",
         "convert azure a.csv -o azure",
         "compose --from t.yaml --from t.yaml -o both",
         "compose --from w.yaml --from w.yaml -o both.yaml",
-        f"sweep {RUN} --vary max_num_seqs=1,2 -o sweep.csv --plot p.svg --overwrite",
-        f"bench tune {RUN} --vary max_num_seqs=1,2 --limit ttft:9999 -o tune.csv --plot p.png",
+        pytest.param(
+            f"sweep {RUN} --vary max_num_seqs=1,2 -o sweep.csv --plot p.svg --overwrite", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            f"bench tune {RUN} --vary max_num_seqs=1,2 --limit ttft:9999 -o tune.csv --plot p.png",
+            marks=pytest.mark.slow,
+        ),
         "bench throughput --model qwen3-14b --num-prompts 2 --output-json t.json",
         "bench latency --model qwen3-14b --num-iters 1 --output-json l.json",
     ],

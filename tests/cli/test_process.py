@@ -139,6 +139,7 @@ def short_of_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
 
 
+@pytest.mark.slow
 def test_a_lack_of_memory_is_one_line() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "run", "--model", "qwen/qwen3-14b", "--num-requests", "20000000"]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}

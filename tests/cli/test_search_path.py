@@ -53,6 +53,7 @@ def test_the_program_runs_with_packages_of_our_names_on_the_search_path(users: P
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_processes_of_a_sweep_find_ours_as_well(users: Path) -> None:
     done = ran(users, OURS, "-m", "blis_sim.cli", "sweep", *COMMAND, "--vary", "seed=1,2", "--processes", "2")
     assert (done.returncode, (users / "sweep.csv").read_text().count("\n")) == (0, 3), done.stderr

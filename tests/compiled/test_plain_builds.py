@@ -23,6 +23,7 @@ def assert_is_plain(folder: Path) -> None:
     assert [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".pyd"))] == []
 
 
+@pytest.mark.slow
 def test_without_a_c_compiler_the_wheel_is_plain_python(tmp_path: Path) -> None:
     done = pip("wheel", "--verbose", "--wheel-dir", str(tmp_path), CC="/bin/false", BLIS_COMPILE="")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -31,6 +32,7 @@ def test_without_a_c_compiler_the_wheel_is_plain_python(tmp_path: Path) -> None:
     assert_is_plain(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_demanded_compiled_engine_is_built_or_an_error(tmp_path: Path) -> None:
     done = pip("wheel", "--wheel-dir", str(tmp_path), CC="/bin/false", BLIS_COMPILE="1")
     assert done.returncode != 0
@@ -38,6 +40,7 @@ def test_a_demanded_compiled_engine_is_built_or_an_error(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_plain_python_is_built_on_request(tmp_path: Path) -> None:
     done = pip("wheel", "--verbose", "--wheel-dir", str(tmp_path), BLIS_COMPILE="0")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -45,6 +48,7 @@ def test_plain_python_is_built_on_request(tmp_path: Path) -> None:
     assert_is_plain(tmp_path)
 
 
+@pytest.mark.slow
 def test_other_values_of_the_variable_are_refused(tmp_path: Path) -> None:
     done = pip("wheel", "--wheel-dir", str(tmp_path), BLIS_COMPILE="yes")
     assert "BLIS_COMPILE must be 0 or 1, got 'yes'" in done.stdout + done.stderr
@@ -60,6 +64,7 @@ def test_an_editable_installation_is_plain_python_whatever_is_demanded(
     assert_is_plain(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_source_distribution_holds_what_compiles(tmp_path: Path) -> None:
     hatchling("sdist", tmp_path)
     (archive,) = tmp_path.glob("*.tar.gz")

@@ -158,6 +158,7 @@ def test_the_inputs_of_the_action_reach_its_scripts_by_the_environment_alone() -
     assert parsed([text["inputs"]["model"]["default"], *text["inputs"]["flags"]["default"].split()]).speed > 1
 
 
+@pytest.mark.slow
 def test_the_action_starts_a_server_and_offers_its_address(tmp_path: Path, blis_on_path: dict[str, str]) -> None:
     (script,) = [step["run"] for step in steps_of_action() if step.get("id") == "start"]
     output = tmp_path / "output"

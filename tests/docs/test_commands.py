@@ -33,6 +33,7 @@ def after_the_tour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Termina
     terminal.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page != README and fences(page)], ids=lambda page: page.name
 )
@@ -40,6 +41,7 @@ def test_the_commands_of_a_page_print_the_lines_it_shows(page: Path, after_the_t
     run_page(after_the_tour, page)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("after_the_tour")
 def test_the_tour_of_the_readme_prints_the_lines_it_shows() -> None:
     assert any(fence.executed_by is None for fence in fences(README))

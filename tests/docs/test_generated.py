@@ -37,6 +37,7 @@ def flags_in(options_class: type) -> set[str]:
     return {flag for each in options_of(options_class) if not each.option.positional for flag in each.spellings}
 
 
+@pytest.mark.slow
 def test_the_generated_parts_are_up_to_date() -> None:
     done = run_script("docs/generate.py", "--check")
     assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)

@@ -19,6 +19,7 @@ def cells(notebook: Path) -> list[dict[str, object]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda each: each.name)
 def test_a_notebook_runs_from_its_first_cell_to_its_last(notebook: Path, tmp_path: Path) -> None:
     code = ["".join(each["source"]) for each in cells(notebook) if each["cell_type"] == "code"]  # type: ignore[arg-type]

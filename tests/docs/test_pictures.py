@@ -23,6 +23,7 @@ def test_a_picture_is_small_and_whole(picture: Path) -> None:
     assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.slow
 def test_the_pictures_of_the_engine_are_up_to_date(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     done = run_script("docs/pictures.py", "--output", str(tmp_path))

@@ -30,6 +30,7 @@ def check(terminal: Terminal, command: Command, replaced: dict[str, str] | None 
     assert missing_lines(command, printed) == [], printed
 
 
+@pytest.mark.slow
 def test_spans_of_client_and_server_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exporting, serving, observing = fence_for("serve.md", "test_spans_of_client_and_server_are_joined").commands
     terminal = Terminal(tmp_path)
@@ -49,6 +50,7 @@ def test_spans_of_client_and_server_are_joined(tmp_path: Path, monkeypatch: pyte
     assert len(clients) == 2
 
 
+@pytest.mark.slow
 def test_grpc_streams_tokens(tmp_path: Path) -> None:
     pytest.importorskip("smg_grpc_proto")
     serving, asking = fence_for("serve.md", "test_grpc_streams_tokens").commands
@@ -60,6 +62,7 @@ def test_grpc_streams_tokens(tmp_path: Path) -> None:
         terminal.close()
 
 
+@pytest.mark.slow
 def test_missing_replies_are_forwarded_once(tmp_path: Path) -> None:
     upstream, playing, *rest = fence_for("playback.md", "test_missing_replies_are_forwarded_once").commands
     (recording,) = (

@@ -62,6 +62,7 @@ async def test_raises_what_a_job_raises(pool: WorkerPool) -> None:
     assert await pool.run(int, "1") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hostile", [ENDLESS, HUNGRY])
 async def test_ends_and_replaces_a_worker_over_its_limits(pool: WorkerPool, hostile: str) -> None:
     pid = await pool.run(os.getpid)
@@ -90,11 +91,13 @@ async def test_a_worker_that_has_grown_ends_after_its_job(pool: WorkerPool) -> N
 
 async def test_refuses_jobs_when_too_many_wait(pool: WorkerPool) -> None:
     await pool.run(max, 1, 2)
-    running = [asyncio.create_task(pool.run(time.sleep, 0.5)) for _ in range(2)]
-    await asyncio.sleep(0.1)
+    running = [asyncio.create_task(pool.run(time.sleep, PATIENCE_S)) for _ in range(2)]
+    await has_begun(pool)
     with pytest.raises(PoolBusyError):
         await pool.run(max, 1, 2)
-    await asyncio.gather(*running)
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
     assert await pool.run(max, 1, 2) == 2
 
 
@@ -102,7 +105,7 @@ async def test_a_cancelled_job_ends_with_its_worker(pool: WorkerPool) -> None:
     pid = await pool.run(os.getpid)
     running = asyncio.create_task(pool.run(time.sleep, PATIENCE_S))
     waiting = asyncio.create_task(pool.run(time.sleep, PATIENCE_S))
-    await asyncio.sleep(0.1)
+    await has_begun(pool)
     for task in (waiting, running):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -115,13 +118,17 @@ async def test_an_idle_worker_that_was_killed_is_not_used_again(pool: WorkerPool
     pid = await pool.run(os.getpid)
     os.kill(pid, signal.SIGKILL)
     await asyncio.to_thread(wait_until, lambda: not is_alive(pid))
-    await asyncio.sleep(0.05)
     assert await pool.run(max, 1, 2) == 2
+
+
+async def has_begun(pool: WorkerPool) -> None:
+    """Return when a job runs, and all tasks that were made have had their first turn."""
+    await asyncio.to_thread(wait_until, lambda: pool.num_running)
 
 
 async def kill_worker_in(pool: WorkerPool) -> int:
     """Kill the process of the pool once it has a job."""
-    await asyncio.sleep(0.2)
+    await has_begun(pool)
     (pid,) = pool.pids
     os.kill(pid, signal.SIGKILL)
     await asyncio.to_thread(wait_until, lambda: not is_alive(pid))

@@ -126,6 +126,7 @@ def test_prompts_differ_but_for_the_shared_prefix(observe: Observe, seen: Seen) 
     assert {(row.prefix_group, row.prefix_length, row.input_tokens) for row in run.trace.rows} == {("shared", 30, 20)}
 
 
+@pytest.mark.slow
 def test_equal_seeds_send_equal_prompts(observe: Observe, seen: Seen) -> None:
     observe(model="ok", seed=3)
     first = {request["body"]["prompt"] for request in seen()}

@@ -21,6 +21,7 @@ def test_targets_given_are_judged_and_noted_in_the_recording(observe: Observe) -
     assert run.trace.header.goodput_slo_targets == {"default": SloTargets(ttft_ms=10_000, e2e_ms=0.001)}
 
 
+@pytest.mark.slow
 def test_a_recording_sent_again_is_held_to_its_own_targets(observe: Observe) -> None:
     first = observe(model="ok", slo_e2e="default=1us", output="first")
     again = observe(model="ok", trace=f"{first.prefix}.yaml", output="again")

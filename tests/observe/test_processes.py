@@ -67,6 +67,7 @@ def check_sent_again(folder: Path, heard: list[dict[str, Any]], before: dict[int
     assert {name for request_id, name in rows.items() if request_id not in before} <= sent
 
 
+@pytest.mark.slow
 def test_three_processes_send_the_requests_of_one(observe: Observe, seen: Seen) -> None:
     given = {**SETTINGS, "num_requests": 40}
     sent = []
@@ -93,6 +94,7 @@ def test_warm_up_requests_are_sent_and_left_out(observe: Observe) -> None:
     assert sorted(row.request_id for row in run.trace.rows) == list(range(10, 90))
 
 
+@pytest.mark.slow
 def test_an_interrupt_writes_all_there_is(server_url: str, tmp_path: Path) -> None:
     with started(options(server_url, tmp_path, num_requests=5000, model="ok-50-20")) as process:
         wait_for_rows(tmp_path / "out.csv", 20)
@@ -107,6 +109,7 @@ def test_an_interrupt_writes_all_there_is(server_url: str, tmp_path: Path) -> No
     assert "Traceback" not in messages
 
 
+@pytest.mark.slow
 def test_when_the_run_is_killed_senders_stop_and_resuming_sends_the_rest(
     server_url: str, seen: Seen, holding: Holding, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +130,7 @@ def test_when_the_run_is_killed_senders_stop_and_resuming_sends_the_rest(
     check_sent_again(tmp_path, seen(), before)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_ends_the_run_and_loses_no_row(
     server_url: str, holding: Holding, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
     return ObserveOptions(url=server_url, **(given | {"output": str(folder / "out")} | more))
 
 
+@pytest.mark.slow
 def test_an_earlier_recording_moves_away_with_all_that_belongs_to_it(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     first = files_in(tmp_path)
@@ -89,6 +90,7 @@ def test_a_server_out_of_reach_moves_nothing(server_url: str, unused_tcp_port: i
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.slow
 def test_where_it_cannot_move_to_it_stays_and_nothing_is_sent(
     server_url: str, seen: Callable[[], list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ def test_one_of_two_runs_that_replace_a_recording_is_refused(server_url: str, tm
     assert len(read_trace(tmp_path / "out.earlier-1" / "out.yaml").rows) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_by_however_many_processes_it_was_made(server_url: str, processes: int, tmp_path: Path) -> None:
     for num_requests in (5, 3):

@@ -44,6 +44,7 @@ def test_shared_prefixes_and_contexts_are_expected_in_the_cache() -> None:
     assert shared_share([]) == 0
 
 
+@pytest.mark.slow
 def test_a_run_warns_of_a_server_whose_cache_is_warm(observe: Observe) -> None:
     run = observe(model="ok", num_requests=4)  # a server that finds half of every prompt
     assert "warning: the server's prefix cache held 50% of the prompt tokens" in run.messages

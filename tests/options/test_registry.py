@@ -102,6 +102,7 @@ def blis(folder: Path, *words: str, path: str = "") -> "subprocess.CompletedProc
 SPLIT = ("--num-instances", "2", "--trace-level", "decisions", "--summarize-trace")
 
 
+@pytest.mark.slow
 def test_an_entry_point_and_a_class_of_a_module_are_the_same_router(installed: Path) -> None:
     by_entry_point = blis(installed, *SPLIT, "--routing-policy", "even-lengths", path=str(installed))
     by_class = blis(installed, *SPLIT, "--routing-policy", "stranger:EvenLengths")

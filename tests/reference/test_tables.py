@@ -72,6 +72,7 @@ def test_files_made_of_a_table_hold_its_figures(table: str, reference: Path) -> 
     assert {*found, *others} == {*expected}
 
 
+@pytest.mark.slow
 def test_tables_are_those_of_the_reference_results(shared: Path) -> None:
     for table in TABLES:
         # Deriving them takes all runs that use the times of operators, or all captured requests.

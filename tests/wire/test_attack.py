@@ -47,6 +47,7 @@ def attacked(setup: Setup, server: Running, seed: int) -> AttackResult:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setup", SETUPS, ids=[each.name for each in SETUPS])
 def test_survives_hostile_requests(setup: Setup) -> None:
     with running(setup) as server:
@@ -81,6 +82,7 @@ def test_ends_at_its_time_limit_where_a_server_answers_nothing(
     assert f"{found.num_unsent:,} requests were not sent before the time limit" in verdict.broken
 
 
+@pytest.mark.slow
 def test_a_report_names_what_the_main_thread_did_while_a_client_waited(tmp_path: Path) -> None:
     program = "import time\nuntil = time.monotonic() + 2\nwhile time.monotonic() < until: pass\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", program]) as process, (tmp_path / "samples").open("w") as file:

@@ -32,6 +32,7 @@ def ask(port: int, path: str, body: Any = None) -> tuple[int, str]:
         return 0, ""
 
 
+@pytest.mark.slow
 def test_each_server_has_its_own_engine_and_dies_alone() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--port", "0", "--count", "3"]
     command += ["--host", "127.0.0.1", "--enable-fault-control"]

@@ -199,6 +199,7 @@ def test_a_stream_may_be_longer_than_an_idle_connection_lives(monkeypatch: pytes
             received += data
 
 
+@pytest.mark.slow
 def test_a_reply_that_has_ended_leaves_nothing_for_the_collector(connection: socket.socket) -> None:
     gc.collect()
     gc.disable()

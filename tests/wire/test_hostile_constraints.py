@@ -67,6 +67,7 @@ ENDLESS = doubling("allOf", 60)
 GRAMMAR = {"grammar": 'start: "a"'}
 
 
+@pytest.mark.slow
 def test_refuses_what_takes_too_long_as_vllm_refuses_too_large_grammars(server: TestServer) -> None:
     reply = call(server, "POST", "/v1/chat/completions", answer_of(ENDLESS))
     assert reply.status == 400
@@ -107,6 +108,7 @@ def test_refuses_more_jobs_than_may_wait() -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_job_that_is_under_way_is_an_open_reply_when_the_server_stops() -> None:
     with process("--port", "0") as (running, line):
         found: list[bytes] = []
@@ -120,6 +122,7 @@ def test_a_job_that_is_under_way_is_an_open_reply_when_the_server_stops() -> Non
     assert b" 200 " in found[0].partition(b"\r\n")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("further", [(), ("--api-processes", "2")])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_workers_end_with_the_server(number: signal.Signals, further: tuple[str, ...]) -> None:

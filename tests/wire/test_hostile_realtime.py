@@ -137,6 +137,7 @@ def connected(server: TestServer) -> socket.socket:
     return end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sent",
     [

@@ -54,6 +54,7 @@ def options(**settings: Any) -> InferenceSimOptions:
     return options_from(InferenceSimOptions, model="my/model", **settings)
 
 
+@pytest.mark.slow
 def test_the_simulator_starts_as_other_suites_start_it() -> None:
     arguments = (
         "--max-waiting-queue-length", "10", "--time-to-first-token", "100", "--time-to-first-token-std-dev=0",

@@ -150,6 +150,7 @@ def test_series_of_removed_instances_leave_the_metrics_page(how: str) -> None:
             assert call(server, "POST" if "drain" in again else how, again).status in (404, 409)
 
 
+@pytest.mark.slow
 def test_many_instances_that_come_and_go_leave_no_memory() -> None:
     with controlled(num_instances=1, routing_policy="weighted", instance_ports=0) as server:
         left: weakref.WeakSet[object] = weakref.WeakSet()

@@ -10,6 +10,8 @@ from workshop.attack.large_bodies import CASES
 from workshop.attack.stalls import measure, server_for
 from workshop.server_load.peers import Pace, Running, running
 
+pytestmark = pytest.mark.slow
+
 MOST_GAP_GROWTH_MS = 100.0
 MOST_HEALTH_MS = 100.0
 MOST_MEMORY_MIB = 200.0
@@ -47,13 +49,11 @@ def check_bounds(server: Running, name: str) -> None:
             return
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATING)
 def test_large_requests_delay_no_other_client(generating: Running, name: str) -> None:
     check_bounds(generating, name)
 
 
-@pytest.mark.slow
 def test_large_requests_to_optional_routes_delay_no_other_client(special: tuple[str, Running]) -> None:
     name, server = special
     check_bounds(server, name)

@@ -57,6 +57,7 @@ def _genuine(setup: str, kinds: tuple[str, ...]) -> dict[tuple[str, str], str]:
     return {(row["kind"], row["name"]): row["digest"] for row in rows}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("section", ["base", "scale-out", "pooling"])
 def test_schemas_are_valid(section: str) -> None:
     schemas = read_schemas(section)

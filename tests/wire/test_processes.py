@@ -69,6 +69,7 @@ def num_sockets(pid: int) -> int:
     return sum(os.readlink(each).startswith("socket:") for each in Path(f"/proc/{pid}/fd").iterdir())
 
 
+@pytest.mark.slow
 def test_connections_are_shared_out_and_all_are_served() -> None:
     with process(*TWO, *FAST) as (running, line), ExitStack() as opened:
         before = [num_sockets(pid) for pid in children(running.pid)]
@@ -164,6 +165,7 @@ def test_a_refused_request_has_its_reason(line: str) -> None:
     assert b"The model `other` does not exist." in reply
 
 
+@pytest.mark.slow
 def test_open_streams_of_all_processes_finish_on_a_signal_to_stop() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "60") as (running, line), ExitStack() as opened:
         streams = [opened.enter_context(connect(line)) for _ in range(8)]
@@ -179,6 +181,7 @@ def test_open_streams_of_all_processes_finish_on_a_signal_to_stop() -> None:
         assert running.stderr.read() == "stopping: open replies: 8, cut after 60 s\n"
 
 
+@pytest.mark.slow
 def test_a_second_signal_cuts_open_streams() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "600") as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)
@@ -189,6 +192,7 @@ def test_a_second_signal_cuts_open_streams() -> None:
         assert running.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_processes_that_are_still_starting_print_nothing_on_an_interrupt() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, *TWO, *FAST]
     # Ctrl-C reaches all processes of a terminal.
@@ -202,6 +206,7 @@ def test_processes_that_are_still_starting_print_nothing_on_an_interrupt() -> No
     assert (running.returncode, said) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
     with process(*TWO, *FAST, "--shutdown-timeout", "0") as (running, _):
         pids = children(running.pid)
@@ -212,6 +217,7 @@ def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
         assert not Path(f"/proc/{pids[1]}").exists()
 
 
+@pytest.mark.slow
 def test_api_servers_end_when_the_engine_process_dies() -> None:
     with process(*TWO, *FAST) as (running, _):
         pids = children(running.pid)
@@ -227,6 +233,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_a_dead_engine_ends_all_replies_and_the_server() -> None:
     with process(*TWO, *FAST, "--fault-engine", "death@5") as (running, line), ExitStack() as opened:
         streams = [opened.enter_context(connect(line)) for _ in range(8)]
@@ -241,6 +248,7 @@ def test_a_dead_engine_ends_all_replies_and_the_server() -> None:
         assert running.stderr.read() == "error: stopping: the engine has failed: the engine died on purpose\n"
 
 
+@pytest.mark.slow
 def test_several_engines_are_shared_by_all() -> None:
     with process(*TWO, *FAST, "--data-parallel-size", "2") as (_, line):
         with ThreadPoolExecutor(8) as pool:
@@ -261,12 +269,14 @@ def test_a_port_in_use_is_not_joined() -> None:
         assert line.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
 
 
+@pytest.mark.slow
 def test_vllms_own_flag_has_the_same_effect() -> None:
     with process("--port", "0", "-asc", "2") as (running, line):
         assert line.endswith(", 2 processes answer\n")
         assert len(children(running.pid)) == 2
 
 
+@pytest.mark.slow
 def test_settings_that_only_an_answering_process_can_refuse_are_one_line_and_code_2() -> None:
     with process(*TWO, "--tokenizer", "/nowhere") as (running, line):
         assert running.wait(PATIENCE_S) == 2
@@ -275,6 +285,7 @@ def test_settings_that_only_an_answering_process_can_refuse_are_one_line_and_cod
         assert running.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_processes_share_the_backend_of_structured_outputs() -> None:
     first = completion(prompt="x", structured_outputs={"json": {"type": "integer"}})
     other = completion(prompt="x", structured_outputs={"json": {"type": "integer", "multipleOf": 7}})

@@ -159,6 +159,7 @@ def test_pooled_prompts_have_spans_without_sampling(monkeypatch: pytest.MonkeyPa
     assert not [name for each in spans for name in each if name.startswith("gen_ai.request.") and name[15:] != "id"]
 
 
+@pytest.mark.slow
 def test_several_processes_export_their_spans_and_the_last_ones_before_they_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -75,6 +75,7 @@ def test_the_process_names_the_model_and_stops_on_a_signal_with_code_0() -> None
         assert running.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_the_process_names_the_source_of_step_times_before_it_serves_with_them() -> None:
     with process("--port", "0", "--latency-model", "fitted", "--hardware", "A100-SXM") as (running, line):
         assert line.startswith("warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, ")
@@ -82,6 +83,7 @@ def test_the_process_names_the_source_of_step_times_before_it_serves_with_them()
         assert running.stderr.readline().endswith(" KV blocks, fitted)\n")
 
 
+@pytest.mark.slow
 def test_a_short_stream_may_finish_and_a_long_one_is_cut_when_it_stops() -> None:
     with process("--port", "0") as (running, line), connect(line) as short, connect(line) as long:
         ask_for_stream(long, 4000)
@@ -140,6 +142,7 @@ def let_its_engine_die(line: str) -> None:
     ask(line, head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
+@pytest.mark.slow
 def test_the_process_ends_after_its_engine_has() -> None:
     with process(*MORTAL) as (running, line), connect(line) as stream:
         ask_for_stream(stream, 20_000)

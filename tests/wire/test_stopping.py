@@ -40,6 +40,7 @@ def output_of(running: subprocess.Popen[str]) -> str:
     return running.stderr.read()
 
 
+@pytest.mark.slow
 def test_the_server_is_not_ready_and_takes_nothing_new_while_open_replies_finish() -> None:
     with process("--port", "0", "--shutdown-timeout", "60") as (running, line), connect(line) as stream:
         url = address(line)
@@ -75,6 +76,7 @@ def test_without_a_shutdown_timeout_open_replies_are_cut_at_once() -> None:
         assert running.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.slow
 def test_the_server_listens_only_after_the_delay() -> None:
     started = time.monotonic()
     with process("--port", "0", "--startup-delay", "2") as (_, line):
@@ -82,6 +84,7 @@ def test_the_server_listens_only_after_the_delay() -> None:
         assert time.monotonic() - started >= 2
 
 
+@pytest.mark.slow
 def test_in_json_each_line_is_an_object() -> None:
     with process("--port", "0", "--log-format", "json") as (running, line), connect(line) as stream:
         ready = json.loads(line)

@@ -82,6 +82,7 @@ def own_paths(calls: list[SystemCall]) -> set[str]:
     return {path for each in calls for path in each.paths}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
 def test_no_request_of_a_captured_conversation_makes_a_server_open_anything(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setup: Setup
@@ -105,6 +106,7 @@ def listener() -> Iterator[socket.socket]:
         yield made
 
 
+@pytest.mark.slow
 def test_no_other_request_makes_a_server_or_its_workers_open_anything(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

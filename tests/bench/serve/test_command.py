@@ -64,6 +64,7 @@ def test_without_details_the_file_has_only_the_figures(bench: Bench) -> None:
     assert (result["team"], result["label"], result["max_concurrency"]) == ("a", "mine", 3)
 
 
+@pytest.mark.slow
 def test_short_runs_at_one_rate_have_a_file_each(bench: Bench) -> None:
     found = bench(save_result=True, request_rate=("inf",) * 4, num_prompts=1)
     assert len(found.files) == len(found.results) == 4
@@ -82,6 +83,7 @@ def full_after(num_bytes: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
+@pytest.mark.slow
 def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "results" / "all.json"
     given: dict[str, Any] = {"append_result": True, "result_filename": "all.json"}
@@ -93,6 +95,7 @@ def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tm
     assert len(bench(**given).results) == 2
 
 
+@pytest.mark.slow
 def test_earlier_results_of_that_name_move_away(bench: Bench, tmp_path: Path) -> None:
     path, given = tmp_path / "all.json", {"save_result": True, "result_dir": str(tmp_path)}
     bench(**given, result_filename="all.json", label="first")
@@ -139,6 +142,7 @@ def test_results_are_saved_although_standard_output_is_closed(
     assert json.loads(path.read_text())["completed"] == 8
 
 
+@pytest.mark.slow
 def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "rates.svg"
@@ -153,6 +157,7 @@ def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
     assert plot.read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 def test_the_highest_rate_within_limits_is_searched_for(bench: Bench) -> None:
     found = bench(find_rate=True, goodput=("e2el:60000",))
     assert found.printed.splitlines()[-1].startswith("Highest rate within the limits: inf (")
@@ -196,6 +201,7 @@ def test_warm_up_and_ready_check_send_the_first_prompt_beforehand(bench: Bench, 
     assert found.results[0]["completed"] == 8
 
 
+@pytest.mark.slow
 def test_failures_are_counted_and_all_of_them_are_a_failure(bench: Bench) -> None:
     some = bench(model="flaky", save_result=True)
     assert (some.code, some.results[0]["completed"], some.results[0]["failed"]) == (0, 4, 4)

@@ -36,6 +36,7 @@ def use(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_default_flags_write_the_timeline_and_a_table_and_a_picture_of_each_figure(tmp_path: Path) -> None:
     folder = written(tmp_path, REQUESTS, "--no-metrics_config_store_batch_metrics")
     assert {each.name for each in folder.iterdir()} == {

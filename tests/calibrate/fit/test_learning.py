@@ -22,6 +22,8 @@ from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, ar
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
 from tests.replay.small_traces import row
 
+pytestmark = pytest.mark.slow
+
 SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
 
 
@@ -37,7 +39,6 @@ def step_times(values: np.ndarray, shapes: np.ndarray) -> np.ndarray:
     return times
 
 
-@pytest.mark.slow
 def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned: LearningResult) -> None:
     shapes, _ = recorded(recording(1500, rate=4.0, seed=7), CONFIG, DEPLOYED.latency(VALUES))
     known, found = step_times(VALUES, shapes), step_times(learned.estimate.values, shapes)
@@ -51,7 +52,6 @@ def test_step_times_are_recovered_within_one_percent_over_the_range_seen(learned
     assert abs(found.sum() / known.sum() - 1) < 0.002
 
 
-@pytest.mark.slow
 def test_held_out_requests_are_predicted_better_than_other_runs_of_the_server_would(learned: LearningResult) -> None:
     held_out = learned.held_out[0]
     requests = arrivals(1500, rate=4.0)
@@ -64,7 +64,6 @@ def test_held_out_requests_are_predicted_better_than_other_runs_of_the_server_wo
     assert held_out.itl.mape < 0.01
 
 
-@pytest.mark.slow
 def test_the_range_seen_is_that_of_the_recordings(learned: LearningResult) -> None:
     runs = [recorded(recording(1500, rate=4.0, seed=seed), CONFIG, DEPLOYED.latency(VALUES)) for seed in (0, 1)]
     most = max(shapes[:, 6].max() for shapes, _ in runs)

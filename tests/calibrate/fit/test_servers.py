@@ -28,12 +28,14 @@ def spread_of(factors: list[float], num_requests: int = 150) -> ServerSpread | N
     return relearn(recordings, DEPLOYED, CONFIG, START, budget=BUDGET)[1].servers
 
 
+@pytest.mark.slow
 def test_servers_of_equal_speed_are_found_to_differ_less_than_usual() -> None:
     equal = spread_of([1.0] * 6)
     assert equal is not None
     assert equal.speed < 0.8 * SPEED_SPREAD
 
 
+@pytest.mark.slow
 def test_servers_of_different_speed_are_found_to_differ() -> None:
     different = spread_of([0.97, 1.03, 0.98, 1.02, 1.0, 1.03])
     assert different is not None

@@ -118,6 +118,7 @@ def test_the_overload_that_ends_the_original_completes_with_preemptions() -> Non
     assert adaptive.preemptions > 0 == fifo.preemptions
 
 
+@pytest.mark.slow
 def test_a_burst_is_within_the_spread_of_the_recorded_run() -> None:
     _, runs = compared("--baseline", "fifo", "--workload", "burst", "--duration", "15", "--repeat", "3")
     recorded = ((8258, 5.2), (7986, 4.0))

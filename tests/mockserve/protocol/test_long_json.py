@@ -78,6 +78,7 @@ def test_an_object_of_many_members_equals_the_standard_librarys() -> None:
     assert list(found["a"]) == list(expected["a"])
 
 
+@pytest.mark.slow
 def test_other_threads_run_while_an_object_of_many_members_is_read() -> None:
     raw = json.dumps({"extra": {f"k{each}": each for each in range(600_000)}}).encode()
     before_s = sys.getswitchinterval()

@@ -127,6 +127,7 @@ def understood(pieces: list[bytes], *, slowly: bool) -> dict[str, Any]:
     return reported | {name: getattr(reply, name) for name in names}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400), deadline=None)
 @given(framed(), st.data())
 def test_comparing_equals_decoding(answer: bytes, data: st.DataObject) -> None:

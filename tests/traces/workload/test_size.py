@@ -95,6 +95,7 @@ def test_few_of_a_workload_that_never_ends_are_drawn() -> None:
     assert len(generated(client(), aggregate_rate=1e6, num_requests=3, horizon=2**62).requests) == 3
 
 
+@pytest.mark.slow
 def test_a_window_far_in_the_future_has_only_its_own_requests() -> None:
     late = client(lifecycle=lifecycle(window(30 * DAY_US, 30 * DAY_US + 1_000_000)))
     assert len(generated(late, aggregate_rate=100, num_requests=0, horizon=31 * DAY_US).requests) > 50

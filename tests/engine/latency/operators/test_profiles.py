@@ -85,6 +85,7 @@ def test_a_prompt_beyond_the_measured_contexts_takes_ever_longer(folder: Path) -
     assert times[-1] > times[-2] > times[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["polynomial", "forest"])
 def test_other_methods_come_close_and_are_learned_once(
     folder: Path, method: str, monkeypatch: pytest.MonkeyPatch

@@ -239,6 +239,7 @@ schemas = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(schemas, st.integers(0, 1000), st.integers(0, 2))
 @settings(max_examples=examples(150))
 def test_any_schema_gets_a_value_it_accepts(schema: Any, seed: int, verbosity: int) -> None:

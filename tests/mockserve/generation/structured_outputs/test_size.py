@@ -132,6 +132,7 @@ def test_required_members_multiply_where_objects_are_nested() -> None:
     assert not is_small_schema({"type": "object", "minProperties": 25, "additionalProperties": inner})
 
 
+@pytest.mark.slow
 @given(schemas, st.integers(0, 2))
 @settings(max_examples=examples(300), deadline=None)
 def test_a_small_job_takes_few_calls(schema: Any, verbosity: int) -> None:

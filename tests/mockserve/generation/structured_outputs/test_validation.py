@@ -38,6 +38,7 @@ values = st.dictionaries(names, st.integers() | names, max_size=4) | names | st.
 DEFINED = {"x": {"properties": {"d": True}, "patternProperties": {"a": True}}}
 
 
+@pytest.mark.slow
 @given(schemas.filter(lambda schema: isinstance(schema, dict)), values)
 @settings(max_examples=examples(500), deadline=None)
 def test_agrees_with_the_library(schema: dict[str, Any], value: Any) -> None:
