@@ -22,6 +22,7 @@ def examples() -> list[tuple[str, str]]:
     return [(code, shown) for code, shown in pieces]
 
 
+@pytest.mark.slow
 def test_the_examples_print_what_the_page_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

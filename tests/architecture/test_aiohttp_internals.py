@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
@@ -39,6 +40,7 @@ def _is_of_aiohttp(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and value.id in ("request", "response", "library", "connection", "writer")
 
 
+@pytest.mark.slow
 def test_only_one_module_uses_internals_of_aiohttp() -> None:
     found = {file: set(uses_of_internals(file)) for file in product_files()}
     assert {file for file, uses in found.items() if uses} == {THE_MODULE}

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 
+import pytest
+
 from tests.architecture.project import PACKAGES, product_files, pyproject
 
 
@@ -33,6 +35,7 @@ def foreign_modules() -> set[str]:
     return {name for name in imported_modules() if name not in sys.stdlib_module_names and name not in PACKAGES}
 
 
+@pytest.mark.slow
 def test_everything_imported_is_a_dependency_or_in_an_extra_for_users() -> None:
     project = pyproject()["project"]
     extras = {name: each for name, each in project["optional-dependencies"].items() if name not in ("test", "clients")}
@@ -46,6 +49,7 @@ def test_everything_imported_is_a_dependency_or_in_an_extra_for_users() -> None:
     assert undeclared == set()
 
 
+@pytest.mark.slow
 def test_every_dependency_is_imported() -> None:
     distributions = packages_distributions()
     used = {

@@ -59,6 +59,7 @@ def said(*command: str | Path, folder: Path) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the interpreter of an environment lies elsewhere on Windows")
 @pytest.mark.parametrize("order", list(permutations((0, 1))), ids=["ours first", "ours last"])
 def test_both_work_and_none_overwrites_a_file_of_the_other(

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.docker.files import container_of, objects
@@ -55,6 +56,7 @@ def prompt_tokens_from_elsewhere(url: str) -> float:
     )
 
 
+@pytest.mark.slow
 def test_decode_finds_the_prompt_that_prefill_has_computed() -> None:
     with instance("blis-prefill") as prefill, instance("blis-decode") as decode:
         first = complete(prefill, max_tokens=1, kv_transfer_params={"do_remote_decode": True})

@@ -10,6 +10,7 @@ import pytest
 from tests.docs.pages import PROJECT
 
 
+@pytest.mark.slow
 def test_the_package_that_pip_installs_runs(tmp_path: Path) -> None:
     pytest.importorskip("hatchling", reason="the package is built with hatchling")
     pytest.importorskip("pip", reason="pip is not installed here")

@@ -49,6 +49,7 @@ def add_row(file: Path, table: str, code: str) -> None:
     file.write_text(source.replace(f"\n{opening}", f"\n{above}\n\n\n{opening}{row.lstrip()}\n"))
 
 
+@pytest.mark.slow
 def test_additions_of_the_recipes_work_without_another_change(extended: Path, tmp_path: Path) -> None:
     for program in ("bash", "curl"):
         if shutil.which(program) is None:

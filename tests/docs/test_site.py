@@ -28,6 +28,7 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(pages_in(navigation)) == sorted(page.name for page in (PROJECT / "docs").glob("*.md"))
 
 
+@pytest.mark.slow
 def test_the_site_is_built_strictly(tmp_path: Path) -> None:
     pytest.importorskip("material")
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]

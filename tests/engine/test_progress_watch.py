@@ -28,6 +28,7 @@ def arrivals() -> list[tuple[int, Request]]:
     return [(0, Request(f"r{n}", num_tokens, 8, UniqueBlocks(f"r{n}"), 8)) for n, num_tokens in enumerate(PROMPTS)]
 
 
+@pytest.mark.slow
 def test_requests_that_take_blocks_from_each_other_for_ever_are_an_error() -> None:
     engine = turn_and_turn_about("priority")
     with pytest.raises(
@@ -36,6 +37,7 @@ def test_requests_that_take_blocks_from_each_other_for_ever_are_an_error() -> No
         list(run_virtual(engine, arrivals()))
 
 
+@pytest.mark.slow
 def test_requests_that_take_blocks_from_each_other_until_the_horizon_are_no_error() -> None:
     engine = turn_and_turn_about("priority")
     list(run_virtual(engine, arrivals(), horizon_us=100_000_000))

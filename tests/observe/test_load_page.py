@@ -9,6 +9,7 @@ import pytest
 Observe: TypeAlias = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_the_page_has_the_summary_pictures_and_origin_without_secrets(observe: Observe, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     observe(model="ok", html=str(tmp_path / "load.html"), api_key="confidential", header=("X-Token=hidden",))

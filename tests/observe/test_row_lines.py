@@ -1,6 +1,7 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,6 +58,7 @@ def ended(draw: st.DrawFn) -> SentRequest:
     return SentRequest(prepared=prepared, due=0, allowed=0, outcome=outcome)
 
 
+@pytest.mark.slow
 @given(st.lists(ended(), max_size=6), st.sampled_from([COLUMNS, SESSION_COLUMNS, COLUMNS | URGENCY_COLUMNS]))
 def test_a_line_is_the_one_that_the_writer_makes_of_the_row(
     requests: list[SentRequest], columns: frozenset[str]

@@ -56,6 +56,9 @@ CASE_FILE = Kind(cases.packed_case_file, cases.write_case_file)
 VOCABULARY = Kind(vocabularies.packed_vocabulary, vocabularies.write_vocabulary)
 OPERATORS = Kind(simulators.packed_operators, simulators.write_operators)
 
+CAPTURED_MODELS = ("model", "model2", "model3")
+"""Folders of the models that answered the captured requests."""
+
 TABLES: dict[str, tuple[Source, ...]] = {
     "engine": (
         Source("engine/*/flags.txt", FLAGS),
@@ -114,9 +117,9 @@ TABLES: dict[str, tuple[Source, ...]] = {
     "captured": (
         Source("vllm/golden[456].txt", CAPTURES),
         Source("../oracle/c[1-6]*.py", CASE_FILE),
-        Source("../oracle/model*/tokenizer.json", VOCABULARY),
-        Source("../oracle/model*/*config.json", JSON),
-        Source("../oracle/model*/special_tokens_map.json", JSON),
+        *(Source(f"../oracle/{model}/tokenizer.json", VOCABULARY) for model in CAPTURED_MODELS),
+        *(Source(f"../oracle/{model}/*config.json", JSON) for model in CAPTURED_MODELS),
+        *(Source(f"../oracle/{model}/special_tokens_map.json", JSON) for model in CAPTURED_MODELS),
     ),
     "simulators": (
         Source("vidur/simai_aicb_scenario?/config.json", JSON),

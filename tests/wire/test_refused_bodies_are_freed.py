@@ -24,6 +24,7 @@ MOST_BLOCKS_LEFT = 20_000
 """Python objects that three refusals may leave: each body has far more."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refused_body_is_freed(server: TestServer, name: str) -> None:
     path, body = REFUSED[name]

@@ -98,6 +98,7 @@ def record(folder: Path, latency: LatencyModel, taken: list[InFlightRequest]) ->
     pytest.skip("the machine is too busy for a server in real time")
 
 
+@pytest.mark.slow
 def test_a_served_burst_ends_in_the_order_of_the_replay_of_its_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

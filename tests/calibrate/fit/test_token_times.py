@@ -32,6 +32,7 @@ def learned(from_recording: Recording) -> np.ndarray:
     return values
 
 
+@pytest.mark.slow
 def test_a_short_recording_with_token_times_determines_steps_better_than_one_without(shapes: np.ndarray) -> None:
     known = step_times(VALUES, shapes)
     errors: dict[str, list[float]] = {"with": [], "without": []}

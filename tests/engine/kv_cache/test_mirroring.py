@@ -45,6 +45,7 @@ def outcome(
     return reported(events), engine.kv, engine
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("blis",)), tiers)
 @settings(max_examples=examples(200))
 def test_the_mirror_equals_that_of_blis(workload: Workload, tier: CpuTierConfig) -> None:

@@ -3,6 +3,7 @@
 import time
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def test_a_repetition_is_found_where_the_definition_has_it(ids: list[int], wante
 letters = st.lists(st.integers(0, 3), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(st.lists(letters, min_size=1, max_size=6), st.integers(1, 4), st.integers(2, 4), st.integers(0, 2**32))
 @settings(max_examples=examples(60), deadline=None)
 def test_finds_patterns_of_many_sizes_in_a_long_answer(

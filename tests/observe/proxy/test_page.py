@@ -36,6 +36,7 @@ def pass_through(terminal: Terminal, folder: Path, port: int, proxying: Command,
         proxy.communicate()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_print_the_lines_it_shows(tmp_path: Path) -> None:
     for program in ("bash", "curl"):
         if shutil.which(program) is None:
@@ -56,6 +57,7 @@ def test_the_commands_of_the_page_print_the_lines_it_shows(tmp_path: Path) -> No
     assert "excellent" in printed
 
 
+@pytest.mark.slow
 def test_long_recordings_are_in_parts_without_what_was_redacted(tmp_path: Path) -> None:
     """The page is "proxy.md"."""
     proxying, asking, *reading = fences(PROJECT / "docs" / "proxy.md")[-1].commands

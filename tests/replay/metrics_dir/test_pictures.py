@@ -8,6 +8,7 @@ from blis_sim.cli.main import run
 from replay.metrics_dir.figures import RateSeries
 
 
+@pytest.mark.slow
 def test_a_run_draws_its_latencies_batches_and_use_as_png_and_svg(tmp_path: Path) -> None:
     folder = tmp_path / "m"
     flags = ("--model", "qwen/qwen3-14b", "--rate", "10", "--num-requests", "20", "--num-instances", "2")

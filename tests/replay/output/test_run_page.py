@@ -12,6 +12,7 @@ BASE = ("--model", "qwen3-14b", "--num-requests", "40", "--rate", "20", "--outpu
 Captured = pytest.CaptureFixture[str]
 
 
+@pytest.mark.slow
 def test_a_cluster_has_its_instances_targets_and_origin_on_the_page(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "run.html"
     flags = (
