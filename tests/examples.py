@@ -11,9 +11,9 @@ settings.register_profile("nightly", deadline=None, max_examples=NIGHTLY)
 
 def examples(daily: int) -> int:
     """Return how many examples the profile in use has for a test with `daily` of them every day."""
-    return daily * settings.default.max_examples // DAILY
+    return daily * settings().max_examples // DAILY
 
 
 def is_nightly() -> bool:
     """Return whether the nightly profile is in use."""
-    return settings.default.max_examples >= NIGHTLY
+    return settings().max_examples >= NIGHTLY
