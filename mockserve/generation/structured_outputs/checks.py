@@ -39,7 +39,7 @@ _ANNOTATIONS = frozenset(
 _PLAIN_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _PLAIN_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties"})
 _ASSERTIONS = re.compile(r"\(\?<?[=!]|\\b|\\B")
-"""What may need many tries, or what looks like it."""
+"""Marks of assertions, for which many tries may be needed."""
 _REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from random import Random
 from typing import Any
@@ -107,7 +108,7 @@ SOLE_KEYWORDS = frozenset({"enum", "const", "anyOf"})
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", "$defs", "definitions", "$schema"})
 
 UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
-"""What reading a malformed part of a schema raises. SchemaError and RegexError are kinds of ValueError."""
+"""Errors from reading a malformed part of a schema. SchemaError and RegexError are kinds of ValueError."""
 
 
 _NO_MEMBERS: Mapping[str, Any] = {}
@@ -241,7 +242,10 @@ class _InstanceGenerator:
         self._measured: list[Schema] = []  # kept, so that no other object gets the identity of one
 
     def make(self, schema: Schema, depth: int) -> Any:
-        """Return a value, or a stand-in for one. Raises TooLargeError; for xgrammar also where the whole has no value."""
+        """Return a value, or a stand-in for one.
+
+        Raises TooLargeError, and for xgrammar any of UNREADABLE where the whole has no value.
+        """
         try:
             return self._made(schema, depth)
         except UNREADABLE as error:
@@ -350,6 +354,8 @@ class _InstanceGenerator:
             return make_string(schema, self._random, self._verbosity)
         except (SchemaError, RegexError) as error:
             self.faults.append(error)
+        with suppress(SchemaError, RegexError):
+            return make_string(schema, self._random, self._verbosity, meets_assertions=False)
         rest = {name: value for name, value in schema.items() if name != "pattern"}
         return make_string(rest, self._random, self._verbosity)
 

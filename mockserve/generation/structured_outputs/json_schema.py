@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from mockserve.generation.structured_outputs.assertions import asserted_text, asserts_more_than_ends, contains_match
-from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
+from mockserve.generation.structured_outputs.expressions import Expression, Grammar, matching_text
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
 from mockserve.generation.structured_outputs.string_formats import FORMATS
 from mockserve.generation.tokenizer import WORDS
@@ -231,25 +231,30 @@ def _listed(value: Any, name: str) -> Iterable[Schema]:
 
 
 MOST_TRIES = 50
+MOST_TRIES_OF_ASSERTIONS = 300
 PATTERN_SOFT_LIMIT_CHARS = 24
 MOST_CHARS = 100_000
 MAX_WIDTH = 1_000_000
 """Maximum width of a range; a wider one is narrowed to the usual range."""
 
 
-def make_string(schema: Mapping[str, Any], random: Random, verbosity: int) -> str:
+def make_string(schema: Mapping[str, Any], random: Random, verbosity: int, meets_assertions: bool = True) -> str:
     """Return a string of the schema's pattern, format and length; a few words if it has none of them.
 
-    Raises SchemaError when there is none, RegexError for an invalid pattern.
+    Look-around and boundaries in the pattern have no effect unless `meets_assertions`. Raises SchemaError when there is
+    no string, RegexError for an invalid pattern.
     """
     least, most = _length_bounds(schema)
     if "pattern" in schema:
-        return _matching_string(str(schema["pattern"]), random, least, most, verbosity)
+        expression = parse_regex(str(schema["pattern"]), keeps_assertions=True)
+        if meets_assertions and asserts_more_than_ends(expression):
+            return _asserted_string(expression, random, least, most)
+        return _matching_string(Grammar(expression), random, least, most, verbosity)
     name = "base64" if schema.get("contentEncoding") in ("base64", "base64url") else schema.get("format")
     if isinstance(name, str) and name in FORMATS:
         # A length binds where a format only describes.
         drawn = (FORMATS[name](random) for _ in range(MOST_TRIES))
-        fitting = next((each for each in drawn if least <= len(each) and (most is None or len(each) <= most)), None)
+        fitting = next((each for each in drawn if _is_between(least, each, most)), None)
         if fitting is not None:
             return fitting
     if verbosity == 0:
@@ -273,9 +278,7 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
         first, last = math.ceil(low / step), math.floor(high / step)
         if first > last:
             raise SchemaError(f"Unsatisfiable schema: no multiple of {step} between {low} and {high}")
-        count = random.randint(first, last)
-        # Steps such as 0.1 are decimal fractions, so their multiples are rounded to as many digits.
-        return count * step if isinstance(step, int) else round(count * step, 10)
+        return _multiple(step, first, last, random)
     if integer:
         return random.randint(math.ceil(low), math.floor(high))
     for digits in (1, 2, 4, 8):
@@ -285,24 +288,43 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
     return (low + high) / 2
 
 
-def _matching_string(pattern: str, random: Random, least: int, most: int | None, verbosity: int) -> str:
-    expression = parse_regex(pattern, keeps_assertions=True)
-    grammar = Grammar(expression)
+def _multiple(step: float, first: int, last: int, random: Random) -> float:
+    """Return a multiple of a step, from the `first` to the `last`."""
+    if isinstance(step, int):
+        return random.randint(first, last) * step
+    value = 0.0
+    for _ in range(MOST_TRIES):
+        # Steps such as 0.1 are decimal fractions, so their multiples are rounded to as many digits.
+        value = round(random.randint(first, last) * step, 10)
+        if (value / step).is_integer():  # which validators check, and which fails for one multiple in ten
+            break
+    return value
+
+
+def _matching_string(grammar: Grammar, random: Random, least: int, most: int | None, verbosity: int) -> str:
     if not grammar.can_end:
-        raise SchemaError(f"Unsatisfiable schema: {pattern} matches only texts that are too long")
-    is_asserting = asserts_more_than_ends(expression)
-    soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * max(verbosity, int(is_asserting)))
+        raise SchemaError("Unsatisfiable schema: the pattern matches only texts that are too long")
+    soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * verbosity)
     for attempt in range(MOST_TRIES):
         # Between none and ample room lies a text of the right length, if there is one.
         limit = soft_limit_chars if attempt == 0 else random.randint(0, max(soft_limit_chars, most or 0) + 8)
-        if is_asserting:
-            text = asserted_text(expression, random, limit, is_joined=attempt % 2 == 1)
-        else:
-            text = matching_text(grammar, random, limit)
-        is_fitting = least <= len(text) and (most is None or len(text) <= most)
-        if is_fitting and (not is_asserting or contains_match(expression, text)):
+        text = matching_text(grammar, random, limit)
+        if _is_between(least, text, most):
             return text
-    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} found that matches {pattern}")
+    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} matches the pattern")
+
+
+def _asserted_string(expression: Expression, random: Random, least: int, most: int | None) -> str:
+    for attempt in range(MOST_TRIES_OF_ASSERTIONS):
+        limit = random.randint(0, max(least, PATTERN_SOFT_LIMIT_CHARS) + 8)
+        text = asserted_text(expression, random, limit, is_joined=attempt % 2 == 1)
+        if _is_between(least, text, most) and contains_match(expression, text):
+            return text
+    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} found that matches the pattern")
+
+
+def _is_between(least: int, text: str, most: int | None) -> bool:
+    return least <= len(text) and (most is None or len(text) <= most)
 
 
 def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:

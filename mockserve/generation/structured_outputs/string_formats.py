@@ -136,6 +136,7 @@ FORMATS: dict[str, Callable[[Random], str]] = {
     "semver": lambda random: ".".join(str(random.randint(0, 9)) for _ in range(3)),
     "char": lambda random: _word(random)[0],
     **{f"{sign}int{bits}": _integer for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "fraction": lambda random: f"{random.randint(1, 9)}/{random.randint(2, 9)}",
     **dict.fromkeys(("decimal", "decimal128", "double", "float"), _decimal),
 }
 """How to draw a string of a format. Numbers are written as text where an API has them so, as for 64 bits."""
