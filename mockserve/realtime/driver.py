@@ -229,7 +229,8 @@ class RealtimeDriver(Deliveries):
             queued_at = self._earliest(leader.queued_at)
         at = queued_at - queueing_us
         self._enter(request, at, rank)
-        flight = InFlightRequest(request, reply, at, queued_at, parent=parent or new_parent(1))
+        arrived_at = at if leader is None else leader.arrived_at
+        flight = InFlightRequest(request, reply, arrived_at, queued_at, parent=parent or new_parent(1))
         self._flights[request.id] = flight
         self._arm()
         return flight

@@ -309,8 +309,8 @@ class _InstanceGenerator:
     def _stand_in(self, schema: Schema, depth: int) -> Any:
         """Return a plain value of the type that a schema names. A whole answer of no known type is an object."""
         plain: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None, "array": []}
-        name = next(iter(likely_types(schema)), None) if isinstance(schema, Mapping) else None
-        if name == "object" or (name is None and depth == 0):
+        name = next(iter(likely_types(schema)), "") if isinstance(schema, Mapping) else ""
+        if name == "object" or (not name and depth == 0):
             return {}
         return plain[name] if name in plain else self._random.choice(WORDS)
 

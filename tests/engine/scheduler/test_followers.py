@@ -6,6 +6,7 @@ import pytest
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, StepDone
+from blis_sim.engine.latency.blackbox import Blackbox
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency, config, request, run
@@ -37,6 +38,17 @@ def test_a_busy_engine_takes_them_together(is_async: bool) -> None:
     alike = [(at, each._replace(follows="")) for at, each in arrivals]
     settings: dict[str, Any] = {"engine": "vllm", "async_scheduling": is_async}
     assert emitted(arrivals, **settings) == emitted(alike, **settings)
+
+
+def test_a_longer_prompt_behind_the_first_does_not_overtake_it() -> None:
+    first, second = message("a", "b")
+    long = second._replace(input_tokens=40)
+    engine = Engine(config(engine="vllm"), Blackbox(alpha=(0, 10, 0), beta=(1000, 0, 0)))
+    at = 1_000
+    engine.submit(first, at)
+    engine.submit(long, at + engine.queueing_time(first) - engine.queueing_time(long))
+    steps = [event for event in engine.advance(50_000) if isinstance(event, StepDone)]
+    assert [each.request.id for each in steps[0].emitted] == ["a"]
 
 
 def test_one_that_follows_nothing_here_starts_by_itself() -> None:

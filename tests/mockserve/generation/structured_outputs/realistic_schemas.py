@@ -99,8 +99,8 @@ PYDANTIC_TYPES: Mapping[str, Any] = {
     "any interface": pydantic.IPvAnyInterface,
     "any network": pydantic.IPvAnyNetwork,
     "pattern": re.Pattern[str],
-    "json": pydantic.Json[Any],
-    "json of numbers": pydantic.Json[list[int]],  # type: ignore[misc]  # the plugin of pydantic knows it
+    "json": pydantic.Json[Any],  # type: ignore[misc]  # a class of its own for type checkers
+    "json of numbers": pydantic.Json[list[int]],
     "enum": Colour,
     "int enum": Level,
     "literal": Literal["a", 1, True],
