@@ -251,8 +251,13 @@ class _InstanceGenerator:
         except UNREADABLE as error:
             if self._is_for_xgrammar and depth == 0:
                 raise
-            self.faults.append(error)
+            self._note(error)
             return self._stand_in(schema, depth)
+
+    def _note(self, fault: Exception) -> None:
+        """Add a fault, without the frames that it would keep in memory."""
+        fault.__traceback__ = fault.__context__ = None
+        self.faults.append(fault)
 
     def _made(self, schema: Schema, depth: int) -> Any:
         self._num_made += 1
@@ -284,7 +289,7 @@ class _InstanceGenerator:
 
     def _resolved(self, schema: Schema) -> dict[str, Any]:
         """Return the schema without references, and without those of its parts that lead nowhere."""
-        return resolve_schema(schema, self._root, on_fault=self.faults.append)
+        return resolve_schema(schema, self._root, on_fault=self._note)
 
     def _types(self, schema: Mapping[str, Any], depth: int) -> Sequence[str]:
         """Return the types that a value may have. Raises SchemaError where a fault leaves none to go by."""
@@ -293,7 +298,7 @@ class _InstanceGenerator:
         try:
             names = type_options(schema)
         except SchemaError as error:
-            self.faults.append(error)
+            self._note(error)
         if not names or (depth == 0 and self.faults and not likely):
             raise self.faults.pop()
         return names
@@ -303,7 +308,7 @@ class _InstanceGenerator:
         value = schema.get(name, default)
         if value is default or (isinstance(value, kind) and not isinstance(value, bool)):
             return value
-        self.faults.append(SchemaError(f"{name} must be {_NAMES_OF_KINDS[kind]}"))
+        self._note(SchemaError(f"{name} must be {_NAMES_OF_KINDS[kind]}"))
         return default
 
     def _stand_in(self, schema: Schema, depth: int) -> Any:
@@ -340,7 +345,8 @@ class _InstanceGenerator:
         found: list[tuple[list[Exception], Any]] = []
         for option in order:
             self.faults = []
-            found.append((self.faults, self.make(option, depth)))
+            value = self.make(option, depth)
+            found.append((self.faults, value))  # a list of its own, also where this option has options
             if not self.faults:
                 break
         faults, value = min(found, key=lambda each: len(each[0]))
@@ -353,7 +359,7 @@ class _InstanceGenerator:
         try:
             return make_string(schema, self._random, self._verbosity)
         except (SchemaError, RegexError) as error:
-            self.faults.append(error)
+            self._note(error)
         with suppress(SchemaError, RegexError):
             return make_string(schema, self._random, self._verbosity, meets_assertions=False)
         rest = {name: value for name, value in schema.items() if name != "pattern"}
@@ -367,7 +373,7 @@ class _InstanceGenerator:
         for name in dict.fromkeys([*chosen, *required]):
             described = self._property(name, schema)
             if described is None:
-                self.faults.append(SchemaError(f"Unsatisfiable schema: required property {name!r} is not allowed"))
+                self._note(SchemaError(f"Unsatisfiable schema: required property {name!r} is not allowed"))
             if described is not None or not self._is_for_xgrammar:
                 value[name] = self.make(True if described is None else described, depth + 1)
         least = self._keyword(schema, "minProperties", int, 0)
@@ -408,7 +414,7 @@ class _InstanceGenerator:
         patterns = list(self._keyword(schema, "patternProperties", Mapping, _NO_MEMBERS))
         if schema.get("additionalProperties") is False and not patterns:
             if len(value) < self._keyword(schema, "minProperties", int, 0):
-                self.faults.append(SchemaError("Unsatisfiable schema: minProperties is more than there can be"))
+                self._note(SchemaError("Unsatisfiable schema: minProperties is more than there can be"))
             return
         for _ in range(MOST_TRIES):
             if len(value) >= least:
@@ -463,7 +469,7 @@ class _InstanceGenerator:
                 if self._verbosity == 0:  # the least there is may be one value only
                     self._verbosity = 1
         if len(items) < least:
-            self.faults.append(SchemaError("Unsatisfiable schema: minItems is more than there are different items"))
+            self._note(SchemaError("Unsatisfiable schema: minItems is more than there are different items"))
         return items
 
     def _height(self, schema: Schema, depth: int) -> int:

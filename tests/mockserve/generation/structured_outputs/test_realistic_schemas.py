@@ -92,6 +92,13 @@ def test_an_alternative_that_works_is_taken(name: str) -> None:
             assert value["value"]["kind"] == "a"
 
 
+def test_alternatives_within_alternatives_are_weighed_with_all_their_faults() -> None:
+    inner = {"anyOf": [UNOBEYABLE["a broken pattern"], UNOBEYABLE["a member beyond a closed object"]]}
+    working = object_of(kind={"const": "a"})
+    for value in arguments_of(object_of(value={"anyOf": [object_of(kind=inner), working]})):
+        assert value["value"] == {"kind": "a"}
+
+
 def test_conditions_hold_beside_a_member_that_cannot_be_made_up() -> None:
     schema = {
         "type": "object",
