@@ -119,8 +119,9 @@ class Engine:
         if request_id in live:
             raise ValueError(f"request {request_id!r} is still in the engine")
         live[request_id] = sequence
-        # Requests that join the wait queue at one instant do so in the order in which they arrived.
-        self._queue.push(queued_at, _QUEUED, sequence, at)
+        # Requests that join the wait queue at one instant do so in the order in which they arrived, and those of one
+        # message in their own.
+        self._queue.push(queued_at, _QUEUED, sequence, queued_at if request.follows else at)
         return queued_at
 
     def queueing_time(self, request: Request) -> Micros:

@@ -158,3 +158,6 @@ class Request(NamedTuple):
     """Media in its prompt, such as pictures, by offset."""
     reports_found_blocks: bool = False
     """Whether changes of the prefix cache name the blocks that each lookup finds, too, as if they were stored."""
+    follows: str = ""
+    """Id of the request behind which a client's message sends it to the engine; empty for none. With vLLM's scheduling
+    an idle engine starts a step with the first of such requests, and the others join the step after that."""

@@ -99,7 +99,7 @@ class Composer:
         if output is None:
             output = [Segment(Kind.CONTENT, "".join(self._write_prose(random, sampling, left, output_spec)[0].pieces))]
         names_function = output_spec.tools is not None and output_spec.tools.is_named
-        render_options = RenderOptions(self.tokenizer, sampling, budget, names_function)
+        render_options = RenderOptions(self.tokenizer, sampling, budget, names_function, output_spec.is_parsed)
         return render_tokens([*thought, *output], render_options)
 
     def is_long(self, sampling: SamplingParams, budget: int, output_spec: OutputSpec, prompt: Sequence[int]) -> bool:

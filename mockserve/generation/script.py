@@ -35,6 +35,8 @@ class RenderOptions:
     budget: int
     names_function: bool = False
     """Whether the client named the function to call. The answer then ends after the call, without an end marker."""
+    is_parsed: bool = True
+    """Whether a parser of the server reads the answer; without one all of it is content."""
 
 
 def render_tokens(script: Sequence[Segment], options: RenderOptions) -> Answer:
@@ -46,6 +48,8 @@ def render_tokens(script: Sequence[Segment], options: RenderOptions) -> Answer:
     script = [_readable(each) for each in script]
     tokens = options.tokenizer.split("".join(each.text for each in script))
     answer = apply_stops(*_end_within_budget(tokens, options), options.sampling)
+    if not options.is_parsed:
+        return answer
     answer = answer._replace(
         deltas=sorted_by_kind(answer.texts, script),
         num_reasoning_tokens=_num_reasoning_tokens(answer.token_texts, script),

@@ -9,11 +9,9 @@ from typing import Any
 
 from mockserve.generation.answer import Kind
 from mockserve.generation.script import Segment
-from mockserve.generation.structured_outputs.checks import check_schema, is_small_schema
+from mockserve.generation.structured_outputs.checks import is_small_schema
 from mockserve.generation.structured_outputs.demand import Demand
-from mockserve.generation.structured_outputs.json_schema import SchemaError
 from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_text
-from mockserve.generation.structured_outputs.regex_parser import RegexError
 from mockserve.options.content import ANY, FORCED_AS_JSON, ArgumentRanges, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.json_text import compact_json
@@ -343,17 +341,14 @@ def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
 
 
 def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
-    """Return the arguments as JSON. A schema that cannot be met is an error only for a constrained call."""
+    """Return the arguments as JSON. A reference that leads back to itself is an error only for a constrained call."""
     is_strict = function.is_strict and use.tool_constraint is ToolConstraint.TAG
     is_constrained = is_strict or use.tool_constraint in (ToolConstraint.SCHEMA, ToolConstraint.LIST)
+    form = JsonForm(function.schema, use.argument_ranges, "xgrammar" if is_constrained else None)
     try:
-        if not is_constrained:
-            check_schema(function.schema)
-        return constrained_text(
-            JsonForm(function.schema, use.argument_ranges, "xgrammar" if is_constrained else None), random, verbosity
-        )
-    except (ApiError, SchemaError, RegexError) as error:
-        if isinstance(error, ApiError) and (is_strict or (use.is_json and use.is_named)):
+        return constrained_text(form, random, verbosity)
+    except ApiError as error:
+        if is_strict or (use.is_json and use.is_named):
             raise mark_late(error) from None
         return "{}"
 

@@ -24,7 +24,8 @@ from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
 from mockserve.metrics.server import NO_ROUTE
 from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.options.observability import fields
-from mockserve.protocol.errors import ApiError, engine_dead, internal_error
+from mockserve.protocol.anthropic.requests import in_form_of_route
+from mockserve.protocol.errors import ApiError, engine_dead, unhandled_error
 from mockserve.realtime.driver import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
 from mockserve.routes.shared import BODY_RESERVATION, ID_HEADER, UNTYPED, Handler, json_response
@@ -82,7 +83,7 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
         return await handler(request)
     kind, settings = drawn
     if kind in ERRORS:
-        return _error(kind, settings)
+        return _error(request, kind, settings)
     return await _shaped(request, handler, kind, settings)
 
 
@@ -91,10 +92,10 @@ def _is_for_model(request: web.Request, network: Network) -> bool:
     return request.method == "POST" and (path.startswith(MODEL_PREFIXES) or path in MODEL_PATHS)
 
 
-def _error(kind: str, settings: FaultSettings) -> web.Response:
+def _error(request: web.Request, kind: str, settings: FaultSettings) -> web.Response:
     fault = ERRORS[kind]
     headers = {"Retry-After": str(settings.retry_after_s)} if fault.sends_retry_after else None
-    return json_response(fault.status, fault.error().body(), headers)
+    return json_response(fault.status, _worded(request, fault.error()).body(), headers)
 
 
 async def _shaped(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
@@ -137,7 +138,7 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ApiError as error:
         _forget_frames(error)
         _report_engine_failure(request, error)
-        return _refused(error)
+        return _refused(_worded(request, error))
     except web.HTTPNotFound:
         return await _moved(request) or json_response(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:
@@ -145,19 +146,19 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(405, {"detail": "Method Not Allowed"}, {"Allow": ", ".join(allowed)})
     except web.HTTPException as error:
         refused = ApiError(error.reason, status=error.status, kind=error.reason)
-        return json_response(error.status, refused.body())
+        return json_response(error.status, _worded(request, refused).body())
     except _PROPAGATED_ERRORS:
         raise
     except UnreadableBodyError:
         return refusal()
     except EngineFailedError:
-        dead = engine_dead()
+        dead = _worded(request, engine_dead())
         _report_engine_failure(request, dead)
         return json_response(dead.status, dead.body())
     except BaseException as error:  # a panic in a Rust library is no Exception
         _logger.exception("%s %s failed", request.method, request.path)
         _forget_frames(error)
-        return json_response(500, internal_error(str(error)).body(), kind=ReplyWithoutCors)
+        return _refused(_worded(request, unhandled_error(str(error))))
     finally:
         if BODY_RESERVATION in request:
             request[BODY_RESERVATION].release_all()
@@ -170,6 +171,10 @@ def _forget_frames(error: BaseException) -> None:
     that the garbage collector would never free the cycle.
     """
     error.__traceback__ = error.__context__ = None
+
+
+def _worded(request: web.Request, error: ApiError) -> ApiError:
+    return in_form_of_route(error, request.app[SERVICE].network.route_path(request.path))
 
 
 def _refused(error: ApiError) -> web.Response:

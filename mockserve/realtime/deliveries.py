@@ -256,7 +256,7 @@ class Deliveries:
         turn_us = output.queue.turn_us
         wait_us = output.queue.enter(at, num_outputs)
         self.wire.due_s = self.seconds_at(due_at)
-        num_tokens = num_prompt_tokens = 0
+        num_tokens, num_prompt_tokens, num_flights = 0, 0, len(flights)
         for sequence in event.emitted:
             wait_us += turn_us
             flight = flights.get(sequence.request.id)
@@ -280,7 +280,9 @@ class Deliveries:
                 output.recorder.first_token(flight, flight.first_token_latency_us)
             flight.last_token_at = at
             if number >= flight.request.output_tokens:
-                continue  # delivered with the end of the request
+                # Choices of one reply come in the order of the batch, those that end here, too.
+                self._finished(output, Finished(at, sequence, Outcome.COMPLETED), now)
+                continue
             if due_at <= now:
                 try:
                     flight.reply.token(number)
@@ -290,7 +292,7 @@ class Deliveries:
                 heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
         if num_tokens:
             output.recorder.step(num_prompt_tokens, num_tokens, gaps)
-        self._slices.record_step(event, gaps, len(flights))
+        self._slices.record_step(event, gaps, num_flights)
         self.report_step(at)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:

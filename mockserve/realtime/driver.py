@@ -222,10 +222,15 @@ class RealtimeDriver(Deliveries):
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         queueing_us = self._simulation.queueing_time(request)
-        queued_at = self._earliest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
+        leader = self._flights.get(request.follows)
+        if leader is None:
+            queued_at = self._earliest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
+        else:
+            queued_at = self._earliest(leader.queued_at)
         at = queued_at - queueing_us
         self._enter(request, at, rank)
-        flight = InFlightRequest(request, reply, at, queued_at, parent=parent or new_parent(1))
+        arrived_at = at if leader is None else leader.arrived_at
+        flight = InFlightRequest(request, reply, arrived_at, queued_at, parent=parent or new_parent(1))
         self._flights[request.id] = flight
         self._arm()
         return flight

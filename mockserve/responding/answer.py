@@ -24,7 +24,7 @@ from mockserve.replies.event_stream import DeferredStream, EventStream, LongEven
 from mockserve.replies.frames import DONE, event
 from mockserve.replies.reply_set import CompletedChoice, ReplyJob, ReplySet
 from mockserve.responding.sse_writer import EventOutlet, SSEWriter
-from mockserve.responding.submission import run_choices_in_turn
+from mockserve.responding.submission import behind, run_choices_in_turn
 from mockserve.serving.service import SERVICE, ReplyDelivery
 from mockserve.transport.clients import UNKNOWN_CALLER, Caller, caller_of
 
@@ -232,10 +232,12 @@ def _submit(delivery: ReplyDelivery, replies: ReplySet, choices: Sequence[Reply]
     for observer in delivery.observers:
         observer.received(replies.job)
     waiting = iter(choices)
+    leader = ""
     for prompt in replies.job.prompts:
         parent = new_parent(len(prompt.generations))
         for generation in prompt.generations:
-            request = caller.applied_to(generation.request)
+            request = caller.applied_to(behind(generation.request, leader))
+            leader = leader or request.id
             replies.add_request(driver.submit(request, next(waiting), arrived_at, parent, caller.rank))
 
 

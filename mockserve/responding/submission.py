@@ -43,6 +43,14 @@ NewReply: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], Reply]
 the choice."""
 
 
+def behind(request: Request, leader: str) -> Request:
+    """Return a request of a message whose first request to the engine has the id `leader`; empty for none yet.
+
+    vLLM prepares all choices and prompts of a message, and then sends them to its engine one by one.
+    """
+    return request._replace(follows=leader) if leader else request
+
+
 class _Place(NamedTuple):
     """A choice that is not planned yet."""
 
@@ -112,6 +120,7 @@ class _ChoiceSubmitter:
         self._open: dict[str, InFlightRequest] = {}
         self._open_tokens = 0
         self._moved = asyncio.Event()
+        self._leader = ""
 
     async def submit_all(self) -> None:
         """Return when every choice is in the engine, or the reply has ended."""
@@ -168,7 +177,8 @@ class _ChoiceSubmitter:
         """Submit a choice; return its number of prompt tokens."""
         place, generation, reply = planned
         caller = self._replies.caller
-        request = caller.applied_to(generation.request)
+        request = caller.applied_to(behind(generation.request, self._leader))
+        self._leader = self._leader or request.id
 
         def end() -> None:
             flight = self._open.pop(request.id, None)
@@ -246,6 +256,8 @@ class _Batch:
         self._note = note
         self._num_left = num_requests
         self._moved = asyncio.Event()
+        self.leader = ""
+        """Id of the first request; empty before it."""
 
     async def moved(self) -> None:
         """Return when a request has ended."""
@@ -356,8 +368,10 @@ async def _submit_all(
                 await batch.moved()
             if batch.done.done():
                 return
+            following = behind(request, batch.leader)
+            batch.leader = batch.leader or request.id
             batch.open.add(request.id)
-            batch.submitted(delivery.driver.submit(request, _Prefill(batch, request.id, finish_reason), arrived_at))
+            batch.submitted(delivery.driver.submit(following, _Prefill(batch, request.id, finish_reason), arrived_at))
             if time.monotonic() >= until_s:
                 await asyncio.sleep(0)
                 until_s = time.monotonic() + SLICE_S

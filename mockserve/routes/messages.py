@@ -12,14 +12,12 @@ from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply,
 from mockserve.protocol.anthropic.requests import (
     anthropic_error,
     chat_body,
-    check_count,
-    check_messages,
-    count_chat_body,
+    read_count_body,
+    read_messages_body,
 )
 from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.reading.body import as_flag
 from mockserve.protocol.refusals import refuse_unavailable
 from mockserve.replies.frames import named_event
 from mockserve.responding.answer import collect, json_body, refuse
@@ -47,7 +45,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    await aside(request, check_messages, body)
+    body = await aside(request, read_messages_body, body)
     try:
         chat, api_request = await aside(request, _chat_request, service, body)
         adapter = service.model.check_model(chat.model)
@@ -62,7 +60,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         replies, choices = await collect(service.delivery, job, arrived, caller_of(request))
     except ApiError as error:
         refusal = anthropic_error(error)
-        return await refuse(request, refusal, as_flag(body.get("stream") or False), [named_event(refusal.body())])
+        return await refuse(request, refusal, bool(body.get("stream")), [named_event(refusal.body())])
     usage = replies.usage(is_stream=False)
 
     def whole() -> dict[str, Any]:
@@ -78,7 +76,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     """Number of tokens of a conversation."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    await aside(request, check_count, body)
+    body = await aside(request, read_count_body, body)
     try:
         count = await aside(request, _num_tokens, service.model, body)
     except ApiError as error:
@@ -90,7 +88,7 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     """A conversation as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    await aside(request, check_messages, body)
+    body = await aside(request, read_messages_body, body)
     name = reply_id(request, "chatcmpl", None)
     chat = await aside(request, _chat_body, service, body)
     rendered = await aside(request, rendered_chat, service.model, chat, name)
@@ -110,7 +108,7 @@ def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
-    api_request = count_chat_body(body, model.answers.calls_tools)
+    api_request = chat_body(body, model.answers.calls_tools)
     chat = parse_chat(api_request, is_typed=False)
     model.check_model(chat.model)
     refuse_unavailable(api_request, model.answers.calls_tools)

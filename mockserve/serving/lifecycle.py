@@ -11,7 +11,7 @@ from aiohttp import web
 from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import PauseState
 from mockserve.metrics.engine import SLEEP_STATES
-from mockserve.protocol.errors import ApiError, engine_dead
+from mockserve.protocol.errors import ApiError, engine_dead, unhandled_error
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import Driver
 
@@ -257,7 +257,7 @@ def _is_between_steps(engine: Engine) -> bool:
 
 def _failed_call(message: str) -> ApiError:
     message = f"Call to release_kv_cache_memory method failed: {message}"
-    return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
+    return unhandled_error(message)
 
 
 class ClusterSuspension:

@@ -49,6 +49,10 @@ def assert_is_dead(server: TestServer, stream: bool) -> None:
     assert call(server, "GET", "/ping").status == 503
     for later in (complete(server, max_tokens=1, stream=stream), chat(server, stream=stream)):
         assert (later.status, later.json) == (500, {"error": DEAD})
+    asked = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "a"}], "stream": stream}
+    message = call(server, "POST", "/v1/messages", asked)
+    dead = {"type": "error", "error": {"type": "api_error", "message": DEAD["message"]}}
+    assert (message.status, message.json) == (500, dead)
 
 
 def test_an_engine_that_breaks_ends_open_streams_and_health(latency: BreakingLatency) -> None:

@@ -295,3 +295,27 @@ HEADS = {
 @pytest.mark.parametrize("request_bytes", HEADS)
 def test_header_names_are_written_as_uvicorn_writes_them(server: TestServer, request_bytes: bytes) -> None:
     assert raw_head(server, request_bytes) == HEADS[request_bytes]
+
+
+FLAT_TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+CHOICE = {"type": "function", "function": {"name": "f"}}
+ANSWER = {"type": "message", "role": "assistant", "id": "a", "status": "completed", "content": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "tools": [FLAT_TOOL], "tool_choice": CHOICE},
+        ),
+        ("/v1/completions", {"prompt": "a", "structured_outputs": "x"}),
+        ("/v1/responses", {"input": [ANSWER]}),
+    ],
+)
+def test_an_error_that_no_handler_of_vllm_knows_has_no_cors_header(
+    server: TestServer, path: str, body: dict[str, Any]
+) -> None:
+    reply = call(server, "POST", path, body)
+    assert reply.status == 500
+    assert "vary" not in reply.headers

@@ -210,6 +210,73 @@ def test_other_refusals_have_anthropics_error_format(server: TestServer) -> None
     )
 
 
+AS_TEXT: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    (
+        {"max_tokens": "1100", "thinking": {"type": "enabled", "budget_tokens": "1024"}},
+        {"max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1024}},
+    ),
+    ({"stream": "false"}, {"stream": False}),
+    ({"stream": "off", "max_tokens": "7"}, {"max_tokens": 7}),
+    ({"temperature": "0.5", "top_p": "0.9", "top_k": "5"}, {"temperature": 0.5, "top_p": 0.9, "top_k": 5}),
+    (
+        {"tools": [{**TOOL, "strict": "no"}], "tool_choice": {"type": "any", "disable_parallel_tool_use": "true"}},
+        {"tools": [{**TOOL, "strict": False}], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "meant"), AS_TEXT)
+def test_numbers_and_flags_may_be_text(thinking: TestServer, given: dict[str, Any], meant: dict[str, Any]) -> None:
+    replies = [ask(thinking, **{"max_tokens": 60, **fields}) for fields in (given, meant)]
+    assert [each.status for each in replies] == [200, 200]
+    # Lengths are drawn, so that only limits and forms can be compared.
+    assert [each.json["type"] for each in replies] == ["message", "message"]
+    limit = meant.get("max_tokens", 60)
+    assert replies[0].json["usage"]["output_tokens"] <= limit
+
+
+def test_a_flag_as_text_starts_a_stream(server: TestServer) -> None:
+    assert reported(ask(server, stream="yes", max_tokens="2"))[-1] == {"type": "message_stop"}
+    assert ask(server, thinking={"type": "enabled", "budget_tokens": "4000"}, max_tokens="4000").status == 400
+
+
+def test_a_strict_tool_as_text_has_arguments_of_its_schema(thinking: TestServer) -> None:
+    schema = {"type": "object", "properties": {"x": {"const": 7}}, "required": ["x"]}
+    tools = [{"name": "f", "input_schema": schema, "strict": "true", "defer_loading": "false"}]
+    content = ask(thinking, tools=tools, tool_choice={"type": "any"}).json["content"]
+    assert {each["input"]["x"] for each in content if each["type"] == "tool_use"} == {7}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    ("fault", "status", "kind"),
+    [
+        ("server_error", 500, "api_error"),
+        ("overloaded", 503, "overloaded_error"),
+        ("rate_limit", 429, "rate_limit_error"),
+        ("context_length", 400, "invalid_request_error"),
+    ],
+)
+def test_faults_have_anthropics_error_format(server: TestServer, path: str, fault: str, status: int, kind: str) -> None:
+    body = {"model": "m", "max_tokens": 2, "messages": [USER]}
+    reply = call(server, "POST", path, body, {"x-blis-fault": fault})
+    assert (reply.status, reply.json["type"], reply.json["error"]["type"]) == (status, "error", kind)
+    assert reply.json["error"].keys() == {"type", "message"}
+
+
+def test_a_mistake_inside_has_anthropics_error_format(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("nothing")
+
+    monkeypatch.setattr("mockserve.routes.messages.chat_body", fail)
+    reply = ask(server)
+    assert (reply.status, reply.json) == (
+        500,
+        {"type": "error", "error": {"type": "api_error", "message": "'nothing'"}},
+    )
+    assert reply.headers["vary"] == "Origin"
+
+
 def test_a_conversation_can_be_rendered(thinking: TestServer) -> None:
     body = {"model": "m", "max_tokens": 3, "messages": [USER]}
     rendered = call(thinking, "POST", "/v1/messages/render", body).json

@@ -1,6 +1,7 @@
 """Structured outputs on the wire, as captured from vLLM 0.33."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,22 +138,58 @@ LOOP: dict[str, Any] = {"$anchor": "a", "$ref": "#a"}
 
 
 @pytest.mark.parametrize(
-    ("schema", "expected"),
+    "schema",
     [
-        (LOOP, ""),
-        ({"$anchor": "a", "allOf": [{"$ref": "#a"}]}, ""),
-        ({"$defs": {"b": LOOP}, "$ref": "#/$defs/b"}, ""),
-        ({"x": {"y": LOOP}, "$ref": "#/x/y"}, ""),
-        ({"properties": {"x": LOOP}, "required": ["x"]}, {"x": ""}),
+        {"$anchor": "a", "allOf": [{"$ref": "#a"}]},
+        {"$defs": {"b": LOOP}, "$ref": "#/$defs/b"},
+        {"x": {"y": LOOP}, "$ref": "#/x/y"},
+        LOOP,
     ],
 )
-def test_an_anchor_that_leads_back_to_itself_allows_any_value(
-    server: TestServer, schema: dict[str, Any], expected: Any
-) -> None:
+def test_an_anchor_that_leads_back_to_itself_allows_any_value(server: TestServer, schema: dict[str, Any]) -> None:
     """xgrammar has no anchors, so that a reference to one allows every value."""
+    assert isinstance(content_of(server, schema), str)
+
+
+def test_a_member_whose_anchor_leads_back_to_itself_has_any_value(server: TestServer) -> None:
+    assert isinstance(content_of(server, {"properties": {"x": LOOP}, "required": ["x"]})["x"], str)
+
+
+SECRET: dict[str, Any] = {
+    "type": "object",
+    "properties": {"user": {"type": "string"}, "secret": {"type": "string"}},
+    "required": ["user", "secret"],
+    "additionalProperties": False,
+}
+
+
+def secret_with(**keywords: Any) -> dict[str, Any]:
+    return {**SECRET, "properties": {**SECRET["properties"], "secret": {"type": "string", **keywords}}}
+
+
+def test_content_meets_the_look_ahead_of_a_pattern(server: TestServer) -> None:
+    found = content_of(server, secret_with(pattern=r"^(?=.*[A-Z])(?=.*\d).{8,}$"))
+    assert found.keys() == {"user", "secret"}
+    assert re.fullmatch(r"(?=.*[A-Z])(?=.*\d).{8,}", found["secret"])
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"format": "password"}, {"pattern": "(?=a)b"}, {"format": "nope", "minLength": 3}]
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_arguments_have_a_member_of_a_form_that_is_not_known(
+    server: TestServer, keywords: dict[str, Any], strict: bool
+) -> None:
+    function = {"name": "f", "parameters": secret_with(**keywords), "strict": strict}
+    reply = chat(server, tools=[{"type": "function", "function": function}], tool_choice="required")
+    (call_made,) = reply.json["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call_made["function"]["arguments"]).keys() == {"user", "secret"}
+
+
+def content_of(server: TestServer, schema: dict[str, Any]) -> Any:
     reply = chat(server, structured_outputs={"json": schema})
     assert reply.status == 200, reply.body
-    assert json.loads(reply.json["choices"][0]["message"]["content"]) == expected
+    return json.loads(reply.json["choices"][0]["message"]["content"])
 
 
 @pytest.mark.parametrize("num_nested", range(6))

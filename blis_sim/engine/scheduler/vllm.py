@@ -23,6 +23,7 @@ class VllmScheduler(BatchQueueScheduler):
 
     __slots__ = (
         "_adds_time",
+        "_followers",
         "_idle_start",
         "_idle_until",
         "_idle_us",
@@ -49,20 +50,53 @@ class VllmScheduler(BatchQueueScheduler):
         """Whether a step may take longer than the latency model predicts."""
         if (multiple := growth_requests(context.latency)) and self._pipeline is None and self._depth > 1:
             self._growth = BatchGrowth(multiple)
+        self._followers: list[Sequence] = []
+        """Requests that came behind the one with which an idle engine is about to start."""
         self._leaving: list[tuple[Sequence, Outcome]] = []
         """Requests whose clients hung up, to be removed when the executing step ends."""
+
+    def enqueue(self, sequence: Sequence, at: Micros) -> None:
+        starts = self._planned and not self.in_flight and self._pipeline is None and not self._is_lockstep
+        if starts and sequence.request.follows:
+            self._followers.append(sequence)
+        else:
+            super().enqueue(sequence, at)
 
     def step(self, at: Micros) -> None:
         if self._idle_start is not None and not self._executing:
             steps = self._context.steps
             self._idle_until, self._idle_us = at, at - (steps.end(len(steps) - 1) if len(steps) else 0)
-        super().step(at)
+        if self._followers:
+            self._start_with_first(at)
+        else:
+            super().step(at)
+
+    def _start_with_first(self, at: Micros) -> None:
+        """Begin a step that is composed without the followers of its request."""
+        self._planned = False
+        depth, self._depth = self._depth, 1
+        self._compose(at)
+        self._depth = depth
+        self._enqueue_followers(at)
+        if not self.in_flight:
+            return
+        if depth > 1:
+            self._multi_step(at, self._last_free_instant())
+        else:
+            ends_at = self._begin(at)
+            self._pause(ends_at, at, [at, ends_at])
+
+    def _enqueue_followers(self, at: Micros) -> None:
+        followers, self._followers = self._followers, []
+        for each in followers:
+            super().enqueue(each, at)
 
     def _update_late(self, at: Micros, instants: list[Micros]) -> Micros | None:
         self._idle_until, self._idle_us = at, 1  # the step that is composed now has nothing to hide behind
         return super()._update_late(at, instants)
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        self._enqueue_followers(at)
         if self.in_flight:
             self._leaving.append((sequence, outcome))
             self._must_update = True

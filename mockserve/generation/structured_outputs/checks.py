@@ -1,112 +1,19 @@
-"""Checks of a constraint before a text is written for it: validity of a JSON schema, and size of the constraint.
+"""The size of a constraint, before a text is written for it.
 
 The size is estimated from above without compiling anything. A constraint with unknown parts is never small.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mockserve.generation.structured_outputs.json_instances import needs_validation
-from mockserve.generation.structured_outputs.json_schema import (
-    SchemaError,
-    check_format,
-    find_referenced,
-    options_of,
-    type_options,
-)
-from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.generation.structured_outputs.json_schema import SchemaError, find_referenced
 from mockserve.options.content import ANY, ArgumentRanges
 
 MAX_NESTED = 64
 TOO_DEEP = f"The JSON schema is nested too deeply: objects and arrays may nest at most {MAX_NESTED} levels"
-
-_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SINGLE = ("items", "additionalItems", "additionalProperties", "not", "contains", "propertyNames", "if", "then", "else")
-_BOUNDS = (("minimum", "maximum"), ("minLength", "maxLength"), ("minItems", "maxItems"))
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains")
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-
-_KINDS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
-    ((*_MAPS, "dependentRequired"), (Mapping,), "an object"),
-    ((*_LISTS, "enum", "required"), (list,), "an array"),
-    (("pattern", "format", "$ref"), (str,), "a string"),
-    (_COUNTS, (int,), "an integer"),
-    (_NUMBERS, (int, float, bool), "a number"),
-)
-"""Keywords by the required type of their values. Older drafts had booleans for exclusive bounds, which have no effect
-here."""
-
-
-def check_schema(schema: Any) -> None:
-    """Raise SchemaError, with the message of vLLM's compiler, or RegexError unless every part is a schema."""
-    if nesting(schema) > MAX_NESTED:
-        raise SchemaError(TOO_DEEP)
-    pending = [schema]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, Mapping):
-            _check_one(found)
-            pending.extend(_parts(found))
-        elif not isinstance(found, bool):
-            raise SchemaError("schema must be an object or a boolean")
-
-
-def nesting(value: Any) -> int:
-    """Return the nesting depth of objects and arrays; iterative, so that no depth causes a RecursionError."""
-    deepest = 0
-    pending = [(value, 1)]
-    while pending:
-        found, depth = pending.pop()
-        if isinstance(found, Mapping | list):
-            deepest = max(deepest, depth)
-            parts = found.values() if isinstance(found, Mapping) else found
-            pending.extend((each, depth + 1) for each in parts)
-    return deepest
-
-
-def _check_one(schema: Mapping[str, Any]) -> None:
-    type_options(schema)
-    for names, kinds, expected in _KINDS:
-        for name in names:
-            if name in schema and not isinstance(schema[name], kinds):
-                raise SchemaError(f"{name} must be {expected}")
-    if not all(isinstance(name, str) for name in schema.get("required", [])):
-        raise SchemaError("required must be an array of strings")
-    if schema.get("enum") == []:
-        raise SchemaError("Unsatisfiable schema: anyOf is empty")
-    options_of(schema)
-    _check_bounds(schema)
-    for pattern in (schema.get("pattern", ""), *schema.get("patternProperties", {})):
-        parse_regex(pattern)
-    if "format" in schema and "string" in type_options(schema):
-        check_format(schema["format"])
-
-
-def _check_bounds(schema: Mapping[str, Any]) -> None:
-    for name in _COUNTS:
-        if isinstance(schema.get(name), bool) or schema.get(name, 0) < 0:
-            raise SchemaError(f"{name} must not be negative")
-    for low, high in _BOUNDS:
-        least, most = schema.get(low), schema.get(high)
-        if least is not None and most is not None and least > most:
-            raise SchemaError(f"Unsatisfiable schema: {low} ({least}) is greater than {high} ({most})")
-
-
-def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
-    for name in _MAPS:
-        yield from schema.get(name, {}).values()
-    for name in _LISTS:
-        yield from schema.get(name, [])
-    for name in _SINGLE:
-        part = schema.get(name, True)
-        if isinstance(part, list) and name == "items":
-            yield from part
-        else:
-            yield part
-
 
 MOST_VALUES = 400
 """Maximum number of values in a small schema's instances, with references resolved and arrays at full length, plus
@@ -131,6 +38,8 @@ _ANNOTATIONS = frozenset(
 )
 _PLAIN_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _PLAIN_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties"})
+_ASSERTIONS = re.compile(r"\(\?<?[=!]|\\b|\\B")
+"""Marks of assertions, for which many tries may be needed."""
 _REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 
@@ -149,8 +58,8 @@ def is_small_schema(schema: Any, argument_ranges: ArgumentRanges = ANY) -> bool:
 
 
 def is_small_pattern(pattern: Any) -> bool:
-    """Whether a regular expression is short and repeats little, so that its matches are short."""
-    if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN_CHARS:
+    """Whether a regular expression is short and repeats little, so that its matches are short and soon found."""
+    if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN_CHARS or _ASSERTIONS.search(pattern):
         return False
     times = 1
     for match in _REPEATS.finditer(pattern):

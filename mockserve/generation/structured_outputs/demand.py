@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mockserve.generation.structured_outputs.json_schema import TYPE_WORDS
 from mockserve.options.content import AUTO, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import ALL_CONSTRAINTS, check_one_constraint
@@ -108,13 +109,6 @@ MAX_TRIES = 60
 _DECODER = json.JSONDecoder()
 _CUES = re.compile(r"json|schema|example|format|structure|fields", re.IGNORECASE)
 _PLACEHOLDER_NOTE = "# note: the value you produce "
-_TYPE_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("integer", "int"), "integer"),
-    **dict.fromkeys(("number", "float", "double"), "number"),
-    **dict.fromkeys(("boolean", "bool", "true/false"), "boolean"),
-    **dict.fromkeys(("array", "list"), "array"),
-    **dict.fromkeys(("object", "dict"), "object"),
-}
 _NOTES: Mapping[str, Mapping[str, str]] = {
     "must be a single int value": {"type": "integer"},
     "must be a single float value": {"type": "number"},
@@ -180,7 +174,7 @@ def _schema_of_text(text: str) -> dict[str, Any]:
     """Infer a schema from a text: a type by its name, a placeholder with a note, else a text."""
     _, has_note, note = text.partition(_PLACEHOLDER_NOTE)
     if not has_note:
-        kind = _TYPE_WORDS.get(text.strip("<>[] ").lower())
+        kind = TYPE_WORDS.get(text.strip("<>[] ").lower())
         return {"type": kind} if kind else _TEXT
     options = _ONE_OF.match(note)
     if options is not None:

@@ -128,7 +128,18 @@ class Rule:
     name: str
 
 
-Expression: TypeAlias = Text | Chars | Series | Choice | Repeat | Rule
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """A condition on what surrounds a place in a text, such as `$` or a look-ahead; it takes no characters.
+
+    `kind` is the sign of an anchor or a boundary, or the mark of a look-around, whose pattern is `part`.
+    """
+
+    kind: str
+    part: "Expression | None" = None
+
+
+Expression: TypeAlias = Text | Chars | Series | Choice | Repeat | Rule | Assertion
 
 EMPTY = Text("")
 
@@ -203,6 +214,8 @@ class _Writer:
             case Rule(name):
                 self._num_chars += 1  # a rule that only leads back to itself ends, too
                 self._pending.append(self._rules[name])
+            case Assertion():
+                pass
 
     def _chosen(self, options: Sequence[Expression]) -> Expression:
         lengths = [_shortest(each, self._of_rules) for each in options]
@@ -238,6 +251,8 @@ def _begins(expression: Expression, rules: Collection[str]) -> bool:
             return _begins(part, rules)
         case Rule(name):
             return name in rules
+        case Assertion():
+            return False
 
 
 def _shortest(expression: Expression, of_rules: Mapping[str, int]) -> int:
@@ -256,6 +271,8 @@ def _shortest(expression: Expression, of_rules: Mapping[str, int]) -> int:
             return ENDLESS if length == ENDLESS and least else _total([least * max(1, length) if least else 0])
         case Rule(name):
             return _total([1, of_rules[name]])
+        case Assertion():
+            return 0
 
 
 def _total(lengths: Iterable[int]) -> int:
@@ -292,5 +309,5 @@ def rules_used(expression: Expression) -> Iterator[str]:
                 yield from rules_used(each)
         case Repeat(part):
             yield from rules_used(part)
-        case Text() | Chars():
+        case Text() | Chars() | Assertion():
             pass

@@ -6,15 +6,26 @@ from fractions import Fraction
 from random import Random
 from typing import Any, TypeAlias
 from urllib.parse import unquote
-from uuid import UUID
 
-from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
+from mockserve.generation.structured_outputs.assertions import asserted_text, asserts_more_than_ends, contains_match
+from mockserve.generation.structured_outputs.expressions import Expression, Grammar, matching_text
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.generation.structured_outputs.string_formats import FORMATS
 from mockserve.generation.tokenizer import WORDS
 
 Schema: TypeAlias = Mapping[str, Any] | bool
 
 TYPES = ("string", "integer", "number", "boolean", "null", "object", "array")
+TYPE_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("str", "text"), "string"),
+    **dict.fromkeys(("integer", "int"), "integer"),
+    **dict.fromkeys(("number", "float", "double"), "number"),
+    **dict.fromkeys(("boolean", "bool", "true/false"), "boolean"),
+    **dict.fromkeys(("array", "list", "tuple", "set"), "array"),
+    **dict.fromkeys(("object", "dict", "map"), "object"),
+}
+"""Words for types in prompts and in schemas that people write."""
+
 MAX_NESTED = 64
 
 HINTS = {
@@ -37,24 +48,49 @@ class ReferenceCycleError(SchemaError):
     """A reference that leads back to itself."""
 
 
-def resolve_schema(schema: Schema, root: Schema, num_around: int = 0) -> dict[str, Any]:
+def resolve_schema(
+    schema: Schema, root: Schema, num_around: int = 0, on_fault: Callable[[SchemaError], object] | None = None
+) -> dict[str, Any]:
     """Return the schema with references replaced by their targets and `allOf` merged in; `num_around` schemas contain
     it.
 
-    Raises SchemaError for a reference that has no target or is circular.
+    Raises SchemaError for a reference that has no target or is circular. With `on_fault` only a circular one is
+    raised; parts that cannot be merged in are reported and left out.
     """
     found = _as_mapping(schema)
     for _ in range(num_around, MAX_NESTED):
         if "$ref" in found:
-            target = find_referenced(found["$ref"], root)
-            found = merge_schemas(_as_mapping(target), {key: value for key, value in found.items() if key != "$ref"})
+            found = _referring(found, root, on_fault)
         elif "allOf" in found:
             parts = found.pop("allOf")
             for part in _listed(parts, "allOf"):
-                found = merge_schemas(found, resolve_schema(part, root, num_around + 1))
+                try:
+                    found = merge_schemas(found, resolve_schema(part, root, num_around + 1, on_fault))
+                except ReferenceCycleError:
+                    raise
+                except SchemaError as error:
+                    _report(error, on_fault)
         else:
             return found
     raise ReferenceCycleError("Unsatisfiable schema: a reference that leads back to itself")
+
+
+def _referring(
+    schema: Mapping[str, Any], root: Schema, on_fault: Callable[[SchemaError], object] | None
+) -> dict[str, Any]:
+    """Return a schema merged with the target of its reference."""
+    rest = {key: value for key, value in schema.items() if key != "$ref"}
+    try:
+        return merge_schemas(_as_mapping(find_referenced(schema["$ref"], root)), rest)
+    except SchemaError as error:
+        _report(error, on_fault)
+        return rest
+
+
+def _report(error: SchemaError, on_fault: Callable[[SchemaError], object] | None) -> None:
+    if on_fault is None:
+        raise error
+    on_fault(error)
 
 
 def find_referenced(reference: Any, root: Schema) -> Schema:
@@ -126,7 +162,19 @@ def type_options(schema: Mapping[str, Any]) -> Sequence[str]:
         return names
     if given is not None:
         raise SchemaError("type must be a string or array")
-    return [name for name, hints in HINTS.items() if any(hint in schema for hint in hints)] or ["string"]
+    return _hinted_types(schema) or (TYPES if "not" in schema else ["string"])
+
+
+def _hinted_types(schema: Mapping[str, Any]) -> Sequence[str]:
+    return [name for name, hints in HINTS.items() if any(hint in schema for hint in hints)]
+
+
+def likely_types(schema: Mapping[str, Any]) -> Sequence[str]:
+    """Return the types that a schema names, also in other words such as "int", or that its keywords imply, if any."""
+    given = schema.get("type")
+    words = [each.lower() for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)]
+    known = [name for word in words if (name := TYPE_WORDS.get(word, word)) in TYPES]
+    return known or _hinted_types(schema)
 
 
 def options_of(schema: Mapping[str, Any]) -> list[Schema] | None:
@@ -183,22 +231,32 @@ def _listed(value: Any, name: str) -> Iterable[Schema]:
 
 
 MOST_TRIES = 50
+MOST_TRIES_OF_ASSERTIONS = 300
 PATTERN_SOFT_LIMIT_CHARS = 24
 MOST_CHARS = 100_000
 MAX_WIDTH = 1_000_000
 """Maximum width of a range; a wider one is narrowed to the usual range."""
 
 
-def make_string(schema: Mapping[str, Any], random: Random, verbosity: int) -> str:
+def make_string(schema: Mapping[str, Any], random: Random, verbosity: int, meets_assertions: bool = True) -> str:
     """Return a string of the schema's pattern, format and length; a few words if it has none of them.
 
-    Raises SchemaError when there is none, RegexError for an invalid pattern.
+    Look-around and boundaries in the pattern have no effect unless `meets_assertions`. Raises SchemaError when there is
+    no string, RegexError for an invalid pattern.
     """
     least, most = _length_bounds(schema)
     if "pattern" in schema:
-        return _matching_string(str(schema["pattern"]), random, least, most, verbosity)
-    if "format" in schema:
-        return make_formatted(schema["format"], random)
+        expression = parse_regex(str(schema["pattern"]), keeps_assertions=True)
+        if meets_assertions and asserts_more_than_ends(expression):
+            return _asserted_string(expression, random, least, most)
+        return _matching_string(Grammar(expression), random, least, most, verbosity)
+    name = "base64" if schema.get("contentEncoding") in ("base64", "base64url") else schema.get("format")
+    if isinstance(name, str) and name in FORMATS:
+        # A length binds where a format only describes.
+        drawn = (FORMATS[name](random) for _ in range(MOST_TRIES))
+        fitting = next((each for each in drawn if _is_between(least, each, most)), None)
+        if fitting is not None:
+            return fitting
     if verbosity == 0:
         return ("x" * least) if least else ""
     text = " ".join(random.choices(WORDS, k=random.randint(1, 1 + 2 * verbosity)))
@@ -220,9 +278,7 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
         first, last = math.ceil(low / step), math.floor(high / step)
         if first > last:
             raise SchemaError(f"Unsatisfiable schema: no multiple of {step} between {low} and {high}")
-        count = random.randint(first, last)
-        # Steps such as 0.1 are decimal fractions, so their multiples are rounded to as many digits.
-        return count * step if isinstance(step, int) else round(count * step, 10)
+        return _multiple(step, first, last, random)
     if integer:
         return random.randint(math.ceil(low), math.floor(high))
     for digits in (1, 2, 4, 8):
@@ -232,33 +288,43 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
     return (low + high) / 2
 
 
-def make_formatted(name: Any, random: Random) -> str:
-    """Return a string of a named format. Raises SchemaError for a name that vLLM does not support."""
-    check_format(name)
-    return _FORMATS[name](random)
+def _multiple(step: float, first: int, last: int, random: Random) -> float:
+    """Return a multiple of a step, from the `first` to the `last`."""
+    if isinstance(step, int):
+        return random.randint(first, last) * step
+    value = 0.0
+    for _ in range(MOST_TRIES):
+        # Steps such as 0.1 are decimal fractions, so their multiples are rounded to as many digits.
+        value = round(random.randint(first, last) * step, 10)
+        if (value / step).is_integer():  # which validators check, and which fails for one multiple in ten
+            break
+    return value
 
 
-def check_format(name: Any) -> None:
-    """Raise SchemaError for a name that vLLM does not support."""
-    if name not in _FORMATS:
-        raise SchemaError(f"Unknown format: {name}")
-
-
-def _matching_string(pattern: str, random: Random, least: int, most: int | None, verbosity: int) -> str:
-    grammar = Grammar(parse_regex(pattern))
+def _matching_string(grammar: Grammar, random: Random, least: int, most: int | None, verbosity: int) -> str:
     if not grammar.can_end:
-        raise SchemaError(f"Unsatisfiable schema: {pattern} matches only texts that are too long")
+        raise SchemaError("Unsatisfiable schema: the pattern matches only texts that are too long")
     soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * verbosity)
     for attempt in range(MOST_TRIES):
         # Between none and ample room lies a text of the right length, if there is one.
-        text = matching_text(
-            grammar,
-            random,
-            soft_limit_chars if attempt == 0 else random.randint(0, max(soft_limit_chars, most or 0) + 8),
-        )
-        if least <= len(text) and (most is None or len(text) <= most):
+        limit = soft_limit_chars if attempt == 0 else random.randint(0, max(soft_limit_chars, most or 0) + 8)
+        text = matching_text(grammar, random, limit)
+        if _is_between(least, text, most):
             return text
-    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} matches {pattern}")
+    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} matches the pattern")
+
+
+def _asserted_string(expression: Expression, random: Random, least: int, most: int | None) -> str:
+    for attempt in range(MOST_TRIES_OF_ASSERTIONS):
+        limit = random.randint(0, max(least, PATTERN_SOFT_LIMIT_CHARS) + 8)
+        text = asserted_text(expression, random, limit, is_joined=attempt % 2 == 1)
+        if _is_between(least, text, most) and contains_match(expression, text):
+            return text
+    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} found that matches the pattern")
+
+
+def _is_between(least: int, text: str, most: int | None) -> bool:
+    return least <= len(text) and (most is None or len(text) <= most)
 
 
 def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:
@@ -304,39 +370,3 @@ def _is_within(value: float, schema: Mapping[str, Any]) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _date(random: Random) -> str:
-    return f"20{random.randint(10, 29)}-{random.randint(1, 12):02}-{random.randint(1, 28):02}"
-
-
-def _time(random: Random) -> str:
-    return f"{random.randint(0, 23):02}:{random.randint(0, 59):02}:{random.randint(0, 59):02}Z"
-
-
-def _word(random: Random) -> str:
-    return random.choice(WORDS)
-
-
-_FORMATS: dict[str, Callable[[Random], str]] = {
-    "date-time": lambda random: f"{_date(random)}T{_time(random)}",
-    "date": _date,
-    "time": _time,
-    "duration": lambda random: f"P{random.randint(1, 9)}DT{random.randint(1, 23)}H",
-    "email": lambda random: f"{_word(random)}@{_word(random)}.com",
-    "idn-email": lambda random: f"{_word(random)}@{_word(random)}.com",
-    "hostname": lambda random: f"{_word(random)}.{_word(random)}.org",
-    "idn-hostname": lambda random: f"{_word(random)}.{_word(random)}.org",
-    "ipv4": lambda random: ".".join(str(random.randint(1, 254)) for _ in range(4)),
-    "ipv6": lambda random: ":".join(f"{random.randint(0x1000, 0xFFFF):x}" for _ in range(8)),
-    "uri": lambda random: f"https://{_word(random)}.org/{_word(random)}",
-    "uri-reference": lambda random: f"/{_word(random)}/{_word(random)}",
-    "uri-template": lambda random: f"/{_word(random)}/{{{_word(random)}}}",
-    "iri": lambda random: f"https://{_word(random)}.org/{_word(random)}",
-    "iri-reference": lambda random: f"/{_word(random)}/{_word(random)}",
-    "uuid": lambda random: str(UUID(int=random.getrandbits(128), version=4)),
-    "json-pointer": lambda random: f"/{_word(random)}/{random.randint(0, 9)}",
-    "relative-json-pointer": lambda random: f"{random.randint(0, 3)}/{_word(random)}",
-    "regex": lambda random: f"{_word(random)}+",
-    "unknown": _word,
-}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
@@ -15,11 +14,11 @@ from mockserve.generation.structured_outputs.backends import (
     guided_text,
     resolve_backend,
 )
-from mockserve.generation.structured_outputs.checks import TOO_DEEP, check_schema, is_small_demand
+from mockserve.generation.structured_outputs.checks import TOO_DEEP, is_small_demand
 from mockserve.generation.structured_outputs.demand import Demand, check_demand, demand_of, schema_in_messages
 from mockserve.generation.structured_outputs.expressions import EMPTY, Choice, Grammar, Text, matching_text
 from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar
-from mockserve.generation.structured_outputs.json_instances import instance_text, lenient_text
+from mockserve.generation.structured_outputs.json_instances import UNREADABLE, closest_text, instance_text, lenient_text
 from mockserve.generation.structured_outputs.json_schema import ReferenceCycleError, SchemaError
 from mockserve.generation.structured_outputs.regex_parser import RegexError, parse_regex
 from mockserve.generation.structured_outputs.structural_tags import TagError, tag_text
@@ -114,14 +113,14 @@ def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> 
 
 
 def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
-    """Return JSON of the form; without a backend, JSON of the schema alone.
+    """Return JSON of the form; without a backend, JSON that obeys what can be obeyed of the schema.
 
     If no value is found for a schema that a backend accepts, the text follows the backend's grammar.
     """
+    if form.backend is None:
+        return closest_text(form.schema, random, verbosity, form.argument_ranges, form.is_compact)
     if form.described_schema is not None:
-        with suppress(ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
-            check_schema(form.described_schema)
-            return instance_text(form.described_schema, random, verbosity, form.argument_ranges, form.is_compact)
+        return closest_text(form.described_schema, random, verbosity, form.argument_ranges, form.is_compact)
     try:
         return instance_text(form.schema, random, verbosity, form.argument_ranges, form.is_compact)
     except ReferenceCycleError:
@@ -129,12 +128,11 @@ def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
             return ""  # llguidance stops at once where xgrammar finds no token
         if form.backend != "xgrammar":
             raise  # xgrammar has no anchors: it takes no cycle that passes one for a cycle
-    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError):
-        if form.backend is None:
-            raise SchemaError("Unsatisfiable schema") from None
+    except UNREADABLE:
+        pass
     if form.backend == "guidance":
         return guided_text(guidance_grammar(Demand("json", form.schema)), random, 0)
-    return lenient_text(form.schema, random, form.argument_ranges)
+    return lenient_text(form.schema, random, verbosity, form.argument_ranges)
 
 
 def requested_constraint(

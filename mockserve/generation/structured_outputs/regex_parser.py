@@ -1,5 +1,6 @@
 """Parser of regular expressions to expressions. Errors have the messages of vLLM's parser."""
 
+import re
 from collections.abc import Callable
 
 from mockserve.generation.structured_outputs.expressions import (
@@ -8,6 +9,7 @@ from mockserve.generation.structured_outputs.expressions import (
     POSIX,
     PRINTABLE,
     PROPERTIES,
+    Assertion,
     Chars,
     Choice,
     Expression,
@@ -21,7 +23,9 @@ from mockserve.generation.structured_outputs.expressions import (
 MAX_NESTED = 200
 
 CONTROL_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
-ANCHORS = frozenset("AzZbB")
+ANCHORS = {"A": "^", "z": "$", "Z": "$", "b": "b", "B": "B"}
+LOOK_AROUND = ("=", "!", "<=", "<!")
+_REPETITION = re.compile(r"\{\d+(,\d*)?\}|\{,\d+\}")
 
 
 class RegexError(ValueError):
@@ -32,19 +36,21 @@ class RegexError(ValueError):
         super().__init__(f"regex parse error:\n    {pattern}\n    {marks}\nerror: {reason}")
 
 
-def parse_regex(pattern: str) -> Expression:
+def parse_regex(pattern: str, keeps_assertions: bool = False) -> Expression:
     """Parse a regular expression. Raises RegexError for invalid patterns, look-around and backreferences.
 
-    Anchors and word boundaries match nothing, since a text is written as a whole.
+    Anchors and word boundaries match nothing, since a text is written as a whole. With `keeps_assertions` they and
+    look-around are parts of the expression, and a brace that begins no repetition is a character, as in ECMAScript.
     """
-    return _Parser(pattern).parse()
+    return _Parser(pattern, keeps_assertions).parse()
 
 
 class _Parser:
     """Recursive descent over one pattern."""
 
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, keeps_assertions: bool) -> None:
         self._pattern = pattern
+        self._keeps_assertions = keeps_assertions
         self._at = 0
         self._depth = 0
 
@@ -68,12 +74,18 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Series(tuple(parts))
 
     def _repeated(self, part: Expression) -> Expression:
-        while self._peek() and self._peek() in "*+?{":
+        while self._is_at_repetition():
             bounds = self._bounds()
             if self._peek() and self._peek() in "?+":  # lazy or possessive: the same texts match
                 self._at += 1
             part = Repeat(part, *bounds)
         return part
+
+    def _is_at_repetition(self) -> bool:
+        sign = self._peek()
+        if sign == "{" and self._keeps_assertions:
+            return _REPETITION.match(self._pattern, self._at) is not None
+        return bool(sign) and sign in "*+?{"
 
     def _bounds(self) -> tuple[int, int | None]:
         sign = self._pattern[self._at]
@@ -102,7 +114,7 @@ class _Parser:
         if sign in "*+?":
             raise self._error("repetition operator missing expression", self._at - 1, self._at)
         if sign in "^$":
-            return EMPTY
+            return Assertion(sign) if self._keeps_assertions else EMPTY
         readers: dict[str, Callable[[], Expression]] = {"(": self._group, "[": self._class, "\\": self._escape}
         if sign == ".":
             return Chars(PRINTABLE)
@@ -115,7 +127,8 @@ class _Parser:
             raise self._error(
                 f"exceed the maximum number of nested parentheses/brackets ({MAX_NESTED})", start, start + 1
             )
-        if self._peek() == "?" and not self._group_head(start):
+        mark = self._look_around() if self._keeps_assertions else None
+        if mark is None and self._peek() == "?" and not self._group_head(start):
             self._depth -= 1
             return EMPTY
         expression = self._alternatives()
@@ -123,12 +136,18 @@ class _Parser:
             raise self._error("unclosed group", start, start + 1)
         self._at += 1
         self._depth -= 1
-        return expression
+        return expression if mark is None else Assertion(mark, expression)
+
+    def _look_around(self) -> str | None:
+        """Parse the mark of a look-around, if there is one."""
+        mark = next((each for each in LOOK_AROUND if self._pattern.startswith(f"?{each}", self._at)), None)
+        self._at += 0 if mark is None else 1 + len(mark)
+        return mark
 
     def _group_head(self, start: int) -> bool:
         """Parse the part after `(?`; return whether the group has a content, unlike one that only sets flags."""
         rest = self._pattern[self._at + 1 :]
-        for mark in ("=", "!", "<=", "<!"):
+        for mark in LOOK_AROUND:
             if rest.startswith(mark):
                 reason = "look-around, including look-ahead and look-behind, is not supported"
                 raise self._error(reason, start, self._at + 1 + len(mark))
@@ -147,6 +166,8 @@ class _Parser:
         return closing == ":"
 
     def _escape(self) -> Expression:
+        if self._keeps_assertions and self._peek() and self._peek() in ANCHORS:
+            return Assertion(ANCHORS[self._next()])
         chars, is_class = self._escaped()
         return Chars(chars) if is_class else Text(chars)
 

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from mockserve.generation.structured_outputs.checks import check_schema
 from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
 from mockserve.generation.structured_outputs.grammars import parse_grammar
-from mockserve.generation.structured_outputs.json_instances import instance_text
+from mockserve.generation.structured_outputs.json_instances import closest_text
 from mockserve.generation.structured_outputs.regex_parser import parse_regex
 from mockserve.generation.tokenizer import WORDS
 
@@ -44,14 +43,13 @@ class _Writer:
         for each in structures:
             if not any(_text(each, "begin").startswith(str(trigger)) for trigger in triggers):
                 raise TagError("every structure must begin with a trigger")
-            check_schema(each.get("schema", True))
         if not structures or not triggers:
             raise TagError("structures and triggers must not be empty")
         chosen = self._random.choices(structures, k=max(1, self._random.randint(0, self._verbosity)))
         return self._prose() + "".join(map(self._structure, chosen))
 
     def _structure(self, structure: Mapping[str, Any]) -> str:
-        inner = instance_text(structure.get("schema", True), self._random, self._verbosity)
+        inner = closest_text(structure.get("schema", True), self._random, self._verbosity)
         return f"{structure['begin']}{inner}{_text(structure, 'end')}"
 
     def write(self, form: Any) -> str:
@@ -89,9 +87,7 @@ class _Writer:
         return " ".join(self._random.choices(WORDS, k=max(least, self._random.randint(0, 3 * self._verbosity))))
 
     def _json(self, form: Mapping[str, Any]) -> str:
-        schema = form.get("json_schema", True)
-        check_schema(schema)
-        return instance_text(schema, self._random, self._verbosity)
+        return closest_text(form.get("json_schema", True), self._random, self._verbosity)
 
     def _grammar(self, form: Mapping[str, Any]) -> str:
         return matching_text(parse_grammar(_text(form, "grammar")), self._random, SOFT_LIMIT_CHARS * self._verbosity)

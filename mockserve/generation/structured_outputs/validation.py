@@ -5,13 +5,16 @@ References to other documents are never retrieved. Patterns are matched in time 
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import re2
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
+from jsonschema.exceptions import UnknownType, ValidationError
 from jsonschema.validators import extend
 from referencing import Registry, Resource
+
+type_error = Draft202012Validator.VALIDATORS["type"]
 
 _QUIET = re2.Options()
 _QUIET.log_errors = False
@@ -34,7 +37,10 @@ def contains_match(pattern: str, text: str) -> bool:
 
 
 def new_validator(schema: Any) -> Any:
-    """Create a validator; its `is_valid` raises for a schema that it cannot apply."""
+    """Create a validator, which accepts what a pattern that RE2 does not support, or a type that is none, refuses.
+
+    `is_valid` raises for a schema that it cannot apply for another reason.
+    """
     return _LinearValidator(schema, registry=_NOTHING_ELSE)
 
 
@@ -60,8 +66,20 @@ def _check_stack() -> None:
 
 
 def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if isinstance(instance, str) and not contains_match(pattern, instance):
+    if isinstance(instance, str) and not _may_match(pattern, instance):
         yield ValidationError("another pattern")
+
+
+def _may_match(pattern: str, text: str) -> bool:
+    try:
+        return contains_match(pattern, text)
+    except ValueError:
+        return True
+
+
+def _type(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    with suppress(UnknownType):
+        yield from type_error(validator, types, instance, schema)
 
 
 def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -123,6 +141,7 @@ _LinearValidator = extend(  # type: ignore[no-untyped-call]
     {
         "$ref": _reference,
         "$dynamicRef": _reference,
+        "type": _type,
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,

@@ -1,7 +1,7 @@
 """The body of POST /v1/messages, and its turns in vLLM's form for chat templates."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mockserve.protocol.anthropic.fields import (
@@ -12,8 +12,9 @@ from mockserve.protocol.anthropic.fields import (
     TOOL_CHANGES,
     value_problem,
 )
-from mockserve.protocol.errors import ApiError, bad_fields
+from mockserve.protocol.errors import INVALID_BODY, ApiError, bad_fields
 from mockserve.protocol.reading.body import check_types
+from mockserve.protocol.reading.types import as_flag, as_integer, as_number
 
 BILLING_HEADER = "x-anthropic-billing-header"
 """Beginning of a text that differs between requests and would prevent prefix caching."""
@@ -123,7 +124,7 @@ def final_tools(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         change = block["tool"]
         if change["type"] == "tool_definition":
             name = change["definition"]["name"]
-            tools[name] = change["definition"]
+            tools[name] = _converted(change["definition"])
         else:
             name = change["name"]
             if name not in tools:
@@ -143,6 +144,7 @@ def _changes(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from (each for each in message["content"] if each["type"] in TOOL_CHANGES)
 
 
+ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 ERROR_KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -170,6 +172,15 @@ class AnthropicError(ApiError):
         return {"type": "error", "error": {"type": self.kind, "message": self.message}}
 
 
+def in_form_of_route(error: ApiError, path: str) -> ApiError:
+    """Return the error in Anthropic's form if the route at `path` has that form.
+
+    vLLM's framework words errors about the types of a body alike for all routes.
+    """
+    is_of_framework = error.is_bare or error.kind == INVALID_BODY
+    return error if is_of_framework or path not in ANTHROPIC_PATHS else anthropic_error(error)
+
+
 def anthropic_error(error: ApiError) -> AnthropicError:
     """Return the error in the form of Anthropic's API."""
     kind = ERROR_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
@@ -178,25 +189,54 @@ def anthropic_error(error: ApiError) -> AnthropicError:
     return reworded
 
 
-def check_messages(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for an invalid body of POST /v1/messages."""
+def read_messages_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of POST /v1/messages, with numbers and flags also where they were given as text.
+
+    Raises ApiError for an invalid body.
+    """
     check_types(body, MESSAGES_FIELDS, MESSAGES_REQUIRED, ignores_unknown=True)
     _check_model(body)
-    thinking = body.get("thinking") or {}
-    if thinking.get("type") == "enabled" and thinking["budget_tokens"] >= body["max_tokens"]:
+    found = _typed(body)
+    thinking = found.get("thinking") or {}
+    if thinking.get("type") == "enabled" and thinking["budget_tokens"] >= found["max_tokens"]:
         raise bad_fields([value_problem("thinking.budget_tokens must be less than max_tokens", "body", body)])
+    return found
 
 
-def check_count(body: Mapping[str, Any]) -> None:
-    """Raise ApiError for an invalid body of POST /v1/messages/count_tokens."""
+def read_count_body(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of POST /v1/messages/count_tokens as `read_messages_body` does.
+
+    Fields about the answer do not affect the count and are not checked.
+    """
     check_types(body, COUNT_FIELDS, COUNT_REQUIRED, ignores_unknown=True)
     _check_model(body)
+    return _typed({name: value for name, value in body.items() if name in COUNT_FIELDS})
 
 
-def count_chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
-    """Return the chat request with the tokens to count. Fields about the answer do not affect the count and are not
-    checked."""
-    return chat_body({name: body[name] for name in COUNT_FIELDS if name in body}, can_call_tools)
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("max_tokens", "top_k", "budget_tokens"), as_integer),
+    **dict.fromkeys(("temperature", "top_p"), as_number),
+    **dict.fromkeys(("stream", "disable_parallel_tool_use", "strict", "defer_loading"), as_flag),
+}
+"""Fields of a body, of its `thinking` and its `tool_choice`, and of tools, by how their values are read."""
+
+
+def _typed(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a checked body with the types that pydantic gives to its values."""
+    found = _converted(body)
+    for name in ("thinking", "tool_choice"):
+        if found.get(name) is not None:
+            found[name] = _converted(found[name])
+    if found.get("tools"):
+        found["tools"] = [_converted(each) for each in found["tools"]]
+    return found
+
+
+def _converted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _READERS[name](value) if value is not None and name in _READERS else value
+        for name, value in fields.items()
+    }
 
 
 def chat_body(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:

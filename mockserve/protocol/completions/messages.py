@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from mockserve.protocol.completions.content_parts import MEDIA_PARTS, check_content, flatten_text, part_type, parts_of
-from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, internal_error, unreadable
+from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, unhandled_error, unreadable
 from mockserve.protocol.reading.containers import AnyOf, Iterable, ListOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text, as_flag
 
@@ -206,7 +206,7 @@ def _check_arguments(call: Any) -> None:
     except ValueError as error:
         raise ApiError(str(error)) from None
     except RecursionError as error:
-        raise internal_error(str(error)) from None
+        raise unhandled_error(str(error)) from None
 
 
 def last_content(messages: list[Any], role: str) -> str:

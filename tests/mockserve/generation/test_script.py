@@ -111,3 +111,8 @@ def test_equal_tokens_of_a_segment_share_one_delta() -> None:
         (Delta(Kind.REASONING if place < 500 else Kind.CONTENT, text),) for place, text in enumerate(texts)
     ]
     assert len({id(each) for each in deltas}) <= 6
+
+
+def test_without_a_parser_all_is_content() -> None:
+    answer = render_tokens([Segment(Kind.CONTENT, "so it is")], replace(performance(), is_parsed=False))
+    assert (answer.deltas, "".join(answer.texts), answer.texts[-1]) == (None, "so it is", "")
