@@ -18,7 +18,8 @@ MOST_KNOWN_HEADS = 512
 
 END_OF_HEAD = b"\r\n\r\n"
 _LINE = re.compile(rb"(GET|POST|HEAD|OPTIONS|PUT|PATCH|DELETE) (/[!-~]*) HTTP/1\.1\r\n")
-_FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~](?:[ -~]*[!-~])?)\r\n", re.MULTILINE)
+_FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~][ -~\t]*)\r\n", re.MULTILINE)
+"""A header field. Space behind the value is part of it, as in vLLM's server: a key with such a space is another key."""
 _SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
 _CLOSES = {"keep-alive": False, "close": True}
 _FIRST_VALUE_WINS = frozenset({"content-type", "user-agent"})

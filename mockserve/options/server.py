@@ -124,6 +124,7 @@ class ReplyOptions:
     enable_force_include_usage: bool = option(False, "Put token counts into every chunk of every stream.")
     enable_per_request_metrics: bool = option(False, "Report each request's own latencies in its reply.")
     return_tokens_as_token_ids: bool = option(False, "Name tokens by their ids wherever log-probabilities are shown.")
+    response_role: str = option("assistant", "Role of chat answers that begin a new message.")
     max_logprobs: int = option(20, "Most log-probabilities per token a request may ask for; -1 is all.", at_least=-1)
     stream_interval: int = option(1, "Tokens that a chunk of a stream waits for, after the first.", at_least=1)
     sse_keep_alive_interval: int = option(

@@ -14,7 +14,7 @@ from mockserve.planning.prompts import new_scorers, read_beams
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.completions.bodies import CompletionBodies
 from mockserve.protocol.completions.messages import Medium
-from mockserve.protocol.errors import ApiError, internal_error
+from mockserve.protocol.errors import ApiError, unhandled_error
 from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.protocol.speech import VERBOSE, SpeechRequest, SpeechSegment, SpeechTask
 from mockserve.replies.choice_writer import CompletionShape, PlannedPrompt
@@ -135,7 +135,7 @@ async def plan_speech(
     sampling = replace(asked.sampling, num_logprobs=1 if needs_scores else None, max_tokens=most)
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     if beams is not None and beams.is_empty and needs_scores:
-        raise internal_error("")  # vLLM asserts that there are scores of tokens
+        raise unhandled_error("")  # vLLM asserts that there are scores of tokens
     sampling = replace(sampling, n=1) if beams is None else beams.sampling
     prompts = [
         await _planned(

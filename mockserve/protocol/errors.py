@@ -175,7 +175,11 @@ def engine_dead() -> ApiError:
 
 def not_an_object(value: Any) -> ApiError:
     """Return the error of a value that is not an object, where vLLM does not check its type first."""
-    message = f"'{type(value).__name__}' object has no attribute 'get'"
+    return unhandled_error(f"'{type(value).__name__}' object has no attribute 'get'")
+
+
+def unhandled_error(message: str) -> ApiError:
+    """Return the error of an exception that vLLM raises before its handlers catch exceptions."""
     return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, internal_error, mark_late, not_an_object
+from mockserve.protocol.errors import ApiError, bad_value, mark_late, not_an_object, unhandled_error
 from mockserve.protocol.reading.types import FieldType, Flag, Text
 
 CONSTRAINTS = ("json", "regex", "choice")
@@ -221,7 +221,7 @@ def _offers(tools: Any, name: str) -> bool:
     try:
         return any(tool["function"]["name"] == name for tool in tools)
     except KeyError as error:
-        raise internal_error(str(error)) from None
+        raise unhandled_error(str(error)) from None
     except TypeError as error:
         raise ApiError(str(error)) from None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.completions.fields import EXTRA_ARGUMENT
-from mockserve.protocol.errors import ApiError, Problem, bad_value, internal_error
+from mockserve.protocol.errors import ApiError, Problem, bad_value, unhandled_error
 from mockserve.protocol.reading.body import Fields, check_types
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable
 from mockserve.protocol.reading.types import (
@@ -294,7 +294,7 @@ def _with_arguments(form: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return {**form, "vllm_xargs": json.loads(given)}
     except RecursionError as error:
-        raise internal_error(str(error)) from None
+        raise unhandled_error(str(error)) from None
     except ValueError as error:
         raise bad_value(f"Failed to parse vllm_xargs. Must be valid JSON: {error}", "vllm_xargs") from None
 

@@ -120,6 +120,7 @@ async def _planned(
     ]
     accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)
     prompts = [each.prompts[0] for each in jobs]
+    model.queue.check_each(len(each.token_ids) for each in prompts)
     is_long = is_long_reply(api_request[0][0].sampling, prompts, repeats_prompts=False)
     return jobs[0]._replace(prompts=prompts, accounting=accounting, is_long=is_long)
 

@@ -19,8 +19,8 @@ from mockserve.generation.tokenizer_file import read_json_object
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.page import CONTENT_TYPE
 from mockserve.metrics.server import SLEEP
+from mockserve.planning.chat import media_in
 from mockserve.planning.prompts import check_unicode
-from mockserve.protocol.completions.messages import has_media
 from mockserve.protocol.errors import ApiError, bad_request
 from mockserve.protocol.json_text import compact_json, json_array
 from mockserve.protocol.reading.forms import QueryFields
@@ -122,8 +122,7 @@ def _text(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    if not model.options.replies.tokens_per_medium and has_media(api_request.messages):
-        raise ApiError(f"{model.names[0]} is not a multimodal model")
+    media_in(model, api_request.messages)
     return model.planner.conversations.prompt(conversation_fields(body))
 
 

@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from multidict import istr
 
 from mockserve.protocol.completions.requests import ParsedBodyCache
-from mockserve.protocol.errors import ApiError, bad_request, internal_error, mark_late, not_an_object, wrong_media_type
+from mockserve.protocol.errors import ApiError, bad_request, mark_late, not_an_object, unhandled_error, wrong_media_type
 from mockserve.protocol.json_text import reply_json
 from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
 from mockserve.protocol.reading.forms import QueryFields
@@ -287,4 +287,4 @@ async def read_json(request: web.Request, error_message: str | None = None) -> A
     except ValueError as error:  # invalid UTF-8, or a number with thousands of digits
         raise ApiError(str(error)) from None
     except RecursionError as error:
-        raise internal_error(str(error)) from None
+        raise unhandled_error(str(error)) from None

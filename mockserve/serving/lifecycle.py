@@ -1,9 +1,10 @@
 """The life of a server: readiness, limits on its queue, pauses and sleep, its end on a signal or a broken engine."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Literal, TypeAlias
 
 from aiohttp import web
@@ -11,7 +12,7 @@ from aiohttp import web
 from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import PauseState
 from mockserve.metrics.engine import SLEEP_STATES
-from mockserve.protocol.errors import ApiError, engine_dead
+from mockserve.protocol.errors import ApiError, engine_dead, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import Driver
 
@@ -118,15 +119,39 @@ class RequestQueue:
 
     def check(self, num_new: int) -> None:
         """Raise ApiError when the engine is dead or `num_new` more requests exceed a limit."""
-        driver = self.driver
-        if driver.failure is not None:
+        if self.driver.failure is not None:
             raise engine_dead()
-        if self.limits.limits_anything:
-            limit = self.limits.exceeded_limit(driver.num_unfinished_requests, num_new, driver.num_waiting_tokens)
-            if limit is not None:
-                if limit in self.rejections:
-                    self.rejections[limit] += 1
-                raise too_busy(limit)
+        self._check_limits(num_new)
+
+    def check_each(self, prompt_lengths: Iterable[int], num_choices: int = 1) -> None:
+        """Raise ApiError when one of several prompts exceeds a limit together with those before it.
+
+        vLLM checks each prompt again when the engine takes it, which is after the head of a stream.
+        """
+        if not self.limits.limits_anything:
+            return
+        num_earlier = num_earlier_tokens = 0
+        for length in prompt_lengths:
+            try:
+                self._check_limits(num_choices, num_earlier, num_earlier_tokens)
+            except ApiError as error:
+                if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    mark_late(error)
+                raise
+            num_earlier += num_choices
+            num_earlier_tokens += num_choices * length
+
+    def _check_limits(self, num_new: int, num_earlier: int = 0, num_earlier_tokens: int = 0) -> None:
+        """Raise ApiError if `num_new` requests exceed a limit after earlier ones that are not in the engine yet."""
+        if not self.limits.limits_anything:
+            return
+        driver = self.driver
+        num_unfinished = driver.num_unfinished_requests + num_earlier
+        limit = self.limits.exceeded_limit(num_unfinished, num_new, driver.num_waiting_tokens + num_earlier_tokens)
+        if limit is not None:
+            if limit in self.rejections:
+                self.rejections[limit] += 1
+            raise too_busy(limit)
 
 
 def too_busy(limit: str) -> ApiError:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from mockserve.protocol.errors import Problem, bad_value, internal_error, unreadable
+from mockserve.protocol.errors import Problem, bad_value, unhandled_error, unreadable
 from mockserve.protocol.reading.containers import AnyOf, Iterable, ListOf, MapOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, Number, OneOf, Text
 from mockserve.protocol.responses.tools import arguments_of, flat_name
@@ -261,9 +261,9 @@ def _answer_text(item: Mapping[str, Any]) -> str | None:
     content = item["content"]
     if item.get("type") == "message" and is_answer(item):
         if not content:
-            raise internal_error("list index out of range")
+            raise unhandled_error("list index out of range")
         if content[0]["type"] == "refusal":
-            raise internal_error("'ResponseOutputRefusal' object has no attribute 'text'")
+            raise unhandled_error("'ResponseOutputRefusal' object has no attribute 'text'")
     elif item.get("type") == "message" and "id" in item and "status" in item:
         if problems := answer_problems(content):
             raise unreadable("ValidatorIterator", problems)
