@@ -23,7 +23,7 @@ from mockserve.faults.shaping import HEADER as FAULT_HEADER
 from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
 from mockserve.metrics.server import counted_path
 from mockserve.options.faults import ERRORS, FaultSettings
-from mockserve.options.observability import fields
+from mockserve.options.observability import in_uvicorn_form
 from mockserve.protocol.errors import ApiError, engine_dead, internal_error
 from mockserve.realtime.driver import EngineFailedError
 from mockserve.routes.control import OPENAPI, OpenApiText
@@ -313,7 +313,7 @@ def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
     """Log a request that has been answered, in the form of uvicorn's access log."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
-    found = fields(
+    found = in_uvicorn_form(
         client=client, method=request.method, path=request.path_qs, status=status, duration_ms=round(lasted_s * 1e3, 3),
         request_id=header_text(request, ID_HEADER),
     )  # fmt: skip

@@ -100,6 +100,11 @@ class NetworkOptions:
     shutdown_timeout: int = option(
         3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health returns 503 meanwhile.", at_least=0
     )
+    abrupt_shutdown: bool = option(
+        False,
+        "After SIGTERM or SIGINT end as vLLM does by default: the port is closed and tokens stop at once, and the "
+        "process exits when the clients have hung up. --shutdown-timeout has no effect.",
+    )
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
 
     def __post_init__(self) -> None:
@@ -107,6 +112,7 @@ class NetworkOptions:
         if self.grpc:
             refused = {"--api-server-count": self.api_server_count > 1, "--uds": self.uds, "--api-key": self.api_key}
             refused |= {"--ssl-certfile": self.tls.ssl_certfile, "--middleware": self.middleware}
+            refused |= {"--abrupt-shutdown": self.abrupt_shutdown}
             for flag, is_given in refused.items():
                 if is_given:
                     raise OptionError(f"--grpc and {flag} exclude each other")

@@ -14,6 +14,7 @@ from mockserve.planning.prompts import (
     check_unicode,
     check_with_model,
     delivery_of,
+    extra_args_of,
     interval_of,
     is_long_reply,
     new_scorers,
@@ -153,6 +154,7 @@ async def plan_chat(
         kv_transfer_params=model.handover(params, generations),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
         sampling=sampling,
+        extra_args=extra_args_of(body) or ({} if request_type == RESPONSES else None),
     )
 
 

@@ -9,6 +9,7 @@ from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import (
     check_with_model,
     delivery_of,
+    extra_args_of,
     given_ids,
     interval_of,
     is_long_reply,
@@ -106,6 +107,7 @@ async def plan_completion(
         is_empty=beams is not None and beams.is_empty,
         is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or response_options.token_ids),
         sampling=sampling,
+        extra_args=extra_args_of(body) or None,
     )
 
 

@@ -165,6 +165,8 @@ class ReplyJob(NamedTuple):
     """Whether the choices are submitted in turn and the reply is written on another thread."""
     sampling: SamplingParams | None = None
     """Sampling parameters of the choices, for request logs and spans."""
+    extra_args: Mapping[str, Any] | None = None
+    """Arguments for the engine beside the sampling parameters, for request logs."""
 
     @property
     def num_choices(self) -> int:

@@ -54,7 +54,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, api_request, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
-        check_rank(request, service)
+        check_rank(request, service, job)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await stream_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)

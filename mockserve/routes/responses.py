@@ -62,7 +62,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         plan = await run_single_plan(request, body, planned)
     except RefusedStreamError as refused:
         return await _broken_off(request, refused.response)
-    check_rank(request, service)
+    check_rank(request, service, plan.job)
     if api_request.in_background:
         stored = _start(service, plan, api_request, arrived)
         return await _reported(request, stored.events_after(None)) if api_request.streams else json_reply(stored.body)

@@ -47,10 +47,11 @@ from mockserve.routes.shared import (
     read_body,
     read_fields,
     read_object,
+    reply_id,
     untyped_reply,
 )
 from mockserve.serving.lifecycle import PauseMode
-from mockserve.serving.model import ServedModel
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.service import SERVICE, VLLM_VERSION
 
 TOKENS_AT_ONCE = 4096
@@ -61,8 +62,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
     api_request = await aside(request, parse_tokenize, body)
-    service.model.check_model(api_request.model)
-    ids = await aside(request, _token_ids, service.model, api_request, body)
+    adapter = service.model.check_model(api_request.model)
+    text, ids = await aside(request, _tokenized, service.model, api_request, body)
+    _observe(request, text, ids, adapter)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
     def shown() -> dict[str, Any]:
@@ -83,7 +85,8 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     """The text of token ids."""
     service = request.app[SERVICE]
     model, ids = await aside(request, parse_detokenize, await read_body(request))
-    service.model.check_model(model)
+    adapter = service.model.check_model(model)
+    _observe(request, None, ids, adapter)
     await aside(request, check_decodable, ids)
     return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
 
@@ -101,10 +104,18 @@ def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _token_ids(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> list[int]:
+def _tokenized(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> tuple[str, list[int]]:
+    """Return the text of a prompt, and its token ids."""
     text = _text(model, api_request, body)
     check_unicode(text)
-    return model.planner.tokenizer.encode(text, api_request.add_special_tokens)
+    return text, model.planner.tokenizer.encode(text, api_request.add_special_tokens)
+
+
+def _observe(request: web.Request, text: str | None, ids: Sequence[int], adapter: Adapter | None) -> None:
+    observers = request.app[SERVICE].delivery.observers
+    name = reply_id(request, "tokenize", None) if observers else ""
+    for observer in observers:
+        observer.tokenized(name, text, ids, "" if adapter is None else adapter.name)
 
 
 def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:

@@ -1,11 +1,11 @@
 """The life of a server: readiness, limits on its queue, pauses and sleep, its end on a signal or a broken engine."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from aiohttp import web
 
@@ -76,13 +76,17 @@ class Lifecycle:
     async def drain(self, at_once: asyncio.Event) -> None:
         """Return when no reply is open, when the shutdown timeout has passed, or when `at_once` is set."""
         self.is_stopping = True
-        idle = asyncio.ensure_future(self.open_replies.wait_until_none(self.shutdown_timeout_s))
-        hurry = asyncio.ensure_future(at_once.wait())
-        await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)
-        for task in (idle, hurry):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await first_of(self.open_replies.wait_until_none(self.shutdown_timeout_s), at_once.wait())
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of several waits has ended, and cancel the others."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import read_all
-from tests.wire.test_server_process import ask_for_stream, connect, process
+from tests.wire.test_server_process import ask_for_stream, connect, own_lines, process
 
 
 def address(line: str) -> str:
@@ -35,11 +35,6 @@ def wait_until_not_ready(url: str) -> None:
     wait_until(lambda: status_of(f"{url}/health")[0] == 503, "it is still ready")
 
 
-def output_of(running: subprocess.Popen[str]) -> str:
-    assert running.stderr is not None
-    return running.stderr.read()
-
-
 def test_the_server_is_not_ready_and_takes_nothing_new_while_open_replies_finish() -> None:
     with process("--port", "0", "--shutdown-timeout", "60") as (running, line), connect(line) as stream:
         url = address(line)
@@ -54,7 +49,7 @@ def test_the_server_is_not_ready_and_takes_nothing_new_while_open_replies_finish
         assert json.loads(body)["error"]["message"] == "The server is shutting down."
         assert b"[DONE]" in read_all(stream)
         assert running.wait(PATIENCE_S) == 0
-        assert output_of(running) == "stopping: open replies: 1, cut after 60 s\n"
+        assert own_lines(running) == "stopping: open replies: 1, cut after 60 s\n"
 
 
 def test_a_second_signal_cuts_what_is_open() -> None:
@@ -92,7 +87,7 @@ def test_in_json_each_line_is_an_object() -> None:
         ask_for_stream(stream, 40)
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
-        (last,) = map(json.loads, output_of(running).splitlines())
+        *_, last = map(json.loads, own_lines(running).splitlines())
         assert (last["logger"], last["open"]) == ("mockserve.server", 1)
 
 
