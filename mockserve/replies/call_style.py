@@ -3,12 +3,13 @@
 import random
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.generation.parsing import CUT_FORMS, ENDS_AT_NAMES, CutForm
+from mockserve.generation.parsing import CUT_FORMS, ENDS_AT_NAMES, CutForm, without_beginning_of
 from mockserve.in_flight_request import new_id
 from mockserve.options.content import FORCED_AS_JSON
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
@@ -92,7 +93,8 @@ class CallStyle(NamedTuple):
 
     `delays_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
     at the end of reasoning. `cut`: the content of a whole reply with incomplete calls. `cut_at_name`: the arguments in
-    a stream that is cut at the name of a function.
+    a stream that is cut at the name of a function. `end_mark`: space at the end of arguments, and what may begin this
+    mark, is held back until more follows; None if nothing is.
     """
 
     ids: IdFormat = IdFormat.RANDOM
@@ -106,6 +108,7 @@ class CallStyle(NamedTuple):
     after_reasoning: Filler = Filler.NOTHING
     cut: CutForm = CutForm.TEXT
     cut_at_name: str = ""
+    end_mark: str | None = None
 
 
 CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
@@ -128,7 +131,9 @@ _COUNTED = CallStyle(IdFormat.COUNTED, no_arguments=NoArguments.EMPTY)
 _NULL_WHOLE = CallStyle(arrival=NameDelivery.WHOLE, null_content=NullContent.ALWAYS)
 _JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
 _STYLES: Mapping[str, CallStyle] = {
-    **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
+    "apertus": _NULL_CONTENT,
+    **dict.fromkeys(("hermes", "qwen3_json"), _NULL_CONTENT._replace(end_mark="</tool_call>")),
+    "longcat": _NULL_CONTENT._replace(end_mark="</longcat_tool_call>"),
     "deepseek_v3": _DEEPSEEK_LINES,
     "deepseek_v31": _DEEPSEEK,
     **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
@@ -142,6 +147,7 @@ _STYLES: Mapping[str, CallStyle] = {
     "ernie45": _NULL_WHOLE._replace(
         fillers=Fillers(within=Filler.NULL, after_calls=Filler.NULL, after_words=Filler.NULL)
     ),
+    "gigachat3": CallStyle(end_mark=""),
     "functiongemma": CallStyle(no_arguments=NoArguments.SKIPPED),
     "hunyuan_a13b": CallStyle(IdFormat.SHORT, fillers=_WORDS_END_EMPTY),
     "hy_v3": CallStyle(null_content=NullContent.NAME, fillers=_WORDS_END_EMPTY),
@@ -249,6 +255,8 @@ EMPTY_OBJECT = "{}"
 
 def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
     """Arrange the deltas of each token in the style of a parser. `is_cut`: the last call is incomplete."""
+    if style.end_mark is not None:
+        deltas = _with_held_ends(deltas, style.end_mark)
     calls = _Calls(deltas)
     if not calls.texts:
         token_deltas = [tuple(each) for each in deltas]
@@ -258,6 +266,24 @@ def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDelta
     if style.delays_end and not is_cut:
         _delay_end_of_arguments(token_deltas)
     return _filled(token_deltas, style.fillers, calls)
+
+
+def _with_held_ends(deltas: Deltas, mark: str) -> TokenDeltas:
+    """Return the deltas of each token with the end of arguments held back, while it is space or may begin `mark`."""
+    token_deltas: TokenDeltas = []
+    held: dict[int, str] = {}
+    for brought in deltas:
+        shown = list[Delta]()
+        for each in brought:
+            if each.kind is Kind.TOOL_ARGUMENTS:
+                text = held.get(each.call, "") + each.text
+                ready = without_beginning_of(mark, text).rstrip()
+                held[each.call] = text[len(ready) :]
+                each = replace(each, text=ready)
+            if each.text or each.kind is not Kind.TOOL_ARGUMENTS:
+                shown.append(each)
+        token_deltas.append(tuple(shown))
+    return token_deltas
 
 
 def with_reasoning_marks(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:
