@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -12,6 +11,7 @@ import pytest
 
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import read_all
+from tests.wire.test_keep_alive_comments import all_for_now
 from tests.wire.test_server_process import ask_for_stream, connect, own_lines, process
 
 
@@ -29,6 +29,18 @@ def status_of(url: str, body: bytes | None = None) -> tuple[int, bytes]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read()
+
+
+def is_refused(line: str) -> bool:
+    try:
+        connect(line).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def wait_until_refused(line: str) -> None:
+    wait_until(lambda: is_refused(line), "the port is open")
 
 
 def wait_until_not_ready(url: str) -> None:
@@ -96,3 +108,44 @@ def test_an_invalid_shutdown_timeout_is_refused(value: str) -> None:
     with process("--port", "0", "--shutdown-timeout", value) as (running, line):
         assert running.wait(PATIENCE_S) == 2
         assert "--shutdown-timeout" in line
+
+
+def test_an_abrupt_end_closes_the_port_and_leaves_streams_to_their_clients() -> None:
+    with process("--port", "0", "--abrupt-shutdown") as (running, line), connect(line) as stream:
+        with connect(line) as idle:
+            ask_for_stream(stream, 20_000)
+            running.send_signal(signal.SIGTERM)
+            assert idle.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            connect(line)
+        stream.settimeout(0.5)
+        received = all_for_now(stream)
+        assert b"[DONE]" not in received
+        assert running.poll() is None
+        stream.close()
+        assert running.wait(PATIENCE_S) == 0
+        assert own_lines(running) == ""
+
+
+def test_a_second_signal_ends_an_abrupt_end() -> None:
+    with process("--port", "0", "--abrupt-shutdown") as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        for _ in range(2):
+            running.send_signal(signal.SIGTERM)
+            wait_until_refused(line)
+        assert b"[DONE]" not in read_all(stream)
+        assert running.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_several_processes_end_abruptly_together() -> None:
+    two = ("--port", "0", "--abrupt-shutdown", "--api-server-count", "2")
+    with process(*two) as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        running.send_signal(signal.SIGTERM)
+        wait_until_refused(line)
+        stream.settimeout(0.5)
+        assert b"[DONE]" not in all_for_now(stream)
+        assert running.poll() is None
+        stream.close()
+        assert running.wait(PATIENCE_S) == 0
