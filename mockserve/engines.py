@@ -363,7 +363,7 @@ def source_of(
     engines: Mapping[int, RankEngine],
     lateness: Lateness,
     slow_readers: SlowReaders,
-    log_interval_s: float,
+    log_interval_s: float = 0.0,
 ) -> MetricsSource:
     """Return the metrics source of `engines`."""
     return new_source(
