@@ -211,11 +211,13 @@ def tool_constraint_of_chat(model: ServedModel, body: Mapping[str, Any]) -> Tool
 def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
     """Return the style of the parser of calls for an answer; without one, the parser of reasoning determines the last
     event."""
+    parser = model.options.content.tools.tool_call_parser
     if form.tools is None:
         ends_alone = not model.answers.calls_tools and chat.includes_reasoning
         after_words = model.reasoning_style.after_words
-        return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
-    parser = model.options.content.tools.tool_call_parser
+        style = PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
+        is_read = model.answers.calls_tools and body.get("tool_choice", "none") is None
+        return style._replace(begin_mark=call_style(parser).begin_mark) if is_read else style
     return call_style(parser, body.get("tool_choice", "auto"), reasons=form.thinking is not None)
 
 

@@ -2,7 +2,7 @@
 
 import random
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
@@ -94,7 +94,7 @@ class CallStyle(NamedTuple):
     `delays_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
     at the end of reasoning. `cut`: the content of a whole reply with incomplete calls. `cut_at_name`: the arguments in
     a stream that is cut at the name of a function. `end_mark`: space at the end of arguments, and what may begin this
-    mark, is held back until more follows; None if nothing is.
+    mark, is held back until more follows; None if nothing is. `begin_mark`: the same for content before a call.
     """
 
     ids: IdFormat = IdFormat.RANDOM
@@ -109,6 +109,11 @@ class CallStyle(NamedTuple):
     cut: CutForm = CutForm.TEXT
     cut_at_name: str = ""
     end_mark: str | None = None
+    begin_mark: str = ""
+
+    def may_hold(self, texts: Sequence[str]) -> bool:
+        """Return whether some of the content of a stream may be held back."""
+        return bool(self.begin_mark) and any(self.begin_mark[0] in text for text in texts)
 
 
 CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
@@ -132,8 +137,10 @@ _NULL_WHOLE = CallStyle(arrival=NameDelivery.WHOLE, null_content=NullContent.ALW
 _JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
 _STYLES: Mapping[str, CallStyle] = {
     "apertus": _NULL_CONTENT,
-    **dict.fromkeys(("hermes", "qwen3_json"), _NULL_CONTENT._replace(end_mark="</tool_call>")),
-    "longcat": _NULL_CONTENT._replace(end_mark="</longcat_tool_call>"),
+    **dict.fromkeys(
+        ("hermes", "qwen3_json"), _NULL_CONTENT._replace(begin_mark="<tool_call>", end_mark="</tool_call>")
+    ),
+    "longcat": _NULL_CONTENT._replace(begin_mark="<longcat_tool_call>", end_mark="</longcat_tool_call>"),
     "deepseek_v3": _DEEPSEEK_LINES,
     "deepseek_v31": _DEEPSEEK,
     **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
@@ -255,8 +262,8 @@ EMPTY_OBJECT = "{}"
 
 def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
     """Arrange the deltas of each token in the style of a parser. `is_cut`: the last call is incomplete."""
-    if style.end_mark is not None:
-        deltas = _with_held_ends(deltas, style.end_mark)
+    if style.end_mark is not None or style.begin_mark:
+        deltas = _with_held_ends(deltas, style.begin_mark, style.end_mark)
     calls = _Calls(deltas)
     if not calls.texts:
         token_deltas = [tuple(each) for each in deltas]
@@ -268,22 +275,33 @@ def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDelta
     return _filled(token_deltas, style.fillers, calls)
 
 
-def _with_held_ends(deltas: Deltas, mark: str) -> TokenDeltas:
-    """Return the deltas of each token with the end of arguments held back, while it is space or may begin `mark`."""
+def _with_held_ends(deltas: Deltas, begin_mark: str, end_mark: str | None) -> TokenDeltas:
+    """Return the deltas of each token without ends that may begin a mark, which come when more follows.
+
+    Space at the end of arguments is held back, too. What is still held back at the end never comes.
+    """
     token_deltas: TokenDeltas = []
-    held: dict[int, str] = {}
+    held: dict[tuple[Kind, int], str] = {}
     for brought in deltas:
         shown = list[Delta]()
         for each in brought:
-            if each.kind is Kind.TOOL_ARGUMENTS:
-                text = held.get(each.call, "") + each.text
-                ready = without_beginning_of(mark, text).rstrip()
-                held[each.call] = text[len(ready) :]
-                each = replace(each, text=ready)
-            if each.text or each.kind is not Kind.TOOL_ARGUMENTS:
+            if each.kind is Kind.CONTENT and begin_mark:
+                each = _ready(each, held, lambda text: without_beginning_of(begin_mark, text))
+            elif each.kind is Kind.TOOL_ARGUMENTS and end_mark is not None:
+                each = _ready(each, held, lambda text: without_beginning_of(end_mark, text).rstrip())
+            if each is not None:
                 shown.append(each)
         token_deltas.append(tuple(shown))
     return token_deltas
+
+
+def _ready(delta: Delta, held: dict[tuple[Kind, int], str], ready_part: Callable[[str], str]) -> Delta | None:
+    """Return a delta with what was held back before it and without what is now; None if nothing is ready."""
+    place = delta.kind, delta.call
+    text = held.get(place, "") + delta.text
+    ready = ready_part(text)
+    held[place] = text[len(ready) :]
+    return replace(delta, text=ready) if ready or not text else None
 
 
 def with_reasoning_marks(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:

@@ -194,3 +194,21 @@ def test_what_is_held_back_at_the_end_of_a_cut_call_never_comes() -> None:
 def test_another_parser_sends_space_as_it_comes() -> None:
     said = [(NAME,), *arguments('{"n":', " ", "50}")]
     assert arrange_deltas(said, call_style("qwen3_coder"), is_cut=False) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        (["a", " <", " b"], ["a", " ", "< b"]),
+        (["<tool", "box>"], ["", "<toolbox>"]),
+        (["so ", "<", "tool"], ["so ", "", ""]),
+    ],
+)
+def test_hermes_holds_back_content_that_may_begin_a_call(said: list[str], sent: list[str]) -> None:
+    def content(texts: list[str]) -> list[tuple[Delta, ...]]:
+        return [(Delta(Kind.CONTENT, text),) if text else () for text in texts]
+
+    assert arrange_deltas(content(said), call_style("hermes"), is_cut=False) == content(sent)
+    assert call_style("hermes").may_hold(said)
+    assert arrange_deltas(content(said), call_style("qwen3_coder"), is_cut=False) == content(said)
+    assert not call_style("qwen3_coder").may_hold(said)
