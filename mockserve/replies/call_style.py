@@ -285,12 +285,13 @@ def _with_held_ends(deltas: Deltas, begin_mark: str, end_mark: str | None) -> To
     for brought in deltas:
         shown = list[Delta]()
         for each in brought:
+            ready: Delta | None = each
             if each.kind is Kind.CONTENT and begin_mark:
-                each = _ready(each, held, lambda text: without_beginning_of(begin_mark, text))
+                ready = _ready(each, held, lambda text: without_beginning_of(begin_mark, text))
             elif each.kind is Kind.TOOL_ARGUMENTS and end_mark is not None:
-                each = _ready(each, held, lambda text: without_beginning_of(end_mark, text).rstrip())
-            if each is not None:
-                shown.append(each)
+                ready = _ready(each, held, lambda text: without_beginning_of(end_mark, text).rstrip())
+            if ready is not None:
+                shown.append(ready)
         token_deltas.append(tuple(shown))
     return token_deltas
 

@@ -1,12 +1,14 @@
 """A genuine vLLM server against ours, both saying the same: every reply is compared word by word.
 
     python -m workshop.vllm_oracle.equal_words --genuine URL --model FOLDER --answers FILE.json [--count N] [--seed N]
+        [--reasoning-parser NAME] [--flags='--stream-interval 4']
 
 The genuine server runs a stand-in for the model that looks for the last mark `[[key]]` in a prompt and says the text of
 that key in the JSON object of FILE; it must read FILE anew when it changes. Start it on the model folder FOLDER with
 `--served-model-name m --max-model-len 4096 --enable-auto-tool-choice --tool-call-parser hermes`. Ours is started here,
 plays the same texts back, and has the tokenizer of FOLDER; where it calls functions it answers first, and the stand-in
-says the same. Requests are those of real clients, drawn by the seed.
+says the same. Requests are those of real clients, drawn by the seed. Whatever is given behind `--reasoning-parser` and
+`--flags` the genuine server has to be started with, too.
 Deltas of one kind in a row are joined, since a busy machine sends several tokens together. Differences are listed and
 counted by place.
 """
@@ -31,7 +33,6 @@ from workshop.vllm_oracle.wire_search.said import AnswerParts, Parsers, read_cha
 
 SHOWN_PER_REQUEST = 3
 MOST_SHOWN_CHARS = 400
-PARSERS = Parsers(tool="hermes")
 MOST_TRIES = 3
 """A loaded machine may cut an event differently, so what differs is asked again."""
 _NUMBERS = re.compile(r"\[\d+\]")
@@ -40,15 +41,18 @@ _NUMBERS = re.compile(r"\[\d+\]")
 def main() -> int:
     """Exit code 1 if there is a difference."""
     arguments = _arguments()
-    requests = list(drawn_requests(arguments.seed, arguments.count))
+    parsers = Parsers(tool="hermes", reasoning=arguments.reasoning_parser)
+    requests = list(drawn_requests(arguments.seed, arguments.count, reasons=bool(parsers.reasoning)))
     with TemporaryDirectory() as folder:
         fixtures = Path(folder) / "said.yaml"
         rows = [{"match": {"last_user": each.asked}, "reply": each.said} for each in requests if each.said is not None]
         fixtures.write_text(json.dumps({"fixtures": rows}, ensure_ascii=False), encoding="utf-8")
         flags = ["--playback", str(fixtures), "--max-model-len", "4096", "--tokenizer", arguments.model]
-        with our_server(arguments.model, PARSERS, flags=flags) as ours:
+        with our_server(arguments.model, parsers, flags=[*flags, *arguments.flags.split()]) as ours:
             url = f"http://{ours.host}:{ours.port}"
-            answers = {each.mark: _called(each, url) if each.said is None else each.said for each in requests}
+            answers = {
+                each.mark: _answered(each, url, parsers) if each.said is None else each.said for each in requests
+            }
             arguments.answers.write_text(json.dumps(answers, ensure_ascii=False), encoding="utf-8")
             places = _compare(requests, arguments.genuine, url, arguments.all)
     for place, number in places.most_common():
@@ -76,25 +80,28 @@ def _compare(requests: Sequence[SaidRequest], genuine: str, ours: str, shows_all
     return places
 
 
-def _called(request: SaidRequest, ours: str) -> str:
-    """Return the answer of our server to a request, as a model for the parser writes it."""
+def _answered(request: SaidRequest, ours: str, parsers: Parsers) -> str:
+    """Return the answer of our server to a request, as a model for the parsers writes it."""
     body = {name: value for name, value in request.body.items() if name not in ("stream", "stream_options")}
     reply = answer(ours, HttpRequest("POST", request.path, body, request.headers))
     if reply.status != HTTPStatus.OK:
         return ""
-    return _parts(request.path, json.loads(reply.body)).written(PARSERS, body.get("tool_choice"))
+    return _parts(request.path, json.loads(reply.body)).written(parsers, body.get("tool_choice"))
 
 
 def _parts(path: str, reply: Mapping[str, Any]) -> AnswerParts:
     if path == RESPONSES:
         messages = [each for each in reply["output"] if each["type"] == "message"]
         text = "".join(part["text"] for each in messages for part in each["content"])
+        thoughts = [each for each in reply["output"] if each["type"] == "reasoning"]
+        thought = "".join(part["text"] for each in thoughts for part in each["content"])
         calls = [Call(each["name"], each["arguments"]) for each in reply["output"] if each["type"] == "function_call"]
-        return AnswerParts("", text, calls)
+        return AnswerParts(thought, text, calls)
     if path == MESSAGES:
         text = "".join(each["text"] for each in reply["content"] if each["type"] == "text")
         used = [each for each in reply["content"] if each["type"] == "tool_use"]
-        return AnswerParts("", text, [Call(each["name"], json.dumps(each["input"])) for each in used])
+        thought = "".join(each["thinking"] for each in reply["content"] if each["type"] == "thinking")
+        return AnswerParts(thought, text, [Call(each["name"], json.dumps(each["input"])) for each in used])
     return read_chat(reply)
 
 
@@ -105,6 +112,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--answers", required=True, type=Path, help="file from which the stand-in reads what to say")
     parser.add_argument("--count", type=int, default=200, help="requests to send")
     parser.add_argument("--seed", type=int, default=0, help="of the requests")
+    parser.add_argument("--reasoning-parser", default="", help="parser of reasoning of both servers")
+    parser.add_argument("--flags", default="", help="further flags of our server, which the genuine one was given, too")
     parser.add_argument("--all", action="store_true", help="print every difference of a request")
     return parser.parse_args()
 

@@ -13,7 +13,7 @@ STOPS = (["\n\n"], ["Europe", "water"], ["."], ["million con"], ["```"], ["ðŸŒ¤ï
 class SaidRequest(NamedTuple):
     """One request. Its last user message is `asked`, which no other request has, and the model says `said`.
 
-    `said` is None where our server has to answer first, with calls of functions, and the other says the same.
+    `said` is None where our server has to answer first, with calls or reasoning, and the other says the same.
     """
 
     client: str
@@ -161,8 +161,8 @@ CLIENTS: Mapping[str, tuple[str, Callable[[Random, str], Body], Mapping[str, str
 """Kinds of clients: where they ask, what, and with which headers."""
 
 
-def drawn_requests(seed: int, count: int) -> Iterator[SaidRequest]:
-    """Yield `count` requests; equal seeds give equal ones."""
+def drawn_requests(seed: int, count: int, reasons: bool = False) -> Iterator[SaidRequest]:
+    """Yield `count` requests; equal seeds give equal ones. With `reasons` our server answers all chats first."""
     random = Random(seed)
     for number in range(count):
         client = random.choice(sorted(CLIENTS))
@@ -170,7 +170,8 @@ def drawn_requests(seed: int, count: int) -> Iterator[SaidRequest]:
         asked = f"[[q{seed}x{number}]] Tell me about it."
         body = body_of(random, asked)
         calls = client.startswith("agent") and random.random() < 0.7
-        if calls:
+        answers_first = calls or (reasons and path != TEXT)
+        if answers_first:
             body = {**body, "temperature": 0}  # so that our server gives the same answer twice
-        said = None if calls else PLAIN[random.choice(sorted(PLAIN))]
+        said = None if answers_first else PLAIN[random.choice(sorted(PLAIN))]
         yield SaidRequest(client, path, body, asked, said, headers)
