@@ -29,6 +29,13 @@ def said(*texts: str, **more: Any) -> HttpReply:
     return stream(*({"content": text} for text in texts), **more)
 
 
+def ended(texts: list[str], last: str) -> HttpReply:
+    """A stream whose last event may say something, too."""
+    end = {"index": 0, "delta": {"content": last} if last else {}, "finish_reason": "stop"}
+    body = said(*texts).body.removesuffix("data: [DONE]\n\n")
+    return HttpReply(200, STREAM, f"{body}data: {json.dumps({'choices': [end]})}\n\ndata: [DONE]\n\n")
+
+
 def part(arguments: str) -> Mapping[str, Any]:
     return {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}
 
@@ -41,6 +48,7 @@ def part(arguments: str) -> Mapping[str, Any]:
         (reply({"top_logprobs": [{" a": -1.0, " b": -2.0}]}), reply({"top_logprobs": [{" a": -0.5, " c": -3.0}]})),
         (said("a", "b"), said("ab")),
         (stream(part("{"), part("}")), stream(part("{}"))),
+        (ended(["a", "b"], ""), ended(["a"], "b")),
         (said("a", "b", token_ids=None), said("ab", token_ids=None)),
     ],
 )

@@ -19,6 +19,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +34,8 @@ from workshop.vllm_oracle.wire_search.said import AnswerParts, Parsers, read_cha
 
 SHOWN_PER_REQUEST = 3
 MOST_SHOWN_CHARS = 400
+AT_ONCE = 4
+"""Requests under way at once."""
 MOST_TRIES = 3
 """A loaded machine may cut an event differently, so what differs is asked again."""
 _NUMBERS = re.compile(r"\[\d+\]")
@@ -64,13 +67,9 @@ def main() -> int:
 def _compare(requests: Sequence[SaidRequest], genuine: str, ours: str, shows_all: bool) -> Counter[str]:
     """Return the number of differences by place, after printing those of each request."""
     places: Counter[str] = Counter()
-    for request in requests:
-        found: list[str] = []
-        for _ in range(MOST_TRIES):
-            asked = HttpRequest("POST", request.path, request.body, request.headers)
-            found = found_differences(answer(genuine, asked), answer(ours, asked))
-            if not found:
-                break
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        all_found = pool.map(lambda each: _found(each, genuine, ours), requests)
+    for request, found in zip(requests, all_found, strict=True):
         places.update({f"{request.path} {_NUMBERS.sub('[]', each.partition(':')[0])}" for each in found})
         if found:
             shown = json.dumps(request.body, ensure_ascii=False)[:MOST_SHOWN_CHARS]
@@ -78,6 +77,17 @@ def _compare(requests: Sequence[SaidRequest], genuine: str, ours: str, shows_all
             for each in found if shows_all else found[:SHOWN_PER_REQUEST]:
                 print(f"    {each}", flush=True)
     return places
+
+
+def _found(request: SaidRequest, genuine: str, ours: str) -> list[str]:
+    """Return the differences that stay in every try."""
+    found: list[str] = []
+    for _ in range(MOST_TRIES):
+        asked = HttpRequest("POST", request.path, request.body, request.headers)
+        found = found_differences(answer(genuine, asked), answer(ours, asked))
+        if not found:
+            break
+    return found
 
 
 def _answered(request: SaidRequest, ours: str, parsers: Parsers) -> str:

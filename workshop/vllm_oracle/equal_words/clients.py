@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from workshop.vllm_oracle.equal_words.texts import ARGUMENTS, PLAIN
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+MOST_TOKENS = 600
+_CUTS = ("stop", "stop_sequences", "include_stop_str_in_output", "min_tokens")
 STOPS = (["\n\n"], ["Europe", "water"], ["."], ["million con"], ["```"], ["🌤️"], ["zzz"], ["</b>", "a"])
 
 
@@ -171,7 +173,9 @@ def drawn_requests(seed: int, count: int, reasons: bool = False) -> Iterator[Sai
         body = body_of(random, asked)
         calls = client.startswith("agent") and random.random() < 0.7
         answers_first = calls or (reasons and path != TEXT)
-        if answers_first:
-            body = {**body, "temperature": 0}  # so that our server gives the same answer twice
+        if answers_first:  # our server gives the same answer twice, and all of it
+            kept = {name: value for name, value in body.items() if name not in _CUTS}
+            limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+            body = {**kept, "temperature": 0, limit: MOST_TOKENS}
         said = None if answers_first else PLAIN[random.choice(sorted(PLAIN))]
         yield SaidRequest(client, path, body, asked, said, headers)

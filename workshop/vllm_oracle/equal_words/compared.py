@@ -59,6 +59,7 @@ def _joined(events: list[dict[str, Normal]]) -> list[Normal]:
         data = event.get("data")
         place = _place_of_text(data) if isinstance(data, dict) else None
         if place is None or not isinstance(data, dict):
+            _move_text_of_last(data, found)
             found.append(event)
             continue
         kind, holder, key = place
@@ -70,6 +71,25 @@ def _joined(events: list[dict[str, Normal]]) -> list[Normal]:
         else:
             found.append([[kind, sorted(about)], text, about])
     return found
+
+
+def _move_text_of_last(data: Normal, found: list[Normal]) -> None:
+    """Move what the last event of a choice says to the text before it: it may bring the tokens of several steps."""
+    choices = data.get("choices") if isinstance(data, dict) else None
+    if not choices or not choices[0].get("finish_reason") or not (found and isinstance(found[-1], list)):
+        return
+    choice, (_, _, about) = choices[0], found[-1]
+    for name, values in _about_tokens(data).items():
+        if name in about and name != "usage":
+            about[name] += values
+            choice[name] = "<moved>"
+    holder, key = (choice, "text") if "text" in choice else (choice.get("delta") or {}, "content")
+    if holder.get(key):
+        found[-1][1] += holder[key]
+        if key == "text":
+            choice["text"] = ""
+        else:
+            del holder["content"]
 
 
 def _about_tokens(data: dict[str, Any]) -> dict[str, list[Any]]:
