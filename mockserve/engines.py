@@ -344,13 +344,16 @@ class Backend:
 def local_backend(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> Backend:
     """Build engines in this process and start their clocks."""
     wire = WriteCoalescer(Lateness(), is_timed=not math.isinf(options.speed))
+    interval_s = environment.log_stats_interval_s
     slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
     if options.serves_cluster:
         cluster = LiveCluster(options, deployment, environment, wire)
-        source = source_of(options, deployment, cluster.engines, wire.lateness, slow_readers)
+        source = source_of(
+            options, deployment, cluster.engines, wire.lateness, slow_readers, environment.log_stats_interval_s
+        )
         return Backend(wire, cluster.driver, source, slow_readers, cluster.engines, cluster=cluster)
     engines = build_engines(options, deployment, environment, wire)
-    source = source_of(options, deployment, engines, wire.lateness, slow_readers)
+    source = source_of(options, deployment, engines, wire.lateness, slow_readers, interval_s)
     return Backend(wire, driver_of(engines), source, slow_readers, engines)
 
 
@@ -360,6 +363,7 @@ def source_of(
     engines: Mapping[int, RankEngine],
     lateness: Lateness,
     slow_readers: SlowReaders,
+    log_interval_s: float = 0.0,
 ) -> MetricsSource:
     """Return the metrics source of `engines`."""
     return new_source(
@@ -370,4 +374,6 @@ def source_of(
         read_fake_metrics(options.process.fake_metrics),
         slow_readers,
         None if options.content.tools.tool_call_parser is None else ToolParsing(),
+        shows_engines=not options.observability.disable_log_stats,
+        log_interval_s=0.0 if options.observability.disable_log_stats else log_interval_s,
     )

@@ -3,7 +3,8 @@
 import asyncio
 import codecs
 import gc
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -17,10 +18,12 @@ from mockserve.http.application import PlainErrorConnection, build_app, fast_rou
 from mockserve.http.connection import HttpConnection, HttpListener
 from mockserve.http.simple_request import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
 from mockserve.options.environment import ServerEnvironment, read_environment
+from mockserve.options.observability import in_uvicorn_form
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.responses.input_items import item_forms
 from mockserve.routes.control import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
+from mockserve.serving.lifecycle import first_of
 from mockserve.serving.service import Service, build_service
 from mockserve.transport.sockets import listening_sockets, server_context
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from mockserve.asgi import MiddlewareConnections
     from mockserve.transport.sockets import UnixSocket
 
+
+_logger = logging.getLogger(__name__)
 
 GC_THRESHOLD_OBJECTS = 5000
 """New objects between two collections: a request makes hundreds, without reference cycles."""
@@ -73,6 +78,14 @@ def startup_line(options: ServeOptions, deployment: Deployment, where: str) -> s
     else:
         what = f"{blocks}, set times"
     return f"serving {options.model_names[0]} on {where} ({number}{what})"
+
+
+def log_application_startup(pids: Iterable[int]) -> None:
+    """Log the lines with which vLLM's web server says that it answers; scripts wait for the last of them."""
+    for pid in pids:
+        _logger.info("Started server process [%d]", pid, extra=in_uvicorn_form(pid=pid))
+        _logger.info("Waiting for application startup.", extra=in_uvicorn_form())
+        _logger.info("Application startup complete.", extra=in_uvicorn_form())
 
 
 def address(options: ServeOptions, host: str, port: int) -> str:
@@ -139,11 +152,13 @@ class RunningServer:
     async def stop(self, at_once: asyncio.Event | None = None) -> None:
         """Refuse new requests, wait for open replies up to --shutdown-timeout or until `at_once`, then cut them.
 
-        The server listens until the replies have ended, so that `/health` can report that it is not ready.
+        The server listens until the replies have ended, so that `/health` can report that it is not ready. With
+        --abrupt-shutdown it falls silent instead, and waits for its clients or `at_once`.
         """
         at_once = at_once or asyncio.Event()
         closing = [] if self.ports is None else [self.ports.close_all(at_once)]
-        await asyncio.gather(self.service.lifecycle.drain(at_once), *closing)
+        ending = self._fall_silent if self.service.options.network.abrupt_shutdown else self.service.lifecycle.drain
+        await asyncio.gather(ending(at_once), *closing)
         if self.uds is not None:
             self.uds.remove()  # while the socket is open no other file can have its inode
         for listener in self.listeners:
@@ -156,6 +171,22 @@ class RunningServer:
         self.service.close()
         await self.service.delivery.aside.wait_closed()
         await self.service.delivery.close_observers()
+
+    async def _fall_silent(self, at_once: asyncio.Event) -> None:
+        """Close the port and stop all tokens; return when every client has hung up, or when `at_once` is set."""
+        self.service.lifecycle.is_stopping = True
+        self.service.delivery.driver.close()
+        self.service.metrics_source.record_history(is_recording=False)
+        _logger.info("Shutting down", extra=in_uvicorn_form())
+        for listener in self.listeners:
+            listener.close()
+        if self.runner.server is not None:
+            self.runner.server.pre_shutdown()  # closes idle connections of aiohttp
+        self.http_listener.close_idle()
+        await asyncio.sleep(0)  # closed connections leave in the next turn
+        if self.http_listener.connections:
+            _logger.info("Waiting for connections to close. (CTRL+C to force quit)", extra=in_uvicorn_form())
+        await first_of(self.http_listener.until_empty(), at_once.wait())
 
 
 async def start(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +13,15 @@ from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
 from blis_sim.options import with_settings
 from mockserve.engines import deployment_of
-from mockserve.listening import ListeningServer, address, fastest_loop, keep_what_exists, start, startup_line
+from mockserve.listening import (
+    ListeningServer,
+    address,
+    fastest_loop,
+    keep_what_exists,
+    log_application_startup,
+    start,
+    startup_line,
+)
 from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.observability import fields, set_up_logging
 from mockserve.options.serve import ServeOptions, check_processes
@@ -139,6 +148,20 @@ def _log_port_range(deployed: Sequence[tuple[ServeOptions, Deployment]], servers
     _logger.info(startup_line(options, deployment, where), extra=fields(model=options.model_names[0], address=where))
 
 
+def _log_started(deployed: Sequence[tuple[ServeOptions, Deployment]], servers: Sequence[ListeningServer]) -> None:
+    for (options, deployment), server in zip(deployed, servers, strict=True):
+        where = address(options, server.host, server.port)
+        log_fields = fields(model=options.model_names[0], address=where)
+        if len(servers) <= _MOST_LINES:
+            _logger.info(startup_line(options, deployment, where), extra=log_fields)
+        for instance, port in server.instance_ports.items():
+            _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
+    if len(servers) > _MOST_LINES:
+        _log_port_range(deployed, servers)
+    if not deployed[0][0].network.grpc:
+        log_application_startup([os.getpid()])
+
+
 async def _serve_until_signal(
     deployed: Sequence[tuple[ServeOptions, Deployment]], environment: ServerEnvironment
 ) -> int:
@@ -156,21 +179,14 @@ async def _serve_until_signal(
                 vocabulary_source = servers[0].service if servers and options.instances.is_endpoint else None
                 servers.append(await start(options, deployment, environment, vocabulary_source))
             keep_what_exists()
-            for (options, deployment), server in zip(deployed, servers, strict=True):
-                where = address(options, server.host, server.port)
-                log_fields = fields(model=options.model_names[0], address=where)
-                if len(servers) <= _MOST_LINES:
-                    _logger.info(startup_line(options, deployment, where), extra=log_fields)
-                for instance, port in server.instance_ports.items():
-                    _logger.info("instance %d listens on %s", instance, address(options, server.host, port))
-            if len(servers) > _MOST_LINES:
-                _log_port_range(deployed, servers)
+            _log_started(deployed, servers)
         if len(servers) > 1 and deployed[0][0].instances.is_endpoint:
             await _wait_for_all_servers(stopping, servers)
         else:
             await _wait_for_stop(stopping, servers)
     finally:
-        if num_open := sum(server.service.delivery.open_replies.number for server in servers):
+        num_open = sum(server.service.delivery.open_replies.number for server in servers)
+        if num_open and not deployed[0][0].network.abrupt_shutdown:
             within_s = deployed[0][0].network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
         await asyncio.gather(*(server.stop(at_once) for server in servers))

@@ -63,6 +63,7 @@ class ServeSettings(ClusterSettings, total=False):
     request_receive_timeout: int
     max_unsent_kib: int
     shutdown_timeout: int
+    abrupt_shutdown: bool
     disable_fastapi_docs: bool
     enable_lora: bool
     max_loras: int
@@ -113,6 +114,7 @@ class ServeSettings(ClusterSettings, total=False):
     enable_force_include_usage: bool
     enable_per_request_metrics: bool
     return_tokens_as_token_ids: bool
+    response_role: str
     max_logprobs: int
     stream_interval: int
     sse_keep_alive_interval: int
@@ -130,6 +132,7 @@ class ServeSettings(ClusterSettings, total=False):
     enable_log_requests: bool
     enable_log_outputs: bool
     max_log_len: int | None
+    disable_log_stats: bool
     access_log: bool
     speed: float | str
     served_model_name: Sequence[str]

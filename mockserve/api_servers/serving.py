@@ -34,7 +34,7 @@ from mockserve.api_servers.engine_side import EngineSide
 from mockserve.engines import build_engines, source_of
 from mockserve.faults.engine import EngineFaults
 from mockserve.faults.shaping import FaultSource
-from mockserve.listening import address, keep_what_exists, startup_line
+from mockserve.listening import address, keep_what_exists, log_application_startup, startup_line
 from mockserve.metrics.engine import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.observability import fields
@@ -216,7 +216,9 @@ class ApiServerGroup:
         self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
         self._engines = EngineSide(self._ranks, wire, self._faults)
         slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
-        source = source_of(options, deployment, self._ranks, wire.lateness, slow_readers)
+        source = source_of(
+            options, deployment, self._ranks, wire.lateness, slow_readers, environment.log_stats_interval_s
+        )
         self._metrics_source = source
         self._gatherer = MetricsGatherer(source)
         self._api_servers: list[ApiServerProcess] = []
@@ -252,6 +254,7 @@ class ApiServerGroup:
             where = address(options, first.host, first.port)
             stops = fields(model=options.model_names[0], address=where, processes=number)
             _logger.info("%s, %d processes answer", startup_line(options, self._deployment, where), number, extra=stops)
+            log_application_startup([each.pid for each in self._api_servers])
 
     async def run(self, stopping: asyncio.Event) -> int:
         """Return when the server must end, with its exit code."""
@@ -269,6 +272,9 @@ class ApiServerGroup:
     async def stop(self, at_once: asyncio.Event) -> None:
         """Wait for open replies within --shutdown-timeout or until `at_once`, then end all processes."""
         running = [each for each in self._api_servers if not each.ended.done()]
+        network = self._options.network
+        if network.abrupt_shutdown:
+            self._engines.driver.close()
         for each in running:
             if each.listening.done():
                 each.stop(at_once=at_once.is_set())
@@ -277,9 +283,8 @@ class ApiServerGroup:
         self._keep(self._log_open_replies(running))
         self._keep(self._hurry(running, at_once))
         if running:
-            await asyncio.wait(
-                [each.ended for each in running], timeout=self._options.network.shutdown_timeout + CLOSING_GRACE_S
-            )
+            within_s = None if network.abrupt_shutdown else network.shutdown_timeout + CLOSING_GRACE_S
+            await asyncio.wait([each.ended for each in running], timeout=within_s)
         for each in running:
             each.kill()
         await asyncio.gather(*(each.ended for each in running))
@@ -304,7 +309,8 @@ class ApiServerGroup:
 
     async def _log_open_replies(self, running: Sequence[ApiServerProcess]) -> None:
         stops = await asyncio.gather(*(each.stopping for each in running))
-        if num_open := sum(each.num_open for each in stops):
+        num_open = sum(each.num_open for each in stops)
+        if num_open and not self._options.network.abrupt_shutdown:
             within_s = self._options.network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
 

@@ -38,8 +38,8 @@ OUTPUT_TOKENS_SIGMA = 0.7
 MOST_TOKENS_AT_ONCE = 2048
 """Number of tokens of a longer answer that are made in one slice: each token takes up to 7 us."""
 
-SCRIPTED_TEXT: ContextVar[str | None] = ContextVar("scripted_text", default=None)
-"""Text of the answer to the current request; None where the text is generated."""
+SCRIPTED_TEXT: ContextVar[str | Mapping[str, str] | None] = ContextVar("scripted_text", default=None)
+"""Text of the answers to the current request, or texts by prompt; None where the text is generated."""
 
 _MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
 """Answers without a requested length have log-normal lengths: half are between 125 and 320 tokens."""
@@ -59,7 +59,7 @@ class Composer:
     @property
     def uses_prompt_text(self) -> bool:
         """Whether answers may depend on the text of the prompt."""
-        return self.echoes or self.dataset is not None
+        return self.echoes or self.dataset is not None or isinstance(SCRIPTED_TEXT.get(), Mapping)
 
     def compose(
         self,
@@ -180,11 +180,13 @@ class Composer:
     def _canned_text(self, output_spec: OutputSpec, prompt: Sequence[int]) -> str | None:
         """Return the text of a recording, an echo or the data set; None when the answer must be generated."""
         scripted = SCRIPTED_TEXT.get()
-        if scripted is not None:
+        if isinstance(scripted, str):
             return scripted
         if not self.uses_prompt_text:
             return None
         asked = output_spec.asked or (self.tokenizer.decode(prompt),)
+        if scripted is not None and asked[-1] in scripted:
+            return scripted[asked[-1]]
         if self.echoes:
             return asked[0]
         return None if self.dataset is None else self.dataset.answer(asked, prompt)

@@ -49,7 +49,7 @@ def _words_and_calls(text: str) -> Iterator[Delta]:
     while text:
         words, mark, text = text.partition(CALL)
         if not mark:
-            words = _without_beginning_of(CALL, words)
+            words = without_beginning_of(CALL, words)
         if words and (call == 0 or words.strip()):
             yield Delta(Kind.CONTENT, words)
         if mark:
@@ -93,7 +93,7 @@ def _has_whole_calls(text: str) -> bool:
     return True
 
 
-def _without_beginning_of(mark: str, text: str) -> str:
+def without_beginning_of(mark: str, text: str) -> str:
     """Return `text` without an incomplete mark at its end."""
     for length in range(len(mark) - 1, 0, -1):
         if text.endswith(mark[:length]):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import partial
+from functools import partial, update_wrapper
 from hashlib import sha256
 from http import HTTPStatus
 from http.client import responses
@@ -21,9 +21,9 @@ from yarl import URL
 from blis_sim.options import OptionError
 from mockserve.faults.shaping import HEADER as FAULT_HEADER
 from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
-from mockserve.metrics.server import NO_ROUTE
+from mockserve.metrics.server import counted_path
 from mockserve.options.faults import ERRORS, FaultSettings
-from mockserve.options.observability import fields
+from mockserve.options.observability import in_uvicorn_form
 from mockserve.protocol.anthropic.requests import in_form_of_route
 from mockserve.protocol.errors import ApiError, engine_dead, unhandled_error
 from mockserve.realtime.driver import EngineFailedError
@@ -267,7 +267,8 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
     if headers.get("Content-Type") == UNTYPED:
         del headers["Content-Type"]
     if network.adds_request_ids:
-        headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        given = request.headers.get(ID_HEADER)
+        headers[ID_HEADER] = uuid.uuid4().hex if given is None else given
     if request.version != HttpVersion11:
         _answer_in_http_1_1(request, response)
     write_as_uvicorn(headers)
@@ -280,9 +281,10 @@ def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> N
         response.headers.setdefault("Connection", "close")
 
 
-def _route_of(request: web.Request, network: Network) -> str:
+def _path_for_metrics(request: web.Request, network: Network) -> str | None:
     resource = request.match_info.route.resource
-    return NO_ROUTE if resource is None else network.route_path(resource.canonical)
+    route = None if resource is None else network.route_path(resource.canonical)
+    return counted_path(route, network.route_path(request.path))
 
 
 @web.middleware
@@ -303,8 +305,8 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        path, lasted_s = _route_of(request, service.network), time.monotonic() - started_s
-        if status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
+        path, lasted_s = _path_for_metrics(request, service.network), time.monotonic() - started_s
+        if path is not None and status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
             service.metrics_source.http.observe(
                 path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
             )
@@ -316,7 +318,7 @@ def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
     """Log a request that has been answered, in the form of uvicorn's access log."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
-    found = fields(
+    found = in_uvicorn_form(
         client=client, method=request.method, path=request.path_qs, status=status, duration_ms=round(lasted_s * 1e3, 3),
         request_id=header_text(request, ID_HEADER),
     )  # fmt: skip
@@ -352,7 +354,10 @@ def _played_handler(route: Route) -> Handler:
     """Return the handler of a route, wrapped for recorded replies if the route supports them."""
     from mockserve.http.playing import is_played, play_back  # few servers need it
 
-    return partial(play_back, handler=route.handler) if is_played(route.method, route.path) else route.handler
+    if not is_played(route.method, route.path):
+        return route.handler
+    # The documents show the name and the docstring of a route's handler.
+    return update_wrapper(partial(play_back, handler=route.handler), route.handler)
 
 
 Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

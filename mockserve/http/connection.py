@@ -39,13 +39,30 @@ class HttpListener:
     most_body_bytes: int
     connections: "set[HttpConnection]" = field(default_factory=set)
     is_closing: bool = False
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def close(self, grace_s: float) -> None:
-        """Wait up to `grace_s` for open replies, then cut them. aiohttp closes its own connections."""
+    def left(self, connection: "HttpConnection") -> None:
+        """Forget a connection that has ended."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    async def until_empty(self) -> None:
+        """Return when no connection is open."""
+        while self.connections:
+            self._empty.clear()
+            await self._empty.wait()
+
+    def close_idle(self) -> None:
+        """Close the connections without a reply, and each of the others when its reply has ended."""
         self.is_closing = True
         for each in tuple(self.connections):
             if each.task is None:
                 each.close_unless_delegated()
+
+    async def close(self, grace_s: float) -> None:
+        """Wait up to `grace_s` for open replies, then cut them. aiohttp closes its own connections."""
+        self.close_idle()
         for _ in ("let them end", "let them notice that they are cut"):
             tasks = [each.task for each in self.connections if each.task is not None]
             if tasks:
@@ -112,7 +129,7 @@ class HttpConnection(TimestampedConnection):
         self._watch = self._loop.call_at(self._close_at_s, self._check_idle)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._http_listener.connections.discard(self)
+        self._http_listener.left(self)
         self._forget_timers()
         if self._library is not None:
             self._library.connection_lost(exc)

@@ -2,12 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from time import perf_counter_ns, time_ns
 from typing import Any
 
+import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 
 from blis_sim.engine.request import Request
@@ -15,6 +18,7 @@ from mockserve.generation.composer import SCRIPTED_TEXT
 from mockserve.in_flight_request import new_id
 from mockserve.playback.playback import MOST_BODY_BYTES, JournalEntry, Playback, PlaybackRequest
 from mockserve.playback.reply import Conversation, PlayedReply, RecordedPiece, conversation_of
+from mockserve.protocol.completions.requests import chat_bodies_of
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.choices import failure
 from mockserve.routes.shared import Handler, receive_body
@@ -194,6 +198,12 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
         _note(playback, playback_request, request, "playback", way)
         return await _played(request, handler, service, playback_request, reply)
     miss = playback.options.playback_miss
+    texts = await _texts_by_prompt(service, playback_request)
+    if texts and (miss == "generate" or None not in texts.values()):
+        _note(playback, playback_request, request, "playback", "prompts")
+        known = {prompt: text for prompt, text in texts.items() if text is not None}
+        with _scripted(known):
+            return await handler(request)
     _note(
         playback,
         playback_request,
@@ -206,6 +216,69 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
     if miss == "forward":
         return await forward(request, service, playback, playback_request)
     return await handler(request)
+
+
+@contextmanager
+def _scripted(texts: str | Mapping[str, str]) -> Iterator[None]:
+    """Let answers that are planned within the block have these texts."""
+    token = SCRIPTED_TEXT.set(texts)
+    try:
+        yield
+    finally:
+        SCRIPTED_TEXT.reset(token)
+
+
+_BATCH = "/batch"
+_MOST_PARTS = 1024
+_PARTS_AT_ONCE = 8
+"""Prompts of one request that are looked up before other requests have their turn."""
+
+
+async def _texts_by_prompt(service: Service, playback_request: PlaybackRequest) -> dict[str, str | None]:
+    """Return the text of the reply to each prompt of a request with several, None for an unknown prompt.
+
+    The result is empty for a request with one prompt, and where no prompt is known.
+    """
+    playback = service.playback
+    assert playback is not None
+    find_parts = partial(_parts, service, playback_request)
+    is_large = len(playback_request.raw) > _READ_IN_PLACE_BYTES
+    parts = await service.delivery.aside.run(True, find_parts) if is_large else find_parts()
+    texts: dict[str, str | None] = {}
+    for number, (prompt, path, body) in enumerate(parts):
+        if number and number % _PARTS_AT_ONCE == 0:
+            await asyncio.sleep(0)
+        found = playback.find(playback.playback_request(path, playback_request.headers, orjson.dumps(body)))
+        texts[prompt] = found[0].text if found is not None and found[0].status == HTTPStatus.OK else None
+    return texts if any(text is not None for text in texts.values()) else {}
+
+
+def _parts(service: Service, playback_request: PlaybackRequest) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return each prompt of a request with several: its text, and path and body of a request for it alone."""
+    path, body, planner = playback_request.path, playback_request.body, service.model.planner
+    if not isinstance(body, Mapping):
+        return []
+    prompts, conversations = body.get("prompt"), body.get("messages")
+    try:
+        if path.endswith(_BATCH) and isinstance(conversations, list) and len(conversations) <= _MOST_PARTS:
+            rendered = [planner.conversations.prompt(each) for each in chat_bodies_of(dict(body))]
+            one = path.removesuffix(_BATCH)
+            return [
+                (prompt, one, {**body, "messages": each}) for prompt, each in zip(rendered, conversations, strict=True)
+            ]
+        if isinstance(prompts, list) and conversations is None and 1 < len(prompts) <= _MOST_PARTS:
+            texts = [each if isinstance(each, str) else _decoded(planner, each) for each in prompts]
+            return [(text, path, {**body, "prompt": each}) for text, each in zip(texts, prompts, strict=True)]
+    except (ApiError, TypeError, ValueError, OverflowError, RecursionError):  # the handler refuses such a body
+        return []
+    return []
+
+
+def _decoded(planner: Planner, token_ids: Any) -> str:
+    """Return the text of token ids. Raises ValueError for anything else."""
+    if not isinstance(token_ids, list) or not all(type(each) is int and each >= 0 for each in token_ids):
+        raise ValueError("no token ids")
+    return planner.tokenizer.decode(token_ids)
 
 
 def _note(
@@ -239,11 +312,8 @@ async def _played(
     )
     is_reencoded = options.playback_chunks == "tokens" and reply.status == 200
     if reply.text is not None and (is_reencoded or not has_output_constraint):
-        token = SCRIPTED_TEXT.set(reply.text)
-        try:
+        with _scripted(reply.text):
             return await handler(request)
-        finally:
-            SCRIPTED_TEXT.reset(token)
     if not reply.pieces:
         return await handler(request)
     if options.playback_timing == "recorded" or reply.status != 200 or not reply.num_output_tokens:

@@ -18,7 +18,8 @@ MOST_KNOWN_HEADS = 512
 
 END_OF_HEAD = b"\r\n\r\n"
 _LINE = re.compile(rb"(GET|POST|HEAD|OPTIONS|PUT|PATCH|DELETE) (/[!-~]*) HTTP/1\.1\r\n")
-_FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~](?:[ -~]*[!-~])?)\r\n", re.MULTILINE)
+_FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~][ -~\t]*)\r\n", re.MULTILINE)
+"""A header field. Space behind the value is part of it, as in vLLM's server: a key with such a space is another key."""
 _SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
 _CLOSES = {"keep-alive": False, "close": True}
 _FIRST_VALUE_WINS = frozenset({"content-type", "user-agent"})
@@ -121,9 +122,15 @@ def bytes_for_aiohttp(simple: SimpleRequest) -> bytes:
     """Return the request as bytes for aiohttp's strict parser, with a Host header."""
     head = simple.head
     named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
-    fields = [f"{name}: {value}" for name, value in (*named.items(), *head.headers.items())]
+    fields = [f"{name}: {_kept_by_aiohttp(name, value)}" for name, value in (*named.items(), *head.headers.items())]
     lines = [f"{head.method} {head.path} HTTP/1.1", *fields, "", ""]
     return "\r\n".join(lines).encode("latin-1") + simple.body
+
+
+def _kept_by_aiohttp(name: str, value: str) -> str:
+    """Return the value to send to aiohttp, which removes the space that makes a key another one."""
+    is_other_key = name.lower() == "authorization" and value != value.rstrip()
+    return "" if is_other_key else value
 
 
 def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":

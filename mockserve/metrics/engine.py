@@ -3,6 +3,7 @@
 import logging
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from math import log
 
@@ -222,6 +223,38 @@ class Adapters:
             self._num_characters -= len(oldest)
 
 
+MOST_RECENT_REQUESTS = 1000
+"""Requests of which the hit rate in a log line is the mean."""
+
+
+class RecentHitRate:
+    """The hit rate of a cache over its latest requests, weighted by their tokens."""
+
+    __slots__ = ("_num_hits", "_num_queries", "_requests")
+
+    def __init__(self) -> None:
+        self._requests: deque[tuple[int, int]] = deque()
+        self._num_queries = 0
+        self._num_hits = 0
+
+    def observe(self, num_queries: int, num_hits: int) -> None:
+        """Add a request that looked up `num_queries` tokens and found `num_hits` of them."""
+        self._requests.append((num_queries, num_hits))
+        self._num_queries += num_queries
+        self._num_hits += num_hits
+        if len(self._requests) > MOST_RECENT_REQUESTS:
+            num_queries, num_hits = self._requests.popleft()
+            self._num_queries -= num_queries
+            self._num_hits -= num_hits
+
+    @property
+    def percent(self) -> float | None:
+        """The hit rate in percent; None before the first request."""
+        if not self._requests:
+            return None
+        return 100 * self._num_hits / self._num_queries if self._num_queries else 0.0
+
+
 class EngineMetrics:
     """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
@@ -235,6 +268,8 @@ class EngineMetrics:
         self.prefix_cache_hits = 0
         self.external_prefix_cache_queries = 0
         self.external_prefix_cache_hits = 0
+        self.recent_hit_rate = RecentHitRate()
+        self.recent_external_hit_rate = RecentHitRate()
         self.request_success = dict.fromkeys(FINISHED_REASONS, 0)
         self.sleep_state = SLEEP_STATES[0]
         self.iteration_tokens = Histogram(STEP_TOKEN_BUCKETS)
@@ -271,9 +306,11 @@ class EngineMetrics:
         if flight.request.reads_prefix_cache:
             self.prefix_cache_queries += flight.request.input_tokens
             self.prefix_cache_hits += local
+            self.recent_hit_rate.observe(flight.request.input_tokens, local)
         if flight.request.external is not None:
             self.external_prefix_cache_queries += flight.request.input_tokens - local
             self.external_prefix_cache_hits += flight.num_external_tokens
+            self.recent_external_hit_rate.observe(flight.request.input_tokens - local, flight.num_external_tokens)
 
     def first_token(self, flight: InFlightRequest, latency_us: Micros) -> None:
         self.prompt_tokens += flight.request.input_tokens

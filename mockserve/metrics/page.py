@@ -22,8 +22,10 @@ from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, Eng
 from mockserve.metrics.history import History
 from mockserve.metrics.overrides import MetricOverrides
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
+from mockserve.metrics.stat_log import StatLog
 from mockserve.options.fake_metrics import FakeMetrics
 
+PREFIX = "vllm:"
 CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
 
 REJECTION_REASONS = ("max_num_queued_reqs", "max_num_queued_tokens")
@@ -89,7 +91,7 @@ class Metrics(Protocol):
         ...
 
     def record_history(self, is_recording: bool) -> None:
-        """Start or stop recording metrics over time."""
+        """Start or stop recording metrics over time, and logging throughput."""
         ...
 
 
@@ -138,6 +140,10 @@ class MetricsSource:
     """Requests rejected because of a full queue, by limit."""
     created: float = field(default_factory=time.time)
     """Start of counting for the whole server, in Unix seconds."""
+    shows_engines: bool = True
+    """Whether the page has vLLM's families."""
+    stat_log: StatLog | None = None
+    """Writer of log lines about throughput."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
 
     async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
@@ -149,11 +155,13 @@ class MetricsSource:
         return self.history.text(self.http.errors)
 
     def record_history(self, is_recording: bool) -> None:
-        """Start or stop recording metrics over time."""
+        """Start or stop recording metrics over time, and logging throughput."""
         if is_recording:
             self.history.begin(self)
         else:
             self.history.end()
+        if self.stat_log is not None:
+            self.stat_log.begin() if is_recording else self.stat_log.end()
 
     def exposition(self, names: Collection[str] = (), accept: str = "") -> bytes:
         """Return the metrics page, or only the named samples, in the format selected by an `Accept` header."""
@@ -163,7 +171,8 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """Yield vLLM's families and this server's, for prometheus_client."""
-        return self.overrides.applied(self._collected())
+        families = self.overrides.applied(self._collected())
+        return families if self.shows_engines else (each for each in families if not each.name.startswith(PREFIX))
 
     def _collected(self) -> Iterator[Metric]:
         states = {number: _state_of(each) for number, each in self.engines.items()}
@@ -189,7 +198,7 @@ class MetricsSource:
             for number, each in self.engines.items()
             for last, value in _labelled(self._value(family, each, states[number]))
         ]
-        return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
+        return _METRICS[family.kind](f"{PREFIX}{family.name}", family.help, labels, values)
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """Return the fake value, or else the measured one."""
@@ -337,10 +346,27 @@ def new_source(
     fakes: FakeMetrics,
     slow_readers: CutStreamCounter,
     tool_parsing: ToolParsing | None = None,
+    shows_engines: bool = True,
+    log_interval_s: float = 0.0,
 ) -> MetricsSource:
-    """Return a source for at least one engine, with metrics of the process."""
+    """Return a source for at least one engine, with metrics of the process.
+
+    `log_interval_s` is the time between log lines about throughput; 0 for none.
+    """
     config = next(iter(engines.values())).driver.engine.config
-    source = MetricsSource(model_name, dict(engines), config, cache_config, lateness, fakes, slow_readers, tool_parsing)
+    measured = dict(engines)
+    source = MetricsSource(
+        model_name,
+        measured,
+        config,
+        cache_config,
+        lateness,
+        fakes,
+        slow_readers,
+        tool_parsing,
+        shows_engines=shows_engines,
+        stat_log=StatLog(measured, log_interval_s) if log_interval_s else None,
+    )
     registry = source._registry
     GCCollector(registry=registry)
     PlatformCollector(registry=registry)

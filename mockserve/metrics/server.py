@@ -72,9 +72,17 @@ FINE_BUCKETS_S = (
 )  # fmt: skip
 COARSE_BUCKETS_S = (0.1, 0.5, 1)
 UNCOUNTED_PARTS = ("/metrics", "/health", "/load", "/ping", "/version", "/server_info")
-"""Parts of paths whose routes vLLM does not count; /load also matches /v1/load_lora_adapter."""
+"""Parts of paths that vLLM does not count; /load also matches /v1/load_lora_adapter."""
 
 NO_ROUTE = "none"
+
+
+def counted_path(route: str | None, path: str) -> str | None:
+    """Return the path under which a request to `path` counts: its route's, or `NO_ROUTE`; None if it does not count."""
+    if any(part in (path if route is None else route) for part in UNCOUNTED_PARTS):
+        return None
+    return NO_ROUTE if route is None else route
+
 
 FINE_HELP = "Latency with many buckets but no API specific labels. Made for more accurate percentile calculations. "
 COARSE_HELP = "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. "
@@ -114,8 +122,6 @@ class HttpMetrics:
         self, path: str, method: str, status: int, received_bytes: int, sent_bytes: int, duration_s: float
     ) -> None:
         """Count one answered request. `path` is the route's path, or `NO_ROUTE`."""
-        if any(part in path for part in UNCOUNTED_PARTS):
-            return
         if status >= 400:
             self.errors[status] = self.errors.get(status, 0) + 1
         key = (path, method, f"{status // 100}xx")

@@ -8,6 +8,7 @@ from blis_sim.options import OptionError
 
 DEFAULT_KEEP_ALIVE_S = 5
 DEFAULT_SIDE_CHANNEL_PORT = 5600
+DEFAULT_LOG_STATS_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class ServerEnvironment:
     """Whether VLLM_LOGGING_LEVEL is DEBUG, with which request logs contain prompts."""
     allows_long_context: bool = False
     """VLLM_ALLOW_LONG_MAX_MODEL_LEN: allow a --max-model-len above the model's context."""
+    log_stats_interval_s: float = DEFAULT_LOG_STATS_INTERVAL_S
+    """VLLM_LOG_STATS_INTERVAL: time between log lines about throughput."""
 
 
 def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnvironment:
@@ -54,6 +57,7 @@ def read_environment(variables: Mapping[str, str] | None = None) -> ServerEnviro
         side_channel_port=_whole_number(found, "VLLM_NIXL_SIDE_CHANNEL_PORT", DEFAULT_SIDE_CHANNEL_PORT),
         logs_prompts=found.get("VLLM_LOGGING_LEVEL", "").strip().upper() == "DEBUG",
         allows_long_context=bool(_whole_number(found, "VLLM_ALLOW_LONG_MAX_MODEL_LEN", 0)),
+        log_stats_interval_s=_seconds(found, "VLLM_LOG_STATS_INTERVAL", DEFAULT_LOG_STATS_INTERVAL_S),
         python_hash_seed=found.get("PYTHONHASHSEED"),
         keeps_alive_on_engine_death=bool(_whole_number(found, "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", 0)),
     )
@@ -65,3 +69,13 @@ def _whole_number(variables: Mapping[str, str], name: str, default: int) -> int:
         return int(text)
     except ValueError as error:
         raise OptionError(f"{name} must be a whole number, got {text!r}") from error
+
+
+def _seconds(variables: Mapping[str, str], name: str, default: float) -> float:
+    """Return a time in seconds; the default for one that is not above zero, as in vLLM."""
+    text = variables.get(name, str(default))
+    try:
+        found = float(text)
+    except ValueError as error:
+        raise OptionError(f"{name} must be a number of seconds, got {text!r}") from error
+    return found if 0 < found < float("inf") else default

@@ -1,6 +1,7 @@
 """Log lines on standard error, and the settings of request logs and of OpenTelemetry traces."""
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,14 +13,24 @@ from blis_sim.options import OptionError, check_options, option
 
 FORMATS = ("text", "json")
 _PREFIXES = {logging.INFO: "", logging.WARNING: "warning: "}
+_UVICORN = "uvicorn"
+_UVICORN_WIDTH = 10
+"""Width of the level and the space before a message of uvicorn."""
 
 
 class PlainLines(logging.Formatter):
-    """Formats a message after a prefix for its severity."""
+    """Formats a message after a prefix for its severity; lines that vLLM or uvicorn writes have the head they have."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line, or several where there is a traceback."""
-        return _PREFIXES.get(record.levelno, f"{record.levelname.lower()}: ") + super().format(record)
+        origin = getattr(record, "origin", None)
+        if origin is None:
+            return _PREFIXES.get(record.levelno, f"{record.levelname.lower()}: ") + super().format(record)
+        if origin == _UVICORN:
+            return f"{record.levelname}:".ljust(_UVICORN_WIDTH) + super().format(record)
+        at = time.strftime("%m-%d %H:%M:%S", time.localtime(record.created))
+        head = f"(APIServer pid={record.process}) {record.levelname} {at} [{origin}] "
+        return head + super().format(record).replace("\n", f"\r\n{head}")
 
 
 class JsonLines(logging.Formatter):
@@ -42,6 +53,16 @@ class JsonLines(logging.Formatter):
 def fields(**values: Any) -> Mapping[str, Any]:
     """Return the `extra` of a log call: values for separate keys of a JSON line."""
     return {"fields": values}
+
+
+def in_vllm_form(place: str, **values: Any) -> Mapping[str, Any]:
+    """Return the `extra` of a line that vLLM writes at `place`, a file with a line number; `values` as in `fields`."""
+    return {**fields(**values), "origin": place}
+
+
+def in_uvicorn_form(**values: Any) -> Mapping[str, Any]:
+    """Return the `extra` of a line that vLLM's web server writes; `values` as in `fields`."""
+    return {**fields(**values), "origin": _UVICORN}
 
 
 def set_up_logging(log_format: str) -> None:
@@ -72,6 +93,10 @@ class ObservabilityOptions:
     )
     max_log_len: int | None = option(
         None, "Characters of a prompt or an output that are logged, and ids of a prompt; all by default.", at_least=0
+    )
+    disable_log_stats: bool = option(
+        False,
+        "Log no throughput every ten seconds (VLLM_LOG_STATS_INTERVAL), and leave vLLM's figures off the metrics page.",
     )
     access_log: bool = option(False, "Log each HTTP request in the form of uvicorn's access log.")
 

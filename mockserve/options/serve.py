@@ -196,6 +196,11 @@ class ServeOptions:
         self.instances.check_ports(self.cluster.num_instances)
         self._check_endpoints()
         self._check_engine()
+        if self.replies.enable_per_request_metrics and self.observability.disable_log_stats:
+            raise OptionError(
+                "Error: --enable-per-request-metrics requires engine statistics logging; remove --disable-log-stats "
+                "to enable per-request metrics."
+            )
         check_cluster(self)
         if math.isinf(self.speed) and (self.deployment.dp > 1 or self.serves_cluster):
             raise OptionError("--speed max works with one engine: no --data-parallel-size and no cluster of instances")

@@ -100,6 +100,11 @@ class NetworkOptions:
     shutdown_timeout: int = option(
         3, "Seconds that open replies may go on after SIGTERM or SIGINT; /health returns 503 meanwhile.", at_least=0
     )
+    abrupt_shutdown: bool = option(
+        False,
+        "After SIGTERM or SIGINT end as vLLM does by default: the port is closed and tokens stop at once, and the "
+        "process exits when the clients have hung up. --shutdown-timeout has no effect.",
+    )
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
 
     def __post_init__(self) -> None:
@@ -107,6 +112,7 @@ class NetworkOptions:
         if self.grpc:
             refused = {"--api-server-count": self.api_server_count > 1, "--uds": self.uds, "--api-key": self.api_key}
             refused |= {"--ssl-certfile": self.tls.ssl_certfile, "--middleware": self.middleware}
+            refused |= {"--abrupt-shutdown": self.abrupt_shutdown}
             for flag, is_given in refused.items():
                 if is_given:
                     raise OptionError(f"--grpc and {flag} exclude each other")
@@ -124,6 +130,7 @@ class ReplyOptions:
     enable_force_include_usage: bool = option(False, "Put token counts into every chunk of every stream.")
     enable_per_request_metrics: bool = option(False, "Report each request's own latencies in its reply.")
     return_tokens_as_token_ids: bool = option(False, "Name tokens by their ids wherever log-probabilities are shown.")
+    response_role: str = option("assistant", "Role of chat answers that begin a new message.")
     max_logprobs: int = option(20, "Most log-probabilities per token a request may ask for; -1 is all.", at_least=-1)
     stream_interval: int = option(1, "Tokens that a chunk of a stream waits for, after the first.", at_least=1)
     sse_keep_alive_interval: int = option(

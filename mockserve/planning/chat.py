@@ -14,6 +14,7 @@ from mockserve.planning.prompts import (
     check_unicode,
     check_with_model,
     delivery_of,
+    extra_args_of,
     interval_of,
     is_long_reply,
     new_scorers,
@@ -27,7 +28,7 @@ from mockserve.planning.prompts import (
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies
 from mockserve.protocol.completions.content_parts import MEDIA_MARK
-from mockserve.protocol.completions.messages import Medium, has_media, media_of
+from mockserve.protocol.completions.messages import Medium, check_text_only, last_content, media_of
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
@@ -115,7 +116,7 @@ async def plan_chat(
         refuse_unavailable(body, model.answers.calls_tools)
     planner = model.planner
     check_max_tokens(chat.sampling, planner.max_model_len)
-    media = _media(model, chat)
+    media = media_in(model, chat.messages)
     sampling = planner.defaults.applied(chat.sampling, body)
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
@@ -142,7 +143,7 @@ async def plan_chat(
     delivery = delivery_of(model, chat.delivery)
     return ReplyJob(
         bodies=_bodies(model, chat, reply_id, adapter, delivery.include_usage),
-        new_writer=_shape(model, chat, body, form)._replace(parsing=_parsing(model, form, request_type)).writer,
+        new_writer=_shape(model, chat, body, form)._replace(parsing=_parsing(model, body, form, request_type)).writer,
         delivery=delivery,
         prompts=[prompt],
         accounting=_accounting(model, media, searches_beams=beams is not None),
@@ -153,32 +154,38 @@ async def plan_chat(
         kv_transfer_params=model.handover(params, generations),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
         sampling=sampling,
+        extra_args=extra_args_of(body) or ({} if request_type == RESPONSES else None),
     )
 
 
-def _media(model: ServedModel, chat: ChatRequest) -> list[Medium]:
+def media_in(model: ServedModel, messages: list[Any]) -> list[Medium]:
     """Return the images and recordings of a conversation. Raises ApiError if the model does not support media."""
     if model.options.replies.tokens_per_medium:
-        return media_of(chat.messages)
-    if has_media(chat.messages):
-        raise ApiError(f"{model.names[0]} is not a multimodal model")
+        return media_of(messages)
+    check_text_only(messages, model.names[0])
     return []
 
 
 def _bodies(
     model: ServedModel, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
 ) -> ChatBodies:
+    role = _role(model, chat)
     return ChatBodies(
         id=reply_id,
         created=unix_time(),
         model=model.reply_name(adapter),
         fingerprint=model.fingerprint,
         ends_with_usage=ends_with_usage,
-        role=chat.role,
-        echoed=chat.echoed,
+        role=role,
+        echoed=last_content(chat.messages, role) if chat.echoes else "",
         shows_prompt_ids=chat.response_options.token_ids,
         weight_version=model.weight_version if _shows_weights(chat) else None,
     )
+
+
+def _role(model: ServedModel, chat: ChatRequest) -> str:
+    """Return the role of the answer, which has the role of the message that it continues."""
+    return model.options.replies.response_role if chat.role is None else chat.role
 
 
 def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
@@ -204,11 +211,13 @@ def tool_constraint_of_chat(model: ServedModel, body: Mapping[str, Any]) -> Tool
 def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest, body: Mapping[str, Any]) -> CallStyle:
     """Return the style of the parser of calls for an answer; without one, the parser of reasoning determines the last
     event."""
+    parser = model.options.content.tools.tool_call_parser
     if form.tools is None:
         ends_alone = not model.answers.calls_tools and chat.includes_reasoning
         after_words = model.reasoning_style.after_words
-        return PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
-    parser = model.options.content.tools.tool_call_parser
+        style = PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
+        is_read = model.answers.calls_tools and body.get("tool_choice", "none") is None
+        return style._replace(begin_mark=call_style(parser).begin_mark) if is_read else style
     return call_style(parser, body.get("tool_choice", "auto"), reasons=form.thinking is not None)
 
 
@@ -226,7 +235,7 @@ def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningSt
 def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form: OutputSpec) -> ChatShape:
     forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
     return ChatShape(
-        role=chat.role,
+        role=_role(model, chat),
         new_scorer=new_scorers(model, chat.sampling),
         num_top=num_top(chat.sampling, extra=0),
         tokens_as_ids=returns_tokens_as_ids(model, chat.response_options),
@@ -240,9 +249,9 @@ def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form:
     )
 
 
-def _parsing(model: ServedModel, form: OutputSpec, request_type: str) -> ParsingCounter | None:
-    metrics = model.tool_parsing
-    if metrics is None or form.tools is None:
+def _parsing(model: ServedModel, body: Mapping[str, Any], form: OutputSpec, request_type: str) -> ParsingCounter | None:
+    metrics, reads_without_tools = model.tool_parsing, body.get("tool_choice", "none") is None
+    if metrics is None or (form.tools is None and not reads_without_tools):
         return None
     return ParsingCounter(
         metrics, request_type, after_reasoning=model.options.content.reasoning.reasoning_parser is not None
@@ -351,7 +360,8 @@ def _budget(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any]) -> i
     planner = model.planner
     per_medium = model.options.replies.tokens_per_medium
     text = planner.conversations.prompt(body)
-    ids = conversation_ids(planner, text, _media(model, chat), per_medium, chat.add_special_tokens, chat.sampling)
+    media = media_in(model, chat.messages)
+    ids = conversation_ids(planner, text, media, per_medium, chat.add_special_tokens, chat.sampling)
     return planner.defaults.output_budget(chat.sampling, len(ids), planner.max_model_len)
 
 

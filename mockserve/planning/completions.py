@@ -9,6 +9,7 @@ from mockserve.in_flight_request import unix_time
 from mockserve.planning.prompts import (
     check_with_model,
     delivery_of,
+    extra_args_of,
     given_ids,
     interval_of,
     is_long_reply,
@@ -64,6 +65,7 @@ async def plan_completion(
     check_max_tokens(sampling, model.planner.max_model_len)
     ids = [_ids(model, each, request) for each in request.prompts]
     check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
+    model.queue.check_each(map(len, ids), sampling.n)
     urgency = request.common.priority if priority is None else priority
     request_context = with_extra_arguments(RequestContext(reply_id, request.common.cache_salt, adapter, urgency), body)
     prompts = [
@@ -105,6 +107,7 @@ async def plan_completion(
         is_empty=beams is not None and beams.is_empty,
         is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or response_options.token_ids),
         sampling=sampling,
+        extra_args=extra_args_of(body) or None,
     )
 
 
@@ -147,6 +150,7 @@ async def plan_generate(
     model: ServedModel, request: GenerateRequest, reply_id: str, adapter: Adapter | None, priority: int | None
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
+    model.queue.check(1)
     _check_server(model, request)
     planner, sampling = model.planner, request.sampling
     limit = planner.max_model_len
@@ -158,6 +162,7 @@ async def plan_generate(
     planner.budget(sampling, len(request.token_ids), has_ceiling)
     check_vocabulary(sampling, request.logit_bias, planner.vocabulary_size, model.options.replies.max_logprobs)
     refuse_thinking_budget(request.thinking_token_budget, model.options.content.reasoning.reasoning_parser is not None)
+    model.queue.check_each([len(request.token_ids)], sampling.n)
     urgency = request.common.priority if priority is None else priority
     params = request.common.kv_transfer_params
     external = model.external_prompt(params, len(request.token_ids))
@@ -197,6 +202,7 @@ async def plan_generate(
         stream_interval=max(model.options.replies.stream_interval, request.stream_interval),
         kv_transfer_params=model.handover(params, generations),
         errors=OTHER_ERRORS,
+        gets_comments=False,
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=request.returns_prompt_ids),
         sampling=sampling,
     )

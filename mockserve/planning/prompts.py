@@ -38,6 +38,12 @@ def with_extra_arguments(request_context: RequestContext, body: Mapping[str, Any
     return request_context._replace(slo_e2e_us=_target_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
 
 
+def extra_args_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a body that vLLM hands to its engine beside the sampling parameters."""
+    transfers = {name: body[name] for name in ("kv_transfer_params", "ec_transfer_params") if body.get(name)}
+    return {**(body.get("vllm_xargs") or {}), **transfers}
+
+
 def _target_e2e_us(arguments: Mapping[str, Any]) -> Micros:
     target_ms = arguments.get("slo_e2e_ms")
     if not isinstance(target_ms, int | float) or not 0 < target_ms <= LONGEST_DELAY_US / 1000:

@@ -332,8 +332,8 @@ class EventEncoder(Protocol):
         """Return the events of one or more tokens. The delta of `piece` has the keys of a chat message."""
         ...
 
-    def ended(self, ending: Ending, usage: Usage) -> list[Event]:
-        """Return the events after the last token."""
+    def ended(self, ending: Ending, usage: Usage, metrics: Mapping[str, Any] | None) -> list[Event]:
+        """Return the events after the last token. `metrics` are the latencies of the reply, if they are reported."""
         ...
 
     def failed(self, error: ApiError) -> list[Event]:

@@ -2,13 +2,14 @@
 
 import random
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.generation.parsing import CUT_FORMS, ENDS_AT_NAMES, CutForm
+from mockserve.generation.parsing import CUT_FORMS, ENDS_AT_NAMES, CutForm, without_beginning_of
 from mockserve.in_flight_request import new_id
 from mockserve.options.content import FORCED_AS_JSON
 from mockserve.protocol.completions.bodies import TOOL_CALL_PREFIX
@@ -92,7 +93,8 @@ class CallStyle(NamedTuple):
 
     `delays_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
     at the end of reasoning. `cut`: the content of a whole reply with incomplete calls. `cut_at_name`: the arguments in
-    a stream that is cut at the name of a function.
+    a stream that is cut at the name of a function. `end_mark`: space at the end of arguments, and what may begin this
+    mark, is held back until more follows; None if nothing is. `begin_mark`: the same for content before a call.
     """
 
     ids: IdFormat = IdFormat.RANDOM
@@ -106,6 +108,12 @@ class CallStyle(NamedTuple):
     after_reasoning: Filler = Filler.NOTHING
     cut: CutForm = CutForm.TEXT
     cut_at_name: str = ""
+    end_mark: str | None = None
+    begin_mark: str = ""
+
+    def may_hold(self, texts: Sequence[str]) -> bool:
+        """Return whether some of the content of a stream may be held back."""
+        return bool(self.begin_mark) and any(self.begin_mark[0] in text for text in texts)
 
 
 CALL_KINDS = (Kind.TOOL_NAME, Kind.TOOL_ARGUMENTS)
@@ -128,7 +136,11 @@ _COUNTED = CallStyle(IdFormat.COUNTED, no_arguments=NoArguments.EMPTY)
 _NULL_WHOLE = CallStyle(arrival=NameDelivery.WHOLE, null_content=NullContent.ALWAYS)
 _JOINS_NOTHING = CallStyle(no_arguments=NoArguments.JOINED)
 _STYLES: Mapping[str, CallStyle] = {
-    **dict.fromkeys(("apertus", "hermes", "longcat", "qwen3_json"), _NULL_CONTENT),
+    "apertus": _NULL_CONTENT,
+    **dict.fromkeys(
+        ("hermes", "qwen3_json"), _NULL_CONTENT._replace(begin_mark="<tool_call>", end_mark="</tool_call>")
+    ),
+    "longcat": _NULL_CONTENT._replace(begin_mark="<longcat_tool_call>", end_mark="</longcat_tool_call>"),
     "deepseek_v3": _DEEPSEEK_LINES,
     "deepseek_v31": _DEEPSEEK,
     **dict.fromkeys(("dots", "k2_horizon"), _NULL_TOGETHER),
@@ -142,6 +154,7 @@ _STYLES: Mapping[str, CallStyle] = {
     "ernie45": _NULL_WHOLE._replace(
         fillers=Fillers(within=Filler.NULL, after_calls=Filler.NULL, after_words=Filler.NULL)
     ),
+    "gigachat3": CallStyle(end_mark=""),
     "functiongemma": CallStyle(no_arguments=NoArguments.SKIPPED),
     "hunyuan_a13b": CallStyle(IdFormat.SHORT, fillers=_WORDS_END_EMPTY),
     "hy_v3": CallStyle(null_content=NullContent.NAME, fillers=_WORDS_END_EMPTY),
@@ -249,6 +262,8 @@ EMPTY_OBJECT = "{}"
 
 def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDeltas:
     """Arrange the deltas of each token in the style of a parser. `is_cut`: the last call is incomplete."""
+    if style.end_mark is not None or style.begin_mark:
+        deltas = _with_held_ends(deltas, style.begin_mark, style.end_mark)
     calls = _Calls(deltas)
     if not calls.texts:
         token_deltas = [tuple(each) for each in deltas]
@@ -258,6 +273,36 @@ def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDelta
     if style.delays_end and not is_cut:
         _delay_end_of_arguments(token_deltas)
     return _filled(token_deltas, style.fillers, calls)
+
+
+def _with_held_ends(deltas: Deltas, begin_mark: str, end_mark: str | None) -> TokenDeltas:
+    """Return the deltas of each token without ends that may begin a mark, which come when more follows.
+
+    Space at the end of arguments is held back, too. What is still held back at the end never comes.
+    """
+    token_deltas: TokenDeltas = []
+    held: dict[tuple[Kind, int], str] = {}
+    for brought in deltas:
+        shown = list[Delta]()
+        for each in brought:
+            ready: Delta | None = each
+            if each.kind is Kind.CONTENT and begin_mark:
+                ready = _ready(each, held, lambda text: without_beginning_of(begin_mark, text))
+            elif each.kind is Kind.TOOL_ARGUMENTS and end_mark is not None:
+                ready = _ready(each, held, lambda text: without_beginning_of(end_mark, text).rstrip())
+            if ready is not None:
+                shown.append(ready)
+        token_deltas.append(tuple(shown))
+    return token_deltas
+
+
+def _ready(delta: Delta, held: dict[tuple[Kind, int], str], ready_part: Callable[[str], str]) -> Delta | None:
+    """Return a delta with what was held back before it and without what is now; None if nothing is ready."""
+    place = delta.kind, delta.call
+    text = held.get(place, "") + delta.text
+    ready = ready_part(text)
+    held[place] = text[len(ready) :]
+    return replace(delta, text=ready) if ready or not text else None
 
 
 def with_reasoning_marks(token_deltas: TokenDeltas, begin: Sequence[Delta], end: Sequence[Delta]) -> TokenDeltas:

@@ -68,6 +68,8 @@ class ChatWriter:
         self._generation = generation
         self._answer = generation.answer
         deltas = generation.answer.deltas
+        if deltas is None and shape.calls.may_hold(generation.answer.texts):
+            deltas = [(Delta(Kind.CONTENT, text),) if text else () for text in generation.answer.texts]
         self._deltas = None if deltas is None else self._arranged(deltas)
         # What is hidden must not show through ids and log-probabilities either.
         hides = generation.answer.deltas is not None and not shape.includes_reasoning
@@ -83,7 +85,7 @@ class ChatWriter:
 
     @property
     def sends_text_only(self) -> bool:
-        return self._answer.deltas is None and self._scorer is None and not self._shows_ids
+        return self._deltas is None and self._scorer is None and not self._shows_ids
 
     def text_piece(self, text: str) -> Piece:
         return Piece(delta=content_delta(text))

@@ -59,8 +59,8 @@ class Accounting(NamedTuple):
         """Return the latencies of a request with one choice; without nulls in a stream."""
         if not self.shows_metrics or flight is None:
             return None
-        found = request_metrics(flight)
-        return found if is_stream else {**found, "speculative_decoding": None}
+        found = {**request_metrics(flight), "speculative_decoding": None}
+        return {name: value for name, value in found.items() if value is not None} if is_stream else found
 
     def _prompt_details(self, flight: InFlightRequest) -> dict[str, Any]:
         cached = flight.num_cached_tokens
@@ -74,25 +74,36 @@ class Accounting(NamedTuple):
     def _reasoning(self, prompt: PlannedPrompt, number: int, num_tokens: int) -> int | None:
         if not self.counts_reasoning:
             return None
-        return min(num_tokens, prompt.generations[number].answer.num_reasoning_tokens)
+        answer = prompt.generations[number].answer
+        return max(0, min(num_tokens - _num_opening_tokens(answer), answer.num_reasoning_tokens))
 
 
-def request_metrics(flight: InFlightRequest) -> dict[str, float]:
-    """Return vLLM's per-request metrics, in simulated milliseconds; missing values are left out."""
+REQUEST_METRICS = ("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second")
+
+
+def _num_opening_tokens(answer: Answer) -> int:
+    """Return the number of tokens of the mark before the reasoning."""
+    places = (
+        place for place, found in enumerate(answer.deltas or ()) if any(each.kind is Kind.REASONING for each in found)
+    )
+    return next(places, 0)
+
+
+def request_metrics(flight: InFlightRequest) -> dict[str, float | None]:
+    """Return vLLM's per-request metrics, in simulated milliseconds; None for what a request does not have."""
     scheduled_at, first_at = flight.first_scheduled_at, flight.first_token_at
     if scheduled_at is None or first_at is None:
-        return {}
-    generation_us = flight.last_token_at - first_at
-    found = {
-        "time_to_first_token_ms": _milliseconds(first_at - scheduled_at),
-        "generation_time_ms": _milliseconds(generation_us),
-        "queue_time_ms": _milliseconds(scheduled_at - flight.queued_at),
-        "mean_itl_ms": _milliseconds(generation_us) / max(1, flight.num_tokens - 1),
-    }
-    inference_us = flight.last_token_at - scheduled_at
-    if inference_us > 0:
-        found["tokens_per_second"] = flight.num_tokens / (inference_us / 1e6)
-    return found
+        return dict.fromkeys(REQUEST_METRICS)
+    generation_us, inference_us = flight.last_token_at - first_at, flight.last_token_at - scheduled_at
+    num_gaps = flight.num_tokens - 1
+    values = (
+        _milliseconds(first_at - scheduled_at),
+        _milliseconds(generation_us),
+        _milliseconds(scheduled_at - flight.queued_at),
+        _milliseconds(generation_us) / num_gaps if num_gaps > 0 else None,
+        flight.num_tokens / (inference_us / 1e6) if inference_us > 0 else None,
+    )
+    return dict(zip(REQUEST_METRICS, values, strict=True))
 
 
 def _milliseconds(us: Micros) -> float:
@@ -115,7 +126,10 @@ class ParsingCounter(NamedTuple):
 
     def streamed(self, answer: Answer, num_tokens: int) -> None:
         """Count the first `num_tokens` tokens of a choice, which were parsed one by one."""
-        deltas = list(answer.deltas or ())[:num_tokens]
+        if answer.deltas is None:
+            self.metrics.used(self.request_type, 0, num_tokens, is_stream=True)
+            return
+        deltas = list(answer.deltas)[:num_tokens]
         if self.after_reasoning:
             deltas = deltas[_end_of_reasoning(deltas) :]
         num_with_call = sum(any(each.kind in CALL_KINDS for each in found) for found in deltas)
@@ -154,10 +168,14 @@ class ReplyJob(NamedTuple):
     kv_transfer_params: Mapping[str, Any] | None = None
     """Parameters for the transfer of a choice's blocks to a later server."""
 
+    gets_comments: bool = True
+    """Whether a silent stream gets the comments of `--sse-keep-alive-interval`."""
     is_long: bool = False
     """Whether the choices are submitted in turn and the reply is written on another thread."""
     sampling: SamplingParams | None = None
     """Sampling parameters of the choices, for request logs and spans."""
+    extra_args: Mapping[str, Any] | None = None
+    """Arguments for the engine beside the sampling parameters, for request logs."""
 
     @property
     def num_choices(self) -> int:

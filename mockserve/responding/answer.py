@@ -149,9 +149,13 @@ async def _stream(
         if delivery.suspension.rejects_new:
             stream.fail(replies.job.errors.paused())
         else:
-            with KeepAlive(outlet, delivery.keep_alive_s):
+            with KeepAlive(outlet, _comment_interval_s(delivery, replies.job)):
                 await run_choices(delivery, replies, choices, arrived_at)
     return outlet.response
+
+
+def _comment_interval_s(delivery: ReplyDelivery, job: ReplyJob) -> int:
+    return delivery.keep_alive_s if job.gets_comments else 0
 
 
 async def _stream_in_turn(
@@ -166,7 +170,7 @@ async def _stream_in_turn(
         def choice(index: int, prompt: PlannedPrompt, number: int, generation: Generation) -> StreamedChoice:
             return StreamedChoice(stream, job.new_writer(prompt, generation), prompt, number, index)
 
-        with KeepAlive(outlet, delivery.keep_alive_s):
+        with KeepAlive(outlet, _comment_interval_s(delivery, job)):
             await run_choices_in_turn(delivery, replies, choice, arrived_at)
     return outlet.response
 
@@ -184,7 +188,7 @@ async def _stream_once_routed(
             await replies.done  # which may raise
         async with EventOutlet(request) as outlet:
             stream.release(outlet)
-            with KeepAlive(outlet, delivery.keep_alive_s):
+            with KeepAlive(outlet, _comment_interval_s(delivery, replies.job)):
                 await replies.done
         if started_ns:
             _note_completed(delivery, replies, started_ns)

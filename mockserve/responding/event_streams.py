@@ -51,12 +51,15 @@ class EncodedChoice(_StepwiseChoice):
         self._encoder = encoder
         self._send = send
         self._writer: ChoiceWriter = replies.job.new_writer(self._prompt, self._generation)
+        self._interval = replies.job.stream_interval
         self._num_sent = 0
         self._is_open = False
         if encoder.starts_before_first_token:
             self._open()
 
     def token(self, number: int) -> None:
+        if self._num_sent and number < self._num_sent + self._interval:
+            return
         self._open()
         piece = self._writer.piece(self._num_sent, number)
         self._num_sent = number
@@ -80,7 +83,8 @@ class EncodedChoice(_StepwiseChoice):
         self._open()
         self._send_all(self._encoder.generated(self._writer.last_piece(self._num_sent, num_tokens)))
         self._replies.choice_finished(num_tokens)
-        self._send_all(self._encoder.ended(ending, self._replies.usage(is_stream=True)))
+        usage, metrics = self._replies.usage(is_stream=True), self._replies.metrics(is_stream=False)
+        self._send_all(self._encoder.ended(ending, usage, metrics))
         self._replies.resolve()
 
     def _send_all(self, events: list[Event]) -> None:

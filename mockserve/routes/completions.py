@@ -57,7 +57,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, body, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
-        check_rank(request, service)
+        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
@@ -77,7 +77,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_completion(service.model, api_request, body, name, adapter, priority)
         job = await run_plan(request, api_request.sampling, plan, len(api_request.prompts))
-        check_rank(request, service)
+        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
@@ -96,7 +96,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     sampling = replace(api_request[0][0].sampling, n=len(api_request))  # one answer for each conversation
     plan = _planned(service.model, api_request, name, adapter, requested_priority(request))
     job = await run_plan(request, sampling, plan)
-    check_rank(request, service)
+    check_rank(request, service, job)
     return await answer(request, service.delivery, job, arrived)
 
 
@@ -120,6 +120,7 @@ async def _planned(
     ]
     accounting = jobs[0].accounting._replace(counts_reasoning=False, shows_prompt_details=False)
     prompts = [each.prompts[0] for each in jobs]
+    model.queue.check_each(len(each.token_ids) for each in prompts)
     is_long = is_long_reply(api_request[0][0].sampling, prompts, repeats_prompts=False)
     return jobs[0]._replace(prompts=prompts, accounting=accounting, is_long=is_long)
 
@@ -136,7 +137,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
     try:
         plan = plan_generate(service.model, api_request, name, adapter, requested_priority(request))
         job = await run_plan(request, api_request.sampling, plan)
-        check_rank(request, service)
+        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     return await answer(request, service.delivery, job, arrived)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.planning.chat import conversation_ids, plan_chat
+from mockserve.planning.chat import conversation_ids, media_in, plan_chat
 from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
 from mockserve.protocol.anthropic.requests import (
     anthropic_error,
@@ -15,7 +15,6 @@ from mockserve.protocol.anthropic.requests import (
     read_count_body,
     read_messages_body,
 )
-from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.completions.requests import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.refusals import refuse_unavailable
@@ -53,7 +52,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, api_request, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
-        check_rank(request, service)
+        check_rank(request, service, job)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await stream_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)
@@ -113,7 +112,5 @@ def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
     model.check_model(chat.model)
     refuse_unavailable(api_request, model.answers.calls_tools)
     text = model.planner.conversations.prompt(api_request)
-    media, tokens_per_medium = media_of(chat.messages), model.options.replies.tokens_per_medium
-    if media and not tokens_per_medium:
-        raise ApiError(f"{model.names[0]} is not a multimodal model")
+    media, tokens_per_medium = media_in(model, chat.messages), model.options.replies.tokens_per_medium
     return len(conversation_ids(model.planner, text, media, tokens_per_medium, False, chat.sampling))

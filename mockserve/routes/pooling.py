@@ -8,8 +8,8 @@ from aiohttp import web
 
 from mockserve.generation.pooler import Pooler
 from mockserve.in_flight_request import unix_time
+from mockserve.planning.chat import media_in
 from mockserve.planning.prompts import pad_prompt, truncate_prompt
-from mockserve.protocol.completions.messages import media_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
 from mockserve.protocol.pooling.bodies import (
@@ -137,6 +137,7 @@ async def _pool_prompts(
     head = PoolingHead(
         reply_id(request, prefix, api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
+    service.model.queue.check_each(map(len, prompts))
     request_context = RequestContext(head.id, api_request.cache_salt, adapter, api_request.priority)
     await prefill(
         service.delivery,
@@ -170,8 +171,7 @@ def _all_token_ids(model: ServedModel, api_request: PoolingRequest, body: dict[s
 
 def _token_ids(model: ServedModel, prompt: Prompt, api_request: PoolingRequest, body: dict[str, Any]) -> list[int]:
     if api_request.is_chat:
-        if media_of(cast(list[Any], prompt)) and not model.options.replies.tokens_per_medium:
-            raise ApiError(f"{model.names[0]} is not a multimodal model")
+        media_in(model, cast(list[Any], prompt))
         conversation = {"add_generation_prompt": False, **body, "messages": prompt}
         prompt = model.planner.conversations.prompt(conversation)
     ids = truncate_prompt(
@@ -227,6 +227,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     check_lengths(api_request, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
+    service.model.queue.check_each(map(len, prompts))
     request_context = RequestContext(id, lora=adapter)
     await prefill(
         service.delivery,

@@ -12,7 +12,7 @@ from mockserve.generation.tokenizer import Tokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, shown_tools
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.options.content import ToolOptions
-from mockserve.planning.chat import conversation_ids, forced_calls_schema, tool_constraint_of_chat
+from mockserve.planning.chat import conversation_ids, forced_calls_schema, media_in, tool_constraint_of_chat
 from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
 from mockserve.planning.derendering import (
     ChatReader,
@@ -26,7 +26,7 @@ from mockserve.planning.derendering import (
 from mockserve.planning.prompts import given_ids, text_ids
 from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
-from mockserve.protocol.completions.messages import media_of, template_arguments
+from mockserve.protocol.completions.messages import template_arguments
 from mockserve.protocol.completions.requests import CompletionRequest, Prompt, parse_chat, parse_completion
 from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
 from mockserve.protocol.errors import ApiError, EmptyPromptError
@@ -89,9 +89,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
     check_max_tokens(chat.sampling, planner.max_model_len)
     text = planner.conversations.prompt(body)
-    media = media_of(chat.messages)
-    if media and not options.replies.tokens_per_medium:
-        raise ApiError(f"{model.names[0]} is not a multimodal model")
+    media = media_in(model, chat.messages)
     with _empty_prompt_message():
         ids = conversation_ids(
             planner, text, media, options.replies.tokens_per_medium, chat.add_special_tokens, chat.sampling

@@ -37,7 +37,7 @@ from mockserve.routes.shared import (
     requested_priority,
     run_single_plan,
 )
-from mockserve.serving.response_store import StoredResponse, no_background
+from mockserve.serving.response_store import NoEventsError, StoredResponse, no_background, two_predecessors
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
 from mockserve.transport.clients import UNKNOWN_CALLER, Caller, arrived_at, caller_of
 
@@ -55,12 +55,14 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service.model.check_model(api_request.model)
     if api_request.in_background and not service.responses.is_enabled:
         raise no_background()
+    if body.get("previous_input_messages") and body.get("previous_response_id"):
+        raise two_predecessors()
     planned = plan_response(service.model, service.responses, api_request, requested_priority(request))
     try:
         plan = await run_single_plan(request, body, planned)
     except RefusedStreamError as refused:
         return await _broken_off(request, refused.response)
-    check_rank(request, service)
+    check_rank(request, service, plan.job)
     if api_request.in_background:
         stored = _start(service, plan, api_request, arrived)
         return await _reported(request, stored.events_after(None)) if api_request.streams else json_reply(stored.body)
@@ -184,7 +186,11 @@ async def _keep_counted(service: Service, api_request: ResponseRequest, stored: 
 
 
 async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
+    """Send stored events; as in vLLM, the stream of a response without stored events begins and is cut."""
     async with EventOutlet(request) as outlet:
-        async for each in events:
-            outlet.send(named_event(each))
+        try:
+            async for each in events:
+                outlet.send(named_event(each))
+        except NoEventsError:
+            outlet.break_off()
     return outlet.response

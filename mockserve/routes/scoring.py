@@ -67,6 +67,7 @@ async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[Po
         reply_id(request, "score", api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
     num_tokens = sum(prompts.lengths())
+    service.model.queue.check_each(prompts.lengths())
     request_context = RequestContext(head.id, api_request.cache_salt, adapter)
     await prefill(
         service.delivery,

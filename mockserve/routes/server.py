@@ -19,8 +19,8 @@ from mockserve.generation.tokenizer_file import read_json_object
 from mockserve.in_flight_request import new_id, unix_time
 from mockserve.metrics.page import CONTENT_TYPE
 from mockserve.metrics.server import SLEEP
+from mockserve.planning.chat import media_in
 from mockserve.planning.prompts import check_unicode
-from mockserve.protocol.completions.messages import has_media
 from mockserve.protocol.errors import ApiError, bad_request
 from mockserve.protocol.json_text import compact_json, json_array
 from mockserve.protocol.reading.forms import QueryFields
@@ -47,10 +47,11 @@ from mockserve.routes.shared import (
     read_body,
     read_fields,
     read_object,
+    reply_id,
     untyped_reply,
 )
 from mockserve.serving.lifecycle import PauseMode
-from mockserve.serving.model import ServedModel
+from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.service import SERVICE, VLLM_VERSION
 
 TOKENS_AT_ONCE = 4096
@@ -61,8 +62,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
     api_request = await aside(request, parse_tokenize, body)
-    service.model.check_model(api_request.model)
-    ids = await aside(request, _token_ids, service.model, api_request, body)
+    adapter = service.model.check_model(api_request.model)
+    text, ids = await aside(request, _tokenized, service.model, api_request, body)
+    _observe(request, text, ids, adapter)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
     def shown() -> dict[str, Any]:
@@ -83,7 +85,8 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     """The text of token ids."""
     service = request.app[SERVICE]
     model, ids = await aside(request, parse_detokenize, await read_body(request))
-    service.model.check_model(model)
+    adapter = service.model.check_model(model)
+    _observe(request, None, ids, adapter)
     await aside(request, check_decodable, ids)
     return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
 
@@ -101,10 +104,18 @@ def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _token_ids(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> list[int]:
+def _tokenized(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> tuple[str, list[int]]:
+    """Return the text of a prompt, and its token ids."""
     text = _text(model, api_request, body)
     check_unicode(text)
-    return model.planner.tokenizer.encode(text, api_request.add_special_tokens)
+    return text, model.planner.tokenizer.encode(text, api_request.add_special_tokens)
+
+
+def _observe(request: web.Request, text: str | None, ids: Sequence[int], adapter: Adapter | None) -> None:
+    observers = request.app[SERVICE].delivery.observers
+    name = reply_id(request, "tokenize", None) if observers else ""
+    for observer in observers:
+        observer.tokenized(name, text, ids, "" if adapter is None else adapter.name)
 
 
 def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
@@ -122,8 +133,7 @@ def _text(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    if not model.options.replies.tokens_per_medium and has_media(api_request.messages):
-        raise ApiError(f"{model.names[0]} is not a multimodal model")
+    media_in(model, api_request.messages)
     return model.planner.conversations.prompt(conversation_fields(body))
 
 

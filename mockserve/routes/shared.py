@@ -17,6 +17,7 @@ from mockserve.protocol.reading.body import large_json, parse_json, parse_large_
 from mockserve.protocol.reading.forms import QueryFields
 from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
 from mockserve.protocol.sampling import SamplingParams
+from mockserve.replies.reply_set import ReplyJob
 from mockserve.serving.aside import LARGE_BYTES, BodyReservation, run_to_completion
 from mockserve.serving.planner import CHOICE_OVERHEAD_TOKENS, likely_tokens
 from mockserve.serving.service import SERVICE, ReplyDelivery, Service
@@ -231,10 +232,12 @@ def addressed_service(request: web.Request) -> Service:
     return service.cluster.service(number)
 
 
-def check_rank(request: web.Request, service: Service) -> None:
-    """Raise ApiError when a header names an engine that does not exist."""
+def check_rank(request: web.Request, service: Service, job: ReplyJob) -> None:
+    """Raise ApiError when a header names an engine that does not exist; by then vLLM has logged the request."""
     rank = requested_rank(request)
     if rank is not None and not 0 <= rank < service.num_engines:
+        for observer in service.delivery.observers:
+            observer.received(job)
         raise mark_late(ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines})."))
 
 

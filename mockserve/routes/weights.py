@@ -31,7 +31,8 @@ async def load_lora_adapter(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     check_record(body, _LOADING)
     name = body["lora_name"]
-    request.app[SERVICE].model.adapters.load(name, body["lora_path"], as_flag(body.get("load_inplace", False)))
+    replaces, is_3d = (as_flag(body.get(flag, False)) for flag in ("load_inplace", "is_3d_lora_weight"))
+    request.app[SERVICE].model.adapters.load(name, body["lora_path"], replaces, is_3d=is_3d)
     return untyped_reply(f"Success: LoRA adapter '{name}' added successfully.")
 
 

@@ -211,6 +211,7 @@ def _service_of(router_service: Service, live: LiveCluster, number: int) -> Serv
         source.fakes,
         source.slow_readers,
         source.tool_parsing,
+        shows_engines=source.shows_engines,
     )
     limits = queue_limits(router_service.options, driver.engine.config, num_instances=1)
     lifecycle = Lifecycle(driver, router_service.lifecycle.shutdown_timeout_s)

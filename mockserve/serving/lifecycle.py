@@ -1,17 +1,18 @@
 """The life of a server: readiness, limits on its queue, pauses and sleep, its end on a signal or a broken engine."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from http import HTTPStatus
+from typing import Any, Literal, TypeAlias
 
 from aiohttp import web
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import PauseState
 from mockserve.metrics.engine import SLEEP_STATES
-from mockserve.protocol.errors import ApiError, engine_dead, unhandled_error
+from mockserve.protocol.errors import ApiError, engine_dead, mark_late, unhandled_error
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import Driver
 
@@ -75,13 +76,17 @@ class Lifecycle:
     async def drain(self, at_once: asyncio.Event) -> None:
         """Return when no reply is open, when the shutdown timeout has passed, or when `at_once` is set."""
         self.is_stopping = True
-        idle = asyncio.ensure_future(self.open_replies.wait_until_none(self.shutdown_timeout_s))
-        hurry = asyncio.ensure_future(at_once.wait())
-        await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)
-        for task in (idle, hurry):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await first_of(self.open_replies.wait_until_none(self.shutdown_timeout_s), at_once.wait())
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of several waits has ended, and cancel the others."""
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +123,39 @@ class RequestQueue:
 
     def check(self, num_new: int) -> None:
         """Raise ApiError when the engine is dead or `num_new` more requests exceed a limit."""
-        driver = self.driver
-        if driver.failure is not None:
+        if self.driver.failure is not None:
             raise engine_dead()
-        if self.limits.limits_anything:
-            limit = self.limits.exceeded_limit(driver.num_unfinished_requests, num_new, driver.num_waiting_tokens)
-            if limit is not None:
-                if limit in self.rejections:
-                    self.rejections[limit] += 1
-                raise too_busy(limit)
+        self._check_limits(num_new)
+
+    def check_each(self, prompt_lengths: Iterable[int], num_choices: int = 1) -> None:
+        """Raise ApiError when one of several prompts exceeds a limit together with those before it.
+
+        vLLM checks each prompt again when the engine takes it, which is after the head of a stream.
+        """
+        if not self.limits.limits_anything:
+            return
+        num_earlier = num_earlier_tokens = 0
+        for length in prompt_lengths:
+            try:
+                self._check_limits(num_choices, num_earlier, num_earlier_tokens)
+            except ApiError as error:
+                if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                    mark_late(error)
+                raise
+            num_earlier += num_choices
+            num_earlier_tokens += num_choices * length
+
+    def _check_limits(self, num_new: int, num_earlier: int = 0, num_earlier_tokens: int = 0) -> None:
+        """Raise ApiError if `num_new` requests exceed a limit after earlier ones that are not in the engine yet."""
+        if not self.limits.limits_anything:
+            return
+        driver = self.driver
+        num_unfinished = driver.num_unfinished_requests + num_earlier
+        limit = self.limits.exceeded_limit(num_unfinished, num_new, driver.num_waiting_tokens + num_earlier_tokens)
+        if limit is not None:
+            if limit in self.rejections:
+                self.rejections[limit] += 1
+            raise too_busy(limit)
 
 
 def too_busy(limit: str) -> ApiError:

@@ -89,12 +89,24 @@ def _scores(options: RouteOptions) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """One adapter. `number` counts from 1 and stays when an adapter is loaded anew; `parent` is its base model."""
+    """One adapter. `number` counts from 1 and stays when an adapter is loaded anew; `parent` is its base model.
+
+    `base_model_name` is the base model that a setting names.
+    """
 
     name: str
     path: str
     number: int
     parent: str
+    base_model_name: str | None = None
+    is_3d: bool = False
+
+    def __repr__(self) -> str:
+        """Return the text that vLLM logs."""
+        return (
+            f"LoRARequest(lora_name={self.name!r}, lora_int_id={self.number}, lora_path={self.path!r}, "
+            f"base_model_name={self.base_model_name!r}, load_inplace=False, is_3d_lora_weight={self.is_3d})"
+        )
 
 
 class Adapters:
@@ -117,7 +129,9 @@ class Adapters:
         """Return the adapter with the name, or None."""
         return self._loaded.get(name)
 
-    def load(self, name: str, path: str, replaces: bool = False, parent: str | None = None) -> Adapter:
+    def load(
+        self, name: str, path: str, replaces: bool = False, parent: str | None = None, is_3d: bool = False
+    ) -> Adapter:
         """Load an adapter. Raises ApiError if the name is in use and `replaces` is false."""
         if not name or not path:
             raise _bad_input("Both 'lora_name' and 'lora_path' must be provided.")
@@ -135,7 +149,8 @@ class Adapters:
             message = "Call to add_lora method failed: LoRA is not enabled. Use --enable-lora to enable LoRA."
             raise ApiError(message, status=500, kind="InternalServerError")
         number = known.number if known is not None else next(self._numbers)
-        adapter = Adapter(name, path, number, parent if parent in self._base_names and parent else self._base_names[0])
+        named = parent if parent in self._base_names and parent else None
+        adapter = Adapter(name, path, number, named or self._base_names[0], named, is_3d)
         self._loaded[name] = adapter
         return adapter
 

@@ -7,16 +7,16 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import orjson
 
 from blis_sim.engine.units import Micros
 from blis_sim.options.extras import new_exporter
 from mockserve.in_flight_request import InFlightRequest
-from mockserve.options.observability import ObservabilityOptions, fields
+from mockserve.options.observability import ObservabilityOptions, in_vllm_form
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.replies.choice_writer import external_id
 from mockserve.replies.reply_set import CompletedChoice, ReplyJob
@@ -47,6 +47,9 @@ class RequestSpans:
         self._is_closing = threading.Event()
         self._thread = threading.Thread(target=self._export_loop, daemon=True)
         self._thread.start()
+
+    def tokenized(self, name: str, prompt: str | None, token_ids: Sequence[int], adapter: str) -> None:
+        """Do nothing: the engine has no part in it."""
 
     def received(self, job: ReplyJob) -> None:
         """Do nothing: a span is made when it has ended."""
@@ -126,6 +129,10 @@ _logger = logging.getLogger(__name__)
 class RequestObserver(Protocol):
     """Observes each reply when its requests are submitted, and each choice with its last token."""
 
+    def tokenized(self, name: str, prompt: str | None, token_ids: Sequence[int], adapter: str) -> None:
+        """A prompt or token ids came to be converted. `name` is the id of the request."""
+        ...
+
     def received(self, job: ReplyJob) -> None:
         """A reply's requests are about to go to the engine."""
         ...
@@ -143,17 +150,23 @@ class RequestObserver(Protocol):
         ...
 
 
-def open_observers(options: ObservabilityOptions, logs_prompts: bool) -> Sequence[RequestObserver]:
+AdapterOf: TypeAlias = Callable[[str], object | None]
+"""Returns the adapter with a name, or None."""
+
+
+def open_observers(
+    options: ObservabilityOptions, logs_prompts: bool, adapter_of: AdapterOf
+) -> Sequence[RequestObserver]:
     """Return the observers selected by the options. Raises OptionError if a library is missing."""
     found: list[RequestObserver] = []
     if options.enable_log_requests:
-        found.append(RequestLog(options, logs_prompts))
+        found.append(RequestLog(options, logs_prompts, adapter_of))
     if options.otlp_traces_endpoint:
         found.append(RequestSpans(options.otlp_traces_endpoint))
     return found
 
 
-def sampling_text(sampling: SamplingParams, max_tokens: int) -> str:
+def sampling_text(sampling: SamplingParams, max_tokens: int, extra_args: Mapping[str, Any] | None = None) -> str:
     """Return sampling parameters as vLLM prints them; `max_tokens` is the limit in force."""
     return (
         f"SamplingParams(n={sampling.n}, presence_penalty={sampling.presence_penalty}, "
@@ -166,16 +179,17 @@ def sampling_text(sampling: SamplingParams, max_tokens: int) -> str:
         f"include_stop_str_in_output={sampling.include_stop_str_in_output}, ignore_eos={sampling.ignore_eos}, "
         f"max_tokens={max_tokens}, min_tokens={sampling.min_tokens}, logprobs={sampling.num_logprobs}, "
         f"prompt_logprobs={sampling.num_prompt_logprobs}, skip_special_tokens={sampling.skip_special_tokens}, "
-        "spaces_between_special_tokens=True, structured_outputs=None, extra_args=None)"
+        f"spaces_between_special_tokens=True, structured_outputs=None, extra_args={extra_args})"
     )
 
 
 class RequestLog:
     """vLLM's log lines about requests. Prompts are logged at level DEBUG, outputs with --enable-log-outputs."""
 
-    def __init__(self, options: ObservabilityOptions, logs_prompts: bool) -> None:
+    def __init__(self, options: ObservabilityOptions, logs_prompts: bool, adapter_of: AdapterOf) -> None:
         if logs_prompts:
             _logger.setLevel(logging.DEBUG)
+        self._adapter_of = adapter_of
         self._logs_outputs = options.enable_log_outputs
         self._max_log_len = options.max_log_len
 
@@ -185,15 +199,22 @@ class RequestLog:
         for number, prompt in enumerate(job.prompts):
             generation = prompt.generations[0]
             request = generation.request
-            name = external_id(generation, number)
-            most = self._max_log_len
-            if _logger.isEnabledFor(logging.DEBUG):
-                text, ids = prompt.text[:most], list(prompt.token_ids[:most])
-                message = "Request %s details: prompt: %r, prompt_token_ids: %s, prompt_embeds shape: None."
-                _logger.debug(message, name, text, ids, extra=fields(request_id=name))
-            params = sampling_text(job.sampling, request.max_output_tokens)
-            message = "Received request %s: params: %s, lora_request: %s."
-            _logger.info(message, name, params, request.adapter or None, extra=fields(request_id=name))
+            params = sampling_text(job.sampling, request.max_output_tokens, job.extra_args)
+            self._log(external_id(generation, number), prompt.text, prompt.token_ids, params, request.adapter)
+
+    def tokenized(self, name: str, prompt: str | None, token_ids: Sequence[int], adapter: str) -> None:
+        self._log(name, prompt, token_ids, None, adapter)
+
+    def _log(self, name: str, text: str | None, ids: Sequence[int], params: str | None, adapter: str) -> None:
+        most = self._max_log_len
+        if _logger.isEnabledFor(logging.DEBUG):
+            message = "Request %s details: prompt: %r, prompt_token_ids: %s, prompt_embeds shape: None."
+            shown = None if text is None else text[:most]
+            place = in_vllm_form("request_logger.py:56", request_id=name)
+            _logger.debug(message, name, shown, list(ids[:most]), extra=place)
+        lora = self._adapter_of(adapter) if adapter else None
+        message = "Received request %s: params: %s, lora_request: %s."
+        _logger.info(message, name, params, lora, extra=in_vllm_form("request_logger.py:66", request_id=name))
 
     def completed(self, choice: CompletedChoice) -> None:
         if not self._logs_outputs:
@@ -205,7 +226,8 @@ class RequestLog:
         name = external_id(choice.generation, choice.prompt_number)
         message = "Generated response %s%s: output: %r, finish_reason: %s"
         kind = " (streaming complete)" if is_streamed else ""
-        _logger.info(message, name, kind, text, reason, extra=fields(request_id=name, finish_reason=reason))
+        place = in_vllm_form("request_logger.py:119", request_id=name, finish_reason=reason)
+        _logger.info(message, name, kind, text, reason, extra=place)
 
     def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         """Log nothing: vLLM logs no output of a pooling request."""

@@ -6,13 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mockserve.protocol.bodies import Event
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 
 UNFINISHED = ("queued", "in_progress")
 MOST_RESPONSES = 10_000
 MOST_BYTES = 128 << 20
 """Limit of the total size of all responses and their conversations as JSON."""
+
+
+class NoEventsError(Exception):
+    """The events of a response are not stored."""
 
 
 @dataclass(slots=True)
@@ -64,13 +68,14 @@ class StoredResponse:
         self._num_bytes += num_bytes
         self.report_growth(num_bytes)
 
-    def events_after(self, number: int | None) -> AsyncIterator[Event]:
-        """Yield all events after event `number` until the last event. Raises ApiError if the response is no stream."""
-        if self.events is None:
-            raise bad_value(f"Unknown response_id: {self.body['id']}", "response_id")
-        return self._reported(self.events, 0 if number is None else number + 1)
+    async def events_after(self, number: int | None) -> AsyncIterator[Event]:
+        """Yield all events after event `number` until the last event.
 
-    async def _reported(self, events: Sequence[Event], place: int) -> AsyncIterator[Event]:
+        Raises NoEventsError for a response that was not made in the background as a stream.
+        """
+        if self.events is None:
+            raise NoEventsError
+        events, place = self.events, 0 if number is None else number + 1
         while True:
             while place < len(events):
                 yield events[place]
@@ -152,6 +157,12 @@ class ResponseStore:
 
 def _refusal(message: str, status: int) -> ApiError:
     return ApiError(message, status=status, kind="invalid_request_error", param="response_id")
+
+
+def two_predecessors() -> ApiError:
+    """Return the error for a response that is to follow both a stored response and given messages."""
+    message = "Only one of `previous_input_messages` and `previous_response_id` can be set."
+    return ApiError(message, kind="invalid_request_error", param="previous_response_id")
 
 
 def no_background() -> ApiError:

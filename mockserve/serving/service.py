@@ -150,6 +150,7 @@ def build_service(
     """
     network = network_of(options)
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
+    adapters = with_modules(Adapters(options.model_names, options.lora.enable_lora), options.routes.lora_modules)
     delivery = ReplyDelivery(
         driver=backend.driver,
         suspension=Suspension(backend.driver, lambda state: _report_sleep(backend.engines, state)),
@@ -159,9 +160,9 @@ def build_service(
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
         keep_alive_s=options.replies.sse_keep_alive_interval,
-        observers=open_observers(options.observability, environment.logs_prompts),
+        observers=open_observers(options.observability, environment.logs_prompts, adapters.get),
     )
-    model = _served_model(options, deployment, environment, backend, delivery.aside, vocabulary_source)
+    model = _served_model(options, deployment, environment, backend, delivery.aside, adapters, vocabulary_source)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
@@ -193,6 +194,7 @@ def _served_model(
     environment: ServerEnvironment,
     backend: Backend,
     aside: OffloadExecutor,
+    adapters: Adapters,
     vocabulary_source: Service | None,
 ) -> ServedModel:
     config, _ = engine_settings(options, deployment)
@@ -230,7 +232,7 @@ def _served_model(
         answers=answer_settings(options.content),
         reasoning_style=reasoning_style(options.content.reasoning.reasoning_parser),
         queue=RequestQueue(backend.driver, limits, backend.metrics_source.rejections),
-        adapters=with_modules(Adapters(options.model_names, options.lora.enable_lora), options.routes.lora_modules),
+        adapters=adapters,
         pooler=new_pooler(options.routes, deployment.model, root, options.content.seed),
         tool_parsing=backend.metrics_source.tool_parsing,
         transfer=transfer_of(options, deployment, environment),

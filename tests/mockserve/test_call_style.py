@@ -164,3 +164,51 @@ def test_a_forced_call_of_hy_v4_follows_reasoning_at_once() -> None:
     assert call_style("hy_v4").after_reasoning is Filler.EMPTY
     for choice in ("required", NAMED):
         assert call_style("hy_v4", choice).after_reasoning is Filler.NOTHING
+
+
+def arguments(*texts: str, call: int = 0) -> list[tuple[Delta, ...]]:
+    """The deltas of tokens that are parts of the arguments of a call."""
+    return [(Delta(Kind.TOOL_ARGUMENTS, text, call),) if text else () for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        (['{"n":', " ", "50", "}"], ['{"n":', "", " 50", "}"]),
+        (['{"q":', ' "a', " ", " ", 'b"', "}"], ['{"q":', ' "a', "", "", '  b"', "}"]),
+        (['{"q": "a ', "<", ' b"', "}"], ['{"q": "a', "", ' < b"', "}"]),
+        (['{"q": "', "</tool", 's"}'], ['{"q": "', "", '</tools"}']),
+        (["{\n ", ' "n": 1\n', "}"], ["{", '\n  "n": 1', "\n}"]),
+    ],
+)
+def test_hermes_holds_back_what_may_be_the_space_before_its_mark(said: list[str], sent: list[str]) -> None:
+    name = [(NAME,)]
+    assert arrange_deltas([*name, *arguments(*said)], call_style("hermes"), is_cut=False) == name + arguments(*sent)
+
+
+def test_what_is_held_back_at_the_end_of_a_cut_call_never_comes() -> None:
+    said = [(NAME,), *arguments('{"n":', " ")]
+    assert arrange_deltas(said, call_style("hermes"), is_cut=True) == [(NAME,), *arguments('{"n":', "")]
+
+
+def test_another_parser_sends_space_as_it_comes() -> None:
+    said = [(NAME,), *arguments('{"n":', " ", "50}")]
+    assert arrange_deltas(said, call_style("qwen3_coder"), is_cut=False) == said
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        (["a", " <", " b"], ["a", " ", "< b"]),
+        (["<tool", "box>"], ["", "<toolbox>"]),
+        (["so ", "<", "tool"], ["so ", "", ""]),
+    ],
+)
+def test_hermes_holds_back_content_that_may_begin_a_call(said: list[str], sent: list[str]) -> None:
+    def content(texts: list[str]) -> list[tuple[Delta, ...]]:
+        return [(Delta(Kind.CONTENT, text),) if text else () for text in texts]
+
+    assert arrange_deltas(content(said), call_style("hermes"), is_cut=False) == content(sent)
+    assert call_style("hermes").may_hold(said)
+    assert arrange_deltas(content(said), call_style("qwen3_coder"), is_cut=False) == content(said)
+    assert not call_style("qwen3_coder").may_hold(said)

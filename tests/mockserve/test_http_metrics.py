@@ -2,15 +2,20 @@
 
 import pytest
 
-from mockserve.metrics.server import HttpMetrics
+from mockserve.metrics.server import counted_path
 
 
-@pytest.mark.parametrize(
-    ("path", "is_counted"),
-    [("/v1/models", True), ("/v1/load_lora_adapter", False), ("/v1/unload_lora_adapter", True), ("/health", False)],
-)
-def test_paths_that_contain_one_that_is_not_counted_are_not_counted_either(path: str, is_counted: bool) -> None:
-    metrics = HttpMetrics()
-    metrics.observe(path, "POST", 200, 1, 1, 0.1)
-    (requests, *_) = metrics.collect()
-    assert bool(requests.samples) is is_counted
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/unload_lora_adapter"])
+def test_a_request_counts_under_the_path_of_its_route(path: str) -> None:
+    assert counted_path(path, path) == path
+
+
+@pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/health"])
+def test_paths_that_contain_one_that_is_not_counted_are_not_counted_either(path: str) -> None:
+    assert counted_path(path, path) is None
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/version", "/x/load"])
+def test_without_a_route_the_path_of_the_request_decides(path: str) -> None:
+    assert counted_path(None, path) is None
+    assert counted_path(None, "/v1/chat/completions") == "none"

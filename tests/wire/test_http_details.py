@@ -1,13 +1,15 @@
 """Answers of vLLM to requests that are odd before their fields are looked at; each fact was asked of it."""
 
+import re
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.patience import PATIENCE_S
 from tests.wire.plain_http import call, complete, raw_completion, read_all, read_until
-from tests.wire.serving import TestServer
+from tests.wire.serving import TestServer, running_server
 
 CHAT = "/v1/chat/completions"
 BODY = b'{"prompt":"hello there","max_tokens":1}'
@@ -297,25 +299,115 @@ def test_header_names_are_written_as_uvicorn_writes_them(server: TestServer, req
     assert raw_head(server, request_bytes) == HEADS[request_bytes]
 
 
-FLAT_TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
-CHOICE = {"type": "function", "function": {"name": "f"}}
-ANSWER = {"type": "message", "role": "assistant", "id": "a", "status": "completed", "content": []}
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[TestServer]:
+    with running_server(api_key=("k1", "k 2"), enable_request_id_headers=True) as running:
+        yield running
+
+
+def is_authorized(server: TestServer, authorization: bytes) -> bool:
+    """Whether a key opens a usual route and one with a parameter, which are read by two parsers."""
+    answers = set()
+    for path in (b"/v1/models", b"/v1/responses/resp_x"):
+        with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
+            head = b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: %b\r\n\r\n"
+            connection.sendall(head % (path, authorization))
+            answers.add(read_all(connection).startswith(b"HTTP/1.1 401 "))
+    (is_refused,) = answers
+    return not is_refused
+
+
+@pytest.mark.parametrize("key", [b"Bearer k1", b"bearer k1", b"Bearer k 2", b"  Bearer k1"])
+def test_a_key_is_taken_as_it_is(guarded: TestServer, key: bytes) -> None:
+    assert is_authorized(guarded, key)
+
+
+@pytest.mark.parametrize("key", [b"Bearer k1 ", b"Bearer k1\t", b"Bearer k 2  ", b"Bearer  k1", b"Bearer k1,"])
+def test_space_makes_another_key(guarded: TestServer, key: bytes) -> None:
+    assert not is_authorized(guarded, key)
+
+
+@pytest.mark.parametrize("given", ["", "q", "a b"])
+def test_a_given_id_is_returned_even_if_it_is_empty(guarded: TestServer, given: str) -> None:
+    key = {"Authorization": "Bearer k1"}
+    for body in (BODY, b'{"prompt":"a","max_tokens":1,"stream":true}'):
+        reply = call(guarded, "POST", "/v1/completions", body, {**key, "X-Request-Id": given})
+        assert reply.headers["x-request-id"] == given
+    assert re.fullmatch("[0-9a-f]{32}", call(guarded, "GET", "/v1/models", None, key).headers["x-request-id"])
+
+
+FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
+        (CHAT, {"tools": [FLAT], "tool_choice": {"type": "function", "function": {"name": "f"}}}),
         (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": "a"}], "tools": [FLAT_TOOL], "tool_choice": CHOICE},
+            "/v1/responses",
+            {"input": [{"type": "message", "role": "assistant", "id": "a", "status": "completed", "content": []}]},
         ),
         ("/v1/completions", {"prompt": "a", "structured_outputs": "x"}),
-        ("/v1/responses", {"input": [ANSWER]}),
+        ("/scale_elastic_ep", b"[]"),
     ],
 )
-def test_an_error_that_no_handler_of_vllm_knows_has_no_cors_header(
-    server: TestServer, path: str, body: dict[str, Any]
+def test_an_exception_that_nothing_handles_has_no_headers_for_browsers(
+    server: TestServer, path: str, body: Any
 ) -> None:
+    if isinstance(body, dict):
+        body = {"messages": [{"role": "user", "content": "hi"}], **body}
     reply = call(server, "POST", path, body)
     assert reply.status == 500
     assert "vary" not in reply.headers
+
+
+def counted(server: TestServer) -> str:
+    page = call(server, "GET", "/metrics").body.decode()
+    return "".join(line for line in page.splitlines() if line.startswith("http_") and 'handler="none"' in line)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/health"), ("DELETE", "/version"), ("PUT", "/ping"), ("GET", "/x/load")]
+)
+def test_refused_requests_to_paths_that_do_not_count_are_not_counted(
+    server: TestServer, method: str, path: str
+) -> None:
+    before = counted(server)
+    assert call(server, method, path).status in (404, 405)
+    assert counted(server) == before
+    call(server, "GET", "/nothing")
+    assert counted(server) != before
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"type": "image_embeds", "image_embeds": "AAAA"}, "The model is not multimodal."),
+        ({"type": "audio_embeds", "audio_embeds": "AAAA"}, "The model is not multimodal."),
+        ({"image_embeds": None, "uuid": "u"}, "The model is not multimodal."),
+        ({"type": "input_image", "image_url": "data:a", "detail": "low"}, "m is not a multimodal model"),
+        ({"type": "input_image", "image_url": None, "detail": "auto"}, "m is not a multimodal model"),
+    ],
+)
+def test_a_model_of_text_refuses_media(server: TestServer, part: Any, message: str) -> None:
+    messages = [{"role": "user", "content": [{"type": "text", "text": "x"}, part]}]
+    for path in (CHAT, "/tokenize"):
+        reply = call(server, "POST", path, {"model": "m", "messages": messages})
+        assert (reply.status, reply.json["error"]["message"]) == (400, message)
+
+
+@pytest.mark.parametrize(
+    ("detail", "problem"),
+    [
+        ({}, "Field required [type=missing, input_value={'image_url': 'data:image..., 'type': 'input_image'}, "),
+        ({"detail": "huge"}, "Input should be 'low', 'high', 'auto' or 'original' [type=literal_error, "),
+        ({"detail": None}, "Input should be 'low', 'high', 'auto' or 'original' [type=literal_error, "),
+    ],
+)
+@pytest.mark.parametrize("tokens", [0, 8])
+def test_a_picture_in_the_form_of_responses_must_state_its_detail(tokens: int, detail: Any, problem: str) -> None:
+    part = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", **detail}
+    with running_server(tokens_per_medium=tokens) as server:
+        reply = call(server, "POST", CHAT, {"messages": [{"role": "user", "content": [part]}], "max_tokens": 1})
+    message = reply.json["error"]["message"]
+    assert message.startswith(f"1 validation error for ResponseInputImageParam\ndetail\n  {problem}")

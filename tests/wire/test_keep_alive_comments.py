@@ -88,3 +88,12 @@ def test_other_apis_send_no_comments(path: str, body: dict[str, object]) -> None
             connection.settimeout(1.5)
             received += all_for_now(connection)
         assert COMMENT not in received
+
+
+def test_a_stream_of_token_ids_gets_no_comments() -> None:
+    slow = TestLatency(step_us=1_500_000)
+    with running_server(slow, speed=1.0, sse_keep_alive_interval=1, enable_scale_out=True) as server:
+        body = {"token_ids": [5], "sampling_params": {"max_tokens": 1, "ignore_eos": True}, "stream": True}
+        reply = call(server, "POST", "/inference/v1/generate", body).body
+    assert COMMENT not in reply
+    assert len(events_of(reply)) == 2

@@ -1,9 +1,11 @@
 """Recorded replies over sockets: recorded bytes at the engine's times."""
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +194,62 @@ def test_fixtures_and_the_journal_work_over_http() -> None:
         request = urllib.request.Request(f"{server.url}/blis/requests")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request)
+
+
+ANSWERS = {"alpha": "The first answer.", "beta": "The second answer.", "gamma": "The third answer."}
+
+
+@pytest.fixture(scope="module")
+def answering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    """A server with an answer to each of three prompts."""
+    fixtures = [{"match": {"last_user": prompt}, "reply": text} for prompt, text in ANSWERS.items()]
+    path = tmp_path_factory.mktemp("played") / "f.yaml"
+    path.write_text(json.dumps({"fixtures": fixtures}))
+    with running_server(playback=str(path), enable_playback_control=True, enable_scale_out=True) as running:
+        yield running
+
+
+def texts_of(server: TestServer, prompts: list[str]) -> list[str]:
+    reply = ask(server, {"prompt": prompts, "max_tokens": 20}, "/v1/completions")
+    return [each["text"] for each in json.loads(reply[1])["choices"]]
+
+
+def test_each_prompt_of_a_request_finds_its_reply(answering: TestServer) -> None:
+    assert texts_of(answering, list(ANSWERS)) == list(ANSWERS.values())
+    first, other, third = texts_of(answering, ["gamma", "else", "alpha"])
+    assert (first, third) == (ANSWERS["gamma"], ANSWERS["alpha"])
+    assert other not in ANSWERS.values()
+
+
+def test_each_conversation_of_a_batch_finds_its_reply(answering: TestServer) -> None:
+    messages = [[{"role": "user", "content": prompt}] for prompt in ("beta", "alpha")]
+    _, body, _ = ask(answering, {"messages": messages, "max_tokens": 20}, f"{CHAT}/batch")
+    contents = [each["message"]["content"] for each in json.loads(body)["choices"]]
+    assert contents == [ANSWERS["beta"], ANSWERS["alpha"]]
+
+
+def test_a_missing_reply_to_one_of_several_prompts_is_an_error_by_setting(tmp_path: Path) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(json.dumps({"fixtures": [{"match": {"last_user": "alpha"}, "reply": "The first answer."}]}))
+    with running_server(playback=str(path), playback_miss="error") as server:
+        assert texts_of(server, ["alpha", "alpha"]) == 2 * ["The first answer."]
+        assert ask(server, {"prompt": ["alpha", "beta"]}, "/v1/completions")[0] == 404
+
+
+@pytest.mark.parametrize("prompts", [[[5], ["a"]], [[5], [-1]], ["a", [5]], [5, 6], [{}, {}]])
+def test_what_is_no_list_of_prompts_is_left_to_the_route(answering: TestServer, prompts: Any) -> None:
+    status, _, _ = ask(answering, {"prompt": prompts, "max_tokens": 1}, "/v1/completions")
+    assert status == (200 if prompts == [5, 6] else 400)
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/docs", "/redoc", "/docs/oauth2-redirect"])
+def test_the_documents_are_those_of_a_server_without_playback(answering: TestServer, path: str) -> None:
+    with running_server(enable_playback_control=False, enable_scale_out=True) as plain:
+        _, expected, _ = ask(plain, None, path, "GET")
+    status, found, _ = ask(answering, None, path, "GET")
+    assert status == 200
+    if path == "/openapi.json":
+        shown, others = json.loads(found)["paths"], json.loads(expected)["paths"]
+        assert {name: shown[name] for name in others} == others
+    else:
+        assert set(re.findall(b"<tr>.*?</tr>", expected)) <= set(re.findall(b"<tr>.*?</tr>", found))

@@ -18,7 +18,7 @@ import pytest
 from tests.children import num_importing
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
-from tests.wire.test_server_process import ARGUMENTS, ask, ask_for_stream, connect, get, process
+from tests.wire.test_server_process import ARGUMENTS, ask, ask_for_stream, connect, get, own_lines, process
 
 TWO = ("--port", "0", "--api-processes", "2")
 FAST = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "2000,0,0")
@@ -177,8 +177,7 @@ def test_open_streams_of_all_processes_finish_on_a_signal_to_stop() -> None:
         for stream in streams:
             assert b"[DONE]" in read_all(stream)
         assert running.wait(PATIENCE_S) == 0
-        assert running.stderr is not None
-        assert running.stderr.read() == "stopping: open replies: 8, cut after 60 s\n"
+        assert own_lines(running) == "stopping: open replies: 8, cut after 60 s\n"
 
 
 @pytest.mark.slow
@@ -212,8 +211,7 @@ def test_the_death_of_a_process_ends_the_server_as_it_ends_vllms() -> None:
         pids = children(running.pid)
         os.kill(pids[0], signal.SIGKILL)
         assert running.wait(PATIENCE_S) == 1
-        assert running.stderr is not None
-        assert running.stderr.read() == f"error: stopping: process {pids[0]} has ended with code -9\n"
+        assert own_lines(running) == f"error: stopping: process {pids[0]} has ended with code -9\n"
         assert not Path(f"/proc/{pids[1]}").exists()
 
 
@@ -244,8 +242,7 @@ def test_a_dead_engine_ends_all_replies_and_the_server() -> None:
         for stream in streams:
             assert b"The server had an error while processing your request." in read_until(stream, b"[DONE]")
         assert running.wait(PATIENCE_S) == 0
-        assert running.stderr is not None
-        assert running.stderr.read() == "error: stopping: the engine has failed: the engine died on purpose\n"
+        assert own_lines(running) == "error: stopping: the engine has failed: the engine died on purpose\n"
 
 
 @pytest.mark.slow
@@ -281,8 +278,7 @@ def test_settings_that_only_an_answering_process_can_refuse_are_one_line_and_cod
     with process(*TWO, "--tokenizer", "/nowhere") as (running, line):
         assert running.wait(PATIENCE_S) == 2
         assert line == "blis serve: error: --tokenizer must be a tokenizer.json or a folder with one, got '/nowhere'\n"
-        assert running.stderr is not None
-        assert running.stderr.read() == ""
+        assert own_lines(running) == ""
 
 
 @pytest.mark.slow

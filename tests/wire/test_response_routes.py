@@ -1,5 +1,6 @@
 """Responses in the foreground and background, complete and as events, and their retrieval."""
 
+import http.client
 import io
 import json
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from mockserve.options.environment import ServerEnvironment
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import PlainReply, call, events_of
 from tests.wire.serving import TestServer, running_server
 
@@ -155,6 +156,32 @@ def test_the_events_of_a_response_in_the_background_can_be_had_again(keeping: Te
     assert reported(ask(keeping, response_id, "?stream=true")) == events
     assert reported(ask(keeping, response_id, "?stream=true&starting_after=3")) == events[4:]
     assert wait_for(keeping, response_id)["output"] == events[-1]["response"]["output"]
+
+
+@pytest.mark.parametrize("query", ["?stream=true", "?stream=1&starting_after=2"])
+@pytest.mark.parametrize("was_streamed", [False, True])
+def test_the_events_of_a_response_in_the_foreground_begin_and_are_cut(
+    keeping: TestServer, was_streamed: bool, query: str
+) -> None:
+    first = respond(keeping, max_output_tokens=3, stream=was_streamed)
+    response_id = reported(first)[0]["response"]["id"] if was_streamed else first.json["id"]
+    connection = http.client.HTTPConnection(keeping.host, keeping.port, timeout=PATIENCE_S)
+    connection.request("GET", f"/v1/responses/{response_id}{query}")
+    reply = connection.getresponse()
+    assert (reply.status, reply.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    with pytest.raises(http.client.IncompleteRead) as cut:
+        reply.read()
+    assert cut.value.partial == b""
+    connection.close()
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_response_follows_a_stored_one_or_given_messages_but_not_both(keeping: TestServer, streams: bool) -> None:
+    both = {"previous_response_id": "resp_x", "previous_input_messages": [{"role": "user", "content": "z"}]}
+    error = respond(keeping, **both, stream=streams).json["error"]
+    assert error["message"] == "Only one of `previous_input_messages` and `previous_response_id` can be set."
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "previous_response_id", 400)
+    assert respond(keeping, previous_input_messages=[], previous_response_id="resp_x").status == 404
 
 
 @pytest.mark.parametrize(

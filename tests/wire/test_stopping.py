@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
@@ -12,7 +11,8 @@ import pytest
 
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import read_all
-from tests.wire.test_server_process import ask_for_stream, connect, process
+from tests.wire.test_keep_alive_comments import all_for_now
+from tests.wire.test_server_process import ask_for_stream, connect, own_lines, process
 
 
 def address(line: str) -> str:
@@ -31,13 +31,20 @@ def status_of(url: str, body: bytes | None = None) -> tuple[int, bytes]:
             return error.code, error.read()
 
 
+def is_refused(line: str) -> bool:
+    try:
+        connect(line).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def wait_until_refused(line: str) -> None:
+    wait_until(lambda: is_refused(line), "the port is open")
+
+
 def wait_until_not_ready(url: str) -> None:
     wait_until(lambda: status_of(f"{url}/health")[0] == 503, "it is still ready")
-
-
-def output_of(running: subprocess.Popen[str]) -> str:
-    assert running.stderr is not None
-    return running.stderr.read()
 
 
 @pytest.mark.slow
@@ -55,7 +62,7 @@ def test_the_server_is_not_ready_and_takes_nothing_new_while_open_replies_finish
         assert json.loads(body)["error"]["message"] == "The server is shutting down."
         assert b"[DONE]" in read_all(stream)
         assert running.wait(PATIENCE_S) == 0
-        assert output_of(running) == "stopping: open replies: 1, cut after 60 s\n"
+        assert own_lines(running) == "stopping: open replies: 1, cut after 60 s\n"
 
 
 def test_a_second_signal_cuts_what_is_open() -> None:
@@ -95,7 +102,7 @@ def test_in_json_each_line_is_an_object() -> None:
         ask_for_stream(stream, 40)
         running.send_signal(signal.SIGTERM)
         assert running.wait(PATIENCE_S) == 0
-        (last,) = map(json.loads, output_of(running).splitlines())
+        *_, last = map(json.loads, own_lines(running).splitlines())
         assert (last["logger"], last["open"]) == ("mockserve.server", 1)
 
 
@@ -104,3 +111,44 @@ def test_an_invalid_shutdown_timeout_is_refused(value: str) -> None:
     with process("--port", "0", "--shutdown-timeout", value) as (running, line):
         assert running.wait(PATIENCE_S) == 2
         assert "--shutdown-timeout" in line
+
+
+def test_an_abrupt_end_closes_the_port_and_leaves_streams_to_their_clients() -> None:
+    with process("--port", "0", "--abrupt-shutdown") as (running, line), connect(line) as stream:
+        with connect(line) as idle:
+            ask_for_stream(stream, 20_000)
+            running.send_signal(signal.SIGTERM)
+            assert idle.recv(1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            connect(line)
+        stream.settimeout(0.5)
+        received = all_for_now(stream)
+        assert b"[DONE]" not in received
+        assert running.poll() is None
+        stream.close()
+        assert running.wait(PATIENCE_S) == 0
+        assert own_lines(running) == ""
+
+
+def test_a_second_signal_ends_an_abrupt_end() -> None:
+    with process("--port", "0", "--abrupt-shutdown") as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        for _ in range(2):
+            running.send_signal(signal.SIGTERM)
+            wait_until_refused(line)
+        assert b"[DONE]" not in read_all(stream)
+        assert running.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.slow
+def test_several_processes_end_abruptly_together() -> None:
+    two = ("--port", "0", "--abrupt-shutdown", "--api-server-count", "2")
+    with process(*two) as (running, line), connect(line) as stream:
+        ask_for_stream(stream, 20_000)
+        running.send_signal(signal.SIGTERM)
+        wait_until_refused(line)
+        stream.settimeout(0.5)
+        assert b"[DONE]" not in all_for_now(stream)
+        assert running.poll() is None
+        stream.close()
+        assert running.wait(PATIENCE_S) == 0

@@ -52,6 +52,31 @@ def test_a_whole_choice_counts_once(probability: float, outcome: str) -> None:
     assert found == {f"chat_completions non_streaming {outcome}": 2, f"responses non_streaming {outcome}": 1}
 
 
+HERMES: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+MESSAGE: dict[str, Any] = {"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+NAMED = {"name": "look", "input_schema": {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "counted"),
+    [
+        ("/v1/messages", MESSAGE, {"non_streaming": 1}),
+        ("/v1/messages", {**MESSAGE, "stream": True}, {"streaming": 4}),
+        ("/v1/messages", {**MESSAGE, "tools": [NAMED], "tool_choice": {"type": "none"}}, {}),
+        ("/v1/chat/completions", {**MESSAGE, "tool_choice": None}, {"non_streaming": 1}),
+        ("/v1/chat/completions", MESSAGE, {}),
+    ],
+)
+def test_a_parser_reads_an_answer_without_tools_if_no_choice_forbids_that(
+    path: str, body: Mapping[str, Any], counted: Mapping[str, int]
+) -> None:
+    with running_server(**HERMES) as server:
+        # Each count is the number of tokens; an answer of prose has no end before its limit here.
+        assert call(server, "POST", path, {**body, "temperature": 0}).status == 200
+        found = uses(server)
+    assert found == {f"chat_completions {mode} no_tool_call": number for mode, number in counted.items()}
+
+
 def test_a_stream_counts_every_token_after_the_reasoning() -> None:
     with running_server(**PARSERS, tool_call_extra_probability=0.0) as server:
         reply = chat(server, **TOOLS, stream=True, stream_options={"include_usage": True}, return_token_ids=True)

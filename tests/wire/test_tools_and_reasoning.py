@@ -8,7 +8,7 @@ import jsonschema
 import openai
 import pytest
 
-from tests.wire.plain_http import call, events_of
+from tests.wire.plain_http import call, chat, chunks_of, events_of
 from tests.wire.serving import TestServer, running_server
 
 CITY = {
@@ -207,3 +207,12 @@ def test_a_server_without_the_flags_refuses(server: TestServer) -> None:
         reply = call(server, "POST", "/v1/chat/completions", {"messages": MESSAGES, **fields})
         assert reply.status == 400
         assert reply.json["error"]["message"].startswith(message)
+
+
+def test_counts_of_reasoning_in_a_stream_leave_out_the_mark_before_it() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with running_server(reasoning_parser="qwen3", default_reasoning_tokens=5, default_output_tokens=4) as server:
+        chunks = chunks_of(chat(server, stream=True, stream_options=options).body)
+    counts = [chunk["usage"]["completion_tokens_details"]["reasoning_tokens"] for chunk in chunks]
+    numbers = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == [max(0, min(number - 1, 5)) for number in numbers]

@@ -84,7 +84,7 @@ class AnthropicEvents:
             events += self._tool_call(call)
         return events
 
-    def ended(self, ending: Ending, usage: Usage) -> list[Event]:
+    def ended(self, ending: Ending, usage: Usage, _metrics: Mapping[str, Any] | None) -> list[Event]:
         uses_tool = self._call >= 0
         reason, sequence = _stop_reason(ending, uses_tool, uses_tool and _is_json(self._arguments))
         delta = {"stop_reason": reason, "stop_sequence": sequence}

@@ -282,7 +282,8 @@ def _tools(body: Mapping[str, Any], can_call_tools: bool) -> dict[str, Any]:
     if not tools:
         if kind in ("auto", "any", "tool") and not can_call_tools:
             raise ApiError(_unavailable(choice))
-        return {}
+        # A choice that is null lets the parser of calls read the answer, even if there are no tools.
+        return {} if kind == "none" else {"tool_choice": None}
     names = {None: "auto", "auto": "auto", "any": "required", "none": "none"}
     requested: dict[str, Any] = {"tools": [_function(each) for each in tools]}
     if kind == "tool":

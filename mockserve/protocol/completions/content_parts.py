@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from mockserve.protocol.errors import ApiError, bad_value, unreadable
-from mockserve.protocol.reading.containers import AnyOf, Named, Record
+from mockserve.protocol.reading.containers import AnyOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import FieldType, OneOf, Text
 
 TEXT_PARTS = ("text", "input_text", "output_text", "refusal", "thinking")
@@ -21,6 +21,8 @@ MEDIA_PARTS = {
     "video_embeds": "video",
 }
 """Modality by type of content part."""
+EMBEDS_PARTS = frozenset({"image_embeds", "audio_embeds", "video_embeds"})
+"""Parts with what an encoder has made of an image or a recording."""
 
 TOOL_REFERENCE = "tool_reference"
 PROMPT_EMBEDS = "prompt_embeds"
@@ -56,6 +58,27 @@ _URLS: Mapping[str, tuple[str, Record]] = {
     "audio_url": ("ChatCompletionContentPartAudioParam", _part("audio_url", _nested(url=Text()))),
     "video_url": ("ChatCompletionContentPartVideoParam", _part("video_url", _nested(url=Text()))),
 }
+_RESPONSE_IMAGE = "input_image"
+_URLS_AND_IMAGES: Mapping[str, tuple[str, Record]] = {
+    **_URLS,
+    _RESPONSE_IMAGE: (
+        "ResponseInputImageParam",
+        Record(
+            {
+                "detail": OneOf(("low", "high", "auto", "original")),
+                "type": OneOf((_RESPONSE_IMAGE,)),
+                "file_id": Nullable(Text()),
+                "image_url": Nullable(Text()),
+                "prompt_cache_breakpoint": Record(
+                    {"mode": OneOf(("explicit",)), "ttl": OneOf(("30m", "12h"))}, ("mode",), kind="dict_type"
+                ),
+            },
+            ("detail", "type"),
+            kind="dict_type",
+        ),
+    ),
+}
+"""Parts that vLLM validates when it makes the prompt: the name of the class in errors, and the form."""
 _AUDIO_PART = _part("input_audio", _nested(data=Text(), format=OneOf(("wav", "mp3"))))
 _FILE = Record({name: Text() for name in ("file_data", "file_id", "filename")}, kind="dict_type")
 _FILE_PART = _part("file", _FILE)
@@ -81,7 +104,7 @@ _KNOWN_PARTS: tuple[Record, ...] = (
     *(_TEXT_PART, _AUDIO_PART, _FILE_PART, _REFUSAL_PART, _EMBEDS_PART, _THOUGHT_PART),
     *(form for _, form in _URLS.values()),
 )
-_LOOSE_TYPES = frozenset({"image_embeds", "audio_embeds", "video_embeds", TOOL_REFERENCE})
+_LOOSE_TYPES = EMBEDS_PARTS | {TOOL_REFERENCE}
 _LOOSE_KEYS = ("image_url", "audio_url", "video_url", "image_pil", "uuid", "name")
 """Keys of a part without a type, as text or null."""
 _OTHER_FIELDS = ("reasoning", "tools", "task")
@@ -146,9 +169,11 @@ def _check_part(part: Any, place: int) -> bool:
     if kind is None:
         word = "Missing" if part.get("type") is None or part.get("uuid") is not None else "Invalid"
         raise bad_value(f"{word} 'type' field in multimodal part.", "type")
-    if kind in _URLS and part.get("type") == kind and part.get("uuid") is None:
-        title, form = _URLS[kind]
-        if problems := form.problems(part, title):
+    if kind in _URLS_AND_IMAGES and part.get("type") == kind and part.get("uuid") is None:
+        title, form = _URLS_AND_IMAGES[kind]
+        # vLLM's own form of such a part has the address as its only field, which errors show first.
+        shown = {"image_url": part["image_url"], **part} if kind == _RESPONSE_IMAGE and "image_url" in part else part
+        if problems := form.problems(shown, title):
             inside = f"{title}."
             raise unreadable(title, [replace(each, location=each.location.removeprefix(inside)) for each in problems])
     if kind in TEXT_PARTS or kind == TOOL_REFERENCE:

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from mockserve.protocol.completions.content_parts import MEDIA_PARTS, check_content, flatten_text, part_type, parts_of
+from mockserve.protocol.completions.content_parts import (
+    EMBEDS_PARTS,
+    MEDIA_PARTS,
+    check_content,
+    flatten_text,
+    part_type,
+    parts_of,
+)
 from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value, unhandled_error, unreadable
 from mockserve.protocol.reading.containers import AnyOf, Iterable, ListOf, Named, Nullable, Record
 from mockserve.protocol.reading.types import Anything, FieldType, OneOf, Text, as_flag
@@ -137,16 +144,21 @@ def read_messages(messages: list[Any]) -> tuple[Message, ...]:
     return tuple(Message(str(each["role"]), flatten_text(each.get("content"))) for each in messages)
 
 
-def has_media(messages: list[Any]) -> bool:
-    """Whether messages contain an image or a recording."""
-    with_parts = (message for message in messages if isinstance(message.get("content"), list))
-    return any(part_type(part) in MEDIA_PARTS for message in with_parts for part in parts_of(message))
+def check_text_only(messages: list[Any], model: str) -> None:
+    """Raise ApiError for the first image or recording, which a model that takes text only refuses."""
+    for message in messages:
+        for part in parts_of(message):
+            kind = part_type(part)
+            if kind in EMBEDS_PARTS:
+                raise ApiError("The model is not multimodal.")
+            if kind in MEDIA_PARTS:
+                raise ApiError(f"{model} is not a multimodal model")
 
 
 def media_of(messages: list[Any]) -> list[Medium]:
     """Return all images and recordings, in order."""
     return [
-        Medium(MEDIA_PARTS[kind], str(part.get(kind)))
+        Medium(MEDIA_PARTS[kind], str(part.get("image_url" if kind == "input_image" else kind)))
         for message in messages
         for part in parts_of(message)
         if (kind := part_type(part)) in MEDIA_PARTS

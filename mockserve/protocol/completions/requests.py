@@ -12,7 +12,6 @@ from mockserve.protocol.completions.messages import (
     MESSAGE,
     check_iterable_calls,
     check_parts,
-    last_content,
 )
 from mockserve.protocol.errors import ApiError, Problem, bad_value, unreadable
 from mockserve.protocol.reading.body import Fields, check_types
@@ -36,14 +35,12 @@ from mockserve.protocol.sampling import (
 )
 from mockserve.protocol.token_checks import check_logit_bias_keys
 
-ASSISTANT = "assistant"
-
 
 class ChatRequest(NamedTuple):
     """A parsed chat request. An empty `model` means the first served name; `messages` are unchanged.
 
-    `role` is the role of the answer. `echoed` is the text of the message that the answer continues, if the request has
-    `echo`.
+    `role` is the role of the message that the answer continues, and None for an answer that is a new message. `echoes`:
+    the answer repeats the text of that message.
     """
 
     model: str
@@ -52,8 +49,8 @@ class ChatRequest(NamedTuple):
     delivery: Delivery
     common: RequestMetadata = RequestMetadata()
     response_options: ResponseOptions = ResponseOptions()
-    role: str = ASSISTANT
-    echoed: str = ""
+    role: str | None = None
+    echoes: bool = False
     add_special_tokens: bool = False
     includes_reasoning: bool = True
 
@@ -81,7 +78,7 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    role = ASSISTANT if fields.flag("add_generation_prompt", True) or not messages else str(messages[-1]["role"])
+    role = None if fields.flag("add_generation_prompt", True) or not messages else str(messages[-1]["role"])
     return ChatRequest(
         model=fields.text("model") or "",
         messages=messages,
@@ -90,7 +87,7 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
         common=read_request_metadata(fields),
         response_options=read_response_options(fields, sampling),
         role=role,
-        echoed=last_content(messages, role) if fields.flag("echo") and messages else "",
+        echoes=fields.flag("echo") and bool(messages),
         add_special_tokens=fields.flag("add_special_tokens"),
         includes_reasoning=fields.flag("include_reasoning", True),
     )

@@ -222,10 +222,10 @@ class ResponseEvents:
             events += self._call(call)
         return events
 
-    def ended(self, ending: Ending, usage: Usage) -> list[Event]:
+    def ended(self, ending: Ending, usage: Usage, metrics: Mapping[str, Any] | None) -> list[Event]:
         status = INCOMPLETE if ending.finish_reason == "length" else COMPLETED
         events = self._end_item(status)
-        self.final = self.response.body(status, self.output, usage, raw=self.raw)
+        self.final = self.response.body(status, self.output, usage, metrics, self.raw)
         return [*events, self._event(f"response.{status}", response=self.final)]
 
     def failed(self, error: ApiError) -> list[Event]:

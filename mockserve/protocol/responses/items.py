@@ -131,5 +131,7 @@ def _full(token: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scored(token: Mapping[str, Any], has_bytes: bool = True) -> dict[str, Any]:
-    shown = {"token": token["token"], "bytes": token["bytes"], "logprob": token["logprob"]}
-    return shown if has_bytes else {name: value for name, value in shown.items() if name != "bytes"}
+    name, logprob = token["token"], token["logprob"]
+    # The bytes are those of the name, also of a token that is named by its id.
+    shown = {"bytes": list(name.encode("utf-8", "replace"))} if has_bytes else {}
+    return {"token": name, **shown, "logprob": logprob}

@@ -25,11 +25,19 @@ def test_variables_are_read_as_vllm_reads_them() -> None:
             "VLLM_KEEP_ALIVE_ON_ENGINE_DEATH": "1",
             "VLLM_LOGGING_LEVEL": "debug",
             "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+            "VLLM_LOG_STATS_INTERVAL": "2.5",
         }
     )
-    assert found == ServerEnvironment("k", True, True, True, 7, False, "h", 1, "0", True, True, True)
+    assert found == ServerEnvironment("k", True, True, True, 7, False, "h", 1, "0", True, True, True, 2.5)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf"])
+def test_an_interval_that_is_no_time_is_the_default(text: str) -> None:
+    assert read_environment({"VLLM_LOG_STATS_INTERVAL": text}).log_stats_interval_s == 10
 
 
 def test_a_value_that_is_no_number_is_named() -> None:
+    with pytest.raises(OptionError, match=r"^VLLM_LOG_STATS_INTERVAL must be a number of seconds, got 'often'$"):
+        read_environment({"VLLM_LOG_STATS_INTERVAL": "often"})
     with pytest.raises(OptionError, match=r"^VLLM_SERVER_DEV_MODE must be a whole number, got 'yes'$"):
         read_environment({"VLLM_SERVER_DEV_MODE": "yes"})
