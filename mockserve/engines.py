@@ -23,7 +23,7 @@ from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 from mockserve.kv_events.setup import KVTransfer, open_publisher
-from mockserve.metrics.engine import EngineMetrics, Lateness
+from mockserve.metrics.engine import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness
 from mockserve.metrics.families import cache_config_labels
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.metrics.server import ToolParsing
@@ -84,7 +84,7 @@ STAND_IN_GPU = "H100"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
-    return _with_api_servers(_of_known_model(options), options.network.api_server_count)
+    return _with_api_servers(_of_known_model(options), options.network.num_api_servers)
 
 
 def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
@@ -174,6 +174,23 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
     )
 
 
+_HOST_CONNECTORS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+_PEER_CONNECTORS = (
+    *("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector"),
+    "MultiConnector",
+)
+
+
+def external_source(options: ServeOptions) -> str | None:
+    """Return the source that vLLM's metrics name for KV blocks from outside the GPU; None without a KV connector."""
+    deployment, connector = options.deployment, options.kv_sharing.transfer.connector
+    if deployment.kv_offloading_size is not None or deployment.kv_cpu_blocks or connector in _HOST_CONNECTORS:
+        return HOST
+    if not connector:
+        return None
+    return PEER if connector in _PEER_CONNECTORS else UNSPECIFIED
+
+
 STEPS_KEPT = 65_536
 """Steps whose times a server keeps; no reply needs them."""
 
@@ -200,7 +217,7 @@ def build_engines(
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
-    metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
+    metrics = [EngineMetrics(config.limit_tokens, external_source(options)) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
@@ -290,7 +307,8 @@ class LiveCluster:
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
-        self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
+        metrics = EngineMetrics(deployment.config.limit_tokens, external_source(self._options))
+        self._outputs[number] = EngineOutput(engine, metrics)
         if self._is_running:
             self._join(number)
             self.on_added(number)
@@ -370,4 +388,5 @@ def source_of(
         read_fake_metrics(options.process.fake_metrics),
         slow_readers,
         None if options.content.tools.tool_call_parser is None else ToolParsing(),
+        options.has_multiprocess_metrics,
     )

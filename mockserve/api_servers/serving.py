@@ -224,7 +224,7 @@ class ApiServerGroup:
 
     async def start(self) -> None:
         """Start all processes."""
-        number = self._options.network.api_server_count
+        number = self._options.network.num_api_servers
         origin_s = self._ranks[0].driver.seconds_at(0)
         # Engine faults are planned in this process only.
         options = with_settings(self._options, fault_engine=())

@@ -20,6 +20,7 @@ from blis_sim.engine.core import Engine
 from mockserve.metrics.engine import EngineMetrics, Histogram, Lateness, cumulative
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, displayed_value
 from mockserve.metrics.history import History
+from mockserve.metrics.multiprocess import STEP_GAUGES, as_in_multiprocess_mode
 from mockserve.metrics.overrides import MetricOverrides
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 from mockserve.options.fake_metrics import FakeMetrics
@@ -134,6 +135,8 @@ class MetricsSource:
     http: HttpMetrics = field(default_factory=HttpMetrics)
     operations: Operations = field(default_factory=Operations)
     history: History = field(default_factory=History)
+    is_multiprocess: bool = False
+    """Whether the page has the form of prometheus_client's multi-process mode, without metrics of the process."""
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests rejected because of a full queue, by limit."""
     created: float = field(default_factory=time.time)
@@ -163,7 +166,8 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """Yield vLLM's families and this server's, for prometheus_client."""
-        return self.overrides.applied(self._collected())
+        metrics = self.overrides.applied(self._collected())
+        return as_in_multiprocess_mode(metrics) if self.is_multiprocess else metrics
 
     def _collected(self) -> Iterator[Metric]:
         states = {number: _state_of(each) for number, each in self.engines.items()}
@@ -188,8 +192,16 @@ class MetricsSource:
             (self._labels(number, each, last), value)
             for number, each in self.engines.items()
             for last, value in _labelled(self._value(family, each, states[number]))
+            if self._is_set(family, each, states[number])
         ]
         return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
+
+    def _is_set(self, family: Family, engine: MeasuredEngine, state: EngineState) -> bool:
+        """Whether the page has the samples of an engine. In multi-process mode those of steps come with the first."""
+        if not self.is_multiprocess or family.name not in STEP_GAUGES:
+            return True
+        is_chosen = family.name in self._shown_fakes.value_functions or self.overrides.names(f"vllm:{family.name}")
+        return is_chosen or engine.metrics.has_stepped or state.stats.num_running + state.stats.num_waiting > 0
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """Return the fake value, or else the measured one."""
@@ -337,13 +349,16 @@ def new_source(
     fakes: FakeMetrics,
     slow_readers: CutStreamCounter,
     tool_parsing: ToolParsing | None = None,
+    is_multiprocess: bool = False,
 ) -> MetricsSource:
-    """Return a source for at least one engine, with metrics of the process."""
+    """Return a source for at least one engine, with metrics of the process unless `is_multiprocess`."""
     config = next(iter(engines.values())).driver.engine.config
     source = MetricsSource(model_name, dict(engines), config, cache_config, lateness, fakes, slow_readers, tool_parsing)
+    source = replace(source, is_multiprocess=is_multiprocess)
     registry = source._registry
-    GCCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    ProcessCollector(registry=registry)
+    if not is_multiprocess:
+        GCCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        ProcessCollector(registry=registry)
     registry.register(source)
     return source

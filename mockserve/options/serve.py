@@ -211,6 +211,12 @@ class ServeOptions:
         return self.served_model_name or (self.deployment.model,)
 
     @property
+    def has_multiprocess_metrics(self) -> bool:
+        """Whether the metrics page has the form of several API servers. In vLLM each data-parallel rank has one."""
+        network = self.network
+        return network.num_api_servers > 1 or (network.api_server_count is None and self.deployment.dp > 1)
+
+    @property
     def serves_cluster(self) -> bool:
         """Whether the server needs a router in front of its engines. Raises EngineError."""
         instances = self.instances
@@ -229,7 +235,7 @@ class ServeOptions:
         flag = "--ports" if self.instances.ports else "--count" if self.instances.count is not None else ""
         self.instances.endpoint_ports(self.network.port)
         conflict = {
-            "--api-server-count": self.network.api_server_count > 1,
+            "--api-server-count": self.network.num_api_servers > 1,
             "--uds": bool(self.network.uds),
             "--instance-ports": self.instances.instance_ports is not None,
             "--kv-events-config": self.kv_sharing.events.publishes,
@@ -279,7 +285,7 @@ def check_cluster(options: "ServeOptions") -> None:
 def _router_conflicts(options: "ServeOptions") -> Iterator[str]:
     facts = {
         "--data-parallel-size": options.deployment.dp > 1,
-        "--api-server-count": options.network.api_server_count > 1,
+        "--api-server-count": options.network.num_api_servers > 1,
         "--kv-transfer-config": options.kv_sharing.transfer.is_on,
     }
     yield from (setting for setting, is_set in facts.items() if is_set)
@@ -297,9 +303,9 @@ def _cause(options: "ServeOptions") -> str:
 
 def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
     """Raise OptionError for settings that conflict with several API server processes."""
-    if options.network.api_server_count > 1:
+    if options.network.num_api_servers > 1:
         for setting in _process_conflicts(options, environment):
-            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.api_server_count}")
+            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.num_api_servers}")
 
 
 def _process_conflicts(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:
