@@ -30,7 +30,8 @@ from mockserve.metrics.server import ToolParsing
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
-from mockserve.options.serve import ServeOptions
+from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
+from mockserve.options.served_model import DEFAULT_GPU, simulated
 from mockserve.options.server import GENERATING_TASKS, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
@@ -77,9 +78,7 @@ class StructuredOutputBackend:
         )
 
 
-STAND_IN_MODEL = "qwen/qwen3-14b"
-STAND_IN_GPU = "H100"
-"""With set times the simulated model and GPU hardly matter, so unknown ones are served as these."""
+_MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 
 
 def deployment_of(options: ServeOptions) -> Deployment:
@@ -93,16 +92,18 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 
 
 def _of_known_model(options: ServeOptions) -> Deployment:
-    deployment = _with_store(options.deployment, options.kv_sharing.transfer)
+    known, notes = _simulated(options)
+    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
+    return replace(deployment, notes=(*notes, *deployment.notes))
+
+
+def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:
+    """Return the deployment to simulate, and notes. With set times model and GPU hardly matter."""
+    deployment = options.deployment
     if not options.timing.sets_times or has_model(deployment.model):
-        return _resolved(deployment)
-    known = replace(
-        deployment,
-        model=STAND_IN_MODEL,
-        hardware=deployment.hardware or STAND_IN_GPU,
-        tp=deployment.tp or 1,
-    )
-    return _resolved(known)
+        return simulated(deployment)
+    gpu, tp = deployment.hardware or DEFAULT_GPU, deployment.tp or 1
+    return replace(deployment, model=_MODEL_OF_SET_TIMES, hardware=gpu, tp=tp), []
 
 
 def _with_store(options: DeploymentOptions, transfer: TransferConfig) -> DeploymentOptions:
@@ -277,7 +278,8 @@ class LiveCluster:
         self._outputs: dict[int, EngineOutput] = {}
         self._first_deployment: Deployment | None = None
         self._is_running = False
-        cluster = build_cluster(options.cluster, deployment, self._new_engine, keeps_history=False)
+        described = replace(options.cluster, deployment=_simulated(options)[0])
+        cluster = build_cluster(described, deployment, self._new_engine, keeps_history=False)
         self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
         self.driver.on_removed = self._remove
         for number in self._outputs:

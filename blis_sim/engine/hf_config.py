@@ -152,7 +152,7 @@ def with_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
             value = next((found[each] for each in others if found.get(each) is not None), None)
             if value is not None:
                 found[name] = value
-    if found.get("model_type") in _PLAIN_MLP_TYPES:
+    if str(found.get("model_type")) in _PLAIN_MLP_TYPES:
         found["hidden_act"] = found.get("hidden_act") or "gelu"
         width = found.get("hidden_size")
         if found.get("intermediate_size") is None and isinstance(width, int):

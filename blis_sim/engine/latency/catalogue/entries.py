@@ -1,7 +1,7 @@
 """The models and GPUs of the catalogue: rows of `models.jsonl` and `gpus.yaml` beside this module, found by name.
 
-Rows of `small_models.jsonl` are the shapes of models that tests of clients use. They are found by name, too, and are not
-listed: their sizes were not compared with a published config, except for those that other tables have.
+Rows of `small_models.jsonl` are shapes of models that tests of clients use. They are found by name, and not listed:
+few of their sizes could be compared with a published config.
 
 A row of models has the keys of one published `config.json` that a plan of memory or a latency model reads, written
 short:  - `{"times": 3, "of": [a, b]}` in a list stands for `a, b` three times; - `layers.{0..2,5}.mlp` in a list or as
@@ -112,8 +112,8 @@ def model_entry(name: str) -> ModelEntry:
     if canonical is None:
         raise EngineError(
             f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _names())}; `blis models` lists "
-            "all, and a folder with the config.json of another one takes its place, as does --model "
-            f"{stand_in_model(name).model}, which `blis serve` takes for this name"
+            "all, a folder with the config.json of another one takes its place, and `blis serve` simulates "
+            f"{stand_in_model(name).model} for it"
         )
     return _entry(canonical)
 
@@ -245,8 +245,17 @@ def stand_in_model(name: str) -> StandIn:
     likeness = {each: _similarity(short, each) for each in alike}
     # A listed model is better known than a small one, unless the small one is of the family that the name begins with.
     listed = [each for each in alike if each in _rows() or likeness[each] >= _MIN_SIMILARITY] or alike
-    best = min(listed, key=lambda each: (-likeness[each], distance[each], each))
+    best = min(listed, key=lambda each: (-_family_likeness(likeness[each]), not _is_usual(each), distance[each], each))
     return StandIn(best, "its size is the nearest to what the name states")
+
+
+def _family_likeness(likeness: float) -> float:
+    """Return the likeness of names that begin with the same word, 0 for others, whose letters are alike by chance."""
+    return likeness if likeness >= _MIN_SIMILARITY else 0.0
+
+
+def _is_usual(name: str) -> bool:
+    return name.startswith(("llama-3", "qwen3-", "qwen2.5-"))
 
 
 _SAME_SIZE = 0.05
