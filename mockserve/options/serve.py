@@ -132,7 +132,8 @@ class ServeOptions:
         "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that "
         "are not vLLM's or not those that the model folder was made for, a context beyond the model's or beyond the "
         "KV cache, fewer batched tokens than sequences, a --long-prefill-token-threshold beyond the context, "
-        "--collect-detailed-traces without --otlp-traces-endpoint, parsers whose tokens the tokenizer lacks.",
+        "--collect-detailed-traces without --otlp-traces-endpoint, --enable-expert-parallel of a model without "
+        "experts, parsers whose tokens the tokenizer lacks.",
     )
     fits_max_model_len: bool = option(
         False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True

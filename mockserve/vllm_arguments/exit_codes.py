@@ -6,6 +6,8 @@ from blis_sim.options.option import options_of
 from mockserve.options.serve import ServeOptions
 from mockserve.vllm_arguments.table import members_of, read_table
 
+_READ_BY_PARSER = ("--lora-modules",)
+"""Flags whose values vLLM's parser reads, besides the configuration objects."""
 _MODEL_FILE = "config.json: "
 """Part of an error about the model and its deployment, which names the model's file first."""
 
@@ -24,4 +26,4 @@ def is_refused_by_configuration(error: BlisError) -> bool:
     flags = next((each.flags for each in options_of(ServeOptions) if label in (each.label, *each.flags)), (label,))
     table = read_table()
     known = next((table[each] for each in flags if each in table), None)
-    return known is not None and known.name not in members_of()
+    return known is not None and known.name not in (*members_of(), *_READ_BY_PARSER)
