@@ -1,4 +1,4 @@
-"""What a model's name stands for: a folder, a model of the catalogue, or neither; and the tasks of its class."""
+"""The model that a name stands for: a folder, a row of the catalogue, or a stand-in; and the tasks of its class."""
 
 from collections.abc import Mapping
 from dataclasses import replace
