@@ -12,7 +12,9 @@ STEP_GAUGES = (
 """Gauges that vLLM sets after each step. In multi-process mode a gauge has no sample before it is set."""
 
 _NAMED = tuple(f"vllm:{name}" for name in STEP_GAUGES)
-_TYPES = ("counter", "gauge", "histogram", "summary")
+TYPES = ("histogram", "counter", "summary", "gauge")
+"""Types in the order of a genuine page, which is that of the files of a folder and so any."""
+
 _HISTOGRAM_ORDER = ("_sum", "_bucket", "_count")
 
 
@@ -21,7 +23,7 @@ def as_in_multiprocess_mode(metrics: Iterable[Metric]) -> Iterator[Metric]:
 
     A family without samples is left out, unless its gauges have labels and no values yet.
     """
-    for metric in sorted(metrics, key=lambda each: _TYPES.index(each.type)):
+    for metric in sorted(metrics, key=lambda each: TYPES.index(each.type)):
         samples = [each for each in metric.samples if not each.name.endswith("_created")]
         if not samples and metric.name not in _NAMED:
             continue

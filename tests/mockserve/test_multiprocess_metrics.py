@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 from prometheus_client.core import Metric
 
-from mockserve.metrics.multiprocess import as_in_multiprocess_mode
+from mockserve.metrics.multiprocess import TYPES, as_in_multiprocess_mode
 
 
 def observe(registry: CollectorRegistry) -> None:
@@ -42,7 +42,7 @@ print(generate_latest(registry).decode(), end="")
 def by_type(page: str) -> list[str]:
     """The families in the order of their types; that of the files, one for each type, is any."""
     families = [f"# HELP {each}" for each in page.split("# HELP ")[1:]]
-    return sorted(families, key=lambda each: each.split("# TYPE ")[1].split()[1])
+    return sorted(families, key=lambda each: TYPES.index(each.split("# TYPE ")[1].split()[1]))
 
 
 class Fixed(CollectorRegistry):
