@@ -157,7 +157,7 @@ def checked(flag: VllmFlag, text: str) -> str:
 
 
 def _check_members(name: str, text: str) -> None:
-    known = members_of().get(name)
+    known = members_of().get(name, ())
     for member in load_json(text) if known else ():
         if member not in known:
             raise OptionError(f"{name}: unexpected member {member!r}, members are {', '.join(known)}")
