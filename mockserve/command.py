@@ -1,9 +1,10 @@
 """`blis serve` for the command line."""
 
+from blis_sim.options import BlisError, StartError
 from blis_sim.options.text import flags_of
 from mockserve.options.serve import ServeOptions
 
-__all__ = ["ServeOptions", "rewritten", "run"]
+__all__ = ["ServeOptions", "exit_code_of", "rewritten", "run"]
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -12,6 +13,13 @@ def rewritten(arguments: list[str]) -> list[str]:
     from mockserve.vllm_arguments.table import read_table
 
     return from_vllm(arguments, flags_of(ServeOptions), read_table())
+
+
+def exit_code_of(error: BlisError) -> int:
+    """Return vLLM's exit code for an error after the command line was read: 1 where its configuration would fail."""
+    from mockserve.vllm_arguments.exit_codes import is_refused_by_configuration
+
+    return StartError.exit_code if is_refused_by_configuration(error) else error.exit_code
 
 
 def run(options: ServeOptions) -> int:

@@ -23,14 +23,15 @@ from blis_sim.engine.step_log import RecentSteps
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 from mockserve.kv_events.setup import KVTransfer, open_publisher
-from mockserve.metrics.engine import EngineMetrics, Lateness
+from mockserve.metrics.engine import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness
 from mockserve.metrics.families import cache_config_labels
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.metrics.server import ToolParsing
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.fake_metrics import read_fake_metrics
-from mockserve.options.serve import ServeOptions
+from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
+from mockserve.options.served_model import DEFAULT_GPU, simulated
 from mockserve.options.server import GENERATING_TASKS, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
@@ -77,14 +78,12 @@ class StructuredOutputBackend:
         )
 
 
-STAND_IN_MODEL = "qwen/qwen3-14b"
-STAND_IN_GPU = "H100"
-"""With set times the simulated model and GPU hardly matter, so unknown ones are served as these."""
+_MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
-    return _with_api_servers(_of_known_model(options), options.network.api_server_count)
+    return _with_api_servers(_of_known_model(options), options.network.num_api_servers)
 
 
 def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
@@ -93,16 +92,18 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 
 
 def _of_known_model(options: ServeOptions) -> Deployment:
-    deployment = _with_store(options.deployment, options.kv_sharing.transfer)
+    known, notes = _simulated(options)
+    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
+    return replace(deployment, notes=(*notes, *deployment.notes))
+
+
+def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:
+    """Return the deployment to simulate, and notes. With set times model and GPU hardly matter."""
+    deployment = options.deployment
     if not options.timing.sets_times or has_model(deployment.model):
-        return _resolved(deployment)
-    known = replace(
-        deployment,
-        model=STAND_IN_MODEL,
-        hardware=deployment.hardware or STAND_IN_GPU,
-        tp=deployment.tp or 1,
-    )
-    return _resolved(known)
+        return simulated(deployment)
+    gpu, tp = deployment.hardware or DEFAULT_GPU, deployment.tp or 1
+    return replace(deployment, model=_MODEL_OF_SET_TIMES, hardware=gpu, tp=tp), []
 
 
 def _with_store(options: DeploymentOptions, transfer: TransferConfig) -> DeploymentOptions:
@@ -174,6 +175,23 @@ def transfer_of(options: ServeOptions, deployment: Deployment, environment: Serv
     )
 
 
+_HOST_CONNECTORS = ("OffloadingConnector", "SimpleCPUOffloadConnector")
+_PEER_CONNECTORS = (
+    *("NixlConnector", "NixlPullConnector", "NixlPushConnector", "MooncakeConnector", "MoRIIOConnector"),
+    "MultiConnector",
+)
+
+
+def external_source(options: ServeOptions) -> str | None:
+    """Return the source that vLLM's metrics name for KV blocks from outside the GPU; None without a KV connector."""
+    deployment, connector = options.deployment, options.kv_sharing.transfer.connector
+    if deployment.kv_offloading_size is not None or deployment.kv_cpu_blocks or connector in _HOST_CONNECTORS:
+        return HOST
+    if not connector:
+        return None
+    return PEER if connector in _PEER_CONNECTORS else UNSPECIFIED
+
+
 STEPS_KEPT = 65_536
 """Steps whose times a server keeps; no reply needs them."""
 
@@ -200,7 +218,7 @@ def build_engines(
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
-    metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
+    metrics = [EngineMetrics(config.limit_tokens, external_source(options)) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
@@ -260,7 +278,8 @@ class LiveCluster:
         self._outputs: dict[int, EngineOutput] = {}
         self._first_deployment: Deployment | None = None
         self._is_running = False
-        cluster = build_cluster(options.cluster, deployment, self._new_engine, keeps_history=False)
+        described = replace(options.cluster, deployment=_simulated(options)[0])
+        cluster = build_cluster(described, deployment, self._new_engine, keeps_history=False)
         self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
         self.driver.on_removed = self._remove
         for number in self._outputs:
@@ -290,7 +309,8 @@ class LiveCluster:
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
-        self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
+        metrics = EngineMetrics(deployment.config.limit_tokens, external_source(self._options))
+        self._outputs[number] = EngineOutput(engine, metrics)
         if self._is_running:
             self._join(number)
             self.on_added(number)
@@ -376,4 +396,5 @@ def source_of(
         None if options.content.tools.tool_call_parser is None else ToolParsing(),
         shows_engines=not options.observability.disable_log_stats,
         log_interval_s=0.0 if options.observability.disable_log_stats else log_interval_s,
+        is_multiprocess=options.has_multiprocess_metrics,
     )

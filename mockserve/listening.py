@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, StartError
 from mockserve.engines import local_backend
 from mockserve.http.application import PlainErrorConnection, build_app, fast_routes
 from mockserve.http.connection import HttpConnection, HttpListener
@@ -280,7 +280,7 @@ async def _listen(
     try:
         sockets = listening_sockets(options.network.host, options.network.port, LISTEN_BACKLOG, reuse_port)
     except OSError as error:
-        raise OptionError(
+        raise StartError(
             f"cannot listen on {options.network.host}:{options.network.port}: {error.strerror or error}"
         ) from error
     return [await loop.create_server(factory, sock=each, ssl=tls, backlog=LISTEN_BACKLOG) for each in sockets]
@@ -292,7 +292,7 @@ def _unix_socket(options: ServeOptions) -> "UnixSocket":
     try:
         return listen_at(options.network.uds, LISTEN_BACKLOG)
     except OSError as error:
-        raise OptionError(f"cannot listen on {options.network.uds}: {error.strerror or error}") from error
+        raise StartError(f"cannot listen on {options.network.uds}: {error.strerror or error}") from error
 
 
 def _http_listener(runner: web.AppRunner, service: Service) -> HttpListener:

@@ -60,7 +60,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     raise_file_limit()
     return_large_blocks()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        if first.network.api_server_count > 1:
+        if first.network.num_api_servers > 1:
             code = runner.run(_serve_in_processes(*deployed[0], environment))
         else:
             code = runner.run(_serve_until_signal(deployed, environment))

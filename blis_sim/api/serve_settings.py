@@ -41,8 +41,8 @@ class ServeSettings(ClusterSettings, total=False):
     dataset_table_name: str
     host: str
     port: int
-    api_server_count: int
-    api_processes: int
+    api_server_count: int | None
+    api_processes: int | None
     uds: Path
     grpc: bool
     ssl_certfile: Path

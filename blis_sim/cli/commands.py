@@ -9,7 +9,8 @@ class CommandRow(NamedTuple):
     The module offers the options class under `options` and `run(options) -> int`, the exit code. With
     `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program. With
     `takes_settings` it also offers `locate_invalid_setting(arguments, message)`, which returns the file and key of the
-    setting that an error message is about, or None. `examples` are command lines for the help. With `main` the help
+    setting that an error message is about, or None. With `has_exit_codes` it also offers `exit_code_of(error)`, for an
+    error after the command line was read. `examples` are command lines for the help. With `main` the help
     explains the settings below these headings, and only names all other settings.
     """
 
@@ -18,6 +19,7 @@ class CommandRow(NamedTuple):
     options: str
     has_other_syntax: bool = False
     takes_settings: bool = False
+    has_exit_codes: bool = False
     examples: tuple[str, ...] = ()
     main: tuple[str, ...] = ()
 
@@ -54,6 +56,7 @@ COMMANDS: dict[str, CommandRow] = {
         "mockserve.command",
         "ServeOptions",
         has_other_syntax=True,
+        has_exit_codes=True,
         examples=(
             "blis serve qwen/qwen3-14b",
             "blis serve llama-3.1-8b --port 8001 --speed 10 --max-num-seqs 64",

@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, commands_in
 from blis_sim.cli.search_path import explain_import_errors
@@ -15,7 +16,6 @@ from blis_sim.options.text import check_required, parse_command_line
 CANDIDATES_FLAG = "--complete"
 """Prints the candidates for the word after its arguments; shell scripts for completion use it."""
 
-EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _STDERR = 2
@@ -63,7 +63,7 @@ def _run_or_show_help(row: CommandRow | None, name: str, given: list[str], progr
 def _exit_code_of(program: str, error: BaseException) -> int | None:
     """Print one line about an error that ended a command, and return the exit code; None for a bug, which is raised."""
     if isinstance(error, BlisError):
-        return _print_error(program, str(error))
+        return _print_error(program, str(error), code=error.exit_code)
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     if _is_out_of_memory(error):
@@ -87,6 +87,17 @@ def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
         raise OptionError(f"{place}: {error}") from error
 
 
+def _run_options(module: ModuleType, row: CommandRow, options_class: type, values: dict[str, Any]) -> int:
+    """Run the command with its values. An error after the command line was read has the command's own exit code."""
+    try:
+        code: int = module.run(options_from(options_class, **values))
+    except BlisError as error:
+        if row.has_exit_codes:
+            error.exit_code = module.exit_code_of(error)
+        raise
+    return code
+
+
 def _run_module(module: ModuleType, row: CommandRow, arguments: list[str], program: str) -> int:
     options_class = getattr(module, row.options)
     found = parse_command_line(options_class, arguments)
@@ -97,8 +108,7 @@ def _run_module(module: ModuleType, row: CommandRow, arguments: list[str], progr
         return 0
     sys.stderr.writelines(f"{program}: {note}\n" for note in found.notes)
     check_required(options_class, found.values)
-    code: int = module.run(options_from(options_class, **found.values))
-    return code
+    return _run_options(module, row, options_class, found.values)
 
 
 def _open_standard_streams() -> None:
@@ -165,11 +175,11 @@ def _cannot_print(program: str, error: OSError) -> int:
     # At exit Python would flush the rest once more, and print an error.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if not isinstance(error, BrokenPipeError):  # a closed reader, as with `| head`, is no error
-        _print_error(program, f"cannot write to standard output: {error.strerror}")
+        _print_error(program, f"cannot write to standard output: {error.strerror}", code=1)
     return 1
 
 
-def _print_error(program: str, message: str, code: int = EXIT_BAD_INPUT) -> int:
+def _print_error(program: str, message: str, code: int) -> int:
     one_line = " ".join(message.split())
     if len(one_line) > _MOST_CHARACTERS:
         one_line = f"{one_line[:_MOST_CHARACTERS]}..."

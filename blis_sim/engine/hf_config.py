@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,6 +131,37 @@ _WEIGHT_BITS_IN_NAME = re.compile(r"(?:^|[._/-])w(\d+)a\d+(?=$|[._/-])")
 _FP8_IN_NAME = re.compile(r"(?:^|[._/-])fp8(?=$|[._/-])")
 
 
+_OTHER_NAMES: Mapping[str, Sequence[str]] = {
+    "hidden_size": ("n_embd", "d_model"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "decoder_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "decoder_attention_heads"),
+    "intermediate_size": ("n_inner", "ffn_dim", "decoder_ffn_dim"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length", "max_target_positions"),
+    "hidden_act": ("activation_function",),
+}
+"""Names under which classes of transformers keep the sizes that others keep under the first."""
+_PLAIN_MLP_TYPES = frozenset({"bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gptj", "gpt_neo", "mpt"})
+"""Model types with an MLP of two matrices, four times as wide as the model unless the config states a width."""
+
+
+def with_usual_names(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a config with its sizes under the usual names, such as `hidden_size` for `n_embd` of GPT-2."""
+    found = dict(config)
+    for name, others in _OTHER_NAMES.items():
+        if found.get(name) is None:
+            value = next((found[each] for each in others if found.get(each) is not None), None)
+            if value is not None:
+                found[name] = value
+    if str(found.get("model_type")) in _PLAIN_MLP_TYPES:
+        found["hidden_act"] = found.get("hidden_act") or "gelu"
+        width = found.get("hidden_size")
+        if found.get("intermediate_size") is None and isinstance(width, int):
+            found["intermediate_size"] = 4 * width
+        if found.get("multi_query") is True and not found.get("new_decoder_architecture"):
+            found["num_key_value_heads"] = 1
+    return found
+
+
 def parse_hf_config(
     config: Mapping[str, Any], name: str, hf_quant_config: Mapping[str, Any] | None = None
 ) -> ModelSpec:
@@ -140,7 +171,7 @@ def parse_hf_config(
     whose value is null counts as missing. Raises EngineError, with the key named, for a size that is missing, of
     another type or too large.
     """
-    keys = {**config, **_mapping(config, name, "text_config")}
+    keys = with_usual_names({**config, **_mapping(config, name, "text_config")})
     num_heads = _positive(keys, name, "num_attention_heads")
     num_experts = _num_experts(keys, name)
     intermediate_size = _first_count(keys, name, "intermediate_size", "ffn_hidden_size")
@@ -184,7 +215,7 @@ def parse_hf_config(
 
 def context_window(config: Mapping[str, Any], name: str) -> int:
     """Return the context window that a `config.json` states, after rope scaling; 0 when it states none."""
-    return _context_window({**config, **_mapping(config, name, "text_config")}, name)
+    return _context_window(with_usual_names({**config, **_mapping(config, name, "text_config")}), name)
 
 
 def _mapping(keys: Mapping[str, Any], name: str, key: str) -> Mapping[str, Any]:

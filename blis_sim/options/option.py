@@ -24,9 +24,18 @@ from typing import Any, TypeVar
 class BlisError(Exception):
     """An error with one line for the user: the given value, the problem, the allowed values."""
 
+    exit_code = 2
+    """Exit code of a command that ends with the error."""
+
 
 class OptionError(BlisError):
     """A flag or a configuration value is out of bounds or unknown."""
+
+
+class StartError(OptionError):
+    """A server does not start with settings that its command line could state. vLLM ends so with exit code 1."""
+
+    exit_code = 1
 
 
 Options = TypeVar("Options")

@@ -12,7 +12,7 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from blis_sim.engine.deployment import Deployment
-from blis_sim.options import OptionError, with_settings
+from blis_sim.options import OptionError, StartError, with_settings
 from mockserve.api_servers.answering_process import Assignment, run_api_server
 from mockserve.api_servers.channel import (
     ChangeFaults,
@@ -143,7 +143,7 @@ def _ignore() -> None:
 def reserved_port(host: str, port: int) -> socket.socket:
     """Return a bound socket that reserves `port`, or a free port for 0, for the API server processes.
 
-    The socket itself does not listen. Raises OptionError if the port is in use or unavailable.
+    The socket itself does not listen. Raises StartError if the port is in use or unavailable.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise OptionError("--api-server-count must be 1: processes cannot share a port on this system")
@@ -168,8 +168,8 @@ def reserved_port(host: str, port: int) -> socket.socket:
     return holder
 
 
-def _cannot(host: str, port: int, error: OSError) -> OptionError:
-    return OptionError(f"cannot listen on {host}:{port}: {error.strerror or error}")
+def _cannot(host: str, port: int, error: OSError) -> StartError:
+    return StartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 STATE_EVERY_S = 0.1
@@ -183,7 +183,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
-    """Serve until a signal. Returns the exit code. Raises OptionError if the port is unavailable."""
+    """Serve until a signal. Returns the exit code. Raises StartError if the port is unavailable."""
     stopping, at_once = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -226,7 +226,7 @@ class ApiServerGroup:
 
     async def start(self) -> None:
         """Start all processes."""
-        number = self._options.network.api_server_count
+        number = self._options.network.num_api_servers
         origin_s = self._ranks[0].driver.seconds_at(0)
         # Engine faults are planned in this process only.
         options = with_settings(self._options, fault_engine=())

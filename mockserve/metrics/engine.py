@@ -145,6 +145,7 @@ PREEMPTION_BUCKETS = (1, 2, 3, 4, 5, 10, 20)
 CHOICE_BUCKETS = (1, 2, 5, 10, 20)
 PROMPT_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 CACHE_SOURCES = ("device", "host", "p2p", "disk", "external_unspecified")
+DEVICE, HOST, PEER, _, UNSPECIFIED = CACHE_SOURCES
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 MOST_ADAPTER_LISTS = 1000
 MOST_ADAPTER_CHARACTERS = 1_000_000
@@ -258,8 +259,10 @@ class RecentHitRate:
 class EngineMetrics:
     """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, external_source: str | None = None) -> None:
+        """`external_source` is where a KV connector finds blocks, one of `CACHE_SOURCES`; None without a connector."""
         counts = token_count_buckets(max_model_len)
+        self._external_source = external_source
         self.prompt_tokens = 0
         self.prompt_tokens_by_source = dict.fromkeys(PROMPT_SOURCES, 0)
         self.prompt_tokens_cached_by_source = dict.fromkeys(CACHE_SOURCES, 0)
@@ -293,6 +296,11 @@ class EngineMetrics:
         self.adapters = Adapters()
 
     @property
+    def has_stepped(self) -> bool:
+        """Whether the engine has begun to work on a request."""
+        return self.prefix_cache_queries > 0 or self.iteration_tokens.count > 0
+
+    @property
     def prompt_tokens_cached(self) -> int:
         return self.prompt_tokens - self.prompt_tokens_by_source["local_compute"]
 
@@ -301,13 +309,13 @@ class EngineMetrics:
             return
         flight.first_scheduled_at = at
         local = flight.num_cached_tokens - flight.num_external_tokens
-        self.prompt_tokens_cached_by_source["device"] += local
-        self.prompt_tokens_cached_by_source["p2p"] += flight.num_external_tokens
+        self.prompt_tokens_cached_by_source[DEVICE] += local
+        self.prompt_tokens_cached_by_source[self._external_source or PEER] += flight.num_external_tokens
         if flight.request.reads_prefix_cache:
             self.prefix_cache_queries += flight.request.input_tokens
             self.prefix_cache_hits += local
             self.recent_hit_rate.observe(flight.request.input_tokens, local)
-        if flight.request.external is not None:
+        if self._external_source is not None or flight.request.external is not None:
             self.external_prefix_cache_queries += flight.request.input_tokens - local
             self.external_prefix_cache_hits += flight.num_external_tokens
             self.recent_external_hit_rate.observe(flight.request.input_tokens - local, flight.num_external_tokens)

@@ -13,16 +13,13 @@ from mockserve.options.serve import ServeOptions
 
 UNSIMULATED_SAMPLES = {
     "_block_size_resolved": "True",
-    "cache_dtype": "auto",
     "cache_hit_alignment_tokens": "None",
     "enable_mamba_shared_prefix_checkpoint": "False",
     "hash_block_size": "None",
     "is_attention_free": "False",
     "kv_cache_dtype_skip_layers": "[]",
     "kv_cache_layout": "None",
-    "kv_cache_memory_bytes": "None",
     "kv_offloading_backend": "native",
-    "kv_offloading_size": "None",
     "kv_sharing_fast_prefill": "False",
     "mamba_cache_dtype": "auto",
     "mamba_page_size_padded": "None",
@@ -42,7 +39,7 @@ UNSIMULATED_SAMPLES = {
 
 
 def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
-    """Label to value, `engine` left out."""
+    """Label to value, `engine` left out. Blocks are those of all data-parallel ranks, other sizes those of one."""
     config = deployment.config
     states = [group.block_tokens for group in config.kv_groups if group.kind == STATE]
     others = [group.block_tokens for group in config.kv_groups if group.kind != STATE]
@@ -50,14 +47,17 @@ def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[s
     return {
         **UNSIMULATED_SAMPLES,
         "block_size": block_size,
+        "cache_dtype": options.deployment.kv_cache_dtype,
         "effective_attention_block_size": block_size,
         "enable_prefix_caching": str(config.enable_prefix_caching),
         "gpu_memory_utilization": str(options.deployment.memory_utilization),
+        "kv_cache_memory_bytes": str(options.deployment.kv_cache_memory_bytes or None),
         "kv_cache_max_concurrency": str(size_tokens / config.limit_tokens),
         "kv_cache_size_tokens": str(size_tokens),
+        "kv_offloading_size": str(options.deployment.kv_offloading_size),
         "mamba_block_size": str(states[0] if states else None),
         "mamba_cache_mode": "align" if states and config.enable_prefix_caching else "none",
-        "num_gpu_blocks": str(config.total_kv_blocks),
+        "num_gpu_blocks": str(config.total_kv_blocks * options.deployment.dp),
         "num_gpu_blocks_override": str(options.deployment.total_kv_blocks),
         "prefix_caching_hash_algo": options.kv_sharing.prefix_caching_hash_algo,
         "user_specified_block_size": str(options.deployment.block_size is not None),

@@ -50,6 +50,10 @@ class MetricOverrides:
         self.pins = [each for each in self.pins if each.until_s is None or each.until_s > now]
         return self.pins
 
+    def names(self, name: str) -> bool:
+        """Whether series with this name are pinned."""
+        return any(pin.name == name for pin in self.active())
+
     def release(self, names: Sequence[str] = ()) -> None:
         """Remove the pins of the named series, or all pins without names."""
         self.pins = [each for each in self.pins if names and each.name not in names]

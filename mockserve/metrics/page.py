@@ -20,6 +20,7 @@ from blis_sim.engine.core import Engine
 from mockserve.metrics.engine import EngineMetrics, Histogram, Lateness, cumulative
 from mockserve.metrics.families import DRAFT_FAMILIES, FAMILIES, HISTOGRAMS, EngineState, Family, Value, displayed_value
 from mockserve.metrics.history import History
+from mockserve.metrics.multiprocess import STEP_GAUGES, as_in_multiprocess_mode
 from mockserve.metrics.overrides import MetricOverrides
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 from mockserve.metrics.stat_log import StatLog
@@ -136,6 +137,8 @@ class MetricsSource:
     http: HttpMetrics = field(default_factory=HttpMetrics)
     operations: Operations = field(default_factory=Operations)
     history: History = field(default_factory=History)
+    is_multiprocess: bool = False
+    """Whether the page has the form of prometheus_client's multi-process mode, without metrics of the process."""
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     """Requests rejected because of a full queue, by limit."""
     created: float = field(default_factory=time.time)
@@ -171,8 +174,10 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """Yield vLLM's families and this server's, for prometheus_client."""
-        families = self.overrides.applied(self._collected())
-        return families if self.shows_engines else (each for each in families if not each.name.startswith(PREFIX))
+        metrics = self.overrides.applied(self._collected())
+        if not self.shows_engines:
+            metrics = (each for each in metrics if not each.name.startswith(PREFIX))
+        return as_in_multiprocess_mode(metrics) if self.is_multiprocess else metrics
 
     def _collected(self) -> Iterator[Metric]:
         states = {number: _state_of(each) for number, each in self.engines.items()}
@@ -197,8 +202,16 @@ class MetricsSource:
             (self._labels(number, each, last), value)
             for number, each in self.engines.items()
             for last, value in _labelled(self._value(family, each, states[number]))
+            if self._is_set(family, each, states[number])
         ]
         return _METRICS[family.kind](f"{PREFIX}{family.name}", family.help, labels, values)
+
+    def _is_set(self, family: Family, engine: MeasuredEngine, state: EngineState) -> bool:
+        """Whether the page has the samples of an engine. In multi-process mode those of steps come with the first."""
+        if not self.is_multiprocess or family.name not in STEP_GAUGES:
+            return True
+        is_chosen = family.name in self._shown_fakes.value_functions or self.overrides.names(f"vllm:{family.name}")
+        return is_chosen or engine.metrics.has_stepped or state.stats.num_running + state.stats.num_waiting > 0
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """Return the fake value, or else the measured one."""
@@ -348,8 +361,9 @@ def new_source(
     tool_parsing: ToolParsing | None = None,
     shows_engines: bool = True,
     log_interval_s: float = 0.0,
+    is_multiprocess: bool = False,
 ) -> MetricsSource:
-    """Return a source for at least one engine, with metrics of the process.
+    """Return a source for at least one engine, with metrics of the process unless `is_multiprocess`.
 
     `log_interval_s` is the time between log lines about throughput; 0 for none.
     """
@@ -365,11 +379,13 @@ def new_source(
         slow_readers,
         tool_parsing,
         shows_engines=shows_engines,
+        is_multiprocess=is_multiprocess,
         stat_log=StatLog(measured, log_interval_s) if log_interval_s else None,
     )
     registry = source._registry
-    GCCollector(registry=registry)
-    PlatformCollector(registry=registry)
-    ProcessCollector(registry=registry)
+    if not is_multiprocess:
+        GCCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        ProcessCollector(registry=registry)
     registry.register(source)
     return source

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from blis_sim.options import OptionError, check_options, option
+from blis_sim.options import StartError, check_options, option
 
 FORMATS = ("text", "json")
 _PREFIXES = {logging.INFO: "", logging.WARNING: "warning: "}
@@ -103,4 +103,4 @@ class ObservabilityOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.enable_log_outputs and not self.enable_log_requests:
-            raise OptionError("Error: --enable-log-outputs requires --enable-log-requests")
+            raise StartError("Error: --enable-log-outputs requires --enable-log-requests")

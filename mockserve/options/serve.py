@@ -3,14 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from blis_sim.engine.cluster.options import MAX_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, check_options, option, section, with_settings
-from blis_sim.options.text import load_json
 from mockserve.options.content import ContentOptions, PlaybackOptions
 from mockserve.options.engine_features import (
     KV_EVENTS_FLAG,
@@ -23,6 +21,7 @@ from mockserve.options.engine_features import (
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultOptions
 from mockserve.options.observability import ObservabilityOptions
+from mockserve.options.served_model import folder_config, implied_routes
 from mockserve.options.server import InstanceOptions, NetworkOptions, ProcessOptions, ReplyOptions, RouteOptions
 
 QUANTIZATION_METHODS = (
@@ -40,53 +39,6 @@ HEADS_DIVIDE_HIDDEN_SIZE = frozenset(
     }
 )
 """Model types whose hidden size must be a multiple of the number of heads."""
-
-
-def folder_config(model: str) -> Mapping[str, Any] | None:
-    """Return the object in a model folder's `config.json`; None without such a file."""
-    try:
-        config = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return config if isinstance(config, dict) else None
-
-
-def pooling_conversion(model: str) -> str:
-    """Return the default pooling conversion of a model folder, by its class name: embed, classify, or empty."""
-    config = folder_config(model)
-    if config is None:
-        return ""
-    if _has_pooling_module(model):
-        return "embed"
-    classes = config.get("architectures")
-    for name in classes if isinstance(classes, list) else ():
-        for suffix, conversion in _CONVERSIONS:
-            if str(name).endswith(suffix):
-                return conversion
-    return ""
-
-
-def _has_pooling_module(model: str) -> bool:
-    """Whether the folder belongs to sentence-transformers, which list their modules in a file."""
-    try:
-        modules = load_json((Path(model) / "modules.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    found = modules if isinstance(modules, list) else []
-    return any(isinstance(each, dict) and str(each.get("type")).endswith(".Pooling") for each in found)
-
-
-_GENERATING = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
-_CLASSIFYING = (
-    *("ForSequenceClassification", "ForTokenClassification", "ForAudioClassification", "ForImageClassification"),
-    *("ForVideoClassification", "ClassificationModel"),
-)
-_CONVERSIONS = (
-    *((suffix, "") for suffix in _GENERATING),
-    *((suffix, "classify") for suffix in _CLASSIFYING),
-    *((suffix, "embed") for suffix in ("ForTextEncoding", "ForRewardModeling", "Model")),
-)
-"""Suffixes of class names in vLLM's order, with their pooling conversions."""
 
 
 def folder_problems(model: str) -> Iterator[str]:
@@ -180,7 +132,8 @@ class ServeOptions:
         "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that "
         "are not vLLM's or not those that the model folder was made for, a context beyond the model's or beyond the "
         "KV cache, fewer batched tokens than sequences, a --long-prefill-token-threshold beyond the context, "
-        "--collect-detailed-traces without --otlp-traces-endpoint, parsers whose tokens the tokenizer lacks.",
+        "--collect-detailed-traces without --otlp-traces-endpoint, --enable-expert-parallel of a model without "
+        "experts, parsers whose tokens the tokenizer lacks.",
     )
     fits_max_model_len: bool = option(
         False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True
@@ -216,6 +169,12 @@ class ServeOptions:
         return self.served_model_name or (self.deployment.model,)
 
     @property
+    def has_multiprocess_metrics(self) -> bool:
+        """Whether the metrics page has the form of several API servers. In vLLM each data-parallel rank has one."""
+        network = self.network
+        return network.num_api_servers > 1 or (network.api_server_count is None and self.deployment.dp > 1)
+
+    @property
     def serves_cluster(self) -> bool:
         """Whether the server needs a router in front of its engines. Raises EngineError."""
         instances = self.instances
@@ -234,7 +193,7 @@ class ServeOptions:
         flag = "--ports" if self.instances.ports else "--count" if self.instances.count is not None else ""
         self.instances.endpoint_ports(self.network.port)
         conflict = {
-            "--api-server-count": self.network.api_server_count > 1,
+            "--api-server-count": self.network.num_api_servers > 1,
             "--uds": bool(self.network.uds),
             "--instance-ports": self.instances.instance_ports is not None,
             "--kv-events-config": self.kv_sharing.events.publishes,
@@ -254,12 +213,10 @@ class ServeOptions:
         object.__setattr__(self, "model_argument", "")
 
     def _take_architecture(self) -> None:
-        """Select pooling for the folder of an embedding or classifying model, unless a flag selects a task."""
+        """Select the tasks of the model's class, unless a flag selects one."""
         routes = self.routes
         if routes.runner == "auto" and routes.convert in ("auto", "none") and not routes.task:
-            conversion = pooling_conversion(self.deployment.model)
-            if conversion:
-                object.__setattr__(self, "routes", replace(routes, runner="pooling", convert=conversion))
+            object.__setattr__(self, "routes", replace(routes, **implied_routes(self.deployment)))
 
     def _check_engine(self) -> None:
         """Raise OptionError for settings that require vLLM's engine."""
@@ -284,7 +241,7 @@ def check_cluster(options: "ServeOptions") -> None:
 def _router_conflicts(options: "ServeOptions") -> Iterator[str]:
     facts = {
         "--data-parallel-size": options.deployment.dp > 1,
-        "--api-server-count": options.network.api_server_count > 1,
+        "--api-server-count": options.network.num_api_servers > 1,
         "--kv-transfer-config": options.kv_sharing.transfer.is_on,
     }
     yield from (setting for setting, is_set in facts.items() if is_set)
@@ -302,9 +259,9 @@ def _cause(options: "ServeOptions") -> str:
 
 def check_processes(options: "ServeOptions", environment: ServerEnvironment) -> None:
     """Raise OptionError for settings that conflict with several API server processes."""
-    if options.network.api_server_count > 1:
+    if options.network.num_api_servers > 1:
         for setting in _process_conflicts(options, environment):
-            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.api_server_count}")
+            raise OptionError(f"--api-server-count must be 1 with {setting}, got {options.network.num_api_servers}")
 
 
 def _process_conflicts(options: "ServeOptions", environment: ServerEnvironment) -> Iterator[str]:

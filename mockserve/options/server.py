@@ -57,10 +57,10 @@ class NetworkOptions:
 
     host: str = option("0.0.0.0", "Address to listen on.", heading="Network")
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
-    api_server_count: int = option(
-        1,
+    api_server_count: int | None = option(
+        None,
         "Processes that read requests and write replies, all on the same port; with several the engines have one of "
-        "their own.",
+        "their own (default: 1, with the metrics page of several where data-parallel ranks would have one each).",
         flags=("--api-server-count", "--api-processes"),
         at_least=1,
         at_most=MOST_PROCESSES,
@@ -110,7 +110,7 @@ class NetworkOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.grpc:
-            refused = {"--api-server-count": self.api_server_count > 1, "--uds": self.uds, "--api-key": self.api_key}
+            refused = {"--api-server-count": self.num_api_servers > 1, "--uds": self.uds, "--api-key": self.api_key}
             refused |= {"--ssl-certfile": self.tls.ssl_certfile, "--middleware": self.middleware}
             refused |= {"--abrupt-shutdown": self.abrupt_shutdown}
             for flag, is_given in refused.items():
@@ -118,6 +118,11 @@ class NetworkOptions:
                     raise OptionError(f"--grpc and {flag} exclude each other")
         if self.root_path and not self.root_path.startswith("/"):
             raise OptionError(f"--root-path must start with /, got {self.root_path!r}")
+
+    @property
+    def num_api_servers(self) -> int:
+        """Processes that read requests and write replies."""
+        return self.api_server_count or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.memory.kv_groups import most_blocks
-from blis_sim.options import OptionError, ineffective_flags
+from blis_sim.options import StartError, ineffective_flags
 from blis_sim.options.text import load_json
 from mockserve.options.engine_features import TransferConfig, read_transfer_config
 from mockserve.options.environment import ServerEnvironment
@@ -16,10 +16,10 @@ from mockserve.options.serve import (
     QUANTIZATION_KEYS,
     QUANTIZATION_METHODS,
     ServeOptions,
-    folder_config,
     folder_problems,
     unknown_quantization,
 )
+from mockserve.options.served_model import folder_config, is_known
 from mockserve.options.server import GENERATING_TASKS, tasks_of
 from mockserve.vllm_arguments.table import UNSEEN, read_table
 
@@ -65,14 +65,16 @@ def startup_problems(options: "ServeOptions", deployment: Deployment, environmen
     yield from folder_problems(options.deployment.model)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
+    if options.deployment.enable_expert_parallel and not deployment.model.is_moe and is_known(options.deployment):
+        yield "Number of experts in the model must be greater than 0 when expert parallelism is enabled."
     if options.deployment.engine == "vllm" and tasks_of(options.routes) & GENERATING_TASKS:
         yield from _context_beyond_cache(options, deployment)
 
 
 def refuse_start(options: "ServeOptions", problem: str) -> None:
-    """Raise OptionError for a reason that vLLM does not start; with --lenient-start, log a warning instead."""
+    """Raise StartError for a reason that vLLM does not start; with --lenient-start, log a warning instead."""
     if not options.lenient_start:
-        raise OptionError(problem)
+        raise StartError(problem)
     _logger.warning("%s", problem)
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -15,7 +16,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import OutputQueue, output_delay, output_overheads
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.changes import CacheChange
-from blis_sim.engine.sequence import Outcome
+from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 from mockserve.in_flight_request import ENDED_REPLY, FlightRecorder, InFlightRequest
 from mockserve.metrics.engine import Lateness
@@ -152,7 +153,7 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
 """HTTP status by outcome; any other outcome is an error of the client."""
 
 
-def _ignore_cache_changes(_changes: Sequence[CacheChange]) -> None:
+def _ignore_cache_changes(_changes: SequenceOf[CacheChange]) -> None:
     """No-op default."""
 
 
@@ -162,7 +163,7 @@ class EngineOutput:
 
     engine: Engine
     recorder: FlightRecorder
-    on_cache_changes: Callable[[Sequence[CacheChange]], None] = _ignore_cache_changes
+    on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = _ignore_cache_changes
     """Called with the changes of the prefix cache after each step."""
     num_outputs: int = 0
     """Number of tokens of the latest step."""
@@ -328,8 +329,10 @@ class Deliveries:
     def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
         if flight is not None:
-            flight.num_cached_tokens = event.sequence.num_cached_tokens
-            flight.num_external_tokens = event.sequence.num_external_tokens
+            # vLLM counts a prompt found whole outside as cached whole, though its last token is computed here.
+            recomputed = int(_is_found_whole_outside(event.sequence))
+            flight.num_cached_tokens = event.sequence.num_cached_tokens + recomputed
+            flight.num_external_tokens = event.sequence.num_external_tokens + recomputed
             output.recorder.scheduled(flight, event.at)
 
     def _preempted(self, event: Preempted) -> None:
@@ -373,6 +376,14 @@ class Deliveries:
             flight.reply.finish(number)
         except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
             _fail_reply(flight)
+
+
+def _is_found_whole_outside(sequence: Sequence) -> bool:
+    """Whether another instance or CPU memory had the whole prompt of a request."""
+    request = sequence.request
+    if not sequence.num_external_tokens or sequence.num_cached_tokens < request.input_tokens - 1:
+        return False
+    return request.external is None or request.external.num_tokens >= request.input_tokens
 
 
 def _fail_reply(flight: InFlightRequest) -> None:

@@ -121,7 +121,9 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
         raise ApiError(f"the body must have pins, a list of at most {MOST_PINS}, got {sorted(body)}")
     pins = [_pin(row, number) for number, row in enumerate(rows)]
     page = (await service.metrics_source.page()).decode()
-    series = {line.partition("{")[0].partition(" ")[0] for line in page.splitlines() if not line.startswith("#")}
+    lines = page.splitlines()
+    series = {line.partition("{")[0].partition(" ")[0] for line in lines if not line.startswith("#")}
+    series |= {line.split()[2] for line in lines if line.startswith("# TYPE ")}  # a gauge may have no sample yet
     for pin in pins:
         if pin.name not in series:
             raise ApiError(f"there is no series {pin.name[:100]!r} on the metrics page")

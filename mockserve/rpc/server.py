@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, StartError
 from mockserve.serving.service import Service
 
 if TYPE_CHECKING:
@@ -73,6 +73,6 @@ async def listen_for_calls(service: Service) -> RunningRpcServer:
     try:
         port = server.add_insecure_port(f"{host}:{network.port}")
     except RuntimeError as error:
-        raise OptionError(f"cannot listen on {network.host} port {network.port}: {error}") from error
+        raise StartError(f"cannot listen on {network.host} port {network.port}: {error}") from error
     await server.start()
     return RunningRpcServer(service, network.host, port, server, health)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, StartError
 from blis_sim.options.text import load_json
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.vllm_arguments.table import FITTED, VllmFlag, checked, read_size
@@ -24,7 +24,7 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
     if not positions:
         return arguments
     if len(positions) > 1:
-        raise OptionError("--config may be given once, got it more often")
+        raise StartError("--config may be given once, got it more often")
     index = positions[0]
     _, has_value, path = arguments[index].partition("=")
     used = 1 if has_value else 2
@@ -44,16 +44,16 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
 
 def _read(path: str) -> dict[str, Any]:
     if Path(path).suffix not in (".yaml", ".yml"):
-        raise OptionError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
+        raise StartError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
     try:
         settings = load_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise OptionError(f"--config {path} cannot be read: {reason}") from error
+        raise StartError(f"--config {path} cannot be read: {reason}") from error
     if settings is None:
         return {}
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
-        raise OptionError(f"--config {path} must map names of flags to values, got {type(settings).__name__}")
+        raise StartError(f"--config {path} must map names of flags to values, got {type(settings).__name__}")
     return settings
 
 
@@ -133,7 +133,7 @@ NO_EFFECT_FLAG = "--accepted-without-effect"
 FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
 """vLLM's flag whose value may be `auto`, and our flag for that value."""
 
-_LEVEL = re.compile(r"-O=?([0-3])")
+_LEVEL = re.compile(r"-O=?(\d+)")
 
 
 def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[str, VllmFlag]) -> list[str]:
@@ -176,7 +176,7 @@ def _with_long_levels(arguments: list[str]) -> Iterator[str]:
         match = _LEVEL.fullmatch(argument)
         if match is not None:
             yield from ("--optimization-level", match[1])
-        elif argument == "-O" and following in ("0", "1", "2", "3"):
+        elif argument == "-O" and following.isdecimal():
             yield "--optimization-level"
         else:
             yield argument

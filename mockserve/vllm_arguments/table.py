@@ -5,13 +5,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, StartError
 from blis_sim.options.text import load_json
 
 TABLE = Path(__file__).parent / "flags.csv"
+_MEMBERS = Path(__file__).parent / "config_members.csv"
 
 SWITCHES = ("pair", "switch")
 """Kinds of flags without a value, with and without an opposite spelling."""
@@ -19,6 +21,20 @@ SWITCHES = ("pair", "switch")
 ACTS, UNSEEN = "acts", "unseen"
 """Classes of flags: a flag has an effect, or has none that a client or a prediction can observe. Any other text is the
 assumption made for a flag that is not modelled."""
+
+ATTENTION_BACKENDS = (
+    *("FLASH_ATTN", "FLASH_ATTN_DIFFKV", "TRITON_ATTN", "TRITON_ATTN_DIFFKV", "TRITON_FLASH_ATTN", "ROCM_ATTN"),
+    *("ROCM_SEGMENTED_ATTN", "ROCM_AITER_MLA", "ROCM_AITER_TRITON_MLA", "ROCM_AITER_FA", "ROCM_AITER_MLA_SPARSE"),
+    *("XPU_MLA_SPARSE", "TORCH_SDPA", "FLASHINFER", "TRITON_FLASHINFER", "FLASHINFER_MLA", "TOKENSPEED_MLA"),
+    *("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120", "FLASHINFER_MLA_SPARSE_SM90", "TRITON_MLA"),
+    *("CUTLASS_MLA", "FLASHMLA", "FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4"),
+    *("ROCM_FLASHMLA_SPARSE_DSV4", "FLASHMLA_SPARSE_DSV41", "FLASHINFER_MLA_SPARSE_DSV41"),
+    *("ROCM_FLASHMLA_SPARSE_DSV41", "FLASHMLA_MEGA_ATTN_DSV41", "B12X", "FLASH_ATTN_MLA", "FLASH_ATTN_MLA_SPARSE"),
+    *("FLASH_ATTN_MLA_SPARSE_FA4", "MINIMAX_M3_SPARSE", "CUTLASS_MSA", "TRITON_MSA", "STEP5_DSA", "NO_ATTENTION"),
+    *("FLEX_ATTENTION", "HPC_ATTN", "ROCM_AITER_UNIFIED_ATTN", "CPU_ATTN", "CPU_MLA", "AMX_MLA", "TURBOQUANT"),
+    *("ROCM_OCTAVE", "ULTRAQUANT", "CUSTOM"),
+)
+"""vLLM's kernels for attention, one of which --attention-backend may name in any case."""
 
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 
@@ -82,6 +98,13 @@ def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
     return {spelling: flag for flag in flags for spelling in (*flag.spellings, *flag.opposites)}
 
 
+@cache
+def members_of() -> Mapping[str, tuple[str, ...]]:
+    """Return the members of each configuration object that vLLM's parser reads, by the preferred name of its flag."""
+    with _MEMBERS.open(encoding="utf-8", newline="") as file:
+        return {row["flag"]: tuple(row["members"].split()) for row in csv.DictReader(file)}
+
+
 FITTED = "auto"
 """Value for the longest context that fits."""
 
@@ -128,11 +151,27 @@ def checked(flag: VllmFlag, text: str) -> str:
         raise OptionError(f"{flag.name} must be {expected}, got {text!r}") from error
     if flag.choices and value not in flag.choices:
         raise OptionError(f"{flag.name} must be one of {', '.join(flag.choices)}, got {text!r}")
+    if kind == "object":
+        _check_members(flag.name, value)
     return value
+
+
+def _check_members(name: str, text: str) -> None:
+    known = members_of().get(name, ())
+    for member in load_json(text) if known else ():
+        if member not in known:
+            raise OptionError(f"{name}: unexpected member {member!r}, members are {', '.join(known)}")
 
 
 def _int(text: str) -> str:
     return str(int(text))
+
+
+def _count(text: str) -> str:
+    count = int(text)
+    if count < 1:
+        raise StartError(f"the number of parallel ranks must be at least 1, got {count}")
+    return str(count)
 
 
 def _float(text: str) -> str:
@@ -149,7 +188,7 @@ def _length(text: str) -> str:
         return FITTED
     length = read_size(text)
     if length < 1:
-        raise OptionError(f"max_model_len must be a positive integer, got int: {length}. Example: max_model_len=2048")
+        raise StartError(f"max_model_len must be a positive integer, got int: {length}. Example: max_model_len=2048")
     return str(length)
 
 
@@ -168,6 +207,19 @@ def _object_or_text(text: str) -> str:
     return _object(text) if text.lstrip().startswith("{") else text
 
 
+def _attention_backend(text: str) -> str:
+    name = text.upper()
+    if name not in ("AUTO", *ATTENTION_BACKENDS):
+        raise StartError(f"Unknown attention backend: {name!r}. Valid options are: {', '.join(ATTENTION_BACKENDS)}")
+    return name
+
+
+def _optimization_level(text: str) -> str:
+    if text not in ("0", "1", "2", "3"):
+        raise StartError(f"optimization_level must be 0, 1, 2 or 3, got {text!r}")
+    return text
+
+
 def _name(text: str) -> str:
     return text.lower().replace("-", "_")
 
@@ -176,9 +228,12 @@ CHECKS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "text": ("text", str),
     "name": ("a name", _name),
     "int": ("a whole number", _int),
+    "count": ("a whole number", _count),
     "float": ("a number", _float),
     "size": ("a whole number, such as 8192, 8k (8000) or 8K (8192)", _size),
     "length": ("a whole number, such as 8192, 8k (8000) or 8K (8192), or auto", _length),
+    "attention backend": ("the name of an attention backend", _attention_backend),
+    "optimization level": ("a level from 0 to 3", _optimization_level),
     "json": ("JSON", _json),
     "object": ("a JSON object", _object),
     "object or text": ("text or a JSON object", _object_or_text),

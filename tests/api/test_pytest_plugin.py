@@ -53,7 +53,7 @@ def test_a_strangers_tests_share_a_server_with_a_fresh_view_for_each(tmp_path: P
 
 
 def test_a_server_that_cannot_start_has_the_reason_in_its_error() -> None:
-    with pytest.raises(ServerError, match="no-such-model"), server("no-such-model"):
+    with pytest.raises(ServerError, match=r"\./no-such-model"), server("./no-such-model"):
         pass
 
 

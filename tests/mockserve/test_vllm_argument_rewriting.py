@@ -6,7 +6,7 @@ import pytest
 
 from blis_sim.options import OptionError
 from mockserve.command import rewritten
-from mockserve.vllm_arguments.table import CHECKS, SWITCHES, VllmFlag, read_table
+from mockserve.vllm_arguments.table import CHECKS, SWITCHES, VllmFlag, members_of, read_table
 
 SAMPLES = {
     "text": "x",
@@ -18,6 +18,9 @@ SAMPLES = {
     "json": "[1]",
     "object": '{"a": 80m}',
     "object or text": "x",
+    "count": "2",
+    "attention backend": "flashinfer",
+    "optimization level": "3",
 }
 FLAGS = {flag.name: flag for flag in read_table().values()}
 
@@ -25,6 +28,8 @@ FLAGS = {flag.name: flag for flag in read_table().values()}
 def sample(flag: VllmFlag) -> list[str]:
     if flag.is_switch:
         return []
+    if flag.name in members_of():
+        return [f'{{"{members_of()[flag.name][0]}": 1}}']
     return [flag.choices[-1] if flag.choices else SAMPLES[flag.kind.removesuffix("?")]]
 
 
@@ -77,9 +82,10 @@ def test_simulated_flags_get_our_syntax(given: list[str], ours: list[str]) -> No
         ["-O3"],
         ["-O", "2"],
         ["-O=1"],
-        ["-cc", '{"level": 3}'],
-        ["--compilation-config.level", "3", "--compilation-config.pass_config.fuse=true"],
-        ["--compilation-config.sizes+", "1,2", "--compilation-config.sizes+=4"],
+        ["-cc", '{"mode": 3}'],
+        ["--compilation-config.mode", "3", "--compilation-config.pass_config.fuse=true"],
+        ["--compilation-config.cudagraph_capture_sizes+", "1,2", "--compilation-config.cudagraph_capture_sizes+=4"],
+        ["--attention-backend", "auto"],
         ["--hf-config-path", "mine"],
         ["--hf-token"],
         ["--allowed-media-domains", "a", "b"],
@@ -103,7 +109,13 @@ def test_flags_without_a_meaning_here_are_only_named(given: list[str]) -> None:
         (["--enforce-eager=1"], "--enforce-eager takes no value, got '1'"),
         (["--dtype"], "--dtype must be given a value"),
         (["--scheduling-policy", "lifo"], "--scheduling-policy must be one of fcfs, priority, got 'lifo'"),
-        (["--compilation-config.level"], "--compilation-config.level must be given a value"),
+        (["--compilation-config.mode"], "--compilation-config.mode must be given a value"),
+        (["-cc", '{"level": 3}'], "--compilation-config: unexpected member 'level', members are mode, .*"),
+        (["--compilation-config.level", "3"], "--compilation-config: unexpected member 'level', members are mode, .*"),
+        (["--pooler-config", '{"pooling": "MEAN"}'], "--pooler-config: unexpected member 'pooling', members are .*"),
+        (["--attention-backend", "nope"], "Unknown attention backend: 'NOPE'. Valid options are: FLASH_ATTN, .*"),
+        (["-O4"], "optimization_level must be 0, 1, 2 or 3, got '4'"),
+        (["-tp", "0"], "the number of parallel ranks must be at least 1, got 0"),
     ],
 )
 def test_flags_that_vllm_refuses_are_refused(given: list[str], complaint: str) -> None:

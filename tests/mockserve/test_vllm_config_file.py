@@ -13,7 +13,7 @@ port: 8123
 served_model_name: [x, y]
 enable-server-load-tracking: false
 enforce-eager: true
-compilation-config: {level: 3}
+compilation-config: {mode: 3}
 """
 
 

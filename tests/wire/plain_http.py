@@ -80,22 +80,29 @@ def chunks_of(body: bytes) -> list[Any]:
 
 def metric(server: TestServer, name: str, **labels: str) -> float:
     """The value of one sample on the metrics page."""
+    value = metric_or_none(server, name, **labels)
+    assert value is not None, f"no sample {name} {labels}"
+    return value
+
+
+def metric_or_none(server: TestServer, name: str, **labels: str) -> float | None:
+    """The value of one sample on the metrics page; None where there is no such sample."""
     page = call(server, "GET", "/metrics").body.decode()
     for line in page.splitlines():
         if line.startswith((name + "{", name + " ")) and all(
             f'{key}="{value}"' in line for key, value in labels.items()
         ):
             return float(line.rpartition(" ")[2])
-    raise AssertionError(f"no sample {name} {labels}")
+    return None
 
 
 def wait_for_metric(server: TestServer, name: str, value: float, **labels: str) -> None:
     """Poll until a sample has a value. Fails with the last one seen."""
 
     def complaint() -> str:
-        return f"{name} is {metric(server, name, **labels)}, not {value}"
+        return f"{name} is {metric_or_none(server, name, **labels)}, not {value}"
 
-    wait_until(lambda: metric(server, name, **labels) == value, complaint)
+    wait_until(lambda: metric_or_none(server, name, **labels) == value, complaint)
 
 
 def open_request(server: TestServer, **fields: Any) -> socket.socket:

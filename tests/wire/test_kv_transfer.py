@@ -64,19 +64,23 @@ def test_a_decode_computes_only_the_last_token(both: TestServer) -> None:
         assert reply.json["kv_transfer_params"] is None
         expected = {
             "vllm:prompt_tokens_total": 100,
-            "vllm:prompt_tokens_cached_total": 99,
-            "vllm:request_prefill_kv_computed_tokens_sum": 1,
+            "vllm:prompt_tokens_cached_total": 100,
+            "vllm:request_prefill_kv_computed_tokens_sum": 0,
             "vllm:external_prefix_cache_queries_total": 100,
-            "vllm:external_prefix_cache_hits_total": 99,
+            "vllm:external_prefix_cache_hits_total": 100,
             "vllm:prefix_cache_hits_total": 0,
         }
         assert {name: metric(decoder, name) for name in expected} == expected
-        assert metric(decoder, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == 99
+        assert metric(decoder, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") == 100
+        assert metric(decoder, "vllm:prompt_tokens_cached_by_source_total", source="p2p") == 100
         # 50 ms and what 100 tokens of this model take at the default speed, then one step.
         assert 0.05 < metric(decoder, "vllm:time_to_first_token_seconds_sum") < 0.06
         # By now its blocks can be found here.
         complete(decoder, prompt=PROMPT, max_tokens=1)
         assert metric(decoder, "vllm:prefix_cache_hits_total") == 96
+        # A connector is asked for what was not found here, whether or not another instance computed the prompt.
+        assert metric(decoder, "vllm:external_prefix_cache_queries_total") == 104
+        assert metric(decoder, "vllm:external_prefix_cache_hits_total") == 100
 
 
 def test_without_a_connector_the_parameters_are_ignored(server: TestServer) -> None:

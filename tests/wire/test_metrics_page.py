@@ -156,6 +156,48 @@ def test_prompt_tokens_are_computed_or_found_in_the_cache() -> None:
         assert metric(server, "vllm:prompt_tokens_cached_by_source_total", source="device") == 48
 
 
+def test_blocks_of_all_ranks_are_counted_and_the_page_is_that_of_several_processes() -> None:
+    with running_server(dp=2, total_kv_blocks=400) as server:
+        first = page(server)
+        complete(server, max_tokens=2)
+        second = page(server)
+    labels = [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in re.findall("cache_config_info{.*", first)]
+    assert [each["engine"] for each in labels] == ["0", "1"]
+    assert [(each["num_gpu_blocks"], each["kv_cache_size_tokens"]) for each in labels] == [("800", "6400")] * 2
+    samples = [line for line in second.splitlines() if not line.startswith("#")]
+    assert not [line for line in samples if re.match(r"\w+:?\w*_created[ {]|python_|process_", line)]
+    assert "# TYPE vllm:num_requests_running gauge\n#" in first, "no engine has made a step"
+    assert re.findall(r'^vllm:num_requests_running\{engine="(\d)"', second, re.MULTILINE) == ["0"]
+
+
+@pytest.mark.parametrize(("settings", "is_multiprocess"), [({"api_server_count": 1}, False), ({}, True)])
+def test_an_api_server_alone_shows_itself(settings: dict[str, int], is_multiprocess: bool) -> None:
+    with running_server(dp=2, total_kv_blocks=400, **settings) as server:
+        assert ("python_info" not in page(server)) == is_multiprocess
+
+
+@pytest.mark.parametrize(("num_others", "num_here", "num_loaded"), [(2, 48, 16), (3, 0, 64)])
+def test_blocks_from_cpu_memory_are_external_hits_of_the_host(num_others: int, num_here: int, num_loaded: int) -> None:
+    """A prompt found whole counts as cached whole, although its last token is computed."""
+    with running_server(total_kv_blocks=12, max_model_len=128, kv_offloading_size=4.0) as server:
+        for number in (*range(num_others + 1), 0):
+            complete(server, prompt=[number + 1] * 64, max_tokens=1)
+        num_asked = 64 * (num_others + 1)
+        expected = {
+            "vllm:prefix_cache_queries_total": num_asked + 64,
+            "vllm:prefix_cache_hits_total": num_here,
+            "vllm:external_prefix_cache_queries_total": num_asked + 64 - num_here,
+            "vllm:external_prefix_cache_hits_total": num_loaded,
+            "vllm:prompt_tokens_cached_total": 64,
+            "vllm:request_prefill_kv_computed_tokens_sum": num_asked,
+        }
+        assert {name: metric(server, name) for name in expected} == expected
+        sources = {"device": num_here, "host": num_loaded, "p2p": 0}
+        name = "vllm:prompt_tokens_cached_by_source_total"
+        assert {each: metric(server, name, source=each) for each in sources} == sources
+        assert 'kv_offloading_size="4.0"' in page(server)
+
+
 def test_the_choices_of_a_prompt_are_one_request() -> None:
     with running_server() as server:
         complete(server, prompt=["a b", "c d"], n=3, seed=1, max_tokens=9, min_tokens=2)

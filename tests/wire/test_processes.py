@@ -69,6 +69,12 @@ def num_sockets(pid: int) -> int:
     return sum(os.readlink(each).startswith("socket:") for each in Path(f"/proc/{pid}/fd").iterdir())
 
 
+def test_the_page_has_no_times_of_creation_and_nothing_of_one_process(line: str) -> None:
+    names = {key.partition("{")[0] for key in figures(line)}
+    assert {each for each in names if each.endswith("_created") or each.startswith(("python_", "process_"))} == set()
+    assert "vllm:request_success_total" in names
+
+
 @pytest.mark.slow
 def test_connections_are_shared_out_and_all_are_served() -> None:
     with process(*TWO, *FAST) as (running, line), ExitStack() as opened:

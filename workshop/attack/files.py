@@ -3,8 +3,9 @@
     python workshop/attack/files.py [--count 20000] [--first 0] [--seed 0] [--only WORD] [--keep FOLDER]
 
 Every case writes one mutated file beside valid ones and runs a real command on it, in this process. A case is answered
-well when the command succeeds, or ends with exit code 2 and one line that names the file, within limits of time and
-memory, and when a strict second reading has no objection to a file that was accepted. Equal arguments make equal cases.
+well when the command succeeds, or ends with exit code 2, a server also with 1, and one line that names the file, within
+limits of time and memory, and when a strict second reading has no objection to a file that was accepted. Equal
+arguments make equal cases.
 The exit code is 1 when a case is not answered well.
 """
 
@@ -108,6 +109,11 @@ def _fill(folder: Path, sample: FileSample, content: bytes) -> None:
     (folder / sample.file).write_bytes(content)
 
 
+def refusal_codes(sample: FileSample) -> tuple[int, ...]:
+    """Return the exit codes with which a command refuses a file: a server has vLLM's, which tells its parser's."""
+    return (1, 2) if sample.command[0] == "serve" else (2,)
+
+
 def _judged(sample: FileSample, content: bytes, code: int | None, said: str) -> str:
     """Describe a wrong outcome; return an empty string for a right one."""
     lines = said.splitlines()
@@ -116,7 +122,7 @@ def _judged(sample: FileSample, content: bytes, code: int | None, said: str) -> 
         return f"accepted: {_without_values(found)}" if found else ""
     if code == 1 and _UNREACHABLE in said:
         return ""
-    if code != 2:
+    if code not in refusal_codes(sample):
         return f"exit code {code}: {_without_values(lines[-1]) if lines else ''}"
     errors = [line for line in lines if ": error: " in line]
     if len(errors) != 1 or lines[-1] != errors[0]:
@@ -190,7 +196,9 @@ def attack(
     with prepared() as folder:
         for done, (number, sample, content) in enumerate(cases(count, seed, only, first), start=1):
             case = attacked(number, sample, content, folder)
-            outcomes["accepted" if case.code == 0 else "refused" if case.code == 2 else "other"] += 1
+            outcomes[
+                "accepted" if case.code == 0 else "refused" if case.code in refusal_codes(sample) else "other"
+            ] += 1
             if case.finding:
                 bad.append(case)
             if progress and done % 500 == 0:

@@ -22,6 +22,9 @@ _ACTIVATION_GIB_MOE = 8.0
 _OTHER_GIB_ONE_GPU = 0.15
 _OTHER_GIB_PER_GPU = 0.6
 _GATED_ACTIVATIONS = ("", "silu", "swiglu", "geglu", "situ")
+"""Activations of models whose weights BLIS counts."""
+_PLAIN_ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu")
+"""Activations of an MLP of two matrices; with any other it has three."""
 
 
 _MAX_PLANNED_GPUS = 64
@@ -148,7 +151,7 @@ def kv_blocks(
     Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room; the text
     then names the smallest tp that does.
     """
-    _check(model, gpu)
+    _check(model, gpu, engine)
     sharded = _sharded(model, tp, engine)
     free_bytes = _free_gib(sharded, gpu, tp, gpu_memory_utilization) * _GIB
     if engine != "blis":
@@ -171,10 +174,11 @@ def weight_bytes(model: ModelSpec) -> int:
 
 
 def _mlp_parameters(model: ModelSpec) -> int:
-    """Three matrices per MLP. Interleaved dense layers count as layers with experts here."""
+    """Three matrices per MLP, two without a gate. Interleaved dense layers count as layers with experts here."""
     hidden = model.hidden_size
     if not model.is_moe:
-        return model.num_layers * 3 * hidden * model.intermediate_size
+        matrices = 2 if model.hidden_act.lower() in _PLAIN_ACTIVATIONS else 3
+        return model.num_layers * matrices * hidden * model.intermediate_size
     num_dense = min(model.first_k_dense_replace, model.num_layers)
     experts_and_router = model.num_experts * 3 * hidden * model.expert_size + model.num_experts * hidden
     moe_layer = experts_and_router + 3 * hidden * model.shared_expert_size
@@ -245,13 +249,13 @@ def _check_memory(gpu: GpuSpec) -> None:
         raise EngineError(f"GPU {gpu.name} must have at most {_MAX_MEMORY_GIB:g} GiB of memory, got {gpu.memory_gib:g}")
 
 
-def _check(model: ModelSpec, gpu: GpuSpec) -> None:
+def _check(model: ModelSpec, gpu: GpuSpec, engine: str) -> None:
     _check_memory(gpu)
     advice = "give --num-gpu-blocks-override instead"
     if model.vocab_size < 1 or model.intermediate_size < 1:
         key = "intermediate_size" if model.intermediate_size < 1 else "vocab_size"
         raise EngineError(f"{model.name}: {key} is missing, so the weights cannot be counted; {advice}")
-    if model.hidden_act.lower() not in _GATED_ACTIVATIONS:
+    if engine == "blis" and model.hidden_act.lower() not in _GATED_ACTIVATIONS:
         known = ", ".join(filter(None, _GATED_ACTIVATIONS))
         raise EngineError(
             f"{model.name}: hidden_act must be one of {known} to count weights, got {model.hidden_act!r}; {advice}"

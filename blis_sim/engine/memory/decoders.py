@@ -21,6 +21,7 @@ class DecoderTraits(NamedTuple):
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     has_gated_mlp: bool = True
+    has_mlp_bias: bool = False
     moe_name: str = "mlp"
     shared_name: str = "shared_experts"
     has_moe_bias: bool = False
@@ -97,7 +98,11 @@ def feed_forward_of(
     experts = next((count for key in EXPERT_COUNTS if (count := keys.count(key, default=0)) > 1), 0)
     size = keys.count("intermediate_size", "ffn_hidden_size", default=0)
     dense_size = keys.count("dense_intermediate_size", "intermediate_size_mlp", default=0) or size
-    dense = DenseMLP(intermediate_size=dense_size, has_gate=traits.has_gated_mlp, has_bias=keys.flag("mlp_bias"))
+    dense = DenseMLP(
+        intermediate_size=dense_size,
+        has_gate=traits.has_gated_mlp,
+        has_bias=traits.has_mlp_bias or keys.flag("mlp_bias"),
+    )
     if not experts:
         keys.positive("intermediate_size", "ffn_hidden_size")
         return lambda index: (dense,)

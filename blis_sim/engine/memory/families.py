@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.hf_config import ConfigKeys
+from blis_sim.engine.hf_config import ConfigKeys, with_usual_names
 from blis_sim.engine.memory.decoders import (
     DecoderTraits,
     dense_layers,
@@ -135,6 +135,11 @@ _PHI_MOE = _everywhere(
 )
 _LLAMA4 = Family(llama4_layers)
 _GEMMA4 = _everywhere(gemma4_layers, is_tied=True)
+_PLAIN_MLP = Family(
+    dense_layers, DecoderTraits(has_qkv_bias=True, has_output_bias=True, has_gated_mlp=False, has_mlp_bias=True)
+)
+_GPT2 = _PLAIN_MLP._replace(is_tied=True)
+_GEMMA2 = _everywhere(dense_layers, DecoderTraits(windows_every_other_layer=True), is_tied=True)
 _MINIMAX_M3 = Family(minimax_m3_layers, DecoderTraits(moe_name="block_sparse_moe"))
 
 FAMILIES: Mapping[str, Family] = {
@@ -176,6 +181,7 @@ FAMILIES: Mapping[str, Family] = {
     "Llama4ForCausalLM": _LLAMA4,
     "Llama4ForConditionalGeneration": _LLAMA4,
     "GemmaForCausalLM": _GEMMA,
+    "Gemma2ForCausalLM": _GEMMA2,
     "Gemma3ForCausalLM": _GEMMA,
     "Gemma3ForConditionalGeneration": _GEMMA,
     "Gemma4ForCausalLM": _GEMMA4,
@@ -185,6 +191,20 @@ FAMILIES: Mapping[str, Family] = {
     "Glm4MoeForCausalLM": _PLAIN,
     "Phi3ForCausalLM": _PLAIN,
     "PhiMoEForCausalLM": _PHI_MOE,
+    "OPTForCausalLM": _GPT2,
+    "GPT2LMHeadModel": _GPT2,
+    "GPTBigCodeForCausalLM": _GPT2,
+    "GPTNeoXForCausalLM": _PLAIN_MLP,
+    "GPTJForCausalLM": _PLAIN_MLP,
+    "BloomForCausalLM": _GPT2,
+    "FalconForCausalLM": _GPT2,
+    "MPTForCausalLM": _GPT2,
+    "PhiForCausalLM": _PLAIN_MLP,
+    "Starcoder2ForCausalLM": _PLAIN_MLP,
+    "StableLmForCausalLM": _PLAIN,
+    "SmolLM3ForCausalLM": _PLAIN,
+    "InternLM2ForCausalLM": _PLAIN,
+    "OlmoForCausalLM": _PLAIN,
     "GraniteForCausalLM": _PLAIN,
     "GraniteMoeForCausalLM": _everywhere(dense_layers, DecoderTraits(moe_name="block_sparse_moe")),
     "Olmo2ForCausalLM": _PLAIN,
@@ -225,9 +245,9 @@ def read_model(config: Mapping[str, Any], model: str, dtype: str = "auto") -> Mo
     `dtype` is the value of --dtype. Raises EngineError, in one line, for an architecture or a layer kind that is not
     modelled and for a key that is missing or impossible.
     """
-    top = ConfigKeys(model, config)
+    top = ConfigKeys(model, with_usual_names(config))
     text = config.get("text_config") or config.get("language_config")
-    keys = ConfigKeys(model, text if isinstance(text, Mapping) else config)
+    keys = ConfigKeys(model, with_usual_names(text)) if isinstance(text, Mapping) else top
     model_type = top.text("model_type")
     architecture = next((str(name) for name in top.items("architectures")), _BY_MODEL_TYPE.get(model_type, ""))
     if not architecture:

@@ -179,8 +179,8 @@ class OffloadingScheduler(VllmScheduler):
         for sequence in self.admitted:
             num_loaded = self._loading.loaded.pop(sequence, 0)
             if num_loaded and sequence.num_preemptions == 0:
-                external = min(num_loaded * self._block_size, sequence.num_cached_tokens)
-                sequence.num_external_tokens = external
+                num_found = -(-sequence.num_cached_tokens // self._block_size) - num_loaded
+                sequence.num_external_tokens = sequence.num_cached_tokens - num_found * self._block_size
 
     def preempt(self, victim: Sequence) -> None:
         super().preempt(victim)

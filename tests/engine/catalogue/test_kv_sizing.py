@@ -173,7 +173,6 @@ def test_a_model_that_no_number_of_gpus_can_hold_is_reported() -> None:
             "small has 6 KV heads, which tp 4 does not divide",
         ),
         (replace(SMALL, num_heads=3), 1, "small has no head_dim and its 3 heads do not divide hidden_size 8"),
-        (replace(SMALL, hidden_act="relu"), 1, "small: hidden_act must be one of silu, swiglu, geglu, situ"),
         (replace(SMALL, vocab_size=0), 1, "small: vocab_size is missing"),
         (replace(SMALL, intermediate_size=0), 1, "small: intermediate_size is missing"),
     ],
@@ -182,6 +181,17 @@ def test_a_model_whose_sizes_allow_no_estimate_is_refused(model: ModelSpec, tp: 
     with pytest.raises(EngineError) as refusal:
         kv_blocks(model, H100, tp)
     assert str(refusal.value).startswith(message)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "GELU_new"])
+def test_an_mlp_without_a_gate_has_two_matrices_of_weights(activation: str) -> None:
+    plain = replace(SMALL, hidden_act=activation)
+    assert weight_bytes(SMALL) - weight_bytes(plain) == int(
+        SMALL.num_layers * SMALL.hidden_size * SMALL.intermediate_size * SMALL.bytes_per_weight
+    )
+    assert kv_blocks(plain, H100, 1) >= kv_blocks(SMALL, H100, 1)
+    with pytest.raises(EngineError, match="small: hidden_act must be one of silu, swiglu, geglu, situ"):
+        kv_blocks(plain, H100, 1, engine="blis")
 
 
 def test_a_gpu_of_unknown_memory_is_refused() -> None:

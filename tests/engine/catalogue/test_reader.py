@@ -53,8 +53,8 @@ def test_an_unknown_model_is_answered_with_the_way_out() -> None:
     with pytest.raises(EngineError) as refusal:
         load_model("acme/rocket-1b")
     assert str(refusal.value) == (
-        "model 'acme/rocket-1b' is not in the catalogue; `blis models` lists all, and a folder with the "
-        "config.json of another one takes its place"
+        "model 'acme/rocket-1b' is not in the catalogue; `blis models` lists all, a folder with the config.json of "
+        "another one takes its place, and `blis serve` simulates llama-3.2-1b-instruct for it"
     )
 
 

@@ -1,5 +1,8 @@
 """The models and GPUs of the catalogue: rows of `models.jsonl` and `gpus.yaml` beside this module, found by name.
 
+Rows of `small_models.jsonl` are shapes of models that tests of clients use. They are found by name, and not listed:
+few of their sizes could be compared with a published config.
+
 A row of models has the keys of one published `config.json` that a plan of memory or a latency model reads, written
 short:  - `{"times": 3, "of": [a, b]}` in a list stands for `a, b` three times; - `layers.{0..2,5}.mlp` in a list or as
 a key stands for one text for each of the numbers; - `like` names a row whose keys this one has, but for those that it
@@ -11,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
+from math import log2
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +62,8 @@ def _similarity(requested: str, known: str) -> float:
 
 
 _MODELS_FILE = Path(__file__).parent / "models.jsonl"
+_SMALL_MODELS_FILE = Path(__file__).parent / "small_models.jsonl"
+_SMALL_GPU = "H100"
 _NUMBERS = re.compile(r"\{([\d.,]+)\}")
 
 
@@ -66,6 +72,7 @@ class ModelEntry(NamedTuple):
 
     `name` is lower case and without `organisation`; `gpu` and `tp` are the deployment when the user names none.
     `source` is where the config was published, `assumed` are keys that could not be checked against a published one.
+    `pooling` is what a pooling model gives whose class does not tell: `embed`, else empty.
     """
 
     name: str
@@ -76,6 +83,7 @@ class ModelEntry(NamedTuple):
     source: str
     assumed: tuple[str, ...]
     checkpoint: Checkpoint
+    pooling: str = ""
 
 
 def short_name(model: str) -> str:
@@ -84,8 +92,13 @@ def short_name(model: str) -> str:
 
 
 def model_names() -> list[str]:
-    """Return every model of the catalogue, without other names."""
+    """Return every listed model of the catalogue, without other names."""
     return sorted(_rows())
+
+
+def small_model_names() -> list[str]:
+    """Return every model that is found by name and not listed, without other names."""
+    return sorted(_small_rows())
 
 
 def has_model(name: str) -> bool:
@@ -99,35 +112,44 @@ def model_entry(name: str) -> ModelEntry:
     if canonical is None:
         raise EngineError(
             f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _names())}; `blis models` lists "
-            "all, and a folder with the config.json of another one takes its place"
+            "all, a folder with the config.json of another one takes its place, and `blis serve` simulates "
+            f"{stand_in_model(name).model} for it"
         )
     return _entry(canonical)
 
 
 def _canonical(name: str) -> str | None:
     """Return the name of the row that a user means; a family without a base model is found without its suffix."""
-    names, short = _names(), short_name(name)
-    return names.get(short) or names.get(f"{short}-instruct")
+    short = short_name(name)
+    for names in (_names, _small_names):
+        if found := names().get(short) or names().get(f"{short}-instruct"):
+            return found
+    return None
 
 
 @cache
 def _entry(name: str) -> ModelEntry:
-    row = _rows()[name]
-    quantization = row.get("hf_quant_config")
+    row = _row(name)
+    quantization, deployment = row.get("hf_quant_config"), row.get("deployment", {"gpu": _SMALL_GPU, "tp": 1})
     return ModelEntry(
         name=name,
         organisation=row.get("organisation", ""),
         aliases=tuple(row.get("aliases", ())),
-        gpu=row["deployment"]["gpu"],
-        tp=row["deployment"]["tp"],
-        source=row["source"],
-        assumed=tuple(row.get("assumed", ())),
+        gpu=deployment["gpu"],
+        tp=deployment["tp"],
+        source=row.get("source", "the shape that its family publishes"),
+        assumed=tuple(row.get("assumed", () if "deployment" in row else ("all keys",))),
         checkpoint=Checkpoint(_config(name), None if quantization is None else _written_out(quantization)),
+        pooling=row.get("pooling", ""),
     )
 
 
+def _row(name: str) -> Mapping[str, Any]:
+    return _rows().get(name) or _small_rows()[name]
+
+
 def _config(name: str) -> dict[str, Any]:
-    row = _rows()[name]
+    row = _row(name)
     own: dict[str, Any] = _written_out(row["config"])
     return {**_config(row["like"]), **own} if "like" in row else own
 
@@ -163,14 +185,108 @@ def _texts(text: str) -> Iterator[str]:
 
 @cache
 def _rows() -> Mapping[str, Mapping[str, Any]]:
-    rows = map(json.loads, _MODELS_FILE.read_text(encoding="utf-8").splitlines())
+    return _read_rows(_MODELS_FILE)
+
+
+@cache
+def _small_rows() -> Mapping[str, Mapping[str, Any]]:
+    return _read_rows(_SMALL_MODELS_FILE)
+
+
+def _read_rows(file: Path) -> Mapping[str, Mapping[str, Any]]:
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     return {row["model"]: row for row in rows}
 
 
 @cache
 def _names() -> Mapping[str, str]:
-    """Return the canonical name under every name."""
-    return {name: model for model, row in _rows().items() for name in (model, *row.get("aliases", ()))}
+    """Return the canonical name under every name of a listed model."""
+    return _by_name(_rows())
+
+
+@cache
+def _small_names() -> Mapping[str, str]:
+    return _by_name(_small_rows())
+
+
+def _by_name(rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
+    return {name: model for model, row in rows.items() for name in (model, *row.get("aliases", ()))}
+
+
+_TOTAL = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?e?(\d+(?:[._]\d+)?)([bm])(\d)?(?![a-z0-9])")
+_ACTIVE = re.compile(r"(?<![a-z0-9.])a(\d+(?:\.\d+)?)b(?![a-z0-9])")
+_EXPERTS = re.compile(r"(?<![a-z0-9.])\d+e(?![a-z0-9])")
+_SPARSE_EXPERTS = 2
+"""Experts that a token passes through, where a name states their number and size as in 8x7b."""
+_USUAL_MODEL = "llama-3.1-8b-instruct"
+
+
+class StandIn(NamedTuple):
+    """A model of the catalogue in place of one that the catalogue lacks, and why this one."""
+
+    model: str
+    reason: str
+
+
+def stand_in_model(name: str) -> StandIn:
+    """Return the model that is nearest in size to what a name states, among equals the one with the most similar name.
+
+    A name without a size gets the model with the most similar name, else one of usual size.
+    """
+    short = short_name(name)[:_LONGEST_NAME]
+    size = _size_in(short)
+    if size is None:
+        near = nearest(short, _rows())
+        return StandIn(near[0], "its name is the nearest") if near else StandIn(_USUAL_MODEL, "its size is usual")
+    sizes = {each: found for each in (*_rows(), *_small_rows()) if (found := _size_in(each)) and _generates(each)}
+    distance = {each: _distance(size, found) for each, found in sizes.items()}
+    least = min(distance.values())
+    alike = [each for each in sizes if distance[each] <= least + _SAME_SIZE]
+    likeness = {each: _similarity(short, each) for each in alike}
+    # A listed model is better known than a small one, unless the small one is of the family that the name begins with.
+    listed = [each for each in alike if each in _rows() or likeness[each] >= _MIN_SIMILARITY] or alike
+    best = min(listed, key=lambda each: (-_family_likeness(likeness[each]), not _is_usual(each), distance[each], each))
+    return StandIn(best, "its size is the nearest to what the name states")
+
+
+def _family_likeness(likeness: float) -> float:
+    """Return the likeness of names that begin with the same word, 0 for others, whose letters are alike by chance."""
+    return likeness if likeness >= _MIN_SIMILARITY else 0.0
+
+
+def _is_usual(name: str) -> bool:
+    return name.startswith(("llama-3", "qwen3-", "qwen2.5-"))
+
+
+_SAME_SIZE = 0.05
+"""Factors of two between sizes that count as equal."""
+
+
+def _size_in(name: str) -> tuple[float, float] | None:
+    """Return the parameters that a name states, in all and for one token; None for a name that states none."""
+    found = _TOTAL.search(name)
+    if found is None or _EXPERTS.search(name):
+        return None
+    copies, number, unit, fraction = found.groups()
+    total = float(number.replace("_", ".") + (f".{fraction}" if fraction else "")) * (1e9 if unit == "b" else 1e6)
+    active = _ACTIVE.search(name)
+    if total <= 0 or (active is not None and float(active[1]) <= 0):
+        return None
+    if copies:
+        return total * int(copies), total * _SPARSE_EXPERTS
+    return total, float(active[1]) * 1e9 if active else total
+
+
+def _distance(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Return by how many factors of two sizes differ, in all and for one token."""
+    return sum(abs(log2(a / b)) for a, b in zip(one, other, strict=True))
+
+
+def _generates(name: str) -> bool:
+    """Whether a model generates text."""
+    entry = _entry(name)
+    classes = entry.checkpoint.config.get("architectures") or ["ForCausalLM"]
+    return not entry.pooling and any(str(each).endswith(("ForCausalLM", "LMHeadModel")) for each in classes)
 
 
 _GPUS_FILE = Path(__file__).parent / "gpus.yaml"
