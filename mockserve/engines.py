@@ -200,7 +200,7 @@ def build_engines(
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
-    metrics = [EngineMetrics(config.limit_tokens) for _ in engines]
+    metrics = [EngineMetrics(config.limit_tokens, config.enable_prefix_caching) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
@@ -290,7 +290,8 @@ class LiveCluster:
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
-        self._outputs[number] = EngineOutput(engine, EngineMetrics(deployment.config.limit_tokens))
+        metrics = EngineMetrics(deployment.config.limit_tokens, config.enable_prefix_caching)
+        self._outputs[number] = EngineOutput(engine, metrics)
         if self._is_running:
             self._join(number)
             self.on_added(number)

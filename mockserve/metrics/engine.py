@@ -258,7 +258,8 @@ class RecentHitRate:
 class EngineMetrics:
     """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, caches_prefixes: bool = True) -> None:
+        self._caches_prefixes = caches_prefixes
         counts = token_count_buckets(max_model_len)
         self.prompt_tokens = 0
         self.prompt_tokens_by_source = dict.fromkeys(PROMPT_SOURCES, 0)
@@ -303,7 +304,7 @@ class EngineMetrics:
         local = flight.num_cached_tokens - flight.num_external_tokens
         self.prompt_tokens_cached_by_source["device"] += local
         self.prompt_tokens_cached_by_source["p2p"] += flight.num_external_tokens
-        if flight.request.reads_prefix_cache:
+        if self._caches_prefixes and flight.request.reads_prefix_cache:
             self.prefix_cache_queries += flight.request.input_tokens
             self.prefix_cache_hits += local
             self.recent_hit_rate.observe(flight.request.input_tokens, local)
