@@ -133,8 +133,8 @@ class ParsingCounter(NamedTuple):
         """
         first = _end_of_reasoning(list(answer.deltas or ())[:num_tokens]) if self.after_reasoning else 0
         events = dict.fromkeys(map(self._event_of, range(first, num_tokens)), False)
-        for place in range(first, num_tokens) if sent is not None else ():
-            if any(each.kind in CALL_KINDS for each in sent[place]):
+        for place, brought in enumerate((sent or ())[first:num_tokens], first):
+            if any(each.kind in CALL_KINDS for each in brought):
                 events[self._event_of(place)] = True
         num_with_call = sum(events.values())
         self.metrics.used(self.request_type, num_with_call, len(events) - num_with_call, is_stream=True)
