@@ -218,7 +218,9 @@ def build_engines(
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
-    metrics = [EngineMetrics(config.limit_tokens, external_source(options)) for _ in engines]
+    metrics = [
+        EngineMetrics(config.limit_tokens, external_source(options), config.enable_prefix_caching) for _ in engines
+    ]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
@@ -309,7 +311,9 @@ class LiveCluster:
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
-        metrics = EngineMetrics(deployment.config.limit_tokens, external_source(self._options))
+        metrics = EngineMetrics(
+            deployment.config.limit_tokens, external_source(self._options), deployment.config.enable_prefix_caching
+        )
         self._outputs[number] = EngineOutput(engine, metrics)
         if self._is_running:
             self._join(number)

@@ -259,8 +259,9 @@ class RecentHitRate:
 class EngineMetrics:
     """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
-    def __init__(self, max_model_len: int, external_source: str | None = None) -> None:
+    def __init__(self, max_model_len: int, external_source: str | None = None, caches_prefixes: bool = True) -> None:
         """`external_source` is where a KV connector finds blocks, one of `CACHE_SOURCES`; None without a connector."""
+        self._caches_prefixes = caches_prefixes
         counts = token_count_buckets(max_model_len)
         self._external_source = external_source
         self.prompt_tokens = 0
@@ -311,7 +312,7 @@ class EngineMetrics:
         local = flight.num_cached_tokens - flight.num_external_tokens
         self.prompt_tokens_cached_by_source[DEVICE] += local
         self.prompt_tokens_cached_by_source[self._external_source or PEER] += flight.num_external_tokens
-        if flight.request.reads_prefix_cache:
+        if self._caches_prefixes and flight.request.reads_prefix_cache:
             self.prefix_cache_queries += flight.request.input_tokens
             self.prefix_cache_hits += local
             self.recent_hit_rate.observe(flight.request.input_tokens, local)

@@ -143,7 +143,9 @@ async def plan_chat(
     delivery = delivery_of(model, chat.delivery)
     return ReplyJob(
         bodies=_bodies(model, chat, reply_id, adapter, delivery.include_usage),
-        new_writer=_shape(model, chat, body, form)._replace(parsing=_parsing(model, body, form, request_type)).writer,
+        new_writer=_shape(model, chat, body, form)
+        ._replace(parsing=_parsing(model, chat, body, form, request_type))
+        .writer,
         delivery=delivery,
         prompts=[prompt],
         accounting=_accounting(model, media, searches_beams=beams is not None),
@@ -249,12 +251,17 @@ def _shape(model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form:
     )
 
 
-def _parsing(model: ServedModel, body: Mapping[str, Any], form: OutputSpec, request_type: str) -> ParsingCounter | None:
+def _parsing(
+    model: ServedModel, chat: ChatRequest, body: Mapping[str, Any], form: OutputSpec, request_type: str
+) -> ParsingCounter | None:
     metrics, reads_without_tools = model.tool_parsing, body.get("tool_choice", "none") is None
     if metrics is None or (form.tools is None and not reads_without_tools):
         return None
     return ParsingCounter(
-        metrics, request_type, after_reasoning=model.options.content.reasoning.reasoning_parser is not None
+        metrics,
+        request_type,
+        after_reasoning=model.options.content.reasoning.reasoning_parser is not None,
+        interval=max(1, interval_of(model, chat.sampling, chat.response_options)),
     )
 
 

@@ -110,7 +110,7 @@ class ChatWriter:
 
     def last_piece(self, first: int, last: int) -> Piece:
         if self._shape.parsing is not None:
-            self._shape.parsing.streamed(self._answer, last)
+            self._shape.parsing.streamed(self._answer, self._deltas, last)
         delta = self._delta(first, last) if last else {}
         if self._answer.cut is not None and delta is not None and delta.get("tool_calls"):
             delta = _with_arguments(delta, self._shape.calls.cut_at_name)

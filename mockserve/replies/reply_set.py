@@ -113,27 +113,35 @@ def _milliseconds(us: Micros) -> float:
 class ParsingCounter(NamedTuple):
     """Counts parser invocations for the choices of one request.
 
-    `after_reasoning`: the parser gets the text after the mark that ends reasoning.
+    `after_reasoning`: the parser gets the text after the mark that ends reasoning. `interval` is the number of tokens
+    of each event after the first.
     """
 
     metrics: ToolParsing
     request_type: str
     after_reasoning: bool
+    interval: int = 1
 
     def whole(self, has_call: bool) -> None:
         """Count a choice that was parsed as a whole."""
         self.metrics.used(self.request_type, int(has_call), int(not has_call), is_stream=False)
 
-    def streamed(self, answer: Answer, num_tokens: int) -> None:
-        """Count the first `num_tokens` tokens of a choice, which were parsed one by one."""
-        if answer.deltas is None:
-            self.metrics.used(self.request_type, 0, num_tokens, is_stream=True)
-            return
-        deltas = list(answer.deltas)[:num_tokens]
-        if self.after_reasoning:
-            deltas = deltas[_end_of_reasoning(deltas) :]
-        num_with_call = sum(any(each.kind in CALL_KINDS for each in found) for found in deltas)
-        self.metrics.used(self.request_type, num_with_call, len(deltas) - num_with_call, is_stream=True)
+    def streamed(self, answer: Answer, sent: Sequence[Sequence[Delta]] | None, num_tokens: int) -> None:
+        """Count the first `num_tokens` tokens of a choice, which were parsed event by event.
+
+        `sent` are the deltas of each token as the parser hands them on, None for text alone.
+        """
+        first = _end_of_reasoning(list(answer.deltas or ())[:num_tokens]) if self.after_reasoning else 0
+        events = dict.fromkeys(map(self._event_of, range(first, num_tokens)), False)
+        for place, brought in enumerate((sent or ())[first:num_tokens], first):
+            if any(each.kind in CALL_KINDS for each in brought):
+                events[self._event_of(place)] = True
+        num_with_call = sum(events.values())
+        self.metrics.used(self.request_type, num_with_call, len(events) - num_with_call, is_stream=True)
+
+    def _event_of(self, place: int) -> int:
+        """Return the number of the event with token `place`; the first token has one of its own."""
+        return 0 if place == 0 else 1 + (place - 1) // self.interval
 
 
 def _end_of_reasoning(deltas: Sequence[Sequence[Delta]]) -> int:

@@ -82,6 +82,8 @@ def test_equal_seeds_draw_equal_requests_of_every_client() -> None:
     assert requests == list(drawn_requests(3, 100))
     assert requests != list(drawn_requests(4, 100))
     assert {each.client for each in requests} == set(CLIENTS)
+    without = {each.client for each in drawn_requests(3, 100, offers_tools=False)}
+    assert without == {each for each in CLIENTS if not each.startswith("agent")}
     assert len({each.mark for each in requests}) == 100
     assert all(each.asked in json.dumps(each.body) for each in requests)
 

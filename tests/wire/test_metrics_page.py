@@ -296,3 +296,13 @@ def test_requests_that_the_server_ends_count_as_aborted_and_those_that_hang_up_d
             wait_for_metric(server, "vllm:num_requests_running", 1)
             assert call(server, "POST", "/abort_requests", {}).json == {"status": "aborted", "aborted": 1}
             assert metric(server, "vllm:request_success_total", finished_reason="abort") == 1
+
+
+@pytest.mark.parametrize("instances", [1, 2])
+def test_a_server_without_a_prefix_cache_looks_nothing_up(instances: int) -> None:
+    with running_server(enable_prefix_caching=False, num_instances=instances) as server:
+        complete(server, max_tokens=2)
+        page = call(server, "GET", "/metrics").body.decode()
+    found = [line for line in page.splitlines() if line.startswith("vllm:prefix_cache_queries_total{")]
+    assert len(found) == instances
+    assert all(line.endswith(" 0.0") for line in found)

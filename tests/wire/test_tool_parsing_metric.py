@@ -77,6 +77,14 @@ def test_a_parser_reads_an_answer_without_tools_if_no_choice_forbids_that(
     assert found == {f"chat_completions {mode} no_tool_call": number for mode, number in counted.items()}
 
 
+@pytest.mark.parametrize(("num_tokens", "num_events"), [(1, 1), (4, 2), (5, 3), (8, 4)])
+def test_tokens_that_share_an_event_are_parsed_together(num_tokens: int, num_events: int) -> None:
+    with running_server(**HERMES, stream_interval=3, tool_call_probability=0.0) as server:
+        chat(server, **TOOLS, stream=True, max_tokens=num_tokens, ignore_eos=True)
+        found = uses(server)
+    assert found == {"chat_completions streaming no_tool_call": num_events}
+
+
 def test_a_stream_counts_every_token_after_the_reasoning() -> None:
     with running_server(**PARSERS, tool_call_extra_probability=0.0) as server:
         reply = chat(server, **TOOLS, stream=True, stream_options={"include_usage": True}, return_token_ids=True)

@@ -1,14 +1,14 @@
 """A genuine vLLM server against ours, both saying the same: every reply is compared word by word.
 
     python -m workshop.vllm_oracle.equal_words --genuine URL --model FOLDER --answers FILE.json [--count N] [--seed N]
-        [--reasoning-parser NAME] [--flags='--stream-interval 4']
+        [--no-tools] [--reasoning-parser NAME] [--flags='--stream-interval 4']
 
 The genuine server runs a stand-in for the model that looks for the last mark `[[key]]` in a prompt and says the text of
 that key in the JSON object of FILE; it must read FILE anew when it changes. Start it on the model folder FOLDER with
 `--served-model-name m --max-model-len 4096 --enable-auto-tool-choice --tool-call-parser hermes`. Ours is started here,
 plays the same texts back, and has the tokenizer of FOLDER; where it calls functions it answers first, and the stand-in
 says the same. Requests are those of real clients, drawn by the seed. Whatever is given behind `--reasoning-parser` and
-`--flags` the genuine server has to be started with, too.
+`--flags` the genuine server has to be started with, too; with `--no-tools` it has no parser of calls.
 Deltas of one kind in a row are joined, since a busy machine sends several tokens together. Differences are listed and
 counted by place.
 """
@@ -44,8 +44,9 @@ _NUMBERS = re.compile(r"\[\d+\]")
 def main() -> int:
     """Exit code 1 if there is a difference."""
     arguments = _arguments()
-    parsers = Parsers(tool="hermes", reasoning=arguments.reasoning_parser)
-    requests = list(drawn_requests(arguments.seed, arguments.count, reasons=bool(parsers.reasoning)))
+    parsers = Parsers(tool="hermes" if arguments.tools else "", reasoning=arguments.reasoning_parser)
+    reasons = bool(parsers.reasoning)
+    requests = list(drawn_requests(arguments.seed, arguments.count, reasons, offers_tools=arguments.tools))
     with TemporaryDirectory() as folder:
         fixtures = Path(folder) / "said.yaml"
         rows = [{"match": {"last_user": each.asked}, "reply": each.said} for each in requests if each.said is not None]
@@ -124,6 +125,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--answers", required=True, type=Path, help="file from which the stand-in reads what to say")
     parser.add_argument("--count", type=int, default=200, help="requests to send")
     parser.add_argument("--seed", type=int, default=0, help="of the requests")
+    parser.add_argument(
+        "--tools", action=argparse.BooleanOptionalAction, default=True, help="offer functions, to servers with a parser"
+    )
     parser.add_argument("--reasoning-parser", default="", help="parser of reasoning of both servers")
     parser.add_argument("--flags", default="", help="further flags of our server, which the genuine one was given, too")
     parser.add_argument("--all", action="store_true", help="print every difference of a request")

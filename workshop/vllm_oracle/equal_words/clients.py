@@ -163,11 +163,12 @@ CLIENTS: Mapping[str, tuple[str, Callable[[Random, str], Body], Mapping[str, str
 """Kinds of clients: where they ask, what, and with which headers."""
 
 
-def drawn_requests(seed: int, count: int, reasons: bool = False) -> Iterator[SaidRequest]:
+def drawn_requests(seed: int, count: int, reasons: bool = False, offers_tools: bool = True) -> Iterator[SaidRequest]:
     """Yield `count` requests; equal seeds give equal ones. With `reasons` our server answers all chats first."""
     random = Random(seed)
+    clients = [each for each in sorted(CLIENTS) if offers_tools or not each.startswith("agent")]
     for number in range(count):
-        client = random.choice(sorted(CLIENTS))
+        client = random.choice(clients)
         path, body_of, headers = CLIENTS[client]
         asked = f"[[q{seed}x{number}]] Tell me about it."
         body = body_of(random, asked)
