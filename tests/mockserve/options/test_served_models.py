@@ -116,7 +116,7 @@ def test_a_name_that_is_not_known_starts_as_the_nearest_model_and_one_line_says_
 
 
 def test_other_commands_name_what_a_server_takes() -> None:
-    with pytest.raises(EngineError, match="'./no-folder' is no folder with a config.json, and no name of a model"):
+    with pytest.raises(EngineError, match=r"'\./no-folder' is no folder with a config.json, and no name of a model"):
         load_model("./no-folder")
     assert not has_model("acme/rocket-3b")
     with pytest.raises(EngineError, match=f"`blis serve` simulates {stand_in_model('acme/rocket-3b').model} for it"):
