@@ -19,7 +19,7 @@ from observe.errors import RunError, warn
 from observe.http import get_bytes, post_bytes
 from observe.requests import WORDS, PlannedRequest, TokenScale, calibration_text, scale_from_counts
 from traces import JsonLinesWriter
-from traces.server_settings import plausible, read_settings_file
+from traces.server_settings import blocks_of_one_engine, plausible, read_settings_file
 
 _RTT_PROBES = 10
 _PERMANENT_ERRORS = frozenset({401, 403, 404, 405})
@@ -138,10 +138,13 @@ def parse_reading(page: str, at_us: int) -> MetricsReading:
 
 
 def cache_settings(reading: MetricsReading) -> dict[str, str]:
-    """The settings of the KV cache, as vLLM publishes them in the labels of a metric; empty where it does not."""
+    """The settings of the KV cache of one engine, from the labels of a metric of vLLM; empty without the metric."""
     for name in reading.samples:
         if name.startswith(_CACHE_SETTINGS):
-            return {label: text for label, text in _LABEL.findall(name) if text != "None"}
+            found = {label: text for label, text in _LABEL.findall(name) if text != "None"}
+            num_engines = sum(each.startswith(_CACHE_SETTINGS) for each in reading.samples)
+            blocks = blocks_of_one_engine(found, num_engines)
+            return found if blocks is None else {**found, "num_gpu_blocks": str(blocks)}
     return {}
 
 

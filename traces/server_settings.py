@@ -42,6 +42,22 @@ HEADER_NAMES = ("tensor_parallel", "max_num_seqs", "block_size", "gpu_memory_uti
 """Settings that the header of a trace has keys for, besides the model."""
 
 
+def blocks_of_one_engine(labels: Mapping[str, str], num_engines: int) -> int | None:
+    """Return the KV blocks of one engine from the labels of `vllm:cache_config_info`; None where these state none.
+
+    With data-parallel ranks vLLM publishes the sum of their blocks, beside the tokens that one of them holds.
+    """
+    try:
+        blocks = int(labels["num_gpu_blocks"])
+    except (KeyError, ValueError):
+        return None
+    try:
+        of_one = int(labels["kv_cache_size_tokens"]) // int(labels["block_size"])
+    except (KeyError, ValueError, ZeroDivisionError):
+        return blocks
+    return of_one if num_engines > 1 and blocks == num_engines * of_one else blocks
+
+
 def settings_path(header_path: Path) -> Path:
     """Return where the settings beside a recording are."""
     return header_path.with_suffix(SUFFIX)

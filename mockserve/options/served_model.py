@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.entries import has_model, model_entry, stand_in_model
+from blis_sim.engine.latency.catalogue.entries import has_model, is_path, model_entry, stand_in_model
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.reader import default_deployment
 from blis_sim.options import StartError
@@ -35,7 +35,7 @@ def simulated(options: D) -> tuple[D, list[str]]:
     """
     model, notes = options.model, []
     if not is_known(options):
-        if _is_path(model):
+        if is_path(model):
             raise StartError(f"--model must name a model or a folder with a config.json, got {model!r}")
         found = stand_in_model(model)
         notes.append(
@@ -48,11 +48,6 @@ def simulated(options: D) -> tuple[D, list[str]]:
         gpu = DEFAULT_GPU
         notes.append(f"--hardware is not given: {model} is simulated on {gpu}")
     return replace(options, model=model, hardware=options.hardware or gpu, tp=options.tp or tp or 1), notes
-
-
-def _is_path(model: str) -> bool:
-    """Whether a name cannot be that of a model on a hub, which has at most one slash."""
-    return model.startswith(("/", ".", "~")) or model.count("/") > 1 or model.endswith("/")
 
 
 def implied_routes(options: DeploymentOptions) -> Mapping[str, Any]:

@@ -99,10 +99,18 @@ def read_table(path: Path = TABLE) -> Mapping[str, VllmFlag]:
 
 
 @cache
-def members_of() -> Mapping[str, tuple[str, ...]]:
-    """Return the members of each configuration object that vLLM's parser reads, by the preferred name of its flag."""
+def members_of() -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+    """Return the members of each configuration object that vLLM's parser reads, by the preferred name of its flag.
+
+    With each member are the words that vLLM takes for it, none where any value may be right.
+    """
     with _MEMBERS.open(encoding="utf-8", newline="") as file:
-        return {row["flag"]: tuple(row["members"].split()) for row in csv.DictReader(file)}
+        return {row["flag"]: dict(map(_member, row["members"].split())) for row in csv.DictReader(file)}
+
+
+def _member(text: str) -> tuple[str, tuple[str, ...]]:
+    name, _, words = text.partition("=")
+    return name, tuple(filter(None, words.split("|")))
 
 
 FITTED = "auto"
@@ -157,10 +165,13 @@ def checked(flag: VllmFlag, text: str) -> str:
 
 
 def _check_members(name: str, text: str) -> None:
-    known = members_of().get(name, ())
-    for member in load_json(text) if known else ():
+    known = members_of().get(name, {})
+    for member, value in load_json(text).items() if known else ():
         if member not in known:
             raise OptionError(f"{name}: unexpected member {member!r}, members are {', '.join(known)}")
+        words = known[member]
+        if words and isinstance(value, str) and value.lower() not in [word.lower() for word in words]:
+            raise OptionError(f"{name}: {member} must be one of {', '.join(words)}, got {value!r}")
 
 
 def _int(text: str) -> str:
@@ -170,7 +181,7 @@ def _int(text: str) -> str:
 def _count(text: str) -> str:
     count = int(text)
     if count < 1:
-        raise StartError(f"the number of parallel ranks must be at least 1, got {count}")
+        raise StartError(f"tensor_parallel_size must be at least 1, got {count}")
     return str(count)
 
 

@@ -68,7 +68,7 @@ def parse_metrics_page(text: str) -> MetricsPage:
                     engine.values[sample.name] += sample.value
     except (ValueError, KeyError) as error:
         raise ResponseError(f"it is not in Prometheus' text format ({error})") from error
-    if not any("vllm:num_requests_running" in engine.values for engine in engines.values()):
+    if not any(_SUCCESS in engine.values for engine in engines.values()):
         raise ResponseError("it holds no metrics of vLLM")
     return MetricsPage(tuple(names), dict(engines), dict(errors))
 
@@ -81,6 +81,8 @@ def _add_errors(errors: dict[str, float], samples: Iterable[Sample]) -> None:
             errors[status] += sample.value
 
 
+RUNNING = "vllm:num_requests_running"
+_SUCCESS = "vllm:request_success_total"
 FRACTIONS = (0.5, 0.9, 0.99)
 
 
@@ -128,7 +130,7 @@ def stats_between(before: MetricsPage, after: MetricsPage, elapsed_s: float) -> 
     lag = None
     if "blis_send_lag_seconds" in common.buckets:
         lag = _percentiles("blis_send_lag_seconds", before.engines.get("", EngineSamples()), common)
-    named = [name for name, engine in after.engines.items() if "vllm:num_requests_running" in engine.values]
+    named = [name for name, engine in after.engines.items() if _SUCCESS in engine.values]
     pairs = {name: (before.engines.get(name, EngineSamples()), after.engines[name]) for name in named}
     found = {name or "0": _figures([pair], elapsed_s, lag if len(pairs) == 1 else None) for name, pair in pairs.items()}
     return found if len(found) == 1 else {**found, ALL: _figures(list(pairs.values()), elapsed_s, lag)}
@@ -144,13 +146,14 @@ def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] 
         return sum(_increase(old.values.get(name, 0.0), new.values.get(name, 0.0)) for old, new in pairs) / elapsed_s
 
     def now(name: str) -> float:
-        return sum(new.values.get(name, nan) for _, new in pairs)
+        """Sum a gauge, which an engine of several processes has from its first step on."""
+        return sum(new.values.get(name, 0.0 if RUNNING not in new.values else nan) for _, new in pairs)
 
     return EngineStats(
-        running=now("vllm:num_requests_running"),
+        running=now(RUNNING),
         waiting=now("vllm:num_requests_waiting"),
         kv_usage_fraction=now("vllm:kv_cache_usage_perc") / len(pairs),
-        requests_per_s=rate("vllm:request_success_total"),
+        requests_per_s=rate(_SUCCESS),
         prompt_tokens_per_s=rate("vllm:prompt_tokens_total"),
         output_tokens_per_s=rate("vllm:generation_tokens_total"),
         steps_per_s=rate("vllm:iteration_tokens_total_count"),

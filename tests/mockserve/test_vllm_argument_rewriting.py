@@ -29,7 +29,7 @@ def sample(flag: VllmFlag) -> list[str]:
     if flag.is_switch:
         return []
     if flag.name in members_of():
-        return [f'{{"{members_of()[flag.name][0]}": 1}}']
+        return [f'{{"{next(iter(members_of()[flag.name]))}": 1}}']
     return [flag.choices[-1] if flag.choices else SAMPLES[flag.kind.removesuffix("?")]]
 
 
@@ -83,6 +83,7 @@ def test_simulated_flags_get_our_syntax(given: list[str], ours: list[str]) -> No
         ["-O", "2"],
         ["-O=1"],
         ["-cc", '{"mode": 3}'],
+        ["-cc", '{"mode": "vllm_compile", "cudagraph_mode": "full"}'],
         ["--compilation-config.mode", "3", "--compilation-config.pass_config.fuse=true"],
         ["--compilation-config.cudagraph_capture_sizes+", "1,2", "--compilation-config.cudagraph_capture_sizes+=4"],
         ["--attention-backend", "auto"],
@@ -113,9 +114,11 @@ def test_flags_without_a_meaning_here_are_only_named(given: list[str]) -> None:
         (["-cc", '{"level": 3}'], "--compilation-config: unexpected member 'level', members are mode, .*"),
         (["--compilation-config.level", "3"], "--compilation-config: unexpected member 'level', members are mode, .*"),
         (["--pooler-config", '{"pooling": "MEAN"}'], "--pooler-config: unexpected member 'pooling', members are .*"),
+        (["-cc", '{"cudagraph_mode": "NOPE"}'], "--compilation-config: cudagraph_mode must be one of NONE, .* 'NOPE'"),
+        (["--kv-events-config", '{"publisher": "nope"}'], "--kv-events-config: publisher must be one of null, zmq, .*"),
         (["--attention-backend", "nope"], "Unknown attention backend: 'NOPE'. Valid options are: FLASH_ATTN, .*"),
         (["-O4"], "optimization_level must be 0, 1, 2 or 3, got '4'"),
-        (["-tp", "0"], "the number of parallel ranks must be at least 1, got 0"),
+        (["-tp", "0"], "tensor_parallel_size must be at least 1, got 0"),
     ],
 )
 def test_flags_that_vllm_refuses_are_refused(given: list[str], complaint: str) -> None:

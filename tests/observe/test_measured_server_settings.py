@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.options import BlisError
+from observe.server import cache_settings, parse_reading
 from traces.server_settings import read_settings_file
 
 Observe: TypeAlias = Callable[..., Any]
@@ -45,3 +46,18 @@ def test_a_file_of_other_content_is_one_line(observe: Observe, tmp_path: Path, t
     (tmp_path / "server-config.yaml").write_text(text)
     with pytest.raises(BlisError, match=message):
         observe(model="ok", server_config=str(tmp_path / "server-config.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "num_blocks"),
+    [
+        ('kv_cache_size_tokens="6400",num_gpu_blocks="800"', "400"),
+        ('kv_cache_size_tokens="6400",num_gpu_blocks="400"', "400"),
+        ('kv_cache_size_tokens="None",num_gpu_blocks="800"', "800"),
+        ('num_gpu_blocks="800"', "800"),
+    ],
+)
+def test_the_blocks_of_data_parallel_ranks_are_those_of_one(sizes: str, num_blocks: str) -> None:
+    """Two ranks publish the sum of their blocks. Instances of a cluster publish their own."""
+    page = "".join(f'vllm:cache_config_info{{block_size="16",engine="{rank}",{sizes}}} 1.0\n' for rank in (0, 1))
+    assert cache_settings(parse_reading(page, 0))["num_gpu_blocks"] == num_blocks

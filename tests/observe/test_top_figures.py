@@ -145,3 +145,13 @@ def test_counts_in_between_are_never_negative(first: list[int], more: list[int])
     total = [a + b for a, b in zip(first, more, strict=True)]
     assert bucket_increase(cumulative(first), cumulative(total)) == cumulative(more)
     assert min(bucket_increase(cumulative(total), cumulative(first)).values()) >= 0
+
+
+def test_an_engine_of_several_processes_has_gauges_from_its_first_step_on() -> None:
+    """An idle server of several processes has counters, and neither running requests nor a usage of the cache."""
+    counters = [line for line in page_of("1").splitlines() if "num_requests" not in line and "usage_perc" not in line]
+    before = parse_metrics_page("\n".join(counters))
+    idle = stats_between(before, before, 1.0)["1"]
+    assert (idle.running, idle.waiting, idle.kv_usage_fraction) == (0, 0, 0)
+    busy = stats_between(before, parse_metrics_page(page_of("1", running=3, tokens=20)), 1.0)["1"]
+    assert (busy.running, busy.output_tokens_per_s) == (3, 20)

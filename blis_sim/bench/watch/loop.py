@@ -18,6 +18,7 @@ from blis_sim.options import BlisError
 from blis_sim.options.provenance import Provenance, command_line
 from calibrate.compare import EXIT_CODE
 from observe.errors import RunError
+from traces.server_settings import blocks_of_one_engine
 from traces.text_file import write_text
 
 _MOST_COMPARISONS = 24 * 60
@@ -119,10 +120,10 @@ def _deployment(settings: WatchOptions, reading: Reading, on_note: Callable[[str
     if not options.model:
         given["model"] = reading.model_name
         on_note(f"the metrics page names the model {reading.model_name}")
-    blocks = reading.cache.get("num_gpu_blocks", "")
-    if options.total_kv_blocks is None and blocks.isdecimal() and int(blocks) > 1:
-        given["total_kv_blocks"] = int(blocks)
-        on_note(f"the metrics page states {int(blocks):,} KV blocks")
+    blocks = blocks_of_one_engine(reading.cache, reading.num_engines)
+    if options.total_kv_blocks is None and blocks is not None and blocks > 1:
+        given["total_kv_blocks"] = blocks
+        on_note(f"the metrics page states {blocks:,} KV blocks")
     deployment = resolve(DeploymentOptions(**given))
     for note in deployment.notes:
         on_note(note)

@@ -68,6 +68,7 @@ class Reading:
     model_name: str = ""
     cache: Mapping[str, str] = field(default_factory=dict)
     """Labels of `vllm:cache_config_info`."""
+    num_engines: int = 1
 
     @property
     def in_flight(self) -> float:
@@ -85,7 +86,7 @@ def reading_of(at_s: float, samples: Iterable[Sample]) -> Reading:
     values: dict[str, float] = defaultdict(float)
     histograms: dict[str, Histogram] = defaultdict(Histogram)
     model_name, cache = "", {}
-    found = set()
+    found, num_engines = set(), 0
     for name, labels, value in samples:
         found.add(name)
         model_name = model_name or labels.get("model_name", "")
@@ -94,16 +95,18 @@ def reading_of(at_s: float, samples: Iterable[Sample]) -> Reading:
         if name in VALUES:
             values[name] += value
         elif name == CACHE:
-            cache = dict(labels)
+            cache, num_engines = dict(labels), num_engines + 1
         elif part == "bucket" and family in HISTOGRAMS:
             histograms[family].buckets[_bound(labels)] += value
         elif family in HISTOGRAMS and part == "sum":
             histograms[family].total += value
         elif family in HISTOGRAMS and part == "count":
             histograms[family].count += value
-    if RUNNING not in found:
+    if SUCCESS not in found:  # gauges may be missing before the first step
         raise BenchError("it holds no metrics of vLLM")
-    return Reading(at_s, defaultdict(float, values), defaultdict(Histogram, histograms), model_name, cache)
+    return Reading(
+        at_s, defaultdict(float, values), defaultdict(Histogram, histograms), model_name, cache, max(1, num_engines)
+    )
 
 
 def _bound(labels: Mapping[str, str]) -> float:

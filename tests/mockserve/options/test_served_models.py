@@ -97,6 +97,7 @@ def test_tasks_are_those_of_the_class_or_of_the_name(name: str, tasks: set[str])
         ("acme/rocket-1b", "llama-3.2-1b-instruct", "its size is the nearest to what the name states"),
         ("acme/rocket-1.6B-chat", "stablelm-2-1_6b", "its size is the nearest to what the name states"),
         ("Mistral-Rocket-7B", "mistral-7b-v0.1", "its size is the nearest to what the name states"),
+        ("rocket-70B-FP8", "llama-3.1-70b-instruct-fp8", "its size is the nearest to what the name states"),
         ("rocket-30B-A3B", "qwen3-30b-a3b", "its size is the nearest to what the name states"),
         ("rocket-150m", "llama-160m", "its size is the nearest to what the name states"),
         ("qwen/qwen3-14", "qwen3-14b", "its name is the nearest"),
@@ -115,6 +116,8 @@ def test_a_name_that_is_not_known_starts_as_the_nearest_model_and_one_line_says_
 
 
 def test_other_commands_name_what_a_server_takes() -> None:
+    with pytest.raises(EngineError, match=r"'\./no-folder' is no folder with a config.json, and no name of a model"):
+        load_model("./no-folder")
     assert not has_model("acme/rocket-3b")
     with pytest.raises(EngineError, match=f"`blis serve` simulates {stand_in_model('acme/rocket-3b').model} for it"):
         load_model("acme/rocket-3b")

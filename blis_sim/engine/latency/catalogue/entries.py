@@ -53,11 +53,10 @@ def _similarity(requested: str, known: str) -> float:
 
     if requested and (known.startswith(requested) or requested.startswith(known)):
         return 1.0
-    words, others = _PARTS.findall(requested.rpartition("/")[2]), _PARTS.findall(known.rpartition("/")[2])
     all_words, all_others = set(_PARTS.findall(requested)), set(_PARTS.findall(known))
     shared = len(all_words & all_others) / max(len(all_words | all_others), 1)
     likeness = (shared + SequenceMatcher(None, requested, known, autojunk=False).ratio()) / 2
-    is_family = words[:1] == others[:1] and len("".join(words[:1])) >= _SHORTEST_FAMILY
+    is_family = _begins_alike(requested.rpartition("/")[2], known.rpartition("/")[2])
     return _MIN_SIMILARITY + (1 - _MIN_SIMILARITY) * likeness if is_family else likeness
 
 
@@ -106,14 +105,23 @@ def has_model(name: str) -> bool:
     return _canonical(name) is not None
 
 
+_OTHER_CONFIG = "a folder with the config.json of another one takes its place"
+
+
+def is_path(name: str) -> bool:
+    """Return whether a name can only be a path: on a hub a name has at most one slash, between two words."""
+    return name.startswith(("/", ".", "~")) or name.count("/") > 1 or name.endswith("/")
+
+
 def model_entry(name: str) -> ModelEntry:
     """Return a model of the catalogue. Raises EngineError, with the nearest names, when the catalogue lacks it."""
     canonical = _canonical(name)
     if canonical is None:
         raise EngineError(
             f"model {name!r} is not in the catalogue{nearest_hint(short_name(name), _names())}; `blis models` lists "
-            "all, a folder with the config.json of another one takes its place, and `blis serve` simulates "
-            f"{stand_in_model(name).model} for it"
+            f"all, {_OTHER_CONFIG}, and `blis serve` simulates {stand_in_model(name).model} for it"
+            if not is_path(name)
+            else f"model {name!r} is no folder with a config.json, and no name of a model; `blis models` lists all"
         )
     return _entry(canonical)
 
@@ -216,6 +224,7 @@ def _by_name(rows: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
 _TOTAL = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?e?(\d+(?:[._]\d+)?)([bm])(\d)?(?![a-z0-9])")
 _ACTIVE = re.compile(r"(?<![a-z0-9.])a(\d+(?:\.\d+)?)b(?![a-z0-9])")
 _EXPERTS = re.compile(r"(?<![a-z0-9.])\d+e(?![a-z0-9])")
+_FORMATS = ("awq", "fp8", "nvfp4", "w4a16")
 _SPARSE_EXPERTS = 2
 """Experts that a token passes through, where a name states their number and size as in 8x7b."""
 _USUAL_MODEL = "llama-3.1-8b-instruct"
@@ -242,16 +251,24 @@ def stand_in_model(name: str) -> StandIn:
     distance = {each: _distance(size, found) for each, found in sizes.items()}
     least = min(distance.values())
     alike = [each for each in sizes if distance[each] <= least + _SAME_SIZE]
-    likeness = {each: _similarity(short, each) for each in alike}
-    # A listed model is better known than a small one, unless the small one is of the family that the name begins with.
-    listed = [each for each in alike if each in _rows() or likeness[each] >= _MIN_SIMILARITY] or alike
-    best = min(listed, key=lambda each: (-_family_likeness(likeness[each]), not _is_usual(each), distance[each], each))
+    alike = [each for each in alike if _formats_in(each) == _formats_in(short)] or alike
+    family = [each for each in alike if _begins_alike(short, each)]
+    if family:
+        best = min(family, key=lambda each: (-_similarity(short, each), distance[each], each))
+    else:
+        best = min(alike, key=lambda each: (each not in _rows(), not _is_usual(each), distance[each], each))
     return StandIn(best, "its size is the nearest to what the name states")
 
 
-def _family_likeness(likeness: float) -> float:
-    """Return the likeness of names that begin with the same word, 0 for others, whose letters are alike by chance."""
-    return likeness if likeness >= _MIN_SIMILARITY else 0.0
+def _formats_in(name: str) -> set[str]:
+    """Return the formats of weights that a name states."""
+    return {word for word in _FORMATS if word in name}
+
+
+def _begins_alike(one: str, other: str) -> bool:
+    """Whether two names begin with the same word, as those of one family do."""
+    words, others = _PARTS.findall(one)[:1], _PARTS.findall(other)[:1]
+    return words == others and len("".join(words)) >= _SHORTEST_FAMILY
 
 
 def _is_usual(name: str) -> bool:
