@@ -47,7 +47,9 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
         scaling = found.routing_summary.scaling
         yield (
             f"autoscaler: {scaling.num_started} instances started, {scaling.num_drained} drained, "
-            f"{scaling.num_without_room} without room"
+            f"{scaling.num_without_room} without room; {scaling.num_nodes_bought} nodes bought, "
+            f"{scaling.num_nodes_given_back} given back, {scaling.node_hours:.2f} node hours"
+            + (f" for {scaling.cost:.2f}" if scaling.cost else "")
         )
     if found.fitness is not None:
         yield f"fitness: {found.fitness.score:.6f}"
