@@ -199,6 +199,7 @@ class DisaggregationFigures(NamedTuple):
     """Durations in microseconds."""
 
     num_separated: int
+    """Requests whose prompt an instance computed for another, which took it."""
     num_dropped: int
     """Requests whose decode instance had too few free KV blocks for the prompt."""
     prompts_per_s: float
@@ -227,7 +228,7 @@ def disaggregation_figures(simulated: Simulated, duration_s: float) -> Disaggreg
     ttft_us = record.ttft_us
     num_prompts = sum(_computed_prompts(disaggregation).values())
     return DisaggregationFigures(
-        num_separated=len(ids),
+        num_separated=len(ids) - disaggregation.num_dropped,
         num_dropped=disaggregation.num_dropped,
         prompts_per_s=num_prompts / duration_s if duration_s else 0.0,
         answers_per_s=int(record.is_completed.sum()) / duration_s if duration_s else 0.0,

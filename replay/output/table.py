@@ -36,8 +36,9 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
         missed, count = found.metrics["slo_violations"], found.metrics["requests_with_deadline"]
         yield f"deadlines: missed by {number(missed)} of {number(count)} requests"
     if found.separated is not None:
+        num_prompts = found.separated.num_separated + found.separated.num_dropped
         yield (
-            f"prefill/decode: {number(found.separated.num_separated)} of {number(result.requests.arrived)} prompts "
+            f"prefill/decode: {number(num_prompts)} of {number(result.requests.arrived)} prompts "
             "computed by prefill instances"
         )
     if found.tenants:

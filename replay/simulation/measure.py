@@ -77,6 +77,14 @@ class ClientView:
                 e2e_us -= first_itl_us  # it is the end of the first token as well as the gap to the second
         return ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens
 
+    def latencies_of_dropped(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
+        """The outcome of a request that was dropped after its prompt had been computed here.
+
+        BLIS gives it the TTFT of its prompt, and an E2E that ends when it is dropped.
+        """
+        ttft_us, _, _, delay_us, _ = self.latencies(prompt, at)
+        return ttft_us, at - sequence.arrived_at, 0.0, delay_us, 0
+
     def sum_of_steps(self, sequence: Sequence) -> Micros:
         """BLIS's time between the first and the last token of a request: it counts no time between steps.
 
@@ -148,6 +156,12 @@ class OutcomeColumns(NamedTuple):
     queued_at: Ints
     itl_mean_us: Floats
 
+    @property
+    def completed_places(self) -> list[int]:
+        """Places of the requests that have completed with a token."""
+        is_completed = np.isin(self.outcome, COMPLETED_CODES) & (self.e2e_us != NEVER)
+        return np.flatnonzero(is_completed).tolist()
+
 
 def outcome_columns(
     sequences: SequenceOf[Sequence], ended_at: SequenceOf[Micros], views: SequenceOf[ClientView]
@@ -214,11 +228,14 @@ def _report_disaggregated(
     reported: OutcomeColumns, place: int, sequence: Sequence, ended_at: Micros, views: SequenceOf[ClientView]
 ) -> None:
     """The request at `place` had its prompt computed on another instance than its answer."""
-    assert sequence.prompt_part is not None
+    prompt = sequence.prompt_part
+    assert prompt is not None
     if sequence.instance == NOWHERE:
         return
-    view = views[sequence.instance]
-    latencies = view.latencies_with_remote_prefill(sequence, sequence.prompt_part, ended_at)
+    if sequence.outcome is Outcome.DROPPED:
+        latencies = views[prompt.instance].latencies_of_dropped(sequence, prompt, ended_at)
+    else:
+        latencies = views[sequence.instance].latencies_with_remote_prefill(sequence, prompt, ended_at)
     columns = (
         reported.ttft_us,
         reported.e2e_us,

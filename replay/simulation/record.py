@@ -224,6 +224,7 @@ class Record:
 
     @property
     def e2e_us(self) -> Ints:
+        """E2E of each request that has one: those that completed, and in BLIS those dropped after their prompt."""
         return np.array(self._e2e_us, np.int64)
 
     @property
@@ -257,7 +258,7 @@ class Record:
         reported = outcome_columns(sequences, ended_at, views)
         self._reported.frombytes(np.stack([places, *reported[:-1]], axis=1).astype(np.int64, copy=False).tobytes())
         self._itl_reported.frombytes(reported.itl_mean_us.tobytes())
-        self.gaps.add([sequences[each] for each in np.flatnonzero(reported.e2e_us != NEVER)])
+        self.gaps.add([sequences[each] for each in reported.completed_places])
         for place, sequence in zip(places, sequences, strict=True):
             if sequence.gateway_wait_us and sequence.instance != NOWHERE:
                 self._gateway_wait_us[place] = sequence.gateway_wait_us
@@ -272,7 +273,7 @@ class Record:
 
     def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: OutcomeColumns) -> None:
         if self._on_tokens is not None:
-            for each in np.flatnonzero(reported.e2e_us != NEVER).tolist():  # those that have completed
+            for each in reported.completed_places:
                 engine = self._views[sequences[each].instance].engine
                 self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
