@@ -96,7 +96,10 @@ class ReportOptions:
     )
     trace_level: str = option("none", "The decisions of the cluster that are recorded.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
-        0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0
+        0,
+        "With --trace-level decisions, how many of the best instances are kept for each request and compared with the "
+        "chosen one for its regret; 0 compares none.",
+        at_least=0,
     )
     summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
     decisions_path: str | None = option(

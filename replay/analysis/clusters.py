@@ -74,7 +74,8 @@ def cluster_of(simulation: Simulation) -> "Cluster | None":
 
 
 class DecisionFigures(NamedTuple):
-    """The decisions in figures. Regret is by how much the best instance scored above the chosen one."""
+    """The decisions in figures. Regret is by how much the best instance scored above the chosen one, 0 without
+    candidates."""
 
     num_admitted: int
     num_rejected: int
