@@ -139,7 +139,14 @@ _CODES: dict[Outcome | None, int] = {None: NO_OUTCOME} | {outcome: code for code
 COMPLETED_CODES = [_CODES[outcome] for outcome in COMPLETED]
 
 _STATE = attrgetter(
-    "outcome", "instance", "num_output_tokens", "arrived_at", "queued_at", "scheduled_at", "first_token_at"
+    "outcome",
+    "instance",
+    "num_output_tokens",
+    "num_cached_tokens",
+    "arrived_at",
+    "queued_at",
+    "scheduled_at",
+    "first_token_at",
 )
 
 
@@ -154,6 +161,8 @@ class OutcomeColumns(NamedTuple):
     output_tokens: Ints
     instance: Ints
     queued_at: Ints
+    cached_tokens: Ints
+    """Prompt tokens found at the first admission."""
     itl_mean_us: Floats
 
     @property
@@ -170,7 +179,7 @@ def outcome_columns(
 
     `views` are by number of instance. Requests that came to no instance have an outcome only.
     """
-    outcomes, instances, num_tokens, *instants = zip(*map(_STATE, sequences), strict=True)
+    outcomes, instances, num_tokens, num_cached, *instants = zip(*map(_STATE, sequences), strict=True)
     arrived_at, queued_at, scheduled_at, first_token_at = map(_or_never, instants)
     outcome, instance = np.array([_CODES[each] for each in outcomes]), np.array(instances, np.int64)
     planned = np.array([each.request.output_tokens for each in sequences], np.int64)
@@ -190,6 +199,7 @@ def outcome_columns(
         output_tokens=np.where(is_completed, np.array(num_tokens, np.int64), 0),
         instance=instance,
         queued_at=queued_at,
+        cached_tokens=np.array(num_cached, np.int64),
         itl_mean_us=np.where(has_output, between_us / np.maximum(num_gaps, 1), 0.0),
     )
     for place in np.flatnonzero([each.prompt_part is not None for each in sequences]).tolist():
