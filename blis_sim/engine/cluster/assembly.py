@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
@@ -284,7 +285,7 @@ def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
 
 
 def _admission(options: ClusterOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
-    said = {
+    said: dict[str, Any] = {
         "tier_shed_threshold": policies.tier_shed_threshold,
         "tier_shed_min_priority": policies.tier_shed_min_priority,
         "gaie_queue_depth": policies.gaie_queue_depth,
