@@ -160,7 +160,8 @@ class ReportOptions:
         TABLE,
         "What standard output gets: a table for people, one JSON object with the breakdowns in it, that object with "
         "the table's figures and their origin (report), these figures as CSV or Markdown, or the text that BLIS prints "
-        "(blis): metrics as JSON, then sections.",
+        "(blis): metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, and its value blis "
+        "also sets --engine blis.",
         choices=FORMATS,
     )
     min_attainment: float = option(
