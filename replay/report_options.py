@@ -42,10 +42,15 @@ ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
 TABLE = "table"
 FORMATS = (TABLE, "json", "report", "csv", "markdown", "blis")
+LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
 LEAST_ATTAINMENT = 0.99
 METRICS_CONFIG = "config.json"
 """The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
 _DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
+
+
+def ignore_note(_line: str) -> None:
+    """Leave a note out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +169,12 @@ class ReportOptions:
         "also sets --engine blis.",
         choices=FORMATS,
     )
+    log: str = option(
+        "warn",
+        "Least severe messages that standard error gets: from error on there are no notes and warnings, only errors.",
+        choices=LOG_LEVELS,
+        metavar="LEVEL",
+    )
     min_attainment: float = option(
         LEAST_ATTAINMENT, "Share of requests within their targets from which the table calls them met.", above=0,
         at_most=1,
@@ -197,6 +208,11 @@ class ReportOptions:
     def printed_format(self) -> str:
         """The format of standard output."""
         return "json" if self.json else self.format
+
+    @property
+    def shows_notes(self) -> bool:
+        """Whether standard error gets notes and warnings."""
+        return LOG_LEVELS.index(self.log) < LOG_LEVELS.index("error")
 
     @property
     def decision_log(self) -> "DecisionLog | None":

@@ -52,7 +52,7 @@ def report(options: ReportOptions, outcome: "Outcome") -> None:
     """Write requested files and print the summary. Raises TraceError."""
     found = outcome.findings()
     write_files(options, outcome, found)
-    if options.printed_format == TABLE and _is_pipe(sys.stdout):
+    if options.printed_format == TABLE and options.shows_notes and _is_pipe(sys.stdout):
         with suppress(OSError):
             sys.stderr.write(
                 "blis: standard output is a pipe and gets a table for people: --json gives JSON, --format blis or "

@@ -80,6 +80,15 @@ def test_a_table_in_a_pipe_is_named_and_json_is_not(capsys: Captured, monkeypatc
     assert capsys.readouterr().err.count("standard output is a pipe and gets a table for people") == 1
 
 
+def test_from_error_on_there_are_no_notes(capsys: Captured) -> None:
+    noted = [*SMALL, "--routing-policy", "least-loaded"]
+    assert "blis run: --routing-policy least-loaded has no effect with one instance\n" in printed(noted, capsys)[1]
+    assert printed([*noted, "--log", "error"], capsys)[1] == ""
+    assert run([*noted, "--log", "error", "--max-num-seqs", "0"]) == 2
+    assert "blis run: error: --max-num-seqs must be at least 1" in capsys.readouterr().err
+    assert run([*noted, "--log", "loud"]) == 2
+
+
 def test_a_table_in_a_file_is_not_named(capsys: Captured) -> None:
     assert "is a pipe" not in printed(SMALL, capsys)[1]
 
