@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from observe.clock import Nanos
 from observe.dispatch import SentRequest
-from traces import SloTargets
+from traces import SloTargets, dump_json
 from traces.goodput import goodput_of, members_of
 
 Floats = npt.NDArray[np.float64]
@@ -317,6 +317,44 @@ def summarize(
         "network_rtt_ms": rtt_ms,
         **goodput_summary(stats.log, slo_targets or {}, duration_s),
     }
+
+
+_BLIS_COUNTS = (
+    "still_queued", "still_running", "injected_requests", "total_input_tokens", "total_output_tokens",
+    "vllm_estimated_duration_s",
+)  # fmt: skip
+"""Figures of a simulation, which are 0 in what BLIS prints of a recording."""
+
+
+def as_blis(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a run under the names that BLIS prints."""
+    latencies = {
+        f"{kind}_{figure}_ms": 0 if summary[f"{kind}_ms"] is None else summary[f"{kind}_ms"][figure]
+        for kind in ("e2e", "ttft", "itl")
+        for figure in ("mean", "p90", "p95", "p99")
+    }
+    judged = {name: summary[name] for name in ("goodput_rps", "slo_attainment", "per_class") if name in summary}
+    return {
+        "instance_id": "",
+        "completed_requests": summary["completed"],
+        **dict.fromkeys(_BLIS_COUNTS, 0),
+        "responses_per_sec": summary["request_throughput_per_s"],
+        "tokens_per_sec": summary["output_throughput_tokens_per_s"],
+        **latencies,
+        "scheduling_delay_p99_ms": 0,
+        "preemption_count": 0,
+        "dropped_unservable": 0,
+        "length_capped_requests": 0,
+        "timed_out_requests": 0,
+        **judged,
+    }
+
+
+def printed_summary(summary: Mapping[str, Any], form: str) -> str:
+    """The figures of a run as standard output gets them."""
+    if form == "blis":
+        return f"=== Simulation Metrics ===\n{dump_json(as_blis(summary))}\n"
+    return dump_json(summary) + "\n"
 
 
 def summary_text(summary: dict[str, Any]) -> str:

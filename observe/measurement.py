@@ -12,7 +12,7 @@ from observe.client import Client
 from observe.dispatch import Dispatcher
 from observe.errors import ObserveError, print_message, warn
 from observe.event_loop import Interrupt
-from observe.figures import RunStats, summarize, summary_text
+from observe.figures import RunStats, printed_summary, summarize, summary_text
 from observe.http import parse_server
 from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
@@ -32,7 +32,7 @@ from observe.server import (
 from observe.spans import export_spans
 from observe.workloads.graph import Graph
 from observe.workloads.workload import RequestSchedule, Workload, check_same_model, preparer
-from traces import TraceError, TraceHeader, dump_json, read_cut_rows, write_header
+from traces import TraceError, TraceHeader, read_cut_rows, write_header
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
 _LATE_P99_MS = 5.0
@@ -54,7 +54,7 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
         num_earlier=recorder.num_earlier,
         slo_targets=workload.slo_targets,
     )
-    result.write(dump_json(summary) + "\n")
+    result.write(printed_summary(summary, workload.options.format))
     result.flush()
     print_message(summary_text(summary))
     if recorder.num_earlier:

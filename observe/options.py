@@ -198,6 +198,12 @@ class ObserveOptions:
         "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib.",
         metavar="FILE",
     )
+    format: str = option(
+        "json",
+        "What standard output gets of a run: its figures as JSON, or metrics under the names that BLIS prints (blis). "
+        "BLIS_FORMAT in the environment is the default.",
+        choices=("json", "blis"),
+    )
 
     tracing: TracingOptions = section(TracingOptions)
     proxying: ProxyOptions = section(ProxyOptions)

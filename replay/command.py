@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError
 from replay.replay_options import ReplayOptions
+from replay.report_options import ignore_note
 from traces.collector import gc_disabled
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report
 
+    on_note = _print_note if options.report.shows_notes else ignore_note
     with gc_disabled():
-        report(options.report, simulate_replay(options, ties, _print_note, progress_bar))
+        report(options.report, simulate_replay(options, ties, on_note, progress_bar))
     return 0
 
 

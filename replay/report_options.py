@@ -42,10 +42,15 @@ ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
 TABLE = "table"
 FORMATS = (TABLE, "json", "report", "csv", "markdown", "blis")
+LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
 LEAST_ATTAINMENT = 0.99
 METRICS_CONFIG = "config.json"
 """The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
 _DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
+
+
+def ignore_note(_line: str) -> None:
+    """Leave a note out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +101,10 @@ class ReportOptions:
     )
     trace_level: str = option("none", "The decisions of the cluster that are recorded.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
-        0, "With --trace-level decisions, how many of the best instances are kept for each request.", at_least=0
+        0,
+        "With --trace-level decisions, how many of the best instances are kept for each request and compared with the "
+        "chosen one for its regret; 0 compares none.",
+        at_least=0,
     )
     summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
     decisions_path: str | None = option(
@@ -157,8 +165,15 @@ class ReportOptions:
         TABLE,
         "What standard output gets: a table for people, one JSON object with the breakdowns in it, that object with "
         "the table's figures and their origin (report), these figures as CSV or Markdown, or the text that BLIS prints "
-        "(blis): metrics as JSON, then sections.",
+        "(blis): metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, and its value blis "
+        "also sets --engine blis.",
         choices=FORMATS,
+    )
+    log: str = option(
+        "warn",
+        "Least severe messages that standard error gets: from error on there are no notes and warnings, only errors.",
+        choices=LOG_LEVELS,
+        metavar="LEVEL",
     )
     min_attainment: float = option(
         LEAST_ATTAINMENT, "Share of requests within their targets from which the table calls them met.", above=0,
@@ -193,6 +208,11 @@ class ReportOptions:
     def printed_format(self) -> str:
         """The format of standard output."""
         return "json" if self.json else self.format
+
+    @property
+    def shows_notes(self) -> bool:
+        """Whether standard error gets notes and warnings."""
+        return LOG_LEVELS.index(self.log) < LOG_LEVELS.index("error")
 
     @property
     def decision_log(self) -> "DecisionLog | None":

@@ -11,7 +11,7 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
 from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
-from replay.report_options import ReportOptions
+from replay.report_options import ReportOptions, ignore_note
 from traces.collector import gc_disabled
 from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
 from traces.workload.checks import problem_of_cv
@@ -187,8 +187,9 @@ def run(options: RunOptions) -> int:
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report
 
+    on_note = _print_note if options.report.shows_notes else ignore_note
     with gc_disabled():
-        report(options.report, simulate_run(options, _print_note, progress_bar))
+        report(options.report, simulate_run(options, on_note, progress_bar))
     return 0
 
 

@@ -28,6 +28,7 @@ KINDS: Mapping[str, str] = {
 OMITTED_SETTINGS = (
     "json",
     "format",
+    "log",
     "summarize_trace",
     "vary",
     "config",

@@ -59,6 +59,8 @@ class EngineSettings(TypedDict, total=False):
     scheduling_policy: str
     scheduler: str
     priority_policy: str
+    priority_base: str
+    priority_age_weight: float
     preemption_policy: str
     slo_deadlines: str
     late_requests: str

@@ -10,11 +10,14 @@ from typing import Any
 
 from blis_sim.cli.commands import COMMANDS, GROUPS, PROGRAMS, CommandRow, commands_in
 from blis_sim.cli.search_path import explain_import_errors
-from blis_sim.options import BlisError, OptionError, options_from
+from blis_sim.options import BlisError, OptionError, options_from, options_of
 from blis_sim.options.text import check_required, parse_command_line
 
 CANDIDATES_FLAG = "--complete"
 """Prints the candidates for the word after its arguments; shell scripts for completion use it."""
+
+FORMAT_VARIABLE, BLIS_FORMAT = "BLIS_FORMAT", "blis"
+"""The environment variable for what commands print, and the name of BLIS's own format and engine."""
 
 EXIT_INTERRUPTED = 130
 
@@ -78,6 +81,8 @@ def _exit_code_of(program: str, error: BaseException) -> int | None:
 def _run_command(row: CommandRow, arguments: list[str], program: str) -> int:
     """Run one command, or print its help; only its module is imported."""
     module = importlib.import_module(row.module)
+    if os.environ.get(FORMAT_VARIABLE):
+        arguments = _with_format(getattr(module, row.options), arguments, program)
     try:
         return _run_module(module, row, module.rewritten(arguments) if row.has_other_syntax else arguments, program)
     except BlisError as error:
@@ -96,6 +101,27 @@ def _run_options(module: ModuleType, row: CommandRow, options_class: type, value
             error.exit_code = module.exit_code_of(error)
         raise
     return code
+
+
+def _with_format(options_class: type, arguments: list[str], program: str) -> list[str]:
+    """Return a command line with the format that the environment asks for, for commands that can print BLIS's.
+
+    BLIS's format comes with BLIS's engine. Flags of the command line win over both. Raises OptionError.
+    """
+    settings = {setting.name: setting for setting in options_of(options_class)}
+    form, printed = os.environ[FORMAT_VARIABLE], settings.get("format")
+    if printed is None or BLIS_FORMAT not in printed.option.choices or "--json" in arguments:
+        return arguments
+    if form not in printed.option.choices:
+        if "engine" not in settings:
+            return arguments  # a format of simulations
+        raise OptionError(f"{FORMAT_VARIABLE} must be one of {', '.join(printed.option.choices)}, got {form!r}")
+    added = [printed.flags[0], form]
+    if form == BLIS_FORMAT and "engine" in settings:
+        added += [settings["engine"].flags[0], BLIS_FORMAT]
+    with suppress(OSError):
+        sys.stderr.write(f"{program}: {' '.join(added)}, as {FORMAT_VARIABLE} says (flags win over these)\n")
+    return [*added, *arguments]
 
 
 def _run_module(module: ModuleType, row: CommandRow, arguments: list[str], program: str) -> int:

@@ -8,7 +8,14 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.memory.kv_specs import FULL
 from blis_sim.engine.units import Micros
-from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, DEFAULT_URGENCY, SloPriorities, UrgencySettings
+from blis_sim.engine.urgency import (
+    DEFAULT_AGE_SCORES,
+    DEFAULT_SLO_PRIORITIES,
+    DEFAULT_URGENCY,
+    AgeScores,
+    SloPriorities,
+    UrgencySettings,
+)
 
 if TYPE_CHECKING:
     from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
@@ -43,6 +50,8 @@ class EngineConfig:
     """Urgency of a request, a key of `blis_sim.engine.scheduler.policies.PRIORITIES`."""
     slo_priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
     """The importance of each SLO class."""
+    age_scores: AgeScores = DEFAULT_AGE_SCORES
+    """Bases and weight of the scores of `slo-based` and `inverted-slo`."""
     preemption_policy: str = "fcfs"
     """Choice of the request that is preempted, a key of `blis_sim.engine.scheduler.policies.VICTIMS`."""
     urgency: UrgencySettings = DEFAULT_URGENCY

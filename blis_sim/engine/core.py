@@ -64,7 +64,7 @@ class Engine:
         self._scheduler = ENGINES[config.engine](self._context, reports_steps)
         self._reports_steps, self._ends_late_requests = reports_steps, config.urgency.ends_late_requests
         self._max_always_accepted_tokens = max_always_accepted_tokens(config)
-        self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
+        self._priority = PRIORITIES[config.priority_policy](config.slo_priorities, config.age_scores)
 
     def submit(self, request: Request, at: Micros) -> Sequence:
         """Let `request` arrive at `at`. Returns its sequence, for reading.

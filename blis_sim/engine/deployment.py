@@ -219,6 +219,7 @@ def _config(
         max_model_len=_max_model_len(options, model, cache.capacity_tokens, notes),
         scheduler=options.scheduler,
         priority_policy=options.priority_policy,
+        age_scores=options.age_scores,
         preemption_policy=options.preemption_policy,
         urgency=options.urgency.settings(options.priority_policy, options.engine),
         timer_us=options.urgency.timer_resolution if options.engine in ADAPTIVE_ENGINES else 0,

@@ -21,7 +21,7 @@ from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.engine.units import LARGEST_COEFFICIENT
-from blis_sim.engine.urgency import UrgencyOptions, implied_policies
+from blis_sim.engine.urgency import AgeScores, UrgencyOptions, implied_policies, parse_base_scores
 from blis_sim.options import OptionError, check_options, names_in, option, section
 
 if TYPE_CHECKING:
@@ -242,6 +242,19 @@ class DeploymentOptions:
         "raises a request that waits near its deadline, and means --scheduler priority-deadline.",
         choices=PRIORITIES,
     )
+    priority_base: str = option(
+        "0",
+        "Score that a request has at its arrival with --priority-policy slo-based or inverted-slo: one for all, or one "
+        "for each SLO class, such as critical=4,batch=-1; default is the class of requests without one.",
+        metavar="SCORE|CLASS=SCORE,...",
+    )
+    priority_age_weight: float = option(
+        1e-6,
+        "What --priority-policy slo-based adds to the score for each microsecond since the arrival, and inverted-slo "
+        "takes off it.",
+        at_least=0,
+        at_most=1,
+    )
     preemption_policy: str = option(
         "fcfs",
         "Request that is preempted when KV blocks run out: the last admitted, or the least urgent, which with gap also "
@@ -323,6 +336,7 @@ class DeploymentOptions:
         problem = engine_problem(self.engine, self.pp, self.block_size, offloads, self.speculation is not None)
         if problem is not None:
             raise OptionError(problem)
+        _ = self.age_scores  # making them checks them
         self._check_limits()
         self._take_scheduling_policy()
         for name, value in implied_policies(self).items():
@@ -349,6 +363,11 @@ class DeploymentOptions:
                 flag = "--" + name.replace("_", "-")
                 raise OptionError(f"--scheduling-policy {self.scheduling_policy} means {flag} {implied}, got {value}")
             object.__setattr__(self, name, implied)
+
+    @property
+    def age_scores(self) -> AgeScores:
+        """The scores of --priority-base and --priority-age-weight. Raises OptionError."""
+        return AgeScores(*parse_base_scores(self.priority_base), self.priority_age_weight)
 
     @property
     def memory_utilization(self) -> float:

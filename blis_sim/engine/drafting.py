@@ -45,7 +45,7 @@ def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation
 def drafter_of(options: DeploymentOptions) -> "DrafterRequest | None":
     """Return the model that drafts, None for methods without one."""
     speculation = options.speculation
-    if speculation is None or not _drafter(speculation).writes_kv:
+    if speculation is None or not _drafter(speculation).has_model:
         return None
     from blis_sim.engine.memory.drafters import DrafterRequest
 

@@ -48,8 +48,15 @@ def flag_or(given: bool | None, default: bool) -> bool:
     return default if given is None else given
 
 
-ADAPTIVE_BLOCKS = 129
-"""Blocks of 16 tokens, one of which holds nothing: a budget of 2,048 tokens."""
+ADAPTIVE_BLOCK_TOKENS = 16
+
+
+def adaptive_blocks(num_tokens: int) -> int:
+    """Return the blocks of a worker with a budget of so many tokens. One more block holds nothing."""
+    return num_tokens // ADAPTIVE_BLOCK_TOKENS + 1
+
+
+ADAPTIVE_BLOCKS = adaptive_blocks(2048)
 DRAFTS, ACCEPTANCE, DRAFT_COST, DRAFT_US = 4, 0.85, 0.1, 40
 
 

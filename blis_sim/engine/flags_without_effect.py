@@ -25,6 +25,7 @@ _VLLM_FLAGS = (
     "kv_offloading_size",
 )
 _URGENCY_FLAGS = ("urgency_window", "urgency_step", "urgency_ceiling", "urgency_interval")
+_AGE_FLAGS = ("priority_base", "priority_age_weight")
 _GAP_FLAGS = ("min_preempt_priority_gap", "preemption_resume")
 _CPU_TIER_FLAGS = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
 
@@ -56,6 +57,8 @@ def _missing_for_priorities(options: "DeploymentOptions") -> dict[str, str]:
             missing["preemption_policy"] = "--engine vllm, blis or adaptive"
     if "priority" not in options.scheduler and options.preemption_policy == "fcfs":
         missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
+    if options.priority_policy not in ("slo-based", "inverted-slo"):
+        missing |= dict.fromkeys(_AGE_FLAGS, "--priority-policy slo-based or inverted-slo")
     if options.priority_policy != "slo-urgency":
         missing |= dict.fromkeys(_URGENCY_FLAGS, "--priority-policy slo-urgency")
     if options.preemption_policy != "gap":

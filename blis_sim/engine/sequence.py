@@ -94,6 +94,7 @@ class Sequence:
         "gateway_wait_us",
         "input_tokens",
         "instance",
+        "is_decode_subrequest",
         "is_prefill_subrequest",
         "is_prefilling",
         "max_output_tokens",
@@ -134,6 +135,8 @@ class Sequence:
         self.instance = instance  # of a cluster, by number, or NOWHERE
         self.gateway_wait_us: Micros = 0  # for its turn, in front of a cluster
         self.is_prefill_subrequest = False  # the cluster does not report a sub-request
+        self.is_decode_subrequest = False
+        """Whether BLIS's scheduling reserved blocks for its prompt, which another instance has computed."""
         self.prompt_part: Sequence | None = None  # the prefill sub-request that computed its prompt
         self.queued_at: Micros | None = None
         """Instant at which it joined the wait queue; None before, and for a request that never did."""

@@ -26,6 +26,13 @@ class Drafter:
     """Slots of KV beside those of the drafts."""
     is_async: bool = True
     """Whether steps can be composed while the drafts that they verify are made."""
+    has_heads: bool = False
+    """Whether the drafter is heads on the verifying model, one for each draft, which have weights and no KV."""
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the drafter has weights of its own."""
+        return self.writes_kv or self.has_heads
 
 
 _HEAD = Drafter(writes_kv=True, reads_next_token=True)
@@ -40,8 +47,10 @@ DRAFTERS: Mapping[str, Drafter] = {
     "suffix": Drafter(is_async=False),
     "dflash": Drafter(writes_kv=True, has_own_pass=True, num_more_slots=1),
     "dspark": Drafter(writes_kv=True, has_own_pass=True),
+    "medusa": Drafter(has_heads=True, is_async=False),
 }
-"""vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py."""
+"""vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py; `medusa` is
+one of earlier releases."""
 
 
 MAX_DRAFTS = 1024
@@ -110,7 +119,7 @@ class Speculation:
         if not 1 <= self.num_tokens <= MAX_DRAFTS:
             raise EngineError(f"num_tokens must be from 1 to {MAX_DRAFTS}, got {self.num_tokens}")
         if self.parallel_drafting and not DRAFTERS[self.method].writes_kv:
-            raise EngineError(f"parallel_drafting needs a model that drafts, and {self.method} has none")
+            raise EngineError(f"parallel_drafting needs a drafter with a KV cache, and {self.method} has none")
         if len(self.acceptance_rates) != self.num_tokens:
             raise EngineError(f"there must be {self.num_tokens} acceptance rates, got {len(self.acceptance_rates)}")
         for rate in self.acceptance_rates:

@@ -83,11 +83,11 @@ def parse_speculation(flags: SpeculationFlags) -> Speculation | None:
     _check_lookup(method, fields)
     parallel = fields.flag("parallel_drafting")
     if parallel and not DRAFTERS[method].writes_kv:
-        refuse(f"parallel_drafting is for methods with a model, and {method} has none")
+        refuse(f"parallel_drafting is for drafters with a KV cache, and {method} has none")
     return Speculation(
         method=method,
         num_tokens=num_tokens,
-        model=fields.text("model") if DRAFTERS[method].writes_kv and method != "mtp" else "",
+        model=fields.text("model") if DRAFTERS[method].has_model and method != "mtp" else "",
         acceptance_rates=_acceptance_rates(fields, flags, num_tokens),
         seed=flags.seed,
         draft_time_us=flags.draft_time_us,
@@ -192,7 +192,7 @@ def _method(fields: _Fields) -> str:
     method = method.strip("[]") or _method_of_model(model)
     if method not in DRAFTERS:
         refuse(f"method must be one of {', '.join(DRAFTERS)}, got {method!r}")
-    if DRAFTERS[method].writes_kv and method != "mtp" and not model:
+    if DRAFTERS[method].has_model and method != "mtp" and not model:
         refuse(f"method {method} needs a model")
     return method
 
@@ -201,7 +201,7 @@ def _method_of_model(model: str) -> str:
     name = model.lower()
     if name in ("ngram", "[ngram]"):
         return "ngram"
-    known = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
+    known = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark", "medusa": "medusa"}
     return next((method for part, method in known.items() if part in name), "draft_model" if model else "")
 
 

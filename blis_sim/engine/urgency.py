@@ -4,6 +4,7 @@ Priorities are vLLM's: the smaller the number, the more urgent. A level of the p
 with 9 the most urgent, is the priority 9 - level.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -47,6 +48,54 @@ class SloPriorities:
 
 
 DEFAULT_SLO_PRIORITIES = SloPriorities(SLO_CLASS_PRIORITIES)
+
+
+@dataclass(frozen=True, slots=True)
+class AgeScores:
+    """Scores of requests that grow, or fall, with their age: a base, by SLO class, and a weight of each microsecond."""
+
+    base: float = 0.0
+    """The base of classes not named."""
+    base_by_class: Mapping[str, float] = field(default_factory=dict)
+    weight: float = 1e-6
+
+    def priority(self, slo_class: str, arrived_at: Micros, sign: int = 1) -> int:
+        """Return a priority in whose order scores fall at every instant: they differ by base and arrival alone.
+
+        The priority is in millionths of a score; with `sign` -1 scores fall with age.
+        """
+        base = self.base_by_class.get(slo_class or "default", self.base)
+        return round((sign * self.weight * arrived_at - base) * 1e6)
+
+
+DEFAULT_AGE_SCORES = AgeScores()
+
+
+def parse_base_scores(text: str) -> tuple[float, dict[str, float]]:
+    """Return the base of all classes and those of single ones. Raises OptionError."""
+    flag, base = "--priority-base", 0.0
+    by_class: dict[str, float] = {}
+    for item in text.split(","):
+        slo_class, has_class, score = (part.strip() for part in item.rpartition("="))
+        try:
+            value = float(score)
+        except ValueError:
+            value = math.nan
+        if not abs(value) <= _LARGEST_SCORE or bool(has_class) != bool(slo_class):
+            raise OptionError(
+                f"{flag} must be a score, CLASS=SCORE or several of these with commas, up to {_LARGEST_SCORE:g}, "
+                f"got {item!r}"
+            )
+        if slo_class in by_class or (not slo_class and base):
+            raise OptionError(f"{flag} has two scores for {slo_class or 'all classes'}")
+        if slo_class:
+            by_class[slo_class] = value
+        else:
+            base = value
+    return base, by_class
+
+
+_LARGEST_SCORE = 1e9
 
 
 DEFAULT_WINDOW_US: Micros = 50_000

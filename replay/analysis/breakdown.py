@@ -86,15 +86,16 @@ class SessionFigures(NamedTuple):
 def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
     """Each class of which a request got a token, by name; requests without a class are `default`."""
     ttft_us, e2e_us, itl_us = record.ttft_us, record.e2e_us, record.itl_mean_us
-    completed = record.is_completed
+    completed, has_e2e = record.is_completed, e2e_us != NEVER
     groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
     by_id = record.by_id
     started = by_id[ttft_us[by_id] != NEVER]
     found = {}
     for name, places in groups.members(started):
-        ended = places[completed[places]]
         found[name] = ClassLatencies(
-            ttft=distribution(ttft_us[places]), itl=distribution(itl_us[ended]), e2e=distribution(e2e_us[ended])
+            ttft=distribution(ttft_us[places]),
+            itl=distribution(itl_us[places[completed[places]]]),
+            e2e=distribution(e2e_us[places[has_e2e[places]]]),
         )
     return found
 
@@ -102,12 +103,12 @@ def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
 def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
     """Each model that requests name and of which one got a token, by name."""
     ttft_us, e2e_us, tokens = record.ttft_us, record.e2e_us, record.planned_output_tokens
-    completed = record.is_completed
+    has_e2e = e2e_us != NEVER
     groups = groups_of(map(attrgetter("model"), record.rows))
     started = np.flatnonzero(ttft_us != NEVER)
     found = {}
     for name, places in groups.members(started):
-        ended = places[completed[places]]
+        ended = places[has_e2e[places]]
         if name:
             found[name] = ModelFigures(
                 ttft=distribution(ttft_us[places]),
@@ -119,12 +120,12 @@ def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
 
 
 def by_tenant(record: Record) -> dict[str, TenantFigures]:
-    """Figures by name of each tenant with a completed request."""
+    """Figures by name of each tenant with a request that has an E2E."""
     tokens = record.planned_output_tokens
     groups = groups_of(map(attrgetter("tenant_id"), record.rows))
     return {
         name: TenantFigures(len(places), int(tokens[places].sum()))
-        for name, places in groups.members(np.flatnonzero(record.is_completed))
+        for name, places in groups.members(np.flatnonzero(record.e2e_us != NEVER))
         if name
     }
 

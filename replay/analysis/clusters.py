@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from blis_sim.engine.cluster.reporting import DecisionLog
 
 
+US_PER_HOUR = 3_600_000_000
+
+
 @dataclass(slots=True)
 class Totals(EngineCounters):
     """Totals of all instances, and the instances that remain."""
@@ -71,7 +74,8 @@ def cluster_of(simulation: Simulation) -> "Cluster | None":
 
 
 class DecisionFigures(NamedTuple):
-    """The decisions in figures. Regret is by how much the best instance scored above the chosen one."""
+    """The decisions in figures. Regret is by how much the best instance scored above the chosen one, 0 without
+    candidates."""
 
     num_admitted: int
     num_rejected: int
@@ -94,12 +98,18 @@ class GatewayFigures(NamedTuple):
 
 
 class ScalingFigures(NamedTuple):
-    """Instances added and drained by an autoscaler."""
+    """Instances added and drained by an autoscaler, and the nodes under them."""
 
     num_started: int
     num_drained: int
     num_without_room: int
-    """Instances decided on for which no node had enough free GPUs."""
+    """Instances decided on for which no node had enough free GPUs, and none could be bought."""
+    num_nodes_bought: int
+    num_nodes_given_back: int
+    node_hours: float
+    """Hours of all nodes, from when each was bought to when it was given back or the run ended."""
+    cost: float
+    """Cost of these hours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +170,18 @@ def _renamed(decision: dict[str, object]) -> dict[str, object]:
 def _scaling_figures(autoscaler: "Autoscaler", until: Micros) -> ScalingFigures:
     """Count the actions up to the end of the run: an autoscaler continues after the last request."""
     scalings = [each for each in autoscaler.scalings if each.at <= until]
+    bought = [node for node in autoscaler.nodes.bought if node.bought_at <= until]
+    nodes = [*autoscaler.nodes.initial, *bought]
+    ended_at = [until if node.given_back_at is None else min(node.given_back_at, until) for node in nodes]
+    hours = [(end - node.bought_at) / US_PER_HOUR for node, end in zip(nodes, ended_at, strict=True)]
     return ScalingFigures(
         num_started=sum(each.num_done for each in scalings if each.num_instances > 0),
         num_drained=sum(-each.num_done for each in scalings if each.num_instances < 0),
         num_without_room=sum(each.num_instances - each.num_done for each in scalings if each.num_instances > 0),
+        num_nodes_bought=len(bought),
+        num_nodes_given_back=sum(node.given_back_at is not None and node.given_back_at <= until for node in nodes),
+        node_hours=sequential_sum(hours),
+        cost=sequential_sum(each * node.pool.cost_per_hour for each, node in zip(hours, nodes, strict=True)),
     )
 
 
@@ -182,6 +200,7 @@ class DisaggregationFigures(NamedTuple):
     """Durations in microseconds."""
 
     num_separated: int
+    """Requests whose prompt an instance computed for another, which took it."""
     num_dropped: int
     """Requests whose decode instance had too few free KV blocks for the prompt."""
     prompts_per_s: float
@@ -210,7 +229,7 @@ def disaggregation_figures(simulated: Simulated, duration_s: float) -> Disaggreg
     ttft_us = record.ttft_us
     num_prompts = sum(_computed_prompts(disaggregation).values())
     return DisaggregationFigures(
-        num_separated=len(ids),
+        num_separated=len(ids) - disaggregation.num_dropped,
         num_dropped=disaggregation.num_dropped,
         prompts_per_s=num_prompts / duration_s if duration_s else 0.0,
         answers_per_s=int(record.is_completed.sum()) / duration_s if duration_s else 0.0,

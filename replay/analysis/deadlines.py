@@ -77,5 +77,6 @@ def deadline_figures(record: "Record", settings: "UrgencySettings") -> DeadlineF
             continue
         name = class_name(each.row.slo_class)
         counts[name] += 1
-        violations[name] += each.e2e_us is None or each.arrived_at + each.e2e_us > deadline_at
+        is_late = each.e2e_us is None or each.arrived_at + each.e2e_us > deadline_at
+        violations[name] += is_late or not each.is_completed
     return DeadlineFigures(counts, violations)

@@ -20,16 +20,22 @@ _AT_ONCE = 64
 
 
 def priority_inversions(record: Record) -> int:
-    """Pairs of completed requests of one class of which the earlier took more than twice as long as the later.
+    """Pairs of completed requests of one class and one instance of which the earlier took more than twice as long as
+    the later.
 
-    Only a scheduling by priority and arrival (`priority-fcfs`) means this not to happen.
+    Only a scheduling by priority and arrival (`priority-fcfs`) means this not to happen, and each instance schedules
+    its own requests alone.
     """
     groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
-    arrived_at, e2e_us = record.arrived_at, record.e2e_us.astype(np.float64)
+    arrived_at, e2e_us, instance = record.arrived_at, record.e2e_us.astype(np.float64), record.instance
     by_id = record.by_id
     completed = by_id[record.is_completed[by_id]]
     in_order = completed[np.argsort(arrived_at[completed], kind="stable")]
-    return sum(_inversions(e2e_us[places]) for _, places in groups.members(in_order))
+    return sum(
+        _inversions(e2e_us[places[instance[places] == number]])
+        for _, places in groups.members(in_order)
+        for number in np.unique(instance[places])
+    )
 
 
 def _inversions(values: Floats) -> int:

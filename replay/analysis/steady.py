@@ -1,10 +1,12 @@
 """The steady part of a run: rates at which requests come and go; and queues, in all and of single instances."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from blis_sim.engine.step_log import StepLog
+from replay.analysis.clusters import disaggregation_of
 from replay.simulation.measure import NO_OUTCOME
 from replay.simulation.record import NEVER, Floats, Ints, Record
 from replay.simulation.simulate import Simulated
@@ -148,23 +150,52 @@ def num_blocked_lines(simulated: Simulated) -> int:
     instances = simulated.simulation.instances
     if len(instances) < 2:
         return 0
-    lengths = [_mean_length(simulated.requests, number, engine.steps) for number, engine in enumerate(instances)]
+    waits = _waits(simulated)
+    lengths = [_mean_length(waits, number, engine.steps) for number, engine in enumerate(instances)]
     mean = sum(lengths) / len(lengths)
     return sum(length > 2 * mean for length in lengths) if mean > 0 else 0
 
 
-def _mean_length(record: Record, instance: int, steps: StepLog) -> float:
+class _Waits(NamedTuple):
+    """One entry for each time in a wait queue."""
+
+    instance: Ints
+    queued_at: Ints
+    left_at: Ints
+    """The last admission; the largest integer for requests that were never admitted."""
+
+
+def _waits(simulated: Simulated) -> _Waits:
+    """Return the waits of all requests, of those with a prompt computed elsewhere at both instances."""
+    record = simulated.requests
+    delay_us = record.scheduling_delay_us
+    left_at = np.where(delay_us == NEVER, _NEVER_LEFT, record.arrived_at + delay_us)
+    waits = _Waits(record.instance, record.queued_at, left_at)
+    disaggregation = disaggregation_of(simulated.simulation)
+    if disaggregation is not None:
+        ids = {sequence.request.id for sequence in disaggregation.separated}
+        is_whole = np.array([request_id not in ids for request_id in record.ids], np.bool_)
+        parts = [part for each in disaggregation.separated for part in (each, each.prompt_part) if part is not None]
+        of_parts = (
+            [part.instance for part in parts],
+            [NEVER if part.queued_at is None else part.queued_at for part in parts],
+            [_NEVER_LEFT if part.scheduled_at is None else part.scheduled_at for part in parts],
+        )
+        columns = zip(waits, of_parts, strict=True)
+        waits = _Waits(*(np.concatenate([whole[is_whole], np.array(of, np.int64)]) for whole, of in columns))
+    queued = waits.queued_at != NEVER
+    return _Waits(*(column[queued] for column in waits))
+
+
+_NEVER_LEFT = np.iinfo(np.int64).max
+
+
+def _mean_length(waits: _Waits, instance: int, steps: StepLog) -> float:
     """Requests that wait while a step of an instance is under way, on average; 0 without steps."""
     if not len(steps):
         return 0.0
     starts, _ = steps.span(0, len(steps))
-    queued = (record.instance == instance) & (record.queued_at != NEVER)
-    begin = np.searchsorted(starts, record.queued_at[queued])
-    end = np.searchsorted(starts, _left_queue_at(record)[queued])
+    its = waits.instance == instance
+    begin = np.searchsorted(starts, waits.queued_at[its])
+    end = np.searchsorted(starts, waits.left_at[its])
     return float(np.maximum(end - begin, 0).sum()) / len(steps)
-
-
-def _left_queue_at(record: Record) -> Ints:
-    """The last admission of each request; the largest integer for requests that were never admitted."""
-    delay_us = record.scheduling_delay_us
-    return np.where(delay_us == NEVER, np.iinfo(np.int64).max, record.arrived_at + delay_us)

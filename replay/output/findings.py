@@ -225,6 +225,10 @@ def _routing_summary(routing_summary: RoutingSummary) -> JsonObject:
             "started": routing_summary.scaling.num_started,
             "drained": routing_summary.scaling.num_drained,
             "without_room": routing_summary.scaling.num_without_room,
+            "nodes_bought": routing_summary.scaling.num_nodes_bought,
+            "nodes_given_back": routing_summary.scaling.num_nodes_given_back,
+            "node_hours": routing_summary.scaling.node_hours,
+            "cost": routing_summary.scaling.cost,
         }
     if routing_summary.decisions is not None:
         content["decisions"] = {

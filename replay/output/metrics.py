@@ -26,9 +26,8 @@ _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
 
 
 def result_rows(record: Record, says_when_sent: bool = False) -> Iterator[ResultRow]:
-    """One row per completed request, ascending by number; of a repeated one the last stays."""
-    completed = np.flatnonzero(record.is_completed)
-    last_of = {record.number(place): place for place in completed.tolist()}
+    """One row per request with an E2E, ascending by number; of a repeated one the last stays."""
+    last_of = {record.number(place): place for place in np.flatnonzero(record.e2e_us != NEVER).tolist()}
     for number in sorted(last_of):
         each = record[last_of[number]]
         assert each.ttft_us is not None
@@ -38,7 +37,7 @@ def result_rows(record: Record, says_when_sent: bool = False) -> Iterator[Result
             ttft_us=each.ttft_us,
             e2e_us=each.e2e_us,
             input_tokens=each.input_tokens,
-            output_tokens=each.output_tokens,
+            output_tokens=each.output_tokens if each.is_completed else each.planned_output_tokens,
             slo_class=each.row.slo_class,
             model=each.row.model,
             itl_mean_us=each.itl_mean_us or None,
@@ -72,7 +71,7 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
         "vllm_estimated_duration_s": duration_s,
         "responses_per_sec": per_second(num_completed),
         "tokens_per_sec": per_second(output_tokens),
-        **_latencies("e2e", pool_of(columns.e2e_us[columns.is_completed])),
+        **_latencies("e2e", _pool_of_known(columns.e2e_us)),
         **_latencies("ttft", _pool_of_known(columns.ttft_us)),
         **_latencies("itl", record.gaps.pool(instance)),
         "scheduling_delay_p99_ms": _pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
@@ -111,7 +110,9 @@ def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) 
         detailed[key] = value
         if key == "preemption_count":
             detailed["cache_hit_rate"] = cache_hit_rate(simulated)
-    rows = (_request_row(each) for each in simulated.requests if each.outcome not in _REFUSED)
+    rows = (
+        _request_row(each) for each in simulated.requests if each.outcome not in _REFUSED or each.e2e_us is not None
+    )
     return {**detailed, "requests": rows, **judged}
 
 

@@ -1,10 +1,12 @@
 """From a finished run to requested files and a summary on standard output."""
 
+import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from replay.report_options import TABLE, ReportOptions
 
@@ -50,7 +52,21 @@ def report(options: ReportOptions, outcome: "Outcome") -> None:
     """Write requested files and print the summary. Raises TraceError."""
     found = outcome.findings()
     write_files(options, outcome, found)
+    if options.printed_format == TABLE and options.shows_notes and _is_pipe(sys.stdout):
+        with suppress(OSError):
+            sys.stderr.write(
+                "blis: standard output is a pipe and gets a table for people: --json gives JSON, --format blis or "
+                "BLIS_FORMAT=blis what BLIS prints\n"
+            )
     sys.stdout.write(_printed(options, outcome, found))
+
+
+def _is_pipe(stream: TextIO) -> bool:
+    """Whether a stream leads to another program."""
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):  # it has no descriptor
+        return False
 
 
 def _printed(options: ReportOptions, outcome: "Outcome", found: "Findings") -> str:

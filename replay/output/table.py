@@ -36,8 +36,9 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
         missed, count = found.metrics["slo_violations"], found.metrics["requests_with_deadline"]
         yield f"deadlines: missed by {number(missed)} of {number(count)} requests"
     if found.separated is not None:
+        num_prompts = found.separated.num_separated + found.separated.num_dropped
         yield (
-            f"prefill/decode: {number(found.separated.num_separated)} of {number(result.requests.arrived)} prompts "
+            f"prefill/decode: {number(num_prompts)} of {number(result.requests.arrived)} prompts "
             "computed by prefill instances"
         )
     if found.tenants:
@@ -47,7 +48,9 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
         scaling = found.routing_summary.scaling
         yield (
             f"autoscaler: {scaling.num_started} instances started, {scaling.num_drained} drained, "
-            f"{scaling.num_without_room} without room"
+            f"{scaling.num_without_room} without room; {scaling.num_nodes_bought} nodes bought, "
+            f"{scaling.num_nodes_given_back} given back, {scaling.node_hours:.2f} node hours"
+            + (f" for {scaling.cost:.2f}" if scaling.cost else "")
         )
     if found.fitness is not None:
         yield f"fitness: {found.fitness.score:.6f}"

@@ -77,6 +77,14 @@ class ClientView:
                 e2e_us -= first_itl_us  # it is the end of the first token as well as the gap to the second
         return ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens
 
+    def latencies_of_dropped(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
+        """The outcome of a request that was dropped after its prompt had been computed here.
+
+        BLIS gives it the TTFT of its prompt, and an E2E that ends when it is dropped.
+        """
+        ttft_us, _, _, delay_us, _ = self.latencies(prompt, at)
+        return ttft_us, at - sequence.arrived_at, 0.0, delay_us, 0
+
     def sum_of_steps(self, sequence: Sequence) -> Micros:
         """BLIS's time between the first and the last token of a request: it counts no time between steps.
 
@@ -131,7 +139,14 @@ _CODES: dict[Outcome | None, int] = {None: NO_OUTCOME} | {outcome: code for code
 COMPLETED_CODES = [_CODES[outcome] for outcome in COMPLETED]
 
 _STATE = attrgetter(
-    "outcome", "instance", "num_output_tokens", "arrived_at", "queued_at", "scheduled_at", "first_token_at"
+    "outcome",
+    "instance",
+    "num_output_tokens",
+    "num_cached_tokens",
+    "arrived_at",
+    "queued_at",
+    "scheduled_at",
+    "first_token_at",
 )
 
 
@@ -146,7 +161,15 @@ class OutcomeColumns(NamedTuple):
     output_tokens: Ints
     instance: Ints
     queued_at: Ints
+    cached_tokens: Ints
+    """Prompt tokens found at the first admission."""
     itl_mean_us: Floats
+
+    @property
+    def completed_places(self) -> list[int]:
+        """Places of the requests that have completed with a token."""
+        is_completed = np.isin(self.outcome, COMPLETED_CODES) & (self.e2e_us != NEVER)
+        return np.flatnonzero(is_completed).tolist()
 
 
 def outcome_columns(
@@ -156,7 +179,7 @@ def outcome_columns(
 
     `views` are by number of instance. Requests that came to no instance have an outcome only.
     """
-    outcomes, instances, num_tokens, *instants = zip(*map(_STATE, sequences), strict=True)
+    outcomes, instances, num_tokens, num_cached, *instants = zip(*map(_STATE, sequences), strict=True)
     arrived_at, queued_at, scheduled_at, first_token_at = map(_or_never, instants)
     outcome, instance = np.array([_CODES[each] for each in outcomes]), np.array(instances, np.int64)
     planned = np.array([each.request.output_tokens for each in sequences], np.int64)
@@ -176,6 +199,7 @@ def outcome_columns(
         output_tokens=np.where(is_completed, np.array(num_tokens, np.int64), 0),
         instance=instance,
         queued_at=queued_at,
+        cached_tokens=np.array(num_cached, np.int64),
         itl_mean_us=np.where(has_output, between_us / np.maximum(num_gaps, 1), 0.0),
     )
     for place in np.flatnonzero([each.prompt_part is not None for each in sequences]).tolist():
@@ -214,11 +238,14 @@ def _report_disaggregated(
     reported: OutcomeColumns, place: int, sequence: Sequence, ended_at: Micros, views: SequenceOf[ClientView]
 ) -> None:
     """The request at `place` had its prompt computed on another instance than its answer."""
-    assert sequence.prompt_part is not None
+    prompt = sequence.prompt_part
+    assert prompt is not None
     if sequence.instance == NOWHERE:
         return
-    view = views[sequence.instance]
-    latencies = view.latencies_with_remote_prefill(sequence, sequence.prompt_part, ended_at)
+    if sequence.outcome is Outcome.DROPPED:
+        latencies = views[prompt.instance].latencies_of_dropped(sequence, prompt, ended_at)
+    else:
+        latencies = views[sequence.instance].latencies_with_remote_prefill(sequence, prompt, ended_at)
     columns = (
         reported.ttft_us,
         reported.e2e_us,

@@ -104,6 +104,7 @@ class Record:
         self._output_tokens = array("q")
         self._instance = array("i")
         self._queued_at = array("q")
+        self._cached_tokens = array("q")
         self._gateway_wait_us: dict[int, Micros] = {}
         """Waits by place, of requests that waited."""
 
@@ -224,6 +225,7 @@ class Record:
 
     @property
     def e2e_us(self) -> Ints:
+        """E2E of each request that has one: those that completed, and in BLIS those dropped after their prompt."""
         return np.array(self._e2e_us, np.int64)
 
     @property
@@ -243,6 +245,11 @@ class Record:
         """The instant at which each request joined the wait queue of its instance; `NEVER` if it did not."""
         return np.array(self._queued_at, np.int64)
 
+    @property
+    def cached_tokens(self) -> Ints:
+        """Prompt tokens that each request found in the prefix cache when it was first admitted."""
+        return np.array(self._cached_tokens, np.int64)
+
     def _report_ended(self) -> None:
         ended, self._ended = self._ended, []
         self._report([event.sequence for event in ended], [event.at for event in ended])
@@ -257,7 +264,7 @@ class Record:
         reported = outcome_columns(sequences, ended_at, views)
         self._reported.frombytes(np.stack([places, *reported[:-1]], axis=1).astype(np.int64, copy=False).tobytes())
         self._itl_reported.frombytes(reported.itl_mean_us.tobytes())
-        self.gaps.add([sequences[each] for each in np.flatnonzero(reported.e2e_us != NEVER)])
+        self.gaps.add([sequences[each] for each in reported.completed_places])
         for place, sequence in zip(places, sequences, strict=True):
             if sequence.gateway_wait_us and sequence.instance != NOWHERE:
                 self._gateway_wait_us[place] = sequence.gateway_wait_us
@@ -272,13 +279,13 @@ class Record:
 
     def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: OutcomeColumns) -> None:
         if self._on_tokens is not None:
-            for each in np.flatnonzero(reported.e2e_us != NEVER).tolist():  # those that have completed
+            for each in reported.completed_places:
                 engine = self._views[sequences[each].instance].engine
                 self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
     def _enter_all(self) -> None:
         """Convert rows to columns; empty without rows."""
-        columns = np.array(self._reported, np.int64).reshape(-1, 8).T
+        columns = np.array(self._reported, np.int64).reshape(-1, 9).T
         places = columns[0]
 
         def column(values: Ints | Floats, empty: float, typecode: str) -> Any:
@@ -293,6 +300,7 @@ class Record:
         self._output_tokens = column(columns[5], 0, "q")
         self._instance = column(columns[6], NOWHERE, "i")
         self._queued_at = column(columns[7], NEVER, "q")
+        self._cached_tokens = column(columns[8], 0, "q")
         self._itl_mean_us = column(np.array(self._itl_reported), 0.0, "d")
         self._reported, self._itl_reported = array("q"), array("d")
 

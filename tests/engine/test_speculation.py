@@ -39,6 +39,11 @@ def test_only_a_head_on_the_model_reads_the_next_token(method: str) -> None:
     assert (plainly_named.num_hash_lookahead_tokens, plainly_named.drops_last_hit_block) == (0, reads)
 
 
+def test_medusa_drafts_without_slots_or_rows_of_its_own() -> None:
+    medusa = speculation("medusa")
+    assert (medusa.num_lookahead_tokens, medusa.rows_per_request, medusa.skips_unused_drafts) == (0, 0, False)
+
+
 def test_sharing_may_be_left_as_it_is_without_drafts() -> None:
     trusting = speculation("eagle", keeps_last_hit_block=True)
     assert (trusting.num_hash_lookahead_tokens, trusting.drops_last_hit_block) == (0, False)
@@ -48,14 +53,14 @@ def test_sharing_may_be_left_as_it_is_without_drafts() -> None:
     ("settings", "message"),
     [
         (
-            {"method": "medusa"},
+            {"method": "oracle"},
             "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "
-            "draft_model, suffix, dflash, dspark, got 'medusa'",
+            "draft_model, suffix, dflash, dspark, medusa, got 'oracle'",
         ),
         ({"num_tokens": 0}, "num_tokens must be from 1 to 1024, got 0"),
         ({"acceptance_rates": (0.5,)}, "there must be 2 acceptance rates, got 1"),
         ({"acceptance_rates": (0.5, 1.5)}, "an acceptance rate must be at least 0 and at most 1, got 1.5"),
-        ({"parallel_drafting": True}, "parallel_drafting needs a model that drafts, and ngram has none"),
+        ({"parallel_drafting": True}, "parallel_drafting needs a drafter with a KV cache, and ngram has none"),
     ],
 )
 def test_settings_out_of_bounds_are_refused(settings: dict[str, Any], message: str) -> None:

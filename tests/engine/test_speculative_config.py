@@ -106,7 +106,8 @@ def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None
         ('{"method": "ngram"}', "num_speculative_tokens must be given"),
         (
             "{}",
-            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, suffix, dflash, dspark, got ''",
+            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, suffix, dflash, dspark, medusa,"
+            " got ''",
         ),
     ],
 )
@@ -126,12 +127,12 @@ def test_an_incomplete_configuration_is_refused(text: str, message: str) -> None
         (
             {"method": "custom_class"},
             "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "
-            "draft_model, suffix, dflash, dspark, got 'custom_class'",
+            "draft_model, suffix, dflash, dspark, medusa, got 'custom_class'",
         ),
         ({"method": 3}, "method must be a string, got 3"),
         ({"method": "eagle"}, "method eagle needs a model"),
         ({"parallel_drafting": "yes"}, 'parallel_drafting must be true or false, got "yes"'),
-        ({"parallel_drafting": True}, "parallel_drafting is for methods with a model, and ngram has none"),
+        ({"parallel_drafting": True}, "parallel_drafting is for drafters with a KV cache, and ngram has none"),
         (
             {"rejection_sample_method": "lucky"},
             "rejection_sample_method must be one of standard, synthetic, block, fly, got 'lucky'",

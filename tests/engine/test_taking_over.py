@@ -81,10 +81,40 @@ def test_waiting_prompts_lose_their_blocks_when_no_request_could_ever_run_otherw
         assert each.reserve(sequence)
         each.enqueue_reserved(sequence, 1_000)
     preempted = [event.sequence for event in drain(each) if isinstance(event, Preempted)]
-    assert preempted == [second]
+    assert set(preempted) == {second}
     assert [first.outcome, second.outcome] == [Outcome.COMPLETED] * 2
     assert second.first_token_step is not None
     each.check_integrity()
+
+
+@pytest.mark.parametrize("reports_steps", [True, False])
+def test_a_preempted_request_comes_back_with_one_token_of_its_prompt_and_finds_none_of_it(reports_steps: bool) -> None:
+    each = engine(total_kv_blocks=6, reports_steps=reports_steps)
+    blocks = PrefixGroupBlocks("b", "shared", 2)
+    first, second = computed("a", 8, 6), Sequence(request("b", 8, 9, blocks=blocks), arrived_at=0)
+    for sequence in (first, second):
+        assert each.reserve(sequence)
+        each.enqueue_reserved(sequence, 1_000)
+    drain(each)
+    # Both decode four tokens, then "b" loses its blocks; its one token takes a step, the other seven the next one.
+    assert second.num_preemptions == 1
+    assert (second.scheduled_at, second.first_token_at) == (6_000, 8_000)
+    assert each.kv.hit_tokens == 0
+    assert [first.outcome, second.outcome] == [Outcome.COMPLETED] * 2
+
+
+def test_the_only_running_request_loses_its_blocks_where_others_can_go_on_then() -> None:
+    each = engine(total_kv_blocks=4)
+    first, second = computed("a", 8, 6), computed("b", 7, 6)
+    assert each.reserve(first)
+    assert each.reserve(second)
+    each.enqueue_reserved(second, 1_000)
+    each.enqueue_reserved(first, 1_000)
+    preempted = [event.sequence for event in drain(each) if isinstance(event, Preempted)]
+    # "b" has a slot left in its last block, "a" has none; once "b" gives its blocks back both run.
+    assert preempted[0] is second
+    assert each.counters.num_reservations_evicted == 0
+    assert [first.outcome, second.outcome] == [Outcome.COMPLETED] * 2
 
 
 def test_only_the_scheduling_of_blis_reserves() -> None:

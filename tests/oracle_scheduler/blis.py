@@ -62,6 +62,7 @@ class PlainBlisScheduler:
         if not self.kv.allocate_prompt(sequence, num_tokens):
             return False
         sequence.num_computed_tokens = self._batch.num_granted_tokens[sequence] = num_tokens
+        sequence.is_decode_subrequest = True
         self._batch.holds_while_waiting = True
         return True
 

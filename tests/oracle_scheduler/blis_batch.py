@@ -19,10 +19,12 @@ class BatchFormation:
     """
 
     __slots__ = (
+        "_alone",
         "_budget",
         "_choose_victim",
         "_config",
         "_kv",
+        "_num_admissions",
         "_running",
         "_waiting",
         "admits",
@@ -43,6 +45,9 @@ class BatchFormation:
         self._waiting = waiting
         self._choose_victim = VICTIMS[config.preemption_policy]
         self._budget = 0
+        self._num_admissions = 0
+        self._alone: tuple[Sequence | None, int, int] = (None, 0, 0)
+        """The latest that found no block while nothing else ran, all admissions until then, and the queue's length."""
         self.new_tokens: dict[Sequence, int] = {}
         """Tokens of each sequence in the step under way."""
         self.num_granted_tokens: defaultdict[Sequence, int] = defaultdict(int)
@@ -126,8 +131,8 @@ class BatchFormation:
                 allocated = self._kv.allocate_token(sequence)
             if allocated:
                 return index
-            if len(self._running) == 1 and self._evict_waiting(sequence):
-                continue  # evicting the only one that runs would let it come as far as this, again and again
+            if len(self._running) == 1 and self._repeats(sequence):
+                continue
             victim_index = self._choose_victim(self._running)
             victim = self._running.pop(victim_index)
             if victim_index < index:
@@ -135,6 +140,15 @@ class BatchFormation:
             self._preempt(victim)
             if victim is sequence:
                 return index
+
+    def _repeats(self, sequence: Sequence) -> bool:
+        """Whether the only one that runs came as far as this before with nothing else admitted; then it gets blocks."""
+        if not self.holds_while_waiting:
+            return False
+        if self._alone == (sequence, self._num_admissions - 1, len(self._waiting)) and self._evict_waiting(sequence):
+            return True
+        self._alone = (sequence, self._num_admissions, len(self._waiting))
+        return False
 
     def _preempt(self, victim: Sequence) -> None:
         """Send a running sequence back to the front of the queue with nothing computed."""
@@ -148,19 +162,22 @@ class BatchFormation:
     def _admit_waiting(self) -> list[int] | None:
         """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
 
-        One whose prompt has come computed from elsewhere, and holds blocks since, decodes at once.
+        One whose prompt has come computed from elsewhere, and holds blocks since, decodes at once. When it has lost
+        them, it is admitted with one token of its prompt.
 
         Returns the blocks that the one which found too few has in the cache, None if blocks sufficed.
         """
         while self.num_running < self._config.max_num_seqs and self._waiting and self._budget > 0:
             sequence = self._waiting[0]
-            if sequence.num_computed_tokens:
-                if not self._kv.allocate_token(sequence):
+            if sequence.is_decode_subrequest:
+                is_prompt = sequence.num_computed_tokens < sequence.request.input_tokens
+                if not (self._kv.allocate_prompt(sequence, 1) if is_prompt else self._kv.allocate_token(sequence)):
                     if self.num_running == 0 and (self._evict_waiting(sequence) or self._evict_filling(sequence)):
                         continue
                     return None
                 self._waiting.popleft()
                 self._join(sequence)
+                sequence.blocks_aligned = True
                 self._grant(sequence, 1)
                 continue
             cached = self._kv.cached_prefix(sequence)
@@ -214,6 +231,7 @@ class BatchFormation:
 
     def _join(self, sequence: Sequence) -> None:
         """`sequence` becomes the last of the running ones."""
+        self._num_admissions += 1
         self._running.append(sequence)
         self.admitted.append(sequence)
         sequence.running = True

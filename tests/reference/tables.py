@@ -68,6 +68,13 @@ TABLES: dict[str, tuple[Source, ...]] = {
         Source("engine/*/trace.csv", CSV),
         Source("engine-router-draws-seed42.txt", NUMBERS),
     ),
+    "exhausted": (
+        Source("engine2/pd_exhausted/flags.txt", FLAGS),
+        Source("engine2/pd_exhausted/stdout.txt", TEXT),
+        Source("engine2/pd_exhausted/*.json", JSON),
+        Source("engine2/pd_exhausted/trace.yaml", YAML),
+        Source("engine2/pd_exhausted/trace.csv", CSV),
+    ),
     "simulated": (
         Source("tools/run/*.csv", CSV),
         Source("tools/run/*.yaml", YAML),

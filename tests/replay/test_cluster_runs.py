@@ -56,6 +56,41 @@ def test_rejected_requests_are_counted_by_class_and_have_no_row(
     assert "Rejected Requests (Admission): 7\n  Shed (batch): 4\n  Shed (standard): 3\n" in printed
 
 
+EXHAUSTED = ["--engine", "blis", "--prefill-instances", "1", "--decode-instances", "1", "--pd-decider", "always"]
+EXHAUSTED += ["--total-kv-blocks", "40"]
+
+
+def test_requests_dropped_after_their_prompt_have_its_first_token_and_end_when_they_are_dropped(
+    trace: Path, tmp_path: Path
+) -> None:
+    results = tmp_path / "results.json"
+    metrics = replayed(trace, *EXHAUSTED, "--results-path", str(results))
+    rows = metrics["requests"]
+    dropped = [row for row in rows if not row["itl_ms"]]
+    assert len(rows) == len(json.loads(results.read_text())) == 12
+    assert metrics["dropped_unservable"] == len(dropped) == 12 - metrics["completed_requests"] > 0
+    for row in dropped:
+        assert row["e2e_ms"] == row["scheduling_delay_ms"] < row["ttft_ms"]
+        assert row["handled_by"] == "instance_1"
+    assert metrics["e2e_mean_ms"] == pytest.approx(sum(row["e2e_ms"] for row in rows) / 12)
+
+
+def test_dropped_requests_count_as_their_tenants_but_not_as_disaggregated(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = replayed(trace, *EXHAUSTED, "--format", "blis")
+    printed = capsys.readouterr().out
+    assert f"Disaggregated Requests: {metrics['completed_requests']}\nDropped at Decode KV: 0\n" in printed
+    assert "  t: requests=12, tokens=240\n" in printed
+
+
+def test_requests_that_wait_for_their_decode_instance_are_a_blocked_line(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    replayed(trace, *EXHAUSTED[:-1], "1000", "--max-num-seqs", "1", "--num-instances", "4", "--format", "blis")
+    assert "HOL Blocking Events: 1\n" in capsys.readouterr().out
+
+
 def test_decisions_are_written_with_the_best_candidates(trace: Path, tmp_path: Path) -> None:
     path = tmp_path / "decisions.json"
     flags = ["--trace-level", "decisions", "--counterfactual-k", "1", "--decisions-path", str(path)]

@@ -218,7 +218,7 @@ def test_lost_properties_of_a_trace_are_noted(tmp_path: Path, capsys: Captured) 
         (
             "--workload nope --rate 1",
             "--workload must be one of distribution, chatbot, summarization, contentgen, multidoc, steady, "
-            "burst, mixed-priority, got 'nope'",
+            "burst, mixed-priority, mixed_priority, got 'nope'",
         ),
         (
             "--prompt-tokens-stdev 1 --num-requests 2",

@@ -41,6 +41,7 @@ SCENARIOS: Mapping[str, Callable[[float, float, float], float]] = {
     "steady": _steady,
     "burst": _burst,
     "mixed-priority": _mixed,
+    "mixed_priority": _mixed,
 }
 """From a rate, an instant and a duration in seconds to the requests per second of that instant."""
 

@@ -39,7 +39,7 @@ class Bounds:
         return "" if self.above is None else f" above {number_text(self.above)}"
 
 
-SCENARIO_NAMES = ("steady", "burst", "mixed-priority")
+SCENARIO_NAMES = ("steady", "burst", "mixed-priority", "mixed_priority")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.engine_defaults import adaptive_blocks
 from blis_sim.options import OptionError, options_from
 from blis_sim.options.text import parse_command_line
 from replay.analysis.deadlines import DeadlineFigures, deadline_figures, with_deadlines
@@ -51,6 +52,10 @@ def configurations_of(options: CompareOptions) -> list[Configuration]:
     if options.baseline:
         shared = shlex.split(options.sides[0]) if options.sides else []
         workers = ["--num-instances", str(options.workers)]
+        if options.kv_slots is not None:
+            workers += ["--total-kv-blocks", str(adaptive_blocks(options.kv_slots))]
+        if options.batch_size is not None:
+            workers += ["--max-num-seqs", str(options.batch_size)]
         given = {"adaptive": [*_ADAPTIVE, *_CURRENT, *workers, *shared], "fifo": [*_FIFO, *workers, *shared]}
     else:
         given = {chr(ord("A") + number): shlex.split(side) for number, side in enumerate(options.sides)}
@@ -87,11 +92,10 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Counters of a run at instants: seconds, preemptions so far, and the KV hit rate so far."""
+    """Counters of a run at instants: seconds, and preemptions so far."""
 
     at_s: list[float] = field(default_factory=list)
     preemptions: list[int] = field(default_factory=list)
-    hit_rate: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class Run:
     instance: npt.NDArray[np.int64]
     late: npt.NDArray[np.bool_]
     """Whether each request missed its deadline."""
+    has_hit: npt.NDArray[np.bool_]
+    """Whether each request found a part of its prompt in the prefix cache of its instance."""
     token_s: npt.NDArray[np.float64]
     """Instants that brought tokens, ascending."""
     token_counts: npt.NDArray[np.float64]
@@ -116,7 +122,8 @@ class Run:
     samples: Samples
     deadlines: DeadlineFigures
     duration_s: float
-    hit_rate: float
+    token_hit_rate: float
+    """Share of all prompt tokens that were found in a prefix cache."""
     preemptions: int
     accepted_per_draft: float
     expected_per_draft: float
@@ -153,7 +160,6 @@ def simulate_configuration(side: Configuration, requests: Requests) -> Run:
         if not samples.at_s or now_s >= samples.at_s[-1] + 0.25:
             samples.at_s.append(now_s)
             samples.preemptions.append(sum(engine.counters.num_preemptions for engine in simulation.instances))
-            samples.hit_rate.append(_hit_rate(simulation.instances))
 
     simulated = simulate_workload(
         simulation, requests.workload, None, sample, lambda number, instants: times.append((number, instants))
@@ -161,7 +167,7 @@ def simulate_configuration(side: Configuration, requests: Requests) -> Run:
     return _run(simulated, times, samples, requests.duration_s)
 
 
-def _hit_rate(engines: Iterable[Engine]) -> float:
+def _token_hit_rate(engines: Iterable[Engine]) -> float:
     """The share of all prompt tokens that were found in a prefix cache: instances without requests do not count."""
     caches = [engine.kv for engine in engines]
     queried = sum(kv.queried_tokens for kv in caches)
@@ -197,12 +203,13 @@ def _run(simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples
         output_tokens=np.array([each.output_tokens for each in rows], np.int64),
         instance=np.array([each.instance for each in rows], np.int64),
         late=~(np.array(ended) <= np.array(due)),
+        has_hit=record.cached_tokens > 0,
         token_s=instants[order] / 1e6,
         token_counts=np.asarray(counts, np.float64)[order],
         samples=samples,
         deadlines=deadline_figures(record, config.urgency),
         duration_s=duration_s,
-        hit_rate=_hit_rate(engines),
+        token_hit_rate=_token_hit_rate(engines),
         preemptions=sum(engine.counters.num_preemptions for engine in engines),
         accepted_per_draft=accepted / drafts if drafts else 0.0,
         expected_per_draft=0.0 if speculation is None else speculation.expected_accepted_tokens,

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from blis_sim.engine.engine_defaults import ADAPTIVE_BLOCK_TOKENS
 from blis_sim.options import OptionError, check_options, check_outputs, option
 from blis_sim.options.extras import check_page, check_plot
 from blis_sim.options.limits import LEAST_RATE, MOST_RATE
@@ -29,17 +30,34 @@ class CompareOptions:
         choices=("", "fifo"),
         heading="Configurations",
     )
+    compare_fifo: bool = option(False, "Do as with --baseline fifo.")
     workers: int = option(4, "Workers of --baseline.", at_least=1, at_most=1000)
+    kv_slots: int | None = option(
+        None,
+        "Tokens of prompts that each worker of --baseline keeps, in blocks of "
+        f"{ADAPTIVE_BLOCK_TOKENS} (default: 2048).",
+        at_least=ADAPTIVE_BLOCK_TOKENS,
+        at_most=1_000_000_000,
+    )
+    batch_size: int | None = option(
+        None, "Requests that run together on each worker of --baseline (default: 32).", at_least=1, at_most=1_000_000
+    )
     names: str = option("", "Names of the configurations in the order in which they are given.", metavar="NAME,...")
     workload: str = option(
         "steady",
         "Scenario that the requests come from: arrivals at --rate; 5 requests per second with a burst of 200 for five "
         "seconds; or priorities mixed, with 80 per second for ten seconds.",
+        flags=("--workload", "--scenario"),
         choices=SCENARIO_NAMES,
         heading="Requests",
     )
     rate: float = option(
-        DEFAULT_RATE, "Requests per second of --workload.", above=0, at_least=LEAST_RATE, at_most=MOST_RATE
+        DEFAULT_RATE,
+        "Requests per second of --workload.",
+        flags=("--rate", "--rps"),
+        above=0,
+        at_least=LEAST_RATE,
+        at_most=MOST_RATE,
     )
     duration: float = option(
         DEFAULT_DURATION_S, "Seconds for which --workload sends requests.", above=0, at_most=1_000_000, metavar="S"
@@ -78,10 +96,15 @@ class CompareOptions:
         check_plot("--plot", self.picture)
         check_page("--html", self.html)
         check_outputs(self)
+        if self.compare_fifo:
+            object.__setattr__(self, "baseline", "fifo")
         if not self.baseline and len(self.sides) < 2:
             raise OptionError(
                 "give two or more configurations, as in `blis compare -- FLAGS -- FLAGS`, or --baseline fifo"
             )
+        for name in ("kv_slots", "batch_size"):
+            if getattr(self, name) is not None and not self.baseline:
+                raise OptionError(f"--{name.replace('_', '-')} needs --baseline")
         if self.baseline and len(self.sides) > 1:
             raise OptionError("--baseline takes one set of flags at most, for both configurations")
         if self.speed and not self.live:

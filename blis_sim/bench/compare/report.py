@@ -73,6 +73,12 @@ def mean_tbt_ms(run: Run, until_s: float = math.inf) -> float:
     return float((run.ended_s - run.first_s)[done].sum() / gaps) * 1000 if gaps else 0.0
 
 
+def hit_rate(run: Run, until_s: float = math.inf) -> float:
+    """The share of requests whose prompt was found in a prefix cache, at least in part, of those scheduled by then."""
+    seen = run.scheduled_s <= until_s
+    return float(run.has_hit[seen].mean()) if seen.any() else 0.0
+
+
 def mean_queue_depth(run: Run) -> float:
     """Mean number of requests that wait to be scheduled for the first time, by Little's law."""
     waits = np.nan_to_num(run.scheduled_s - run.arrived_s)
@@ -101,7 +107,8 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
         rows.append(Figure("SLO violations (%)", lambda run: 100 * run.deadlines.share, 2))
         rows += [Figure(f"SLO violations, {name} (%)", _share_of(name), 2) for name in classes]
     rows += [
-        Figure("KV hit rate (%)", lambda run: 100 * run.hit_rate),
+        Figure("KV hit rate (%)", lambda run: 100 * hit_rate(run)),
+        Figure("KV hit rate, tokens (%)", lambda run: 100 * run.token_hit_rate),
         Figure("Preemptions", lambda run: run.preemptions, 0),
         Figure("Queue depth, mean", mean_queue_depth, 2),
     ]
@@ -253,7 +260,7 @@ def _column(run: Run, now_s: float) -> dict[str, str]:
         "TTFT P99 (ms)": f"{ttft_percentile_ms(run, 99, now_s):.1f}",
         "Avg TBT (ms)": f"{mean_tbt_ms(run, now_s):.2f}",
         "SLO Violation %": f"{100 * late:.1f}%",
-        "KV Hit Rate": f"{100 * run.samples.hit_rate[sampled]:.1f}%" if sampled >= 0 else "0.0%",
+        "KV Hit Rate": f"{100 * hit_rate(run, now_s):.1f}%",
         "Preemptions": str(run.samples.preemptions[sampled]) if sampled >= 0 else "0",
         "Completed Requests": str(int(done.sum())),
         "Queue Depth": str(queue_depth(run, now_s)),

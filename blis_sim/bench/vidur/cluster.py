@@ -18,7 +18,7 @@ from blis_sim.engine.scheduler.batch_engines import BATCH_RULES
 from blis_sim.engine.scheduler.batch_rules import BatchLimits, BatchRules
 from blis_sim.options import BlisError
 
-_OUR_GPUS: Mapping[str, str] = {"a100": "A100-SXM", "h100": "H100"}
+OUR_GPUS: Mapping[str, str] = {"a100": "A100-SXM", "h100": "H100"}
 """By Vidur's names, those of the catalogue."""
 _ORIGINAL_TOKENS = 2
 """Tokens of each request that SimAI plans for models with experts."""
@@ -101,7 +101,7 @@ def planned_as_vllm(
     try:
         options = DeploymentOptions(
             model=model.name,
-            hardware=_OUR_GPUS.get(device, device),
+            hardware=OUR_GPUS.get(device, device),
             tp=tp,
             pp=pp,
             engine="sarathi" if block_size > 1 else "lightllm",

@@ -13,16 +13,16 @@ def run(options: Any) -> int:
     """Simulate, write the output folder, print its path; all else goes to standard error."""
     from blis_sim.bench.vidur.cluster import cluster_of
     from blis_sim.bench.vidur.effects import flags_without_effect
-    from blis_sim.bench.vidur.operators import operator_tables
+    from blis_sim.bench.vidur.operators import source_of_times
     from blis_sim.bench.vidur.output import new_folder, write_folder
     from blis_sim.bench.vidur.simulation import simulated
     from traces.collector import gc_disabled
 
     with gc_disabled():
         cluster = cluster_of(options)
-        tables = operator_tables(options)
+        options, tables, notes = source_of_times(options, cluster)
         result = simulated(options, cluster, tables)
-        for note in (*cluster.notes, *flags_without_effect(options)):
+        for note in (*cluster.notes, *notes, *flags_without_effect(options)):
             _print_note(note)
         if not options.metrics_config_write_metrics:
             return 0

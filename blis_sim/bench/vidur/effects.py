@@ -6,7 +6,14 @@ from typing import Any
 from blis_sim.bench.vidur import settings as vidur
 from blis_sim.bench.vidur.catalogue import MODELS
 from blis_sim.bench.vidur.cluster import SPLIT_WISE
-from blis_sim.bench.vidur.operators import AICB, ANALYTICAL, SIMULATION, is_aicb, reads_profiles
+from blis_sim.bench.vidur.operators import (
+    AICB,
+    ANALYTICAL,
+    SIMULATION,
+    has_steps_only,
+    is_aicb,
+    reads_profiles,
+)
 from blis_sim.bench.vidur.settings import chosen, is_original, values_of
 from blis_sim.options import options_of
 from replay.metrics_dir.pictures import can_draw
@@ -57,6 +64,8 @@ def _without_files(given: dict[str, Any], options: Any) -> Iterator[str]:
         return
     if given["store_plots"] and not can_draw():
         yield f"{prefix}store_plots has no effect: pictures need matplotlib, pip install 'blis-mockserve[plots]'"
+    if given["store_operation_metrics"] and has_steps_only(options):
+        yield f"{prefix}store_operation_metrics has no effect: times are those of whole steps"
     if given["store_operation_metrics"] and is_aicb(options):
         yield f"{prefix}store_operation_metrics has no effect: AICB's tables have layers, no operators"
     if given["store_utilization_metrics"] and MODELS[values_of(options, vidur.REPLICA)["model_name"]].experts:
@@ -64,7 +73,8 @@ def _without_files(given: dict[str, Any], options: Any) -> Iterator[str]:
 
 
 def _of_predictors(options: Any) -> dict[str, str]:
-    acting = set(_ACTING_ON_TABLES)
+    acting = set() if has_steps_only(options) else set(_ACTING_ON_TABLES)
+    reason = "times are those of whole steps" if has_steps_only(options) else _WITH_TABLES
     backend = values_of(options, chosen(options, vidur.PREDICTOR))["backend"]
     if reads_profiles(options):
         acting.add("skip_cpu_overhead_modeling")
@@ -74,11 +84,11 @@ def _of_predictors(options: Any) -> dict[str, str]:
     elif backend in (ANALYTICAL, SIMULATION):
         acting |= {"backend", *(_OF_SIMULATION if backend == SIMULATION else ())}
     return {
-        vidur.setting_name(group, setting): _WITH_TABLES
+        vidur.setting_name(group, setting): reason
         for group in vidur.PREDICTOR.kinds.values()
         for setting in group.settings
         if setting.name not in acting
-    } | {vidur.PREDICTOR.flag: _WITH_TABLES}
+    } | {vidur.PREDICTOR.flag: reason}
 
 
 def _of_replicas(options: Any) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.bench import BenchError
 from blis_sim.bench.vidur import settings as vidur
@@ -15,6 +15,10 @@ from blis_sim.engine.latency.operators.aicb import AicbFolder
 from blis_sim.engine.latency.operators.sources import PROFILES
 from blis_sim.engine.latency.operators.tables import Line, OperatorTables, read_lookup_tables
 from blis_sim.engine.specs import GpuSpec, ModelSpec
+
+if TYPE_CHECKING:
+    from blis_sim.bench.vidur.cluster import Cluster
+    from blis_sim.bench.vidur.step_source import StepSource
 
 
 def _learned(method: str, folder: str, options: Any) -> OperatorTables:
@@ -57,10 +61,40 @@ def is_aicb(options: Any) -> bool:
     return bool(options.operators) and options.operators.partition(":")[0] == "aicb"
 
 
+def has_steps_only(options: Any) -> bool:
+    """Return whether times are those of whole steps."""
+    return options.operators is None
+
+
 def reads_profiles(options: Any) -> bool:
     """Return whether times are learned from profiling tables, which may have those of the CPU."""
+    if has_steps_only(options):
+        return False
     name, colon, _ = (options.operators or "").partition(":")
     return not colon or name in (PROFILES, "forest", "polynomial")
+
+
+def source_of_times(
+    options: Any, cluster: "Cluster"
+) -> "tuple[Any, OperatorTables | AicbFolder | StepSource, tuple[str, ...]]":
+    """Return what batches are timed by, with the options that say so and notes. Raises BlisError.
+
+    Without --operators these are Vidur's own tables in the working folder, else a latency model of whole steps.
+    """
+    if options.operators is not None:
+        return options, operator_tables(options), ()
+    from blis_sim.bench.vidur.step_source import step_source, with_profiling_tables
+
+    found, note = with_profiling_tables(options, operator_tables)
+    if found.operators is not None:
+        return found, operator_tables(found), (note,)
+    predictor = chosen(options, vidur.PREDICTOR)
+    backend = values_of(options, predictor)["backend"]
+    if options.compat or backend in (ANALYTICAL, SIMULATION):
+        flag = f"--compat {options.compat}" if options.compat else f"--{predictor.prefix}_backend {backend}"
+        raise BenchError(f"{flag} needs --operators, which is not given, and {note}")
+    source = step_source(options, cluster, note)
+    return options, source, source.notes
 
 
 def operator_tables(options: Any) -> OperatorTables | AicbFolder:

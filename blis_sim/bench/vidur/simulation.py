@@ -14,6 +14,7 @@ from blis_sim.bench.vidur.pools import KVLinks, PrefillReplica, pair_chooser
 from blis_sim.bench.vidur.replica import EventQueue, Replica, StagedReplica, TimedJob, run_staged
 from blis_sim.bench.vidur.requests import requests_of
 from blis_sim.bench.vidur.settings import chosen, values_of
+from blis_sim.bench.vidur.step_source import StepSource
 from blis_sim.bench.vidur.times import BatchTimes
 from blis_sim.engine.latency.operators.aicb import AicbFolder
 from blis_sim.engine.latency.operators.steps import LayerShape, OperatorTimes, Overheads
@@ -92,7 +93,7 @@ def overheads_of(options: Any) -> Overheads:
     )
 
 
-def simulated(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolder) -> Simulated:
+def simulated(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolder | StepSource) -> Simulated:
     """Let the requests of a command line arrive, and simulate to the end or to its limit. Raises BlisError."""
     draws = Random(options.seed)
     limit = options.time_limit or math.inf
@@ -134,7 +135,11 @@ def _keeps_members(options: Any) -> bool:
     return bool(given["write_metrics"] and listed)
 
 
-def _times_of_pools(options: Any, cluster: Cluster, tables: OperatorTables | AicbFolder) -> Sequence[TimesOfBatches]:
+def _times_of_pools(
+    options: Any, cluster: Cluster, tables: OperatorTables | AicbFolder | StepSource
+) -> Sequence[TimesOfBatches]:
+    if isinstance(tables, StepSource):
+        return tables.times
     if isinstance(tables, AicbFolder):
         from blis_sim.bench.vidur.times import aicb_times
 

@@ -104,11 +104,15 @@ class GaieLegacy:
     """Rejects sheddable requests, and no others, while the instances are saturated on average."""
 
     priorities: SloPriorities
+    long_queue: float = LONG_QUEUE
+    full_cache_fraction: float = FULL_CACHE_FRACTION
     reads_snapshots: bool = True
     routed: None = None
 
     def admits(self, request: Request, state: RoutingState) -> bool:
-        return not self.priorities.is_sheddable(request.slo_class) or saturation(state) < 1
+        if not self.priorities.is_sheddable(request.slo_class):
+            return True
+        return saturation(state, self.long_queue, self.full_cache_fraction) < 1
 
 
 def saturation(
@@ -184,10 +188,12 @@ class AdmissionSettings:
     """Prompt tokens per second."""
     tier_shed_threshold: int = 0
     tier_shed_min_priority: int = 3
+    gaie_queue_depth: float = LONG_QUEUE
+    gaie_kv_usage: float = FULL_CACHE_FRACTION
     priorities: SloPriorities = DEFAULT_SLO_PRIORITIES
 
     def __post_init__(self) -> None:
-        for name in ("token_bucket_capacity", "token_bucket_refill_rate"):
+        for name in ("token_bucket_capacity", "token_bucket_refill_rate", "gaie_queue_depth", "gaie_kv_usage"):
             if (value := getattr(self, name)) <= 0:
                 raise EngineError(f"{name} must be above 0, got {value:g}")
         if self.tier_shed_threshold < 0:
@@ -201,5 +207,5 @@ ADMISSIONS = Registry[Callable[[AdmissionSettings], AdmissionPolicy]]("blis.admi
     "tier-shed": lambda settings: TierShed(
         settings.tier_shed_threshold, settings.tier_shed_min_priority, settings.priorities
     ),
-    "gaie-legacy": lambda settings: GaieLegacy(settings.priorities),
+    "gaie-legacy": lambda settings: GaieLegacy(settings.priorities, settings.gaie_queue_depth, settings.gaie_kv_usage),
 }

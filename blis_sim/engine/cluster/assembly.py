@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
@@ -122,7 +123,7 @@ def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement |
     file = policies_of(options)
     policy = with_interval(file.scaling, options.model_autoscaler_interval_us)
     if not policy.node_pools:
-        if policy.autoscaler is not None:
+        if policy.decides:
             raise EngineError("an autoscaler needs node_pools in --policy-config, on which to start instances")
         return None
     others = {"separate pools for prompts and answers": options.pools.num_pooled, "instances": file.instances}
@@ -151,7 +152,7 @@ def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deplo
     fleet = Fleet(cluster, resources)
     for number, node in enumerate(placement.placed):
         fleet.place_first(number, node, placement.policy.starts_warm)
-    if placement.policy.autoscaler is not None:
+    if placement.policy.autoscaler is not None and placement.policy.decides:
         Autoscaler(cluster, placement.policy.autoscaler, fleet)
 
 
@@ -248,7 +249,18 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
     sheds = policies.tier_shed_threshold is not None or policies.tier_shed_min_priority is not None
     if sheds and options.admission_policy != "tier-shed":
         yield "tier_shed_ settings of --policy-config have no effect without admission policy tier-shed"
-    scaling = policies.scaling
+    gaie = policies.gaie_queue_depth is not None or policies.gaie_kv_usage is not None
+    if gaie and options.admission_policy != "gaie-legacy":
+        yield "gaie_ settings of --policy-config have no effect without admission policy gaie-legacy"
+    yield from _notes_on_scaling(with_interval(policies.scaling, options.model_autoscaler_interval_us))
+
+
+def _notes_on_scaling(scaling: ScalingPolicy) -> Iterator[str]:
+    """Yield notes on scaling settings without effect."""
+    if scaling.autoscaler is not None and not scaling.decides:
+        yield "autoscaler of --policy-config has no effect without interval_us or --model-autoscaler-interval-us"
+    if not scaling.decides and any(pool.most_nodes > pool.initial_nodes for pool in scaling.node_pools):
+        yield "max_nodes of --policy-config has no effect without an autoscaler, which alone buys nodes"
     if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
         yield "instance_lifecycle of --policy-config has no effect without node_pools"
 
@@ -273,9 +285,11 @@ def _pool_router(scorers: str, settings: RouterSettings) -> Router | None:
 
 
 def _admission(options: ClusterOptions, policies: PolicyFile, num_seats: int) -> AdmissionPolicy:
-    said = {
+    said: dict[str, Any] = {
         "tier_shed_threshold": policies.tier_shed_threshold,
         "tier_shed_min_priority": policies.tier_shed_min_priority,
+        "gaie_queue_depth": policies.gaie_queue_depth,
+        "gaie_kv_usage": policies.gaie_kv_usage,
     }
     priorities = policies.slo_priorities or DEFAULT_SLO_PRIORITIES
     settings = AdmissionSettings(

@@ -29,6 +29,12 @@ class NodePool:
     gpu_type: str
     gpus_per_node: int
     initial_nodes: int
+    min_nodes: int = 0
+    """Nodes that are kept even without instances on them."""
+    max_nodes: int | None = None
+    """Most nodes: more than the initial ones are bought when they are needed. None buys none."""
+    provisioning: Delay = field(default_factory=Delay)
+    """Time from buying a node until instances load on it."""
     gpu_memory_gib: float = 0.0
     """Memory of one GPU; 0 takes the catalogue's figure."""
     cost_per_hour: float = 0.0
@@ -38,23 +44,36 @@ class NodePool:
         where = f"node pool {self.name!r}"
         if not self.name or not self.gpu_type:
             raise EngineError(f"{where} needs a name and a gpu_type")
-        for name, least in (("gpus_per_node", 1), ("initial_nodes", 0), ("gpu_memory_gib", 0), ("cost_per_hour", 0)):
-            if not (value := getattr(self, name)) >= least:
-                raise EngineError(f"{name} of {where} must be at least {least}, got {value}")
+        least = {"gpus_per_node": 1, "initial_nodes": 0, "min_nodes": 0, "gpu_memory_gib": 0, "cost_per_hour": 0}
+        for name, bound in least.items():
+            if not (value := getattr(self, name)) >= bound:
+                raise EngineError(f"{name} of {where} must be at least {bound}, got {value}")
+        for name in ("initial_nodes", "min_nodes"):
+            if self.max_nodes is not None and (value := getattr(self, name)) > self.max_nodes:
+                raise EngineError(f"{name} of {where} must be at most max_nodes ({self.max_nodes}), got {value}")
+
+    @property
+    def most_nodes(self) -> int:
+        """The most nodes that the pool can have at a time."""
+        return self.initial_nodes if self.max_nodes is None else self.max_nodes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Node:
-    """One node with its free GPUs."""
+    """One node with its free GPUs, from when it is bought until it is given back."""
 
     pool: NodePool
     num_free_gpus: int
+    bought_at: Micros = 0
+    ready_at: Micros = 0
+    """Instant from which instances load on the node."""
+    given_back_at: Micros | None = None
 
 
 class Nodes:
     """All nodes of all pools. An instance takes GPUs of the first node that has enough."""
 
-    __slots__ = ("_nodes", "pools")
+    __slots__ = ("_emptied", "_nodes", "_num_of_pool", "bought", "initial", "pools")
 
     def __init__(self, pools: Sequence[NodePool]) -> None:
         names = [pool.name for pool in pools]
@@ -62,7 +81,13 @@ class Nodes:
         if repeated is not None:
             raise EngineError(f"node pools must have different names, {repeated!r} is used twice")
         self.pools = tuple(pools)
-        self._nodes = [Node(pool, pool.gpus_per_node) for pool in pools for _ in range(pool.initial_nodes)]
+        self.initial = [Node(pool, pool.gpus_per_node) for pool in pools for _ in range(pool.initial_nodes)]
+        self.bought: list[Node] = []
+        """All nodes that were ever bought, also those given back."""
+        self._nodes = list(self.initial)
+        self._num_of_pool = {pool.name: pool.initial_nodes for pool in pools}
+        self._emptied: list[Node] = []
+        """Nodes whose last instance has left, since `give_back_empty`."""
 
     def place(self, num_gpus: int, pool_name: str | None = None) -> Node | None:
         """Take `num_gpus` of one node, in one pool or in any; None, and nothing taken, if no node has enough."""
@@ -72,10 +97,39 @@ class Nodes:
                 return node
         return None
 
-    def give_back(self, node: Node, num_gpus: int) -> None:
+    def buy(self, num_gpus: int, pool_name: str, at: Micros) -> Node | None:
+        """Buy a node of a pool and take `num_gpus` of it; None if the pool is full or its nodes are too small."""
+        pool = next(pool for pool in self.pools if pool.name == pool_name)
+        if self._num_of_pool[pool.name] >= pool.most_nodes or num_gpus > pool.gpus_per_node:
+            return None
+        ready_at = at + pool.provisioning.draw(_FIRST_PROVISIONING_DRAW + len(self.bought))
+        node = Node(pool, pool.gpus_per_node - num_gpus, at, ready_at)
+        self._num_of_pool[pool.name] += 1
+        self._nodes.append(node)
+        self.bought.append(node)
+        return node
+
+    def free(self, node: Node, num_gpus: int) -> None:
         """Free the GPUs of an instance that was removed."""
         node.num_free_gpus += num_gpus
         assert node.num_free_gpus <= node.pool.gpus_per_node
+        if node.num_free_gpus == node.pool.gpus_per_node:
+            self._emptied.append(node)
+
+    def give_back_empty(self, at: Micros) -> None:
+        """Give back the nodes whose last instance has left, down to `min_nodes` of each pool."""
+        emptied, self._emptied = self._emptied, []
+        for node in emptied:
+            pool = node.pool
+            is_empty = node.num_free_gpus == pool.gpus_per_node and node.given_back_at is None
+            if is_empty and self._num_of_pool[pool.name] > pool.min_nodes:
+                node.given_back_at = at
+                self._num_of_pool[pool.name] -= 1
+                self._nodes.remove(node)
+
+
+_FIRST_PROVISIONING_DRAW = 1 << 32
+"""Number of the first delay drawn for a node, so that nodes and instances have draws of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +145,7 @@ class InstanceResources:
 
 
 class Fleet:
-    """Starts instances on nodes with free GPUs and drains instances. Each node pool is a variant."""
+    """Starts instances on nodes with free GPUs, buys nodes, and drains instances. Each node pool is a variant."""
 
     def __init__(self, cluster: Cluster, resources: InstanceResources) -> None:
         self.num_started = 0
@@ -108,17 +162,28 @@ class Fleet:
             self._cluster.state.change()
             self._load(number, 0)
 
+    @property
+    def nodes(self) -> Nodes:
+        """All nodes, with their instances or without."""
+        return self._resources.nodes
+
     def start(self, pool_name: str, at: Micros) -> bool:
-        """Start one more instance in the pool. False if no node has enough free GPUs."""
+        """Start one more instance in the pool, on a node that is bought if no other has room. False without room."""
         self._free_gpus_of_drained()
         resources = self._resources
-        node = resources.nodes.place(resources.gpus_per_instance, pool_name)
+        num_gpus = resources.gpus_per_instance
+        node = resources.nodes.place(num_gpus, pool_name) or resources.nodes.buy(num_gpus, pool_name, at)
         if node is None:
             return False
         number = self._cluster.members.add(resources.new_engine(node.pool), InstanceState.LOADING, at)
         self._node_of[number] = node
-        self._load(number, at)
+        self._load(number, max(at, node.ready_at))
         return True
+
+    def give_back_nodes(self, at: Micros) -> None:
+        """Give back the nodes on which no instance is left."""
+        self._free_gpus_of_drained()
+        self._resources.nodes.give_back_empty(at)
 
     def drain(self, pool_name: str, _at: Micros) -> bool:
         """Drain the instance of the pool whose name comes first. False if none serves."""
@@ -134,10 +199,10 @@ class Fleet:
         return self._node_of[number].pool.name
 
     def variants(self) -> list[VariantMetrics]:
-        """Return the figures of all pools that have nodes."""
+        """Return the figures of all pools that can have nodes."""
         found = []
         for pool in self._resources.nodes.pools:
-            if not pool.initial_nodes:
+            if not pool.most_nodes:
                 continue
             config = self._resources.configs[pool.name]
             pending = self._in_state(pool.name, InstanceState.LOADING)
@@ -173,13 +238,13 @@ class Fleet:
         for number, node in list(self._node_of.items()):
             member = members.get(number)
             if member is None or (member.state is InstanceState.DRAINING and not member.engine.live):
-                self._resources.nodes.give_back(node, self._resources.gpus_per_instance)
+                self._resources.nodes.free(node, self._resources.gpus_per_instance)
                 del self._node_of[number]
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingAction:
-    """One action of the autoscaler: `num_instances` was the decision, `num_done` what free GPUs allowed."""
+    """One action of the autoscaler: `num_instances` was the decision, `num_done` what free and new GPUs allowed."""
 
     at: Micros
     variant: str
@@ -203,8 +268,14 @@ class Autoscaler:
         cluster.autoscaler = self
         cluster.add_background(0, ClusterEventKind.SCALING, self._tick)
 
+    @property
+    def nodes(self) -> Nodes:
+        """The nodes of the instances."""
+        return self._fleet.nodes
+
     def _tick(self, at: Micros) -> None:
         self._cluster.refresh_snapshots(at)
+        self._fleet.give_back_nodes(at)
         change = self._pipeline.decide(self._collect(), at)
         if change is not None:
             delay_us = self._settings.scrape_delay.draw(self._num_decisions)

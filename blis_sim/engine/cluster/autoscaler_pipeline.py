@@ -212,7 +212,8 @@ MIN_INTERVAL_US: Micros = 100
 class AutoscalerSettings:
     """The interval of an autoscaler and the parts of its pipeline. Raises EngineError for values out of bounds."""
 
-    interval_us: Micros
+    interval_us: Micros = 0
+    """Time between decisions; 0 for an autoscaler that decides nothing."""
     scrape_delay: Delay = field(default_factory=Delay)
     """Time from collecting the figures to acting on them."""
     windows: StabilizationWindows = field(default_factory=StabilizationWindows)
@@ -221,7 +222,7 @@ class AutoscalerSettings:
     optimizer: str = "unlimited"
 
     def __post_init__(self) -> None:
-        if self.interval_us < MIN_INTERVAL_US:
+        if self.interval_us and self.interval_us < MIN_INTERVAL_US:
             raise EngineError(
                 f"interval_us of the autoscaler must be at least {MIN_INTERVAL_US}, got {self.interval_us}"
             )

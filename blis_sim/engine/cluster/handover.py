@@ -178,6 +178,7 @@ class Disaggregation:
         self._cluster.members.catch_up(at - 1)
         engine = self._cluster.members[handover.decode].engine
         if self._reserves and not engine.reserve(sequence):
+            sequence.instance = handover.decode
             self._end_in_transfer(
                 handover, Outcome.DROPPED, at, "too few free KV blocks for its prompt on the decode instance"
             )

@@ -49,7 +49,7 @@ def has_cluster(options: ClusterOptions) -> bool:
     if options.policy_config is None:
         return False
     policies = policies_of(options)
-    return bool(policies.tenant_budgets or policies.scaling.node_pools or policies.scaling.autoscaler)
+    return bool(policies.tenant_budgets or policies.scaling.node_pools or policies.scaling.decides)
 
 
 def with_policies(options: Options) -> Options:
@@ -65,6 +65,8 @@ def with_policies(options: Options) -> Options:
         "routing_scorers": ",".join(f"{name}:{weight!r}" for name, weight in file.scorers) or None,
         "priority_policy": file.priority_policy,
         "scheduler": file.scheduler,
+        "preemption_policy": file.preemption_policy,
+        "gateway_slo_targets": ",".join(f"{name}={target}" for name, target in file.slo_targets_us.items()) or None,
         "num_instances": sum(group.count for group in file.instances) or None,
     }
     settings = {setting.name: setting for setting in options_of(type(options))}

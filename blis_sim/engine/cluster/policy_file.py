@@ -24,7 +24,7 @@ from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.files import read_mapping
-from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES
+from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import SLO_CLASS_PRIORITIES, SloPriorities
 
@@ -61,6 +61,8 @@ class Section:
 
     def choice(self, key: str, choices: Mapping[str, object]) -> str | None:
         value = self.content.get(key)
+        if value == "":
+            return None  # as a key without a value
         if value is not None and (not isinstance(value, str) or value not in choices):
             raise self.error(f"{key} must be one of {', '.join(choices)}, got {value!r}")
         return value
@@ -82,10 +84,15 @@ class Section:
         if value is None:
             return None
         bounds = f"of at least {at_least}" if at_most is None else f"between {at_least} and {at_most}"
-        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        is_whole = isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1
         if not is_whole or value < at_least or (at_most is not None and value > at_most):
             raise self.error(f"{key} must be a whole number {bounds}, got {value!r}")
         return int(value)
+
+    def micros(self, key: str, at_least: int) -> int | None:
+        """Return a number of microseconds, rounded to whole ones."""
+        value = self.number(key, at_least=at_least)
+        return None if value is None else round(value)
 
     def number(
         self, key: str, above: float | None = None, at_least: float | None = None, at_most: float | None = None
@@ -150,6 +157,11 @@ class ScalingPolicy:
     """Whether the initial instances serve from the beginning."""
     autoscaler: AutoscalerSettings | None = None
 
+    @property
+    def decides(self) -> bool:
+        """Whether an autoscaler takes decisions."""
+        return self.autoscaler is not None and self.autoscaler.interval_us > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile:
@@ -160,11 +172,18 @@ class PolicyFile:
     token_bucket_refill_rate: float | None = None
     tier_shed_threshold: int | None = None
     tier_shed_min_priority: int | None = None
+    gaie_queue_depth: float | None = None
+    """Waiting requests at which an instance is saturated, for gaie-legacy."""
+    gaie_kv_usage: float | None = None
+    """Used fraction of the KV cache at which an instance is saturated, for gaie-legacy."""
+    slo_targets_us: Mapping[str, Micros] = field(default_factory=dict)
+    """SLO targets by class, for the gateway's order of deadlines."""
     slo_priorities: SloPriorities | None = None
     routing_policy: str | None = None
     scorers: Weights = ()
     priority_policy: str | None = None
     scheduler: str | None = None
+    preemption_policy: str | None = None
     tenant_budgets: Mapping[str, float] = field(default_factory=dict)
     """Shares of all seats by tenant, above which sheddable requests of the tenant are rejected."""
     instances: tuple[InstanceGroup, ...] = ()
@@ -176,29 +195,40 @@ def read_policy_file(path: str | Path) -> PolicyFile:
     """Read a file. Raises EngineError that names the file and the key for an unknown key or an invalid value."""
     path = Path(path)
     top = Section(path, "", read_mapping(path))
-    top.check_keys("admission", "routing", "priority", "scheduler", "tenant_budgets", "instances", *SCALING_KEYS)
-    admission, routing, priority = top.section("admission"), top.section("routing"), top.section("priority")
+    top.check_keys(
+        "admission", "routing", "priority", "scheduler", "preemption", "tenant_budgets", "instances", *SCALING_KEYS
+    )
+    admission, routing = top.section("admission"), top.section("routing")
+    priority, preemption = top.section("priority"), top.section("preemption")
     admission.check_keys(
         "policy",
         "token_bucket_capacity",
         "token_bucket_refill_rate",
         "tier_shed_threshold",
         "tier_shed_min_priority",
+        "gaie_qd_threshold",
+        "gaie_kv_threshold",
+        "slo_targets",
         "slo_priorities",
     )
     routing.check_keys("policy", "scorers")
     priority.check_keys("policy")
+    preemption.check_keys("policy")
     return PolicyFile(
         admission_policy=admission.choice("policy", ADMISSIONS),
         token_bucket_capacity=admission.number("token_bucket_capacity", above=0),
         token_bucket_refill_rate=admission.number("token_bucket_refill_rate", above=0),
         tier_shed_threshold=admission.integer("tier_shed_threshold", 0, None),
         tier_shed_min_priority=admission.integer("tier_shed_min_priority", -HIGHEST_PRIORITY, HIGHEST_PRIORITY),
+        gaie_queue_depth=admission.number("gaie_qd_threshold", above=0),
+        gaie_kv_usage=admission.number("gaie_kv_threshold", above=0, at_most=1),
+        slo_targets_us=_slo_targets(admission),
         slo_priorities=_slo_priorities(admission),
         routing_policy=routing.choice("policy", ROUTERS),
         scorers=_scorers(routing),
         priority_policy=priority.choice("policy", PRIORITIES),
         scheduler=top.choice("scheduler", ORDERS),
+        preemption_policy=preemption.choice("policy", VICTIMS),
         tenant_budgets=_tenant_budgets(top),
         instances=tuple(_group(each) for each in top.sections("instances")),
         scaling=scaling_policy(top),
@@ -209,8 +239,7 @@ def with_interval(policy: ScalingPolicy, interval_us: Micros) -> ScalingPolicy:
     """Return `policy` with an autoscaler that decides every `interval_us`; unchanged for 0."""
     if not interval_us:
         return policy
-    given = policy.autoscaler or AutoscalerSettings(interval_us=interval_us)
-    return replace(policy, autoscaler=replace(given, interval_us=interval_us))
+    return replace(policy, autoscaler=replace(policy.autoscaler or AutoscalerSettings(), interval_us=interval_us))
 
 
 def _slo_priorities(admission: Section) -> SloPriorities | None:
@@ -222,6 +251,14 @@ def _slo_priorities(admission: Section) -> SloPriorities | None:
         for name in section.content
     }
     return SloPriorities({**SLO_CLASS_PRIORITIES, **given})
+
+
+def _slo_targets(admission: Section) -> dict[str, Micros]:
+    section = admission.section("slo_targets")
+    for name in section.content:
+        if name != name.strip() or not name or any(each in name for each in ",="):
+            raise section.error(f"the name of a class must have no spaces around it, no comma and no =, got {name!r}")
+    return {name: _needed(section, name, section.micros(name, 1)) for name in section.content}
 
 
 def _scorers(routing: Section) -> Weights:
@@ -274,14 +311,27 @@ def _scaling_policy(top: Section) -> ScalingPolicy:
 
 
 def _node_pool(section: Section) -> NodePool:
-    section.check_keys("name", "gpu_type", "gpus_per_node", "gpu_memory_gib", "initial_nodes", "cost_per_hour")
+    section.check_keys(
+        "name",
+        "gpu_type",
+        "gpus_per_node",
+        "gpu_memory_gib",
+        "initial_nodes",
+        "min_nodes",
+        "max_nodes",
+        "provisioning_delay",
+        "cost_per_hour",
+    )
     return NodePool(
         name=section.text("name") or "",
         gpu_type=section.text("gpu_type") or "",
         gpus_per_node=section.integer("gpus_per_node", 1, None) or 1,
         initial_nodes=section.integer("initial_nodes", 0, MAX_NODES) or 0,
-        gpu_memory_gib=section.number("gpu_memory_gib", above=0) or 0.0,
-        cost_per_hour=section.number("cost_per_hour", above=0) or 0.0,
+        min_nodes=section.integer("min_nodes", 0, MAX_NODES) or 0,
+        max_nodes=section.integer("max_nodes", 0, MAX_NODES),
+        provisioning=_delay(section.section("provisioning_delay")),
+        gpu_memory_gib=section.number("gpu_memory_gib", at_least=0) or 0.0,
+        cost_per_hour=section.number("cost_per_hour", at_least=0) or 0.0,
     )
 
 
@@ -294,9 +344,14 @@ def _seconds(section: Section, key: str) -> float:
     return section.number(key, at_least=0, at_most=LONGEST_DELAY_S) or 0.0
 
 
+_THRESHOLDS = ("kv_cache_threshold", "scale_up_threshold", "scale_down_boundary", "avg_input_tokens")
+
+
 def _autoscaler(section: Section) -> AutoscalerSettings | None:
+    """Read the autoscaler. Its thresholds stand below `analyzer`, as in BLIS, or beside the name of an analyzer."""
     if not section.content:
         return None
+    has_analyzer_section = isinstance(section.content.get("analyzer"), Mapping)
     section.check_keys(
         "interval_us",
         "hpa_scrape_delay",
@@ -304,20 +359,23 @@ def _autoscaler(section: Section) -> AutoscalerSettings | None:
         "scale_down_stabilization_window_us",
         "analyzer",
         "engine",
-        "kv_cache_threshold",
-        "scale_up_threshold",
-        "scale_down_boundary",
-        "avg_input_tokens",
+        *(() if has_analyzer_section else _THRESHOLDS),
     )
+    first = next(iter(ANALYZERS))
+    if has_analyzer_section:
+        thresholds, analyzer = section.section("analyzer"), first
+        thresholds.check_keys(*_THRESHOLDS)
+    else:
+        thresholds, analyzer = section, section.choice("analyzer", ANALYZERS) or first
     return AutoscalerSettings(
-        interval_us=section.integer("interval_us", 1, None) or 0,
+        interval_us=section.micros("interval_us", 0) or 0,
         scrape_delay=_delay(section.section("hpa_scrape_delay")),
         windows=StabilizationWindows(
-            scale_up_us=section.integer("scale_up_stabilization_window_us", 0, None) or 0,
-            scale_down_us=section.integer("scale_down_stabilization_window_us", 0, None) or 0,
+            scale_up_us=section.micros("scale_up_stabilization_window_us", 0) or 0,
+            scale_down_us=section.micros("scale_down_stabilization_window_us", 0) or 0,
         ),
-        thresholds=_thresholds(section),
-        analyzer=section.choice("analyzer", ANALYZERS) or next(iter(ANALYZERS)),
+        thresholds=_thresholds(thresholds),
+        analyzer=analyzer,
         optimizer=section.choice("engine", OPTIMIZERS) or next(iter(OPTIMIZERS)),
     )
 

@@ -53,7 +53,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One routing decision. `regret` is the score of the best candidate minus the score of the chosen one."""
+    """One routing decision. `regret` is the score of the best candidate minus the score of the chosen one.
+
+    As in BLIS it is 0 without candidates to compare with.
+    """
 
     at: Micros
     request_id: str
@@ -88,7 +91,7 @@ class DecisionLog:
                 at=state.now,
                 request_id=request.id,
                 instance=state.candidates[choice.place].name,
-                regret=max(0.0, scores[by_score[0]] - scores[choice.place]),
+                regret=max(0.0, scores[by_score[0]] - scores[choice.place]) if self._num_candidates else 0.0,
                 candidates=tuple(_candidate(state, place, scores[place]) for place in by_score[: self._num_candidates]),
             )
         )

@@ -94,6 +94,8 @@ def read_drafter(
         return _mtp(target, target_config, format_of, sharding)
     if request.method == "draft_model":
         return _draft_model(request, target)
+    if request.method == "medusa":
+        return _medusa(request, target)
     return _head(request, target, sharding)
 
 
@@ -152,6 +154,23 @@ def _draft_model(request: DrafterRequest, target: ModelShape) -> Drafter:
         has_embeddings=True,
         head_rows=0 if shape.is_tied else shape.vocab_size,
         replicated_parameters=shape.hidden_size,
+    )
+
+
+def _medusa(request: DrafterRequest, target: ModelShape) -> Drafter:
+    """Return heads on the last hidden state, each with residual layers and, unless they share one, an output head."""
+    keys = ConfigKeys(request.name or request.method, request.config or {})
+    quantization = read_quantization(keys.keys, request.hf_quant_config, keys.model, "")
+    hidden = target.hidden_size
+    num_heads = keys.count("num_heads", "medusa_num_heads", default=0) or request.num_tokens
+    num_layers = keys.count("num_hidden_layers", "medusa_num_layers", default=0) or 1
+    rows = keys.count("truncated_vocab_size", default=0) or target.vocab_size
+    return Drafter(
+        shape=target._replace(model=keys.model, layers=()),
+        format_of=quantization.format_of,
+        first_layer=len(target.layers),
+        head_rows=rows if keys.flag("original_lm_head") else num_heads * rows,
+        replicated_parameters=num_heads * num_layers * hidden * hidden,
     )
 
 

@@ -167,7 +167,7 @@ def _drafter(request: PlanRequest, shape: ModelShape, format_of: FormatOf, shard
     from blis_sim.engine.memory.drafters import read_drafter  # few deployments draft
     from blis_sim.engine.speculation import DRAFTERS
 
-    if not DRAFTERS[request.drafter.method].writes_kv:
+    if not DRAFTERS[request.drafter.method].has_model:
         return None
     return read_drafter(request.drafter, shape, request.config, format_of, sharding)
 

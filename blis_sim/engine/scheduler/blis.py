@@ -25,7 +25,7 @@ _NO_LIMIT = 1 << 62
 class BlisScheduler(BatchScheduler):
     """One step after the other, each composed when the one before ends."""
 
-    __slots__ = ("_choose_victim", "_counting", "_holds_while_waiting", "kv", "num_deferred")
+    __slots__ = ("_alone", "_choose_victim", "_counting", "_holds_while_waiting", "kv", "num_deferred")
 
     def __init__(
         self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
@@ -44,6 +44,8 @@ class BlisScheduler(BatchScheduler):
         self.num_deferred = 0
         self._holds_while_waiting = False
         """Whether waiting sequences may hold blocks: prompts that another instance has computed."""
+        self._alone: tuple[Sequence | None, int, int] = (None, 0, 0)
+        """The latest that found no block while nothing else ran, all admissions until then, and the queue's length."""
 
     def reserve(self, sequence: Sequence) -> bool:
         """Allocate blocks for a whole prompt that another instance computes; False, unchanged, without room.
@@ -54,6 +56,7 @@ class BlisScheduler(BatchScheduler):
         if not self.kv.allocate_prompt(sequence, num_tokens):
             return False
         sequence.num_computed_tokens = num_tokens
+        sequence.is_decode_subrequest = True
         self._holds_while_waiting = True
         return True
 
@@ -154,17 +157,19 @@ class BlisScheduler(BatchScheduler):
     def _admit_waiting(self, tokens: list[ScheduledTokens]) -> None:
         """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
 
-        A sequence whose prompt has come computed from elsewhere, and holds blocks since, decodes at once.
+        A sequence whose prompt has come computed from elsewhere, and holds blocks since, decodes at once. When it has
+        lost its blocks, it is admitted with the first token of its prompt and nothing of it is looked up in the cache.
         """
         waiting, kv, num_running = self.waiting, self.kv, self.num_running
         while waiting and self._budget > 0 and num_running < self._config.max_num_seqs:
             sequence = waiting[0]
-            if sequence.num_computed_tokens:
-                if not kv.allocate_token(sequence):
+            if sequence.is_decode_subrequest:
+                if not kv.allocate(sequence, 1):
                     if num_running == 0 and (self._evict_waiting(sequence) or self._evict_filling(sequence)):
                         continue
                     return
                 self._budget -= 1
+                sequence.blocks_aligned = True
                 tokens.append(self._advance(sequence, 1))
             else:
                 cached = kv.cached_prefix(sequence)
@@ -192,8 +197,16 @@ class BlisScheduler(BatchScheduler):
             self.admitted.append(sequence)
 
     def takes_reservation(self, sequence: Sequence) -> bool:
-        # Evicting the only one that runs would let it come as far as this, again and again.
-        return self.num_running == 1 and self._evict_waiting(sequence)
+        if self.num_running != 1 or not self._holds_while_waiting:
+            return False
+        num_admissions, num_waiting = self._num_admissions, len(self.waiting)
+        # Nothing else has been admitted since it last lost its own blocks, and so it would come as far as this again
+        # and again.
+        repeats = self._alone == (sequence, num_admissions - 1, num_waiting)
+        if repeats and self._evict_waiting(sequence):
+            return True
+        self._alone = (sequence, num_admissions, num_waiting)
+        return False
 
     def _evict_waiting(self, candidate: Sequence) -> bool:
         """Take the blocks of the last waiting sequence that holds any. False when only `candidate` holds blocks.

@@ -3,8 +3,8 @@ or places.
 
 A new policy is one function and one row of `ORDERS`, `PRIORITIES` or `VICTIMS`.  BLIS's published description scores a
 request `base + age_weight * (clock - arrival)` with `slo-based`, the same with a minus with `inverted-slo`, and larger
-scores come first. All requests age alike: the scores of two of them differ by `age_weight * (arrival of one - arrival
-of the other)` at every instant, so their order is known when they arrive.
+scores come first. All requests age alike: the scores of two of them differ by their bases and by `age_weight * (arrival
+of one - arrival of the other)` at every instant, so their order is known when they arrive.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import TypeAlias
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
-from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITY, SloPriorities
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITY, AgeScores, SloPriorities
 
 SortKey: TypeAlias = Callable[[Sequence], tuple[object, ...]]
 
@@ -60,7 +60,7 @@ PriorityPolicy: TypeAlias = Callable[[Request, Micros], int]
 """A function from a request and its arrival to its priority."""
 
 
-def by_slo_class(priorities: SloPriorities) -> PriorityPolicy:
+def by_slo_class(priorities: SloPriorities, _scores: AgeScores) -> PriorityPolicy:
     """Return a policy: the request's own priority, else that of its SLO class."""
     urgency = {name: priorities.urgency(name) for name in priorities.by_class}
     standard = priorities.highest - DEFAULT_SLO_PRIORITY
@@ -71,26 +71,26 @@ def by_slo_class(priorities: SloPriorities) -> PriorityPolicy:
     return priority
 
 
-def constant(_request: Request, _arrived_at: Micros) -> int:
-    """Return 0 for every request."""
-    return 0
+def all_alike(_priorities: SloPriorities, _scores: AgeScores) -> PriorityPolicy:
+    """Return a policy: 0 for every request."""
+    return lambda _request, _arrived_at: 0
 
 
-def oldest_first(_request: Request, arrived_at: Micros) -> int:
-    """Return a score that grows with age, so that no request starves."""
-    return arrived_at
+def oldest_first(_priorities: SloPriorities, scores: AgeScores) -> PriorityPolicy:
+    """Return a policy: a score that grows with age, so that no request starves."""
+    return lambda request, arrived_at: scores.priority(request.slo_class, arrived_at)
 
 
-def youngest_first(_request: Request, arrived_at: Micros) -> int:
-    """Return a score that falls with age, so that waiting requests starve, for tests of clients."""
-    return -arrived_at
+def youngest_first(_priorities: SloPriorities, scores: AgeScores) -> PriorityPolicy:
+    """Return a policy: a score that falls with age, so that waiting requests starve, for tests of clients."""
+    return lambda request, arrived_at: scores.priority(request.slo_class, arrived_at, sign=-1)
 
 
-PRIORITIES: dict[str, Callable[[SloPriorities], PriorityPolicy]] = {
+PRIORITIES: dict[str, Callable[[SloPriorities, AgeScores], PriorityPolicy]] = {
     "slo-class": by_slo_class,
-    "constant": lambda _: constant,
-    "slo-based": lambda _: oldest_first,
-    "inverted-slo": lambda _: youngest_first,
+    "constant": all_alike,
+    "slo-based": oldest_first,
+    "inverted-slo": youngest_first,
     "slo-urgency": by_slo_class,  # and `Urgency` raises it while it waits
 }
 """Policy name to priority, given when a request is queued."""

@@ -88,6 +88,7 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
             {"async_scheduling": False, "engine": "blis"},
             ["--async-scheduling has no effect without --engine vllm"],
         ),
+        ({"priority_base": "1"}, ["--priority-base has no effect without --priority-policy slo-based or inverted-slo"]),
         ({"urgency_window": 9}, ["--urgency-window has no effect without --priority-policy slo-urgency"]),
         ({"urgency_window": 9, "priority_policy": "slo-urgency", "engine": "vllm"}, []),
         ({"preemption_resume": "keep"}, ["--preemption-resume has no effect without --preemption-policy gap"]),

@@ -55,9 +55,56 @@ def test_given_back_gpus_can_be_taken_again() -> None:
     assert node is not None
     assert node.pool is H100
     assert nodes.place(8) is None
-    nodes.give_back(node, 8)
+    nodes.free(node, 8)
     assert nodes.place(1, "l40s") is not None
     assert nodes.place(8, "h100") is node
+
+
+GROWING = NodePool(
+    name="g", gpu_type="H100", gpus_per_node=2, initial_nodes=1, min_nodes=1, max_nodes=3, provisioning=Delay(mean=2)
+)
+
+
+def test_nodes_are_bought_up_to_the_most_and_ready_after_their_delay() -> None:
+    nodes = Nodes([GROWING])
+    assert nodes.place(2) is not None
+    first, second = nodes.buy(1, "g", 500), nodes.buy(2, "g", 700)
+    assert first is not None
+    assert second is not None
+    assert (first.bought_at, first.ready_at, first.num_free_gpus) == (500, 2_000_500, 1)
+    assert nodes.buy(1, "g", 900) is None
+    assert nodes.place(1) is first
+
+
+def test_a_node_that_is_too_small_for_an_instance_is_not_bought() -> None:
+    assert Nodes([GROWING]).buy(3, "g", 0) is None
+
+
+def test_empty_nodes_are_given_back_down_to_the_least() -> None:
+    nodes = Nodes([GROWING])
+    initial = nodes.place(2)
+    bought = nodes.buy(1, "g", 0)
+    assert initial is not None
+    assert bought is not None
+    nodes.give_back_empty(1)
+    nodes.free(bought, 1)
+    nodes.free(initial, 2)
+    nodes.give_back_empty(7)
+    assert (initial.given_back_at, bought.given_back_at) == (None, 7)
+    assert nodes.place(2) is initial
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"initial_nodes": 3, "max_nodes": 2}, "initial_nodes of node pool 'x' must be at most max_nodes .2., got 3"),
+        ({"min_nodes": 5, "max_nodes": 4}, "min_nodes of node pool 'x' must be at most max_nodes .4., got 5"),
+        ({"min_nodes": -1}, "min_nodes of node pool 'x' must be at least 0, got -1"),
+    ],
+)
+def test_bounds_of_a_pool_that_contradict_each_other_are_refused(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(EngineError, match=message):
+        NodePool(**{"name": "x", "gpu_type": "H100", "gpus_per_node": 1, "initial_nodes": 1, **settings})  # type: ignore[arg-type]
 
 
 def test_pools_of_one_name_are_refused() -> None:
@@ -134,7 +181,6 @@ def test_a_decision_takes_effect_after_its_window_and_then_the_window_starts_aga
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"interval_us": 0}, "interval_us of the autoscaler must be at least 100, got 0"),
         ({"interval_us": 99}, "interval_us of the autoscaler must be at least 100, got 99"),
         ({"interval_us": 100, "analyzer": "tea-leaves"}, "must be one of kv-tokens, got 'tea-leaves'"),
     ],
@@ -149,13 +195,21 @@ def test_thresholds_that_never_settle_are_refused() -> None:
         Thresholds(scale_up=0.4, scale_down=0.4)
 
 
+def pool_of(num_nodes: int, **more: Any) -> NodePool:
+    return NodePool(name="p", gpu_type="H100", gpus_per_node=1, initial_nodes=num_nodes, **more)
+
+
 def autoscaled(
-    num_instances: int = 1, num_nodes: int = 4, loading_s: float = 0.0, warm: bool = True, **settings: Any
+    num_instances: int = 1,
+    loading_s: float = 0.0,
+    warm: bool = True,
+    pool: NodePool | None = None,
+    **settings: Any,
 ) -> tuple[Cluster, Autoscaler]:
     """Instances of 100 blocks of 4 tokens on nodes of one GPU each. A step takes 1000 us."""
     limits = config(total_kv_blocks=100, max_num_seqs=2)
     simulated = cluster(num_instances, total_kv_blocks=100, max_num_seqs=2)
-    nodes = Nodes([NodePool(name="p", gpu_type="H100", gpus_per_node=1, initial_nodes=num_nodes)])
+    nodes = Nodes([pool or pool_of(4)])
     resources = InstanceResources(
         nodes=nodes,
         gpus_per_instance=1,
@@ -193,18 +247,33 @@ def test_instances_are_started_while_requests_wait_and_drained_when_they_are_idl
 
 
 def test_without_free_gpus_no_instance_is_started() -> None:
-    simulated, autoscaler = autoscaled(num_nodes=1)
+    simulated, autoscaler = autoscaled(pool=pool_of(1))
     endings(simulated, many(30))
     assert len(simulated.instances) == 1
     assert autoscaler.scalings[0] == ScalingAction(10_000, "p", autoscaler.scalings[0].num_instances, 0)
 
 
 def test_gpus_of_drained_instances_are_used_again() -> None:
-    simulated, autoscaler = autoscaled(num_nodes=2)
+    simulated, autoscaler = autoscaled(pool=pool_of(2))
     again = [(3_000_000 + at, each._replace(id=f"again {each.id}")) for at, each in many(30)]
     endings(simulated, [*many(30), *again])
     assert sum(each.num_done for each in autoscaler.scalings if each.num_instances > 0) == 2
     assert len(simulated.instances) == 3
+
+
+def test_nodes_are_bought_while_requests_wait_and_given_back_when_their_instances_have_left() -> None:
+    pool = pool_of(1, min_nodes=1, max_nodes=3, provisioning=Delay(mean=0.3))
+    simulated, autoscaler = autoscaled(loading_s=0.005, pool=pool)
+    arrivals = [(10_000 * number, each) for number, (_, each) in enumerate(many(60))]
+    arrivals.append((3_000_000, request("late", 20, 40)))
+    ended = endings(simulated, arrivals)
+    assert {outcome for _, outcome in ended.values()} == {"completed"}
+    assert [node.ready_at - node.bought_at for node in autoscaler.nodes.bought] == [300_000, 300_000]
+    first_steps = [engine.steps.end(0) for engine in simulated.instances[1:]]
+    bought_at = autoscaler.nodes.bought[0].bought_at
+    assert min(first_steps) > bought_at + 305_000
+    given_back = [node for node in (*autoscaler.nodes.initial, *autoscaler.nodes.bought) if node.given_back_at]
+    assert len(given_back) == 2
 
 
 def test_a_scaling_takes_effect_after_the_scrape_delay() -> None:
@@ -310,6 +379,51 @@ def test_instances_take_memory_and_speed_of_the_gpus_of_their_node_pool(tmp_path
     assert simulation.autoscaler is None
 
 
+GROWING_POOLS = """
+node_pools:
+  - name: standard
+    gpu_type: H100
+    gpus_per_node: 8
+    gpu_memory_gib: 80
+    initial_nodes: 1.0
+    min_nodes: 1
+    max_nodes: 8
+    provisioning_delay: {mean: 120.0, stddev: 30.0}
+    cost_per_hour: 0.0
+"""
+
+
+def test_a_pool_has_its_least_and_most_nodes_and_may_cost_nothing(tmp_path: Path) -> None:
+    (pool,) = read_policy_file(written_policy(tmp_path, GROWING_POOLS)).scaling.node_pools
+    assert (pool.min_nodes, pool.most_nodes, pool.cost_per_hour) == (1, 8, 0.0)
+    assert pool.provisioning == Delay(mean=120.0, stddev=30.0)
+
+
+def test_thresholds_may_stand_below_the_analyzer(tmp_path: Path) -> None:
+    text = "autoscaler: {interval_us: 1e7, analyzer: {scale_up_threshold: 0.9, avg_input_tokens: 256}}"
+    autoscaler = read_policy_file(written_policy(tmp_path, text)).scaling.autoscaler
+    assert autoscaler is not None
+    assert autoscaler.interval_us == 10_000_000
+    assert (autoscaler.thresholds.scale_up, autoscaler.thresholds.tokens_per_request) == (0.9, 256)
+    assert autoscaler.analyzer == "kv-tokens"
+
+
+def test_an_autoscaler_without_an_interval_decides_nothing_until_a_flag_gives_one(tmp_path: Path) -> None:
+    path = written_policy(tmp_path, GROWING_POOLS + "autoscaler: {analyzer: {scale_up_threshold: 0.7}}")
+    given = scaling_options(path)
+    simulation = build_simulation(given, resolve(given.deployment))
+    assert isinstance(simulation, Cluster)
+    assert simulation.autoscaler is None
+    assert list(notes_on_cluster(given, resolve(given.deployment))) == [
+        "autoscaler of --policy-config has no effect without interval_us or --model-autoscaler-interval-us",
+        "max_nodes of --policy-config has no effect without an autoscaler, which alone buys nodes",
+    ]
+    by_flag = scaling_options(path, model_autoscaler_interval_us=500)
+    simulation = build_simulation(by_flag, resolve(by_flag.deployment))
+    assert isinstance(simulation, Cluster)
+    assert simulation.autoscaler is not None
+
+
 def test_the_flag_switches_the_autoscaler_on(tmp_path: Path) -> None:
     given = scaling_options(written_policy(tmp_path, POOLS), model_autoscaler_interval_us=500)
     simulation = build_simulation(given, resolve(given.deployment))
@@ -327,6 +441,22 @@ def test_a_loading_delay_without_node_pools_is_reported_as_ineffective(tmp_path:
     ("text", "more", "message"),
     [
         ("autoscaler: {interval_us: 100}", {}, "an autoscaler needs node_pools"),
+        (POOLS + "autoscaler: {interval_us: 99}", {}, "interval_us of the autoscaler must be at least 100, got 99"),
+        (
+            POOLS + "autoscaler: {analyzer: {scale_up: 0.9}}",
+            {},
+            "policy.yaml: autoscaler.analyzer: unknown key 'scale_up', known are kv_cache_threshold",
+        ),
+        (
+            POOLS + "autoscaler: {analyzer: {}, scale_up_threshold: 0.9}",
+            {},
+            "policy.yaml: autoscaler: unknown key 'scale_up_threshold'",
+        ),
+        (
+            "node_pools: [{name: a, gpu_type: H100, gpus_per_node: 1, initial_nodes: 2, max_nodes: 1}]",
+            {},
+            "policy.yaml: initial_nodes of node pool 'a' must be at most max_nodes",
+        ),
         ("autoscaler: {interval: 10}", {}, "policy.yaml: autoscaler: unknown key 'interval'"),
         ("node_pools: [{name: a, gpu_type: H100, gpus_per_node: 1, nodes: 1}]", {}, "unknown key 'nodes'"),
         ("node_pools: [{name: a, gpus_per_node: 1}]", {}, "policy.yaml: node pool 'a' needs a name and a gpu_type"),

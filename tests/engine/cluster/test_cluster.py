@@ -143,8 +143,9 @@ def test_instances_may_differ() -> None:
     assert [(at, name) for at, name, _, _ in endings(made)] == [(3_000, "r0"), (15_000, "r1")]
 
 
-def test_regret_is_what_a_better_choice_would_have_scored_more() -> None:
-    log = DecisionLog(num_candidates=1)
+@pytest.mark.parametrize(("num_candidates", "regret"), [(1, 2), (3, 2), (0, 0)])
+def test_regret_is_what_a_better_choice_would_have_scored_more(num_candidates: int, regret: int) -> None:
+    log = DecisionLog(num_candidates)
     made = Cluster(
         [engine(), engine()],
         FunctionPolicy(always_admit),
@@ -156,8 +157,9 @@ def test_regret_is_what_a_better_choice_would_have_scored_more() -> None:
     made.submit(request("short", output_tokens=1), 0)
     made.submit(request("late"), 10_000)
     run_out(made)
-    assert [decision.regret for decision in log.decisions] == [0, 0, 2], "it runs there and is in flight"
-    assert [candidate.instance for candidate in log.decisions[2].candidates] == ["instance_1"]
+    assert [decision.regret for decision in log.decisions] == [0, 0, regret], "it runs there and is in flight"
+    best = ["instance_1", "instance_0"][:num_candidates]
+    assert [candidate.instance for candidate in log.decisions[2].candidates] == best
     assert log.num_admitted == 3
 
 

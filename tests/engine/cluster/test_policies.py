@@ -23,6 +23,9 @@ admission:
   token_bucket_refill_rate: 20.5
   tier_shed_threshold: 7
   tier_shed_min_priority: -1
+  gaie_qd_threshold: 3
+  gaie_kv_threshold: 0.5
+  slo_targets: {critical: 1e5, batch: 5000000}
   slo_priorities: {gold: 10, batch: 2}
 routing:
   policy: weighted
@@ -31,6 +34,7 @@ routing:
     - {name: prefix-affinity, weight: 0.5}
 priority: {policy: slo-based}
 scheduler: sjf
+preemption: {policy: priority}
 tenant_budgets: {alice: 0.25}
 instances:
   - {count: 2, max_num_seqs: 8}
@@ -57,7 +61,37 @@ def test_every_setting_of_a_file_is_taken(tmp_path: Path) -> None:
     assert merged.scorer_weights == (("queue-depth", 2.0), ("prefix-affinity", 0.5))
     assert merged.deployment.priority_policy == "slo-based"
     assert merged.deployment.scheduler == "sjf"
+    assert merged.deployment.preemption_policy == "priority"
+    assert merged.gateway.slo_targets_us == {"critical": 100_000, "batch": 5_000_000}
     assert merged.num_instances == 3
+
+
+def test_whole_numbers_may_be_written_with_a_point_and_empty_names_change_nothing(tmp_path: Path) -> None:
+    text = "admission: {tier_shed_threshold: 20.0, policy: ''}\nscheduler: ''"
+    file = read_policy_file(written(tmp_path, text))
+    assert (file.tier_shed_threshold, file.admission_policy, file.scheduler) == (20, None, None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_rejected"),
+    [("", False), ("gaie_qd_threshold: 1", True), ("gaie_qd_threshold: 1000, gaie_kv_threshold: 0.001", True)],
+)
+def test_sheddable_requests_are_rejected_above_the_thresholds_of_the_file(
+    limits: str, is_rejected: bool, tmp_path: Path
+) -> None:
+    merged = options(
+        written(tmp_path, f"admission: {{policy: gaie-legacy, {limits}}}"),
+        max_num_seqs=1,
+        total_kv_blocks=600,
+        snapshot_refresh_interval=0,
+    )
+    simulation = build_simulation(merged, resolve(merged.deployment))
+    assert isinstance(simulation, Cluster)
+    for number in range(3):
+        simulation.submit(request(f"r{number}", output_tokens=50), number)
+    simulation.submit(request("batch", slo_class="batch"), 30_000)
+    ended = {request_id: outcome for _, request_id, outcome, _ in endings(simulation)}
+    assert (ended["batch"] == "rejected") is is_rejected
 
 
 def test_flags_with_another_value_than_their_default_win(tmp_path: Path) -> None:
@@ -120,6 +154,11 @@ def build(path: str) -> Engine | RankGroup | Cluster:
             r"routing\.scorers\[0\]: weight must be given a value",
         ),
         ("routing: {scorers: [{nam: 1}]}", r"routing.scorers\[0\]: unknown key 'nam'"),
+        ("preemption: {policy: oldest}", "preemption: policy must be one of fcfs, priority, gap, got 'oldest'"),
+        ("admission: {gaie_kv_threshold: 1.5}", "admission: gaie_kv_threshold must be at most 1, got 1.5"),
+        ("admission: {gaie_qd_threshold: 0}", "admission: gaie_qd_threshold must be above 0, got 0"),
+        ("admission: {slo_targets: {gold: 0}}", "admission.slo_targets: gold must be at least 1, got 0"),
+        ("admission: {slo_targets: {'a,b': 9}}", "admission.slo_targets: the name of a class must have no .* 'a,b'"),
         ("scheduler: lifo", "scheduler must be one of fcfs, .* got 'lifo'"),
         ("tenant_budgets: {a: 2}", "tenant_budgets: a must be at most 1, got 2"),
         ("instances: [{count: 0}]", r"instances\[0\]: count must be a whole number of at least 1, got 0"),

@@ -100,8 +100,37 @@ def deployed(config: dict[str, str], **options: Any) -> Any:
 
 def test_a_drafter_leaves_fewer_blocks() -> None:
     alone = resolve(DeploymentOptions(model="qwen3-14b", hardware="H100", tp=1)).config.total_kv_blocks
-    for config in ({"method": "eagle3", "model": "head"}, {"method": "draft_model", "model": "qwen3-0.6b"}):
+    for config in (
+        {"method": "eagle3", "model": "head"},
+        {"model": "some/medusa-head"},
+        {"method": "draft_model", "model": "qwen3-0.6b"},
+    ):
         assert deployed(config).config.total_kv_blocks < alone
+
+
+MEDUSA = {"model_type": "medusa", "num_heads": 5, "num_hidden_layers": 2, "torch_dtype": "bfloat16"}
+
+
+@pytest.mark.parametrize(
+    ("more", "num_heads", "num_layers", "head_rows"),
+    [
+        ({}, 5, 2, 5 * 128_256),
+        ({"original_lm_head": True}, 5, 2, 128_256),
+        ({"truncated_vocab_size": 32_000}, 5, 2, 5 * 32_000),
+        ({"num_heads": None, "num_hidden_layers": None}, 3, 1, 3 * 128_256),
+    ],
+)
+def test_medusas_heads_have_weights_and_no_kv(
+    more: dict[str, Any], num_heads: int, num_layers: int, head_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(HEADS, "medusa", {**MEDUSA, **more})
+    layout, alone = (
+        planned("llama-3.1-8b-instruct", 1, 1, "medusa", "medusa", 3),
+        without_drafter("llama-3.1-8b-instruct", 1, 1),
+    )
+    assert groups_of(layout) == groups_of(alone)
+    own = layout.weight_bytes_per_gpu[-1] - alone.weight_bytes_per_gpu[-1]
+    assert own == 2 * 4096 * (num_heads * num_layers * 4096 + head_rows)
 
 
 def test_a_head_of_unknown_size_is_assumed_to_be_a_usual_one_and_a_folder_says_its_own(tmp_path: Path) -> None:

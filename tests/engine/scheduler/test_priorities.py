@@ -7,14 +7,21 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Preempted, Scheduled
 from blis_sim.engine.scheduler.policies import PRIORITIES, PriorityPolicy
-from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES
+from blis_sim.engine.urgency import (
+    DEFAULT_AGE_SCORES,
+    DEFAULT_SLO_PRIORITIES,
+    SLO_CLASS_PRIORITIES,
+    AgeScores,
+    parse_base_scores,
+)
+from blis_sim.options import OptionError
 from tests.fakes import TestLatency, config, request, run
 
 urgency = DEFAULT_SLO_PRIORITIES.urgency
 
 
-def policy(name: str) -> PriorityPolicy:
-    return PRIORITIES[name](DEFAULT_SLO_PRIORITIES)
+def policy(name: str, scores: AgeScores = DEFAULT_AGE_SCORES) -> PriorityPolicy:
+    return PRIORITIES[name](DEFAULT_SLO_PRIORITIES, scores)
 
 
 def test_classes_are_ordered_by_importance() -> None:
@@ -48,6 +55,55 @@ def test_the_order_is_that_of_the_documented_scores_at_any_instant(arrivals: lis
     for name, score in scores.items():
         by_score = sorted(arrivals, key=score, reverse=True)
         assert sorted(arrivals, key=lambda arrived_at: policy(name)(request(), arrived_at)) == by_score
+
+
+CLASSES = ("", "batch", "critical")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.sampled_from(CLASSES)), unique_by=lambda each: each[0]),
+    st.dictionaries(st.sampled_from(["default", *CLASSES[1:]]), st.integers(-5, 5)),
+    st.sampled_from([0.0, 1e-3, 0.5]),
+)
+def test_bases_by_class_and_the_weight_of_age_set_the_order(
+    arrivals: list[tuple[int, str]], bases: dict[str, int], weight: float
+) -> None:
+    scores, now = AgeScores(1.0, bases, weight), 5_000
+    for name, sign in (("slo-based", 1), ("inverted-slo", -1)):
+        priority = policy(name, scores)
+        for at, slo_class in arrivals:
+            for other_at, other_class in arrivals:
+                score = bases.get(slo_class or "default", 1.0) + sign * weight * (now - at)
+                other = bases.get(other_class or "default", 1.0) + sign * weight * (now - other_at)
+                ours, theirs = (
+                    priority(request(slo_class=each), instant)
+                    for each, instant in ((slo_class, at), (other_class, other_at))
+                )
+                assert (ours < theirs) == (score > other + 1e-9), "smaller priorities come first, and larger scores"
+
+
+def test_a_request_of_a_lower_base_comes_first_once_it_is_old_enough() -> None:
+    aged = AgeScores(*parse_base_scores("critical=1"), weight=0.5)
+    limits = config(scheduler="priority-fcfs", priority_policy="slo-based", age_scores=aged, max_num_seqs=1)
+    for waits_us, first in ((1, "critical"), (3, "batch")):
+        arrivals = [(1, request("batch", slo_class="batch")), (1 + waits_us, request("critical", slo_class="critical"))]
+        events = run(Engine(limits, TestLatency()), [(0, request("first")), *arrivals])
+        order = [event.sequence.request.id for event in events if isinstance(event, Scheduled)]
+        assert order[1] == first
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0", (0.0, {})), ("-2.5", (-2.5, {})), ("critical=4, batch=-1", (0.0, {"critical": 4.0, "batch": -1.0}))],
+)
+def test_bases_are_one_score_or_one_for_each_class(text: str, expected: tuple[float, dict[str, float]]) -> None:
+    assert parse_base_scores(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "high", "=1", "batch=", "batch=nan", "1e300", "a=1,a=2", "1,2"])
+def test_other_bases_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="--priority-base"):
+        parse_base_scores(text)
 
 
 def admitted(scheduler: str, priority_policy: str) -> str:

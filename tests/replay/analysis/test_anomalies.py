@@ -4,11 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from replay.analysis.on_demand import priority_inversions
+from replay.arrivals import Arrival
 from replay.simulation.record import RequestRecord
-from replay.simulation.simulate import Simulated
+from replay.simulation.simulate import Simulated, simulate
+from tests.engine.cluster.clusters import cluster
 from tests.examples import examples
 from tests.fakes import request
 from tests.replay.labelled_runs import labelled_runs, ran
+from tests.replay.small_traces import row
 
 
 def pairs(completed: list[RequestRecord]) -> int:
@@ -30,6 +33,15 @@ def test_an_earlier_request_that_takes_more_than_twice_as_long_is_an_inversion()
 def test_requests_of_different_classes_are_not_compared() -> None:
     run = ran((0, request("a", output_tokens=9), {"slo_class": "batch"}), (5, request("b", output_tokens=1), {}))
     assert priority_inversions(run.requests) == 0
+
+
+def test_requests_of_different_instances_are_not_compared() -> None:
+    lengths = (9, 9, 1, 1, 9, 9)  # r0, r2, r4 on one instance, r1, r3, r5 on the other
+    arrivals = [
+        Arrival(5 * n, request(f"r{n}", output_tokens=tokens), row(n, 5 * n)) for n, tokens in enumerate(lengths)
+    ]
+    assert priority_inversions(simulate(cluster(2), arrivals).requests) == 2
+    assert priority_inversions(simulate(cluster(1), arrivals).requests) == 4
 
 
 def test_no_requests_have_no_inversions() -> None:

@@ -26,7 +26,7 @@ class GatewayUrgency:
         """`config` is that of the instances."""
         self._settings = config.urgency
         self._is_relative = config.scheduler == "priority-slo-target"
-        self._priority = PRIORITIES[config.priority_policy](config.slo_priorities)
+        self._priority = PRIORITIES[config.priority_policy](config.slo_priorities, config.age_scores)
         self._present: set[Sequence] = set()
         rises = config.priority_policy == "slo-urgency"
         self._urgency = Urgency(config.urgency, self._present.__contains__) if rises else None
