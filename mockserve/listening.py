@@ -3,6 +3,7 @@
 import asyncio
 import codecs
 import gc
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,8 +27,11 @@ from mockserve.transport.sockets import listening_sockets, server_context
 
 if TYPE_CHECKING:
     from mockserve.asgi import MiddlewareConnections
+    from mockserve.rpc.server import RpcBehindHttp
     from mockserve.transport.sockets import UnixSocket
 
+
+_logger = logging.getLogger(__name__)
 
 GC_THRESHOLD_OBJECTS = 5000
 """New objects between two collections: a request makes hundreds, without reference cycles."""
@@ -128,6 +132,8 @@ class RunningServer:
     uds: "UnixSocket | None" = None
     middleware_connections: "MiddlewareConnections | None" = None
     """Client connections in front of middleware, if there is middleware."""
+    calls: "RpcBehindHttp | None" = None
+    """The gRPC server that shares the port, if any."""
     ports: InstancePorts | None = None
     """Opens and closes the ports of single instances, if they have ports."""
 
@@ -151,6 +157,8 @@ class RunningServer:
         middleware_connections = (
             [] if self.middleware_connections is None else [self.middleware_connections.close(CLOSING_GRACE_S)]
         )
+        if self.calls is not None:
+            await self.calls.stop()
         await asyncio.gather(self.http_listener.close(CLOSING_GRACE_S), self.runner.cleanup(), *middleware_connections)
         self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
@@ -176,6 +184,8 @@ async def start(
 
         return await listen_for_calls(service)
     server = await listen(service)
+    if options.process.shares_port_with_grpc and not service.api_keys:  # gRPC takes no key
+        server.calls = await _open_calls(service, server.http_listener)
     if service.cluster is not None and options.instances.instance_ports is not None:
         server.ports = InstancePorts(service.cluster, options.instances.instance_ports, listen)
         try:
@@ -184,6 +194,19 @@ async def start(
             await server.stop()
             raise
     return server
+
+
+async def _open_calls(service: Service, http_listener: HttpListener) -> "RpcBehindHttp | None":
+    """Serve gRPC at the port of HTTP, if its libraries are installed."""
+    from mockserve.rpc.server import INSTALL, listen_behind_http
+
+    try:
+        calls = await listen_behind_http(service)
+    except OptionError:
+        _logger.info("note: gRPC is not served at the port: %s", INSTALL)
+        return None
+    http_listener.rpc_path = calls.path
+    return calls
 
 
 async def listen(service: Service, reuse_port: bool = False) -> RunningServer:

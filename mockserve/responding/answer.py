@@ -11,11 +11,14 @@ from typing import Any, Protocol, Self
 from aiohttp import HttpVersion11, web
 from multidict import istr
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
+from mockserve.generation.answer import Answer
 from mockserve.in_flight_request import Reply, new_parent
-from mockserve.protocol.bodies import Choice
-from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.bodies import Choice, Ending
+from mockserve.protocol.errors import ApiError, bad_value, paused
 from mockserve.protocol.json_text import reply_blocks, reply_json
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies.choice_writer import Generation, PlannedPrompt
@@ -27,6 +30,9 @@ from mockserve.responding.sse_writer import EventOutlet, SSEWriter
 from mockserve.responding.submission import run_choices_in_turn
 from mockserve.serving.service import SERVICE, ReplyDelivery
 from mockserve.transport.clients import UNKNOWN_CALLER, Caller, caller_of
+
+_BELOW_THRESHOLD = Answer([], Ending("cache_threshold"), [], [])
+"""The answer to a prompt of which the KV cache holds too little."""
 
 COMMENT = b": keep-alive\n\n"
 """vLLM's keep-alive comment; SSE clients ignore it."""
@@ -81,6 +87,8 @@ async def answer(
     `arrived_at` is the arrival of the request on the driver's clock, so that reading the body costs no simulated time.
     """
     caller = caller_of(request)
+    if delivery.cache_hit_threshold is not None:
+        job = _with_threshold(delivery, job, delivery.cache_hit_threshold)
     if job.delivery.stream:
         with delivery.open_replies:
             return await _stream(request, delivery, ReplySet(job, caller), arrived_at)
@@ -90,6 +98,31 @@ async def answer(
         return job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
 
     return await json_body(request, whole, job.is_long, headers)
+
+
+def _with_threshold(delivery: ReplyDelivery, job: ReplyJob, server_threshold: float) -> ReplyJob:
+    """Return the job without tokens if the KV cache holds less of a prompt than the request or the server demands."""
+    threshold = server_threshold if job.cache_hit_threshold is None else job.cache_hit_threshold
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise bad_value("cache_hit_threshold must be between 0 and 1", "cache_hit_threshold", repr(threshold)[:40])
+    requests = [prompt.generations[0].request for prompt in job.prompts]
+    fractions = delivery.driver.call_engine(lambda engine, _at: [_cached_fraction(engine, each) for each in requests])
+    if min(fractions) >= threshold:
+        return job
+    prompts = [
+        prompt._replace(generations=[each._replace(answer=_BELOW_THRESHOLD) for each in prompt.generations])
+        for prompt in job.prompts
+    ]
+    return job._replace(prompts=prompts, is_empty=True)
+
+
+def _cached_fraction(engine: Engine, request: Request) -> float:
+    """Return the fraction of a prompt's tokens in full blocks that the KV cache holds at present."""
+    known, block_tokens = engine.kv.index.identities_now(), engine.config.block_size_tokens
+    num_blocks = 0
+    while (num_blocks + 1) * block_tokens <= request.input_tokens and request.blocks.identity(num_blocks) in known:
+        num_blocks += 1
+    return num_blocks * block_tokens / request.input_tokens
 
 
 async def refuse(

@@ -1,20 +1,16 @@
-"""Routes that force a state: pinned metrics, synthetic load, runtime settings, recorded replies."""
+"""Routes that force a state: pinned metrics, synthetic load, recorded replies."""
 
 import math
 import time
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aiohttp import web
 
 from blis_sim.options import BlisError, OptionError
-from blis_sim.options.text import load_json
 from mockserve.metrics.overrides import MOST_PINS, MetricOverrides, Pin
 from mockserve.metrics.page import MetricsSource
-from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import compact_json
 from mockserve.routes.shared import addressed_service, json_reply, read_object
 from mockserve.serving.background import MOST_KV_FRACTION, MOST_RUNNING, BackgroundLoad
 from mockserve.serving.service import SERVICE, Service
@@ -109,7 +105,7 @@ _LONGEST_S = 1e6
 
 async def show_pins(request: web.Request) -> web.StreamResponse:
     """The series of the metrics page that are pinned."""
-    return _pins(_overrides(request))
+    return _pins(metric_overrides(request))
 
 
 async def pin_metrics(request: web.Request) -> web.StreamResponse:
@@ -125,7 +121,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
     for pin in pins:
         if pin.name not in series:
             raise ApiError(f"there is no series {pin.name[:100]!r} on the metrics page")
-    overrides = _overrides(request)
+    overrides = metric_overrides(request)
     if len(overrides.active()) + len(pins) > MOST_PINS:
         raise ApiError(f"there may be at most {MOST_PINS} pins")
     overrides.pin(pins)
@@ -134,7 +130,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
 
 async def release_metrics(request: web.Request) -> web.StreamResponse:
     """Release the series given by `name` query parameters, or all series without any."""
-    overrides = _overrides(request)
+    overrides = metric_overrides(request)
     overrides.release(request.query.getall("name", []))
     return _pins(overrides)
 
@@ -173,79 +169,6 @@ async def end_load(request: web.Request) -> web.StreamResponse:
     return json_reply(load.shown())
 
 
-async def set_fake_metrics(request: web.Request) -> web.StreamResponse:
-    """Replace the fake metrics, in the format of --fake-metrics."""
-    body = await read_object(request)
-    _set_fakes(_overrides(request), body)
-    return json_reply({})
-
-
-async def show_admin_config(request: web.Request) -> web.StreamResponse:
-    """The settings that can be changed while the server runs, by the names of llm-d-inference-sim."""
-    return json_reply(_admin_config(request.app[SERVICE]))
-
-
-async def change_admin_config(request: web.Request) -> web.StreamResponse:
-    """Change what the body names: failure-injection-rate (percent), failure-types, fake-metrics."""
-    service = request.app[SERVICE]
-    body = await read_object(request)
-    unknown = sorted(set(body) - {"failure-injection-rate", "failure-types", "fake-metrics"})
-    if unknown:
-        raise ApiError(
-            f"failure-injection-rate, failure-types and fake-metrics can be changed, got {unknown[0][:60]!r}"
-        )
-    rates = _fault_rates(service, body)
-    if "fake-metrics" in body:
-        _set_fakes(_overrides(request), body["fake-metrics"] or {})
-    try:
-        service.faults.settings = service.faults.settings.changed({"rates": rates})
-    except BlisError as error:
-        raise ApiError(str(error)) from error
-    return json_reply(_admin_config(service))
-
-
-_FAILURES = {
-    "rate_limit": "rate_limit",
-    "invalid_api_key": "invalid_api_key",
-    "context_length": "context_length",
-    "server_error": "overloaded",
-    "invalid_request": "invalid_request",
-    "model_not_found": "model_not_found",
-}
-"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
-
-
-def _fault_rates(service: Service, body: Mapping[str, Any]) -> dict[str, float]:
-    now = _admin_config(service)
-    percent, types = body.get("failure-injection-rate"), body.get("failure-types")
-    percent = now["failure-injection-rate"] if percent is None else percent
-    types = now["failure-types"] if types is None else types
-    if not isinstance(percent, int | float) or isinstance(percent, bool) or not 0 <= percent <= 100:
-        raise ApiError(f"failure-injection-rate must be from 0 to 100, got {percent!r:.40}")
-    if not isinstance(types, list) or not all(isinstance(each, str) and each in _FAILURES for each in types):
-        raise ApiError(f"failure-types must be a list of {', '.join(_FAILURES)}, got {types!r:.80}")
-    kinds = dict.fromkeys(types or _FAILURES)
-    return {_FAILURES[kind]: percent / 100 / len(kinds) for kind in kinds} if percent else {}
-
-
-def _admin_config(service: Service) -> dict[str, Any]:
-    rates = service.faults.settings.rates
-    types = [name for name, fault in _FAILURES.items() if fault in rates]
-    return {
-        "failure-injection-rate": round(100 * sum(rates[_FAILURES[name]] for name in types), 6),
-        "failure-types": types if len(types) < len(_FAILURES) else [],
-    }
-
-
-def _set_fakes(overrides: MetricOverrides, figures: Any) -> None:
-    try:
-        text = figures if isinstance(figures, str) else compact_json(figures).decode()
-        load_json(text)
-        overrides.fakes = read_fake_metrics(text)
-    except (BlisError, ValueError) as error:
-        raise ApiError(str(error)) from None
-
-
 def _pin(row: Any, number: int) -> Pin:
     where = f"pins[{number}]"
     if not isinstance(row, dict) or not set(row) <= {"name", "labels", "value", "for_s"}:
@@ -272,7 +195,8 @@ def _pins(overrides: MetricOverrides) -> web.StreamResponse:
     return json_reply({"pins": [each.shown() for each in overrides.active()]}, HTTPStatus.OK)
 
 
-def _overrides(request: web.Request) -> MetricOverrides:
+def metric_overrides(request: web.Request) -> MetricOverrides:
+    """Return what the addressed metrics page shows in place of measured values."""
     source = addressed_service(request).metrics_source
     assert isinstance(source, MetricsSource)  # true in a server of one process
     return source.overrides

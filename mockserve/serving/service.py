@@ -65,6 +65,8 @@ class ReplyDelivery:
     slow_readers: SlowReaders
     keep_alive_s: int
     """Seconds between comments in a stream that is silent; 0 for none."""
+    cache_hit_threshold: float | None = None
+    """Fraction of a prompt that the KV cache must hold for an answer, where requests may set one; else None."""
     observers: Sequence[RequestObserver] = ()
     """Writers of request logs and spans."""
 
@@ -159,6 +161,7 @@ def build_service(
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
         keep_alive_s=options.replies.sse_keep_alive_interval,
+        cache_hit_threshold=options.replies.global_cache_hit_threshold,
         observers=open_observers(options.observability, environment.logs_prompts),
     )
     model = _served_model(options, deployment, environment, backend, delivery.aside, vocabulary_source)
