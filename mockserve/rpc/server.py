@@ -23,7 +23,12 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-"""vLLM's settings, except the length of a received message, which --max-body-mb limits."""
+"""vLLM's settings, except the length of a received message."""
+MOST_BYTES_BESIDE_PROMPT, MOST_BYTES_PER_TOKEN = 1 << 20, 8
+"""Bytes of a message without its prompt, and of each token of a prompt as an id or as text.
+
+A message is parsed in one piece, during which no other request goes on.
+"""
 
 
 @dataclass(slots=True)
@@ -100,7 +105,10 @@ async def _new_server(service: Service) -> tuple[Any, "aio.HealthServicer"]:
     from mockserve.rpc.messages import read_metadata
     from mockserve.rpc.servicer import VllmEngine
 
-    most_bytes = service.options.process.max_body_mb * 2**20
+    most_bytes = min(
+        service.options.process.max_body_mb * 2**20,
+        MOST_BYTES_BESIDE_PROMPT + MOST_BYTES_PER_TOKEN * service.model.planner.max_model_len,
+    )
     metadata = await asyncio.to_thread(read_metadata, service.model.root)
     server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", most_bytes)])
     vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngine(service, metadata), server)
