@@ -13,7 +13,9 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 from blis_sim.engine.request import Request
 from mockserve.generation.composer import SCRIPTED_TEXT
 from mockserve.in_flight_request import new_id
-from mockserve.playback.playback import MOST_BODY_BYTES, JournalEntry, Playback, PlaybackRequest
+from mockserve.playback.fixtures import MOST_SEARCH_S, SearchTooLongError
+from mockserve.playback.journal import MOST_BODY_BYTES, MOST_CHARACTERS, JournalEntry
+from mockserve.playback.playback import Playback, PlaybackRequest
 from mockserve.playback.reply import Conversation, PlayedReply, RecordedPiece, conversation_of
 from mockserve.protocol.errors import ApiError
 from mockserve.replies.choices import failure
@@ -168,7 +170,6 @@ def _append(path: str, exchange: RecordedExchange) -> None:
 _PREFIXES = ("/v1/", "/v2/", "/inference/")
 _PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank", "/generative_scoring"})
 _READ_IN_PLACE_BYTES = 1 << 16
-_MOST_WORDS = 10_000
 
 
 def is_played(method: str, path: str) -> bool:
@@ -188,7 +189,7 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
         playback_request = await service.delivery.aside.run(True, playback.playback_request, path, headers, raw)
     else:
         playback_request = playback.playback_request(path, headers, raw)
-    found = playback.find(playback_request)
+    found = await _found(service, playback, playback_request)
     if found is not None:
         reply, way = found
         _note(playback, playback_request, request, "playback", way)
@@ -208,9 +209,28 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
     return await handler(request)
 
 
+async def _found(
+    service: Service, playback: Playback, playback_request: PlaybackRequest
+) -> tuple[PlayedReply, str] | None:
+    """Return the reply to a request and what found it. A long search for fixtures runs on a thread."""
+    rules = playback.rules(playback_request)
+    is_quick = rules.is_quick
+    try:
+        while (
+            rule := rules.next_match() if is_quick else await service.delivery.aside.run(True, rules.next_match)
+        ) is not None:
+            if rule.take():
+                return rule.reply, "rule"
+    except SearchTooLongError:
+        message = f"The search of the fixtures takes more than {MOST_SEARCH_S:g} s for this request."
+        raise ApiError(message, status=503, kind="Service Unavailable") from None
+    return playback.recorded(playback_request)
+
+
 def _note(
     playback: Playback, playback_request: PlaybackRequest, request: web.Request, answered_by: str, way: str
 ) -> None:
+    is_kept = playback_request.body is not None and len(playback_request.raw) <= MOST_BODY_BYTES
     playback.journal.note(
         JournalEntry(
             number=playback.journal.num_seen,
@@ -218,10 +238,10 @@ def _note(
             method=request.method,
             path=playback_request.path,
             headers=dict(without_secret_headers(playback_request.headers.items())),
-            model=playback_request.model,
+            model=playback_request.model[:MOST_CHARACTERS],
             body_bytes=len(playback_request.raw),
-            body=playback_request.body if len(playback_request.raw) <= MOST_BODY_BYTES else None,
-            last_user=playback_request.conversation.last_user[:_MOST_WORDS],
+            body=playback_request.raw if is_kept else None,
+            last_user=playback_request.last_user[:MOST_CHARACTERS],
             answered_by=answered_by,
             matched_by=way,
         )

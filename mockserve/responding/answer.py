@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -317,17 +318,21 @@ PART_BYTES = 1 << 18
 
 
 async def json_body(
-    request: web.Request, make: Callable[[], Any], is_long: bool, headers: Mapping[str, str] | None = None
+    request: web.Request,
+    make: Callable[[], Any],
+    is_long: bool,
+    headers: Mapping[str, str] | None = None,
+    status: int = HTTPStatus.OK,
 ) -> web.StreamResponse:
     """Respond to `request` with the result of `make` as JSON."""
     if not is_long:
-        return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
+        return web.Response(status=status, body=reply_json(make()), content_type=JSON, headers=headers)
     parts = _JsonParts(make)
     aside = request.app[SERVICE].delivery.aside
     first = await aside.run(True, parts.next, WHOLE_BYTES)
     if parts.is_exhausted:
-        return web.Response(body=first, content_type=JSON, headers=headers)
-    response = web.StreamResponse(headers={**(headers or {}), "Content-Type": JSON})
+        return web.Response(status=status, body=first, content_type=JSON, headers=headers)
+    response = web.StreamResponse(status=status, headers={**(headers or {}), "Content-Type": JSON})
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     else:

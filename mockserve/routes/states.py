@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -11,6 +12,8 @@ from blis_sim.options import BlisError, OptionError
 from mockserve.metrics.overrides import MOST_PINS, MetricOverrides, Pin
 from mockserve.metrics.page import MetricsSource
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import json_array, json_array_of_blocks
+from mockserve.responding.answer import json_body
 from mockserve.routes.shared import addressed_service, json_reply, read_object
 from mockserve.serving.background import MOST_KV_FRACTION, MOST_RUNNING, BackgroundLoad
 from mockserve.serving.service import SERVICE, Service
@@ -24,30 +27,31 @@ _MOST_SHOWN = 100
 
 async def show_playback(request: web.Request) -> web.StreamResponse:
     """The number of recorded replies, and the fixtures with how often each was used."""
-    return json_reply(_state(_playback(request)))
+    return await _shown(request)
 
 
 async def add_fixtures(request: web.Request) -> web.StreamResponse:
     """Add fixtures, in the format of a fixture file, before the present ones."""
-    from mockserve.playback.playback import MOST_FIXTURES, read_fixtures  # few servers need it
+    from mockserve.playback.fixtures import MOST_BYTES, MOST_FIXTURES, read_fixtures  # few servers need it
 
     playback = _playback(request)
     body = await read_object(request)
     try:
-        fixtures = read_fixtures(body, "the body")
+        fixtures = await request.app[SERVICE].delivery.aside.run(True, read_fixtures, body, "the body")
     except OptionError as error:
         raise ApiError(str(error)) from None
     if len(playback.http_fixtures) + len(fixtures) > MOST_FIXTURES:
         raise ApiError(f"there may be at most {MOST_FIXTURES} fixtures")
+    if sum(each.num_bytes for each in (*fixtures, *playback.http_fixtures)) > MOST_BYTES:
+        raise ApiError(f"the fixtures may take at most {MOST_BYTES >> 20} MB")
     playback.http_fixtures[:0] = fixtures
-    return json_reply(_state(playback), HTTPStatus.CREATED)
+    return await _shown(request, HTTPStatus.CREATED)
 
 
 async def remove_fixtures(request: web.Request) -> web.StreamResponse:
     """Remove the fixtures that were set over HTTP."""
-    playback = _playback(request)
-    playback.http_fixtures.clear()
-    return json_reply(_state(playback))
+    _playback(request).http_fixtures.clear()
+    return await _shown(request)
 
 
 async def list_requests(request: web.Request) -> web.StreamResponse:
@@ -56,9 +60,14 @@ async def list_requests(request: web.Request) -> web.StreamResponse:
     limit = query.pop("limit", str(_MOST_SHOWN))
     if not (limit.isascii() and limit.isdecimal() and 1 <= len(limit) <= 5):
         raise ApiError(f"limit must be a number of requests, got {limit[:40]!r}")
-    journal = _playback(request).journal
-    found = journal.found(_filters(query))
-    return json_reply({"count": len(found), "seen": journal.num_seen, "requests": found[-int(limit) or len(found) :]})
+    from mockserve.playback.journal import matching  # few servers need it
+
+    journal, num_shown = _playback(request).journal, int(limit)
+    found = await request.app[SERVICE].delivery.aside.run(True, matching, journal.entries, _filters(query))
+    shown = found[-num_shown:] if num_shown else []
+    requests = json_array_of_blocks(lambda: (each.shown() for each in shown))
+    reply = {"count": len(found), "seen": journal.num_seen, "requests": requests}
+    return await json_body(request, lambda: reply, is_long=True)
 
 
 async def assert_requests(request: web.Request) -> web.StreamResponse:
@@ -67,7 +76,10 @@ async def assert_requests(request: web.Request) -> web.StreamResponse:
     count = body.pop("count", None)
     if type(count) is not int or count < 0:
         raise ApiError(f"count must be a whole number of at least 0, got {count!r:.40}")
-    found = len(_playback(request).journal.found(_filters(body)))
+    from mockserve.playback.journal import matching  # few servers need it
+
+    entries, filters = _playback(request).journal.entries, _filters(body)
+    found = len(await request.app[SERVICE].delivery.aside.run(True, matching, entries, filters))
     status = HTTPStatus.OK if found == count else HTTPStatus.EXPECTATION_FAILED
     return json_reply({"expected": count, "found": found}, status)
 
@@ -92,12 +104,18 @@ def _playback(request: web.Request) -> "Playback":
     return playback
 
 
-def _state(playback: "Playback") -> dict[str, Any]:
-    fixtures = [
-        {"match": {**each.conditions, "headers": dict(each.headers)}, "times": each.times, "used": each.num_used}
-        for each in playback.fixtures
-    ]
-    return {"recorded": playback.num_replies, "fixtures": fixtures}
+async def _shown(request: web.Request, status: HTTPStatus = HTTPStatus.OK) -> web.StreamResponse:
+    """Reply with the number of recorded replies, and the fixtures with how often each was used."""
+    playback = _playback(request)
+    fixtures = playback.fixtures
+
+    def shown() -> Iterator[dict[str, Any]]:
+        for each in fixtures:
+            match = {**each.conditions, "headers": dict(each.headers)}
+            yield {"match": match, "times": each.times, "used": each.num_used}
+
+    reply = {"recorded": playback.num_replies, "fixtures": json_array(shown)}
+    return await json_body(request, lambda: reply, is_long=True, status=status)
 
 
 _LONGEST_S = 1e6

@@ -192,3 +192,19 @@ def test_fixtures_and_the_journal_work_over_http() -> None:
         request = urllib.request.Request(f"{server.url}/blis/requests")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request)
+
+
+def test_long_bodies_are_searched_and_few_of_the_journal_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mockserve.playback.fixtures.MOST_BYTES", 500_000)
+    with running_server(enable_playback_control=True) as server:
+        rule = {"match": {"body_regex": "a+ (?i)WEATHER"}, "reply": {"body": {"found": True}}}
+        assert ask(server, [rule], "/blis/playback")[0] == 400, "the body is an object"
+        assert ask(server, {"fixtures": [rule] * 3}, "/blis/playback")[0] == 201
+        assert json.loads(ask(server, {"prompt": "a" * 70_000 + " weather"})[1]) == {"found": True}
+        assert json.loads(ask(server, {"prompt": "a weather", "n": 2})[1]) == {"found": True}
+        for limit, shown in ((0, []), (1, [{"prompt": "a weather", "n": 2}])):
+            noted = json.loads(ask(server, None, f"/blis/requests?limit={limit}", "GET")[1])
+            assert (noted["count"], [each["body"] for each in noted["requests"]]) == (2, shown)
+        large = {"match": {}, "reply": {"body": "x" * 200_000}}
+        statuses = [ask(server, {"fixtures": [large]}, "/blis/playback")[0] for _ in range(3)]
+        assert statuses == [201, 201, 400]
