@@ -1,9 +1,12 @@
 """The text of GET /metrics: vLLM's names, types, labels and buckets, and the lateness of this server."""
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -59,6 +62,38 @@ class _RemoteCutStreams:
     num_cut: int
 
 
+InThread: TypeAlias = Callable[..., Awaitable[bytes]]
+"""Calls a function with arguments on a thread, in the present context."""
+
+Reading: TypeAlias = Callable[[], Metric]
+"""Makes a metric of values that have been read."""
+
+_readings_of_page: ContextVar[Sequence[Reading] | None] = ContextVar("readings_of_page", default=None)
+"""What the page that is written in this context shows; None for the present values."""
+_MOST_ENGINES_IN_PLACE = 2
+"""Engines whose page takes a few milliseconds."""
+
+
+@dataclass(slots=True)
+class _PagesInTurn:
+    """Makes one page after the other. Scrapes that wait for their turn share the next page of their kind."""
+
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next: dict[object, "asyncio.Task[bytes]"] = field(default_factory=dict)
+
+    async def get(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        """Return a page of a kind, whose making begins after this call."""
+        page = self._next.get(kind)
+        if page is None:
+            page = self._next[kind] = asyncio.create_task(self._made(kind, make))
+        return await asyncio.shield(page)
+
+    async def _made(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        async with self._lock:
+            del self._next[kind]
+            return await make()
+
+
 class Metrics(Protocol):
     """Metrics as handlers use them: counters, and the page."""
 
@@ -80,8 +115,11 @@ class Metrics(Protocol):
         """Times of control operations."""
         ...
 
-    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header."""
+    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
+        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header.
+
+        A page of many engines is written by `in_thread`, if that is given.
+        """
         ...
 
     async def history_json(self) -> bytes:
@@ -139,10 +177,22 @@ class MetricsSource:
     created: float = field(default_factory=time.time)
     """Start of counting for the whole server, in Unix seconds."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
+    _pages: _PagesInTurn = field(default_factory=_PagesInTurn, init=False)
 
-    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return `exposition`; other implementations of `Metrics` wait for it."""
-        return self.exposition(names, accept)
+    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
+        """Return `exposition`. Of many engines only the values are read at once, and the page is written elsewhere."""
+        if in_thread is None or len(self.engines) <= _MOST_ENGINES_IN_PLACE:
+            return self.exposition(names, accept)
+        write = in_thread
+
+        async def make() -> bytes:
+            token = _readings_of_page.set(self._readings())
+            try:
+                return await write(self.exposition, names, accept)
+            finally:
+                _readings_of_page.reset(token)
+
+        return await self._pages.get((frozenset(names), accept), make)
 
     async def history_json(self) -> bytes:
         """Return the metrics over time as JSON."""
@@ -163,16 +213,21 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """Yield vLLM's families and this server's, for prometheus_client."""
-        return self.overrides.applied(self._collected())
+        readings = _readings_of_page.get()
+        return self.overrides.applied(make() for make in (self._readings() if readings is None else readings))
 
-    def _collected(self) -> Iterator[Metric]:
+    def _readings(self) -> "list[Reading]":
+        """Read all values at once. Most of the work of a page is to make metrics of them, and text of metrics."""
         states = {number: _state_of(each) for number, each in self.engines.items()}
-        drafts = self.config.speculation is not None
-        for family in (*(DRAFT_FAMILIES if drafts else ()), *FAMILIES):
-            yield self._family(family, states)
-        yield self._rejections()
-        for family in HISTOGRAMS:
-            yield self._family(family, states)
+        drafts = DRAFT_FAMILIES if self.config.speculation is not None else ()
+        return [
+            *(self._family(family, states) for family in (*drafts, *FAMILIES)),
+            _made(self._rejections()),
+            *(self._family(family, states) for family in HISTOGRAMS),
+            *map(_made, self._others()),
+        ]
+
+    def _others(self) -> Iterator[Metric]:
         yield from self._adapters()
         yield self._cache_config()
         yield from self.http.collect()
@@ -182,14 +237,14 @@ class MetricsSource:
         yield self._lateness()
         yield self._slow_readers()
 
-    def _family(self, family: Family, states: Mapping[int, EngineState]) -> Metric:
+    def _family(self, family: Family, states: Mapping[int, EngineState]) -> "Reading":
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
         values = [
             (self._labels(number, each, last), value)
             for number, each in self.engines.items()
             for last, value in _labelled(self._value(family, each, states[number]))
         ]
-        return _METRICS[family.kind](f"vllm:{family.name}", family.help, labels, values)
+        return partial(_METRICS[family.kind], f"vllm:{family.name}", family.help, labels, values)
 
     def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
         """Return the fake value, or else the measured one."""
@@ -271,7 +326,13 @@ Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
 
 
 def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
-    return value.items() if isinstance(value, Mapping) else [("", value)]
+    if isinstance(value, Mapping):
+        return value.items()
+    return [("", value.copy() if isinstance(value, Histogram) else value)]
+
+
+def _made(metric: Metric) -> Reading:
+    return lambda: metric
 
 
 def _counters(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:

@@ -134,7 +134,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
     if set(body) != {"pins"} or not isinstance(rows, list) or len(rows) > MOST_PINS:
         raise ApiError(f"the body must have pins, a list of at most {MOST_PINS}, got {sorted(body)}")
     pins = [_pin(row, number) for number, row in enumerate(rows)]
-    page = (await service.metrics_source.page()).decode()
+    page = (await service.metrics_source.page(in_thread=service.delivery.aside.in_thread)).decode()
     series = {line.partition("{")[0].partition(" ")[0] for line in page.splitlines() if not line.startswith("#")}
     for pin in pins:
         if pin.name not in series:
