@@ -89,7 +89,8 @@ _DROPPED_HEADERS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "expect"}
 )
 _FORWARDED_HEADERS = ("content-type", "retry-after", "x-request-id")
-_MOST_RECORDED_BYTES = 64 << 20
+_MOST_RECORDED_BYTES = 8 << 20
+"""Bytes of a reply that is recorded; a longer one is forwarded alone."""
 
 
 async def forward(
@@ -102,6 +103,7 @@ async def forward(
     started_ns, sent_at_us = perf_counter_ns(), time_ns() // 1000
     body = await request.read()
     pieces: list[tuple[int, bytes]] = []
+    response: web.StreamResponse | None = None
     try:
         async with (
             ClientSession(timeout=ClientTimeout(total=None, sock_connect=10), auto_decompress=False) as session,
@@ -117,14 +119,27 @@ async def forward(
                 num_bytes += len(data)
                 if num_bytes <= _MOST_RECORDED_BYTES:
                     pieces.append(((perf_counter_ns() - started_ns) // 1000, data))
-            exchange = _exchange(
-                playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
-            )
-            playback.add(exchange)
-            await asyncio.to_thread(_append, playback.options.playback, exchange)
+                else:
+                    pieces.clear()
+            if num_bytes <= _MOST_RECORDED_BYTES:
+                exchange = _exchange(
+                    playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
+                )
+                playback.keep(exchange)
+                await asyncio.to_thread(_append, playback.options.playback, exchange)
             await response.write_eof()  # the client may repeat the request from here on
     except (ClientError, OSError, TimeoutError) as error:
+        if response is not None and response.prepared:
+            return _cut(request, response)
         raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
+    return response
+
+
+def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Close the connection of a reply whose upstream ended early, so that the client can tell."""
+    response.force_close()
+    if request.transport is not None:
+        request.transport.close()
     return response
 
 

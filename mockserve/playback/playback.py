@@ -18,6 +18,11 @@ from mockserve.playback.reply import Conversation, PlayedReply, conversation_of,
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor
 
+MOST_FORWARDED_BYTES = 64 << 20
+"""Memory of the exchanges that are added while the server runs; the file gets further ones, too."""
+_PIECE_BYTES = 200
+"""Memory of a piece of a reply besides its bytes."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlaybackRequest:
@@ -85,6 +90,7 @@ class Playback:
         }
         self._in_order: dict[str, list[PlayedReply]] = defaultdict(list)
         self._places: dict[str, int] = defaultdict(int)
+        self._num_forwarded_bytes = 0
         if options.playback.endswith((".yaml", ".yml")):
             self._fixtures = _fixtures_of(Path(options.playback))
         elif options.playback:
@@ -114,6 +120,13 @@ class Playback:
         for match_mode, key in _parse_request(path, {}, exchange.body, self._by_key).keys.items():
             self._by_key[match_mode][key].add(reply)
         self._in_order[path].append(reply)
+
+    def keep(self, exchange: RecordedExchange) -> None:
+        """Add an exchange that was forwarded, as long as all of them take no more than `MOST_FORWARDED_BYTES`."""
+        num_bytes = len(exchange.body) + sum(len(data) + _PIECE_BYTES for _, data in exchange.pieces)
+        if self._num_forwarded_bytes + num_bytes <= MOST_FORWARDED_BYTES:
+            self._num_forwarded_bytes += num_bytes
+            self.add(exchange)
 
     def playback_request(self, path: str, headers: Mapping[str, str], raw: bytes) -> PlaybackRequest:
         """Return a request in the form of the recording: without keys, and redacted."""

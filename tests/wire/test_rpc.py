@@ -74,6 +74,16 @@ def test_choices_scores_stops_and_constraints_come_as_they_are_asked_for(engine:
     assert held.complete.finish_reason == "stop"
 
 
+def test_a_message_far_beyond_the_context_is_refused_before_it_is_parsed(engine: Any) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        list(engine.Generate(request(range(1, 400_000)), timeout=PATIENCE_S))
+    assert refused.value.code().name == "RESOURCE_EXHAUSTED"
+    with pytest.raises(grpc.RpcError) as refused:
+        list(engine.Generate(request(range(1, 100_000)), timeout=PATIENCE_S))
+    assert refused.value.code().name == "INVALID_ARGUMENT"
+    assert engine.Abort(pb.AbortRequest(request_ids=map(str, range(3000))), timeout=PATIENCE_S) == pb.AbortResponse()
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
