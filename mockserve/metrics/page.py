@@ -69,7 +69,7 @@ Reading: TypeAlias = Callable[[], Metric]
 """Makes a metric of values that have been read."""
 
 _readings_of_page: ContextVar[Sequence[Reading] | None] = ContextVar("readings_of_page", default=None)
-"""What the page that is written in this context shows; None for the present values."""
+"""Readings of the page that is written in this context; None for the present values."""
 _MOST_ENGINES_IN_PLACE = 2
 """Engines whose page takes a few milliseconds."""
 
