@@ -17,6 +17,11 @@ from mockserve.options.serve import ServeOptions
 __all__ = ["InferenceSimOptions", "rewritten", "run"]
 
 
+_WITH_BOUNDED_DEVIATION = (
+    "time_to_first_token", "inter_token_latency", "kv_cache_transfer_latency", "time_to_generate_image",
+)  # fmt: skip
+
+
 def _duration(help_text: str) -> str:
     value: str = option("0", help_text, metavar="TIME")
     return value
@@ -89,6 +94,12 @@ class InferenceSimOptions:
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.")
     ssl_keyfile: str = option("", "Its key.")
     serve_arguments: str = option("", "Arguments of blis serve, as a JSON list.", hidden=True)
+    omni: bool = option(False, "Answer conversations with pictures, too, where X-Send-Image or chance says so.")
+    image_emission_rate: float = option(
+        0.0, "Percent of the conversations that a picture answers.", at_least=0, at_most=100
+    )
+    time_to_generate_image: str = _duration("Time that a picture takes.")
+    time_to_generate_image_std_dev: str = _duration("Its standard deviation.")
     accepted_without_effect: tuple[str, ...] = option((), "Flags that mean nothing here.", hidden=True)
 
     def __post_init__(self) -> None:
@@ -99,7 +110,7 @@ class InferenceSimOptions:
             raise OptionError(
                 f"--max-cpu-loras must be at least --max-loras, {self.max_loras}, got {self.max_cpu_loras}"
             )
-        for name in ("time_to_first_token", "inter_token_latency", "kv_cache_transfer_latency"):
+        for name in _WITH_BOUNDED_DEVIATION:
             check_deviation(f"--{name.replace('_', '-')}", self.ms(name), self.ms(f"{name}_std_dev"))
 
     def ms(self, name: str) -> float:
@@ -142,6 +153,10 @@ def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank
         tokens_per_medium=TOKENS_PER_MEDIUM,
         enable_scale_out=True,
         shares_port_with_grpc=True,
+        omni=options.omni,
+        image_emission_rate=options.image_emission_rate,
+        time_to_generate_image_ms=options.ms("time_to_generate_image"),
+        time_to_generate_image_std_dev_ms=options.ms("time_to_generate_image_std_dev"),
         enable_lora=True,  # llm-d-inference-sim loads adapters at any time
         lora_modules=options.lora_modules,
         max_loras=options.max_loras,

@@ -34,6 +34,7 @@ from mockserve.protocol.completions.requests import (
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import Driver
 from mockserve.replies.call_style import reasoning_style
+from mockserve.replies.pictures import Pictures
 from mockserve.serving.aside import BodyMemory, OffloadExecutor
 from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.lifecycle import ClusterSuspension, Lifecycle, OpenReplies, QueueLimits, RequestQueue, Suspension
@@ -94,6 +95,7 @@ class Service:
     metrics_source: Metrics
     faults: FaultSource
     engine_faults: FaultControl
+    pictures: Pictures
     responses: ResponseStore
     completions: ParsedBodyCache[CompletionRequest] = field(default_factory=completion_body_cache)
     chats: ParsedBodyCache[ChatRequest] = field(default_factory=chat_body_cache)
@@ -184,6 +186,7 @@ def build_service(
         metrics_source=backend.metrics_source,
         faults=faults,
         engine_faults=engine_faults,
+        pictures=Pictures(options.pictures, options.content.seed),
         responses=ResponseStore(environment.stores_responses),
         background=BackgroundLoad(backend.driver, backend.engines) if options.routes.enable_state_control else None,
         playback=_playback_of(options),

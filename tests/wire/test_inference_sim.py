@@ -1,8 +1,10 @@
 """The program `llm-d-inference-sim`, as suites made for that project start it."""
 
+import base64
 import json
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -383,3 +385,38 @@ def test_times_change_while_it_runs(caching: str) -> None:
 def test_durations_are_shown_as_go_writes_them(microseconds: float, text: str) -> None:
     assert go_duration(microseconds) == text
     assert milliseconds("--x", text) * 1000 == pytest.approx(microseconds)
+
+
+def pixels(content: list[dict[str, Any]]) -> tuple[int, int]:
+    """Width and height of the picture that a message consists of."""
+    (part,) = content
+    kind, _, data = part["image_url"]["url"].partition(",")
+    assert (part["type"], kind) == ("image_url", "data:image/png;base64")
+    width, height = struct.unpack(">II", base64.b64decode(data)[16:24])
+    return width, height
+
+
+def test_pictures_are_answers_where_a_header_or_chance_says_so() -> None:
+    times = ("--time-to-generate-image", "200ms", "--time-to-first-token", "10")
+    with simulator("--omni", "--image-emission-rate", "100", *times) as (address,):
+
+        def answered(header: str | None, **fields: Any) -> bytes:
+            body = {"messages": [{"role": "user", "content": "draw"}], "max_tokens": 5, **fields}
+            headers = {"Content-Type": "application/json", **({} if header is None else {"X-Send-Image": header})}
+            url = f"{address}/v1/chat/completions"
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as reply:
+                found: bytes = reply.read()
+                return found
+
+        began = time.monotonic()
+        whole = json.loads(answered(None))
+        assert time.monotonic() - began >= 0.2 * 0.3
+        assert pixels(whole["choices"][0]["message"]["content"]) == (64, 64)
+        assert (whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]) == ("stop", 1)
+        assert isinstance(json.loads(answered("false"))["choices"][0]["message"]["content"], str)
+        events = [line[6:] for line in answered("true", stream=True, n=2).split(b"\n") if line.startswith(b"data: {")]
+        choices = [choice for each in events for choice in json.loads(each)["choices"]]
+        pictures = [each for each in choices if each["finish_reason"] == "stop"]
+        assert [each["index"] for each in pictures] == [0, 1]
+        assert [pixels(each["delta"]["content"]) for each in pictures] == [(64, 64)] * 2
+        assert isinstance(ask(address, "/v1/completions")["choices"][0]["text"], str)
