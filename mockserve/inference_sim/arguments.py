@@ -22,6 +22,8 @@ VARIABLE_PREFIX = "SIM_"
 SERVE_ARGUMENTS_FLAG = "--serve-arguments"
 """Our flag for the part of the command line that `blis serve` reads."""
 
+_SERVICE_ADDRESS = "tcp://"
+"""Beginning of the value that Kubernetes gives SIM_PORT where a service is called sim."""
 _DEPLOYMENT = ("cluster", "deployment")
 _ALSO_WITH_SET_TIMES = "scheduling_policy"
 """The one setting of the simulated deployment that acts where times are set."""
@@ -106,6 +108,8 @@ def _from_variables(variables: Mapping[str, str], table: Mapping[str, VllmFlag],
         if not name.startswith(VARIABLE_PREFIX) or not (flag in own_flags or flag in table) or flag == CONFIG_FLAG:
             continue
         value = variables[name]
+        if flag == "--port" and value.startswith(_SERVICE_ADDRESS):
+            continue
         if flag in table and table[flag].is_switch:
             yield from _with_plain_switches([f"{flag}={value}"], table)
         elif flag in table and table[flag].number == "+":

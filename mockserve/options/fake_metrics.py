@@ -55,6 +55,8 @@ def check_deviation(label: str, mean_ms: float, deviation_ms: float) -> None:
 
 
 FLAG = "--fake-metrics"
+MOST_LORAS = 1000
+"""Fake states of adapters, each a line of every metrics page."""
 
 ValueFunction: TypeAlias = Callable[[float], float]
 """A function from seconds since the start to a value."""
@@ -175,6 +177,8 @@ def _loras(value: object) -> Sequence[FakeLora] | None:
         return None
     if not isinstance(value, list):
         raise OptionError(f"{FLAG}: loras must be a list of objects, got {value!r}")
+    if len(value) > MOST_LORAS:
+        raise OptionError(f"{FLAG}: there may be at most {MOST_LORAS} loras, got {len(value)}")
     states = [_lora_state(each) for each in value]
     for each in states:
         if not _is_number(timestamp := each.get("timestamp", 0)):

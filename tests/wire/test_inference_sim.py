@@ -102,6 +102,7 @@ def test_failures_are_injected_at_the_rate_given() -> None:
             statuses.add(refused.value.code)
             refused.value.close()
         assert statuses == {429, 503}
+        assert ask(address, "/v1/embeddings", input="x")["usage"]["prompt_tokens"] > 0
 
 
 def test_the_metrics_page_shows_made_up_figures() -> None:
@@ -290,13 +291,19 @@ def test_adapters_of_fake_metrics_that_are_no_objects_are_refused(lora: list[Any
         read_fake_metrics(json.dumps({"loras": lora}))
 
 
+def test_fake_states_of_adapters_are_limited() -> None:
+    assert read_fake_metrics(json.dumps({"loras": [{}] * 1000})).loras
+    with pytest.raises(BlisError, match="there may be at most 1000 loras, got 1001"):
+        read_fake_metrics(json.dumps({"loras": [{}] * 1001}))
+
+
 def test_variables_stand_between_the_file_and_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("port: 1\nseed: 1\nmax-num-seqs: 1\n")
     for name, value in (
         ("SIM_SEED", "2"), ("SIM_MAX_NUM_SEQS", "2"), ("SIM_ENABLE_KVCACHE", "true"), ("SIM_UNRELATED", "x"),
         ("SIM_CONFIG", str(file)), ("SIM_FAILURE_TYPES", "rate_limit,server_error"),
-        ("SIM_LORA_MODULES", '[{"name": "a", "path": "/a"}]'),
+        ("SIM_PORT", "tcp://10.0.0.7:8000"), ("SIM_LORA_MODULES", '[{"name": "a", "path": "/a"}]'),
     ):  # fmt: skip
         monkeypatch.setenv(name, value)
     found = serving("--max-num-seqs", "3", "--failure-injection-rate", "50")
