@@ -153,7 +153,6 @@ async def plan_chat(
         kv_transfer_params=model.handover(params, generations),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
         sampling=sampling,
-        cache_hit_threshold=chat.common.cache_hit_threshold,
     )
 
 

@@ -105,7 +105,6 @@ async def plan_completion(
         is_empty=beams is not None and beams.is_empty,
         is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or response_options.token_ids),
         sampling=sampling,
-        cache_hit_threshold=request.common.cache_hit_threshold,
     )
 
 

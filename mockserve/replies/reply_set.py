@@ -158,8 +158,6 @@ class ReplyJob(NamedTuple):
     """Whether the choices are submitted in turn and the reply is written on another thread."""
     sampling: SamplingParams | None = None
     """Sampling parameters of the choices, for request logs and spans."""
-    cache_hit_threshold: object = None
-    """Fraction of a prompt that the KV cache must hold, as the request has it; None takes that of the server."""
 
     @property
     def num_choices(self) -> int:

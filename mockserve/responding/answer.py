@@ -82,14 +82,17 @@ async def answer(
     job: ReplyJob,
     arrived_at: Micros,
     headers: Mapping[str, str] | None = None,
+    cache_hit_threshold: object = None,
 ) -> web.StreamResponse:
     """Reply to `request`. `headers` are for a whole reply.
 
     `arrived_at` is the arrival of the request on the driver's clock, so that reading the body costs no simulated time.
+    `cache_hit_threshold` is that of the request, in place of the server's.
     """
     caller = caller_of(request)
     if delivery.cache_hit_threshold is not None:
-        job = _with_threshold(delivery, job, delivery.cache_hit_threshold)
+        threshold = delivery.cache_hit_threshold if cache_hit_threshold is None else cache_hit_threshold
+        job = _with_threshold(delivery, job, threshold)
     if job.delivery.stream:
         with delivery.open_replies:
             return await _stream(request, delivery, ReplySet(job, caller), arrived_at)
@@ -101,9 +104,8 @@ async def answer(
     return await json_body(request, whole, job.is_long, headers)
 
 
-def _with_threshold(delivery: ReplyDelivery, job: ReplyJob, server_threshold: float) -> ReplyJob:
-    """Return the job without tokens if the KV cache holds less of a prompt than the request or the server demands."""
-    threshold = server_threshold if job.cache_hit_threshold is None else job.cache_hit_threshold
+def _with_threshold(delivery: ReplyDelivery, job: ReplyJob, threshold: object) -> ReplyJob:
+    """Return the job without tokens if the KV cache holds less of a prompt. Raises ApiError for a bad threshold."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise bad_value("cache_hit_threshold must be between 0 and 1", "cache_hit_threshold", repr(threshold)[:40])
     requests = [prompt.generations[0].request for prompt in job.prompts]

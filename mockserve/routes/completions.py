@@ -67,7 +67,7 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         job = service.pictures.job_of(job)
         with service.delivery.open_replies:
             await asyncio.sleep(service.pictures.time_s())
-    return await answer(request, service.delivery, job, arrived, headers)
+    return await answer(request, service.delivery, job, arrived, headers, chat.common.cache_hit_threshold)
 
 
 @generates
@@ -87,7 +87,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
-    return await answer(request, service.delivery, job, arrived, headers)
+    return await answer(request, service.delivery, job, arrived, headers, api_request.common.cache_hit_threshold)
 
 
 @generates
