@@ -29,6 +29,7 @@ from mockserve.transport.sockets import listening_sockets, server_context
 
 if TYPE_CHECKING:
     from mockserve.asgi import MiddlewareConnections
+    from mockserve.rpc.server import RpcBehindHttp
     from mockserve.transport.sockets import UnixSocket
 
 
@@ -141,6 +142,8 @@ class RunningServer:
     uds: "UnixSocket | None" = None
     middleware_connections: "MiddlewareConnections | None" = None
     """Client connections in front of middleware, if there is middleware."""
+    calls: "RpcBehindHttp | None" = None
+    """The gRPC server that shares the port, if any."""
     ports: InstancePorts | None = None
     """Opens and closes the ports of single instances, if they have ports."""
 
@@ -166,6 +169,8 @@ class RunningServer:
         middleware_connections = (
             [] if self.middleware_connections is None else [self.middleware_connections.close(CLOSING_GRACE_S)]
         )
+        if self.calls is not None:
+            await self.calls.stop()
         await asyncio.gather(self.http_listener.close(CLOSING_GRACE_S), self.runner.cleanup(), *middleware_connections)
         self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
@@ -207,6 +212,8 @@ async def start(
 
         return await listen_for_calls(service)
     server = await listen(service)
+    if options.process.shares_port_with_grpc and not service.api_keys:  # gRPC takes no key
+        server.calls = await _open_calls(service, server.http_listener)
     if service.cluster is not None and options.instances.instance_ports is not None:
         server.ports = InstancePorts(service.cluster, options.instances.instance_ports, listen)
         try:
@@ -215,6 +222,19 @@ async def start(
             await server.stop()
             raise
     return server
+
+
+async def _open_calls(service: Service, http_listener: HttpListener) -> "RpcBehindHttp | None":
+    """Serve gRPC at the port of HTTP, if its libraries are installed."""
+    from mockserve.rpc.server import INSTALL, listen_behind_http
+
+    try:
+        calls = await listen_behind_http(service)
+    except OptionError:
+        _logger.info("note: gRPC is not served at the port: %s", INSTALL)
+        return None
+    http_listener.rpc_path = calls.path
+    return calls
 
 
 async def listen(service: Service, reuse_port: bool = False) -> RunningServer:

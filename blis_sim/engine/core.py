@@ -15,6 +15,7 @@ from blis_sim.engine.context import EngineContext, nothing_due
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Event
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.engine.latency.wrapped import queueing_timer
 from blis_sim.engine.queue import EventKind, Payload
 from blis_sim.engine.request import Request
@@ -167,6 +168,24 @@ class Engine:
         if not isinstance(self._scheduler, VllmScheduler | FixedTimingScheduler):
             raise EngineError(f"KV blocks can only be withheld with vLLM's scheduling, not with {self.config.engine}")
         self._scheduler.shrink_cache(num_blocks, at)
+
+    @property
+    def timing(self) -> RequestTiming | None:
+        """The set times; None where the engine computes them."""
+        from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler  # loaded on demand
+
+        return self._scheduler.timing if isinstance(self._scheduler, FixedTimingScheduler) else None
+
+    def set_timing(self, timing: RequestTiming) -> None:
+        """Take the times of all tokens to come from `timing`; those awaited already stay due when they were.
+
+        Raises EngineError where the engine computes its times.
+        """
+        from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler
+
+        if not isinstance(self._scheduler, FixedTimingScheduler):
+            raise EngineError("times can only be set where none are computed")
+        self._scheduler.set_timing(timing)
 
     def reserve(self, sequence: Sequence) -> bool:
         """Hold blocks for the whole prompt of a request that another instance has computed, as its transfer begins.

@@ -14,7 +14,7 @@ from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.faults.engine import Changes
 from mockserve.metrics.engine import Histogram, Lateness
-from mockserve.metrics.page import REJECTION_REASONS, MetricsSource, sum_of_parts
+from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, sum_of_parts
 from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 from mockserve.options.faults import FaultSettings
 from mockserve.transport.clients import SlowReaders
@@ -314,8 +314,11 @@ class RemoteMetrics:
     _query_ids: "itertools.count[int]" = field(default_factory=itertools.count)
     _pending: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
 
-    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`."""
+    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
+        """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`.
+
+        The process with the engines writes the page.
+        """
         return await self._answer_to(tuple(names), accept, is_history=False)
 
     async def history_json(self) -> bytes:

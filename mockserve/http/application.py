@@ -66,6 +66,7 @@ def refusal() -> web.Response:
 
 
 MODEL_PREFIXES = ("/v1/", "/v2/", "/inference/")
+EMBEDDINGS_PATH = "/v1/embeddings"
 MODEL_PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"})
 
 
@@ -75,6 +76,8 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
     service = request.app[SERVICE]
     try:
         by_chance = bool(service.faults.settings.rates) and _is_for_model(request, service.network)
+        if service.options.process.offers_ready_route and request.path.endswith(EMBEDDINGS_PATH):
+            by_chance = False  # llm-d-inference-sim lets no embedding fail
         requests_fault = FAULT_HEADER in request.headers or STATUS_HEADER in request.headers
         drawn = service.faults.draw(request.headers, by_chance) if by_chance or requests_fault else None
     except OptionError as error:

@@ -16,6 +16,7 @@ from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.transport.aiohttp_internals import BufferedRequest, buffered_request, tcp_keepalive
 from mockserve.transport.clients import TimestampedConnection
 from mockserve.transport.headers import EventResponse
+from mockserve.transport.tunnel import HTTP2_PREFACE, Tunnel
 
 PARTIAL_REQUEST_TIMEOUT_S = 0.02
 """Seconds to wait for the rest of a request before aiohttp takes over, which may answer a head without its body."""
@@ -37,6 +38,8 @@ class HttpListener:
     first_request_s: float
     """Time limit for the first request of a connection."""
     most_body_bytes: int
+    rpc_path: str = ""
+    """Unix socket of a gRPC server, which gets the HTTP/2 connections; empty for none."""
     connections: "set[HttpConnection]" = field(default_factory=set)
     is_closing: bool = False
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,6 +88,7 @@ class HttpConnection(TimestampedConnection):
         "_library",
         "_partial_timer",
         "_rest",
+        "_tunnel",
         "_watch",
         "peername",
         "sockname",
@@ -105,6 +109,7 @@ class HttpConnection(TimestampedConnection):
         self._is_reading_paused = False
         """Whether reading is paused because too many bytes wait."""
         self._library: PlainErrorConnection | None = None
+        self._tunnel: Tunnel | None = None
         self._partial_timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         """Timer that closes an idle connection."""
@@ -133,6 +138,8 @@ class HttpConnection(TimestampedConnection):
         self._forget_timers()
         if self._library is not None:
             self._library.connection_lost(exc)
+        if self._tunnel is not None:
+            self._tunnel.client_lost()
         super().connection_lost(exc)
         if self.task is not None:
             self.task.cancel()
@@ -141,14 +148,21 @@ class HttpConnection(TimestampedConnection):
         super().pause_writing()
         if self._library is not None:
             self._library.pause_writing()
+        if self._tunnel is not None:
+            self._tunnel.client_is_slow(True)
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._library is not None:
             self._library.resume_writing()
+        if self._tunnel is not None:
+            self._tunnel.client_is_slow(False)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._tunnel is not None:
+            self._tunnel.from_client(data)
+            return
         if self._is_handed_over:
             assert self._library is not None
             self._library.data_received(data)
@@ -231,10 +245,15 @@ class HttpConnection(TimestampedConnection):
     # --- aiohttp ---
 
     def _hand_over(self) -> None:
-        """Pass all further bytes of the connection to aiohttp."""
+        """Pass all further bytes of the connection to aiohttp, or those of HTTP/2 to the gRPC server."""
         self._is_handed_over = True
         self._forget_timers()
         rest, self._rest = self._rest, b""
+        if self._http_listener.rpc_path and self.transport is not None and rest.startswith(HTTP2_PREFACE):
+            self._tunnel = Tunnel(self._http_listener.rpc_path)
+            self._tunnel.attach(self.transport)
+            self._tunnel.from_client(rest)
+            return
         self._new_library().data_received(rest)
         if self._is_reading_paused:
             self._resume_reading()

@@ -16,7 +16,9 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 from blis_sim.engine.request import Request
 from mockserve.generation.composer import SCRIPTED_TEXT
 from mockserve.in_flight_request import new_id
-from mockserve.playback.playback import MOST_BODY_BYTES, JournalEntry, Playback, PlaybackRequest
+from mockserve.playback.fixtures import MOST_SEARCH_S, SearchTooLongError
+from mockserve.playback.journal import MOST_BODY_BYTES, MOST_CHARACTERS, JournalEntry
+from mockserve.playback.playback import Playback, PlaybackRequest
 from mockserve.playback.reply import Conversation, PlayedReply, RecordedPiece, conversation_of
 from mockserve.protocol.completions.requests import chat_bodies_of
 from mockserve.protocol.errors import ApiError
@@ -91,7 +93,8 @@ _DROPPED_HEADERS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "expect"}
 )
 _FORWARDED_HEADERS = ("content-type", "retry-after", "x-request-id")
-_MOST_RECORDED_BYTES = 64 << 20
+_MOST_RECORDED_BYTES = 8 << 20
+"""Bytes of a reply that is recorded; a longer one is forwarded alone."""
 
 
 async def forward(
@@ -104,6 +107,7 @@ async def forward(
     started_ns, sent_at_us = perf_counter_ns(), time_ns() // 1000
     body = await request.read()
     pieces: list[tuple[int, bytes]] = []
+    response: web.StreamResponse | None = None
     try:
         async with (
             ClientSession(timeout=ClientTimeout(total=None, sock_connect=10), auto_decompress=False) as session,
@@ -119,14 +123,27 @@ async def forward(
                 num_bytes += len(data)
                 if num_bytes <= _MOST_RECORDED_BYTES:
                     pieces.append(((perf_counter_ns() - started_ns) // 1000, data))
-            exchange = _exchange(
-                playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
-            )
-            playback.add(exchange)
-            await asyncio.to_thread(_append, playback.options.playback, exchange)
+                else:
+                    pieces.clear()
+            if num_bytes <= _MOST_RECORDED_BYTES:
+                exchange = _exchange(
+                    playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
+                )
+                playback.keep(exchange)
+                await asyncio.to_thread(_append, playback.options.playback, exchange)
             await response.write_eof()  # the client may repeat the request from here on
     except (ClientError, OSError, TimeoutError) as error:
+        if response is not None and response.prepared:
+            return _cut(request, response)
         raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
+    return response
+
+
+def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    """Close the connection of a reply whose upstream ended early, so that the client can tell."""
+    response.force_close()
+    if request.transport is not None:
+        request.transport.close()
     return response
 
 
@@ -172,7 +189,6 @@ def _append(path: str, exchange: RecordedExchange) -> None:
 _PREFIXES = ("/v1/", "/v2/", "/inference/")
 _PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank", "/generative_scoring"})
 _READ_IN_PLACE_BYTES = 1 << 16
-_MOST_WORDS = 10_000
 
 
 def is_played(method: str, path: str) -> bool:
@@ -192,7 +208,7 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
         playback_request = await service.delivery.aside.run(True, playback.playback_request, path, headers, raw)
     else:
         playback_request = playback.playback_request(path, headers, raw)
-    found = playback.find(playback_request)
+    found = await _found(service, playback, playback_request)
     if found is not None:
         reply, way = found
         _note(playback, playback_request, request, "playback", way)
@@ -248,7 +264,8 @@ async def _texts_by_prompt(service: Service, playback_request: PlaybackRequest) 
     for number, (prompt, path, body) in enumerate(parts):
         if number and number % _PARTS_AT_ONCE == 0:
             await asyncio.sleep(0)
-        found = playback.find(playback.playback_request(path, playback_request.headers, orjson.dumps(body)))
+        part = playback.playback_request(path, playback_request.headers, orjson.dumps(body))
+        found = await _found(service, playback, part)
         texts[prompt] = found[0].text if found is not None and found[0].status == HTTPStatus.OK else None
     return texts if any(text is not None for text in texts.values()) else {}
 
@@ -281,9 +298,28 @@ def _decoded(planner: Planner, token_ids: Any) -> str:
     return planner.tokenizer.decode(token_ids)
 
 
+async def _found(
+    service: Service, playback: Playback, playback_request: PlaybackRequest
+) -> tuple[PlayedReply, str] | None:
+    """Return the reply to a request and what found it. A long search for fixtures runs on a thread."""
+    rules = playback.rules(playback_request)
+    is_quick = rules.is_quick
+    try:
+        while (
+            rule := rules.next_match() if is_quick else await service.delivery.aside.run(True, rules.next_match)
+        ) is not None:
+            if rule.take():
+                return rule.reply, "rule"
+    except SearchTooLongError:
+        message = f"The search of the fixtures takes more than {MOST_SEARCH_S:g} s for this request."
+        raise ApiError(message, status=503, kind="Service Unavailable") from None
+    return playback.recorded(playback_request)
+
+
 def _note(
     playback: Playback, playback_request: PlaybackRequest, request: web.Request, answered_by: str, way: str
 ) -> None:
+    is_kept = playback_request.body is not None and len(playback_request.raw) <= MOST_BODY_BYTES
     playback.journal.note(
         JournalEntry(
             number=playback.journal.num_seen,
@@ -291,10 +327,10 @@ def _note(
             method=request.method,
             path=playback_request.path,
             headers=dict(without_secret_headers(playback_request.headers.items())),
-            model=playback_request.model,
+            model=playback_request.model[:MOST_CHARACTERS],
             body_bytes=len(playback_request.raw),
-            body=playback_request.body if len(playback_request.raw) <= MOST_BODY_BYTES else None,
-            last_user=playback_request.conversation.last_user[:_MOST_WORDS],
+            body=playback_request.raw if is_kept else None,
+            last_user=playback_request.last_user[:MOST_CHARACTERS],
             answered_by=answered_by,
             matched_by=way,
         )

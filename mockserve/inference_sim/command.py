@@ -4,30 +4,22 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError, check_options, option, options_from, options_of, section
-from blis_sim.options.text import flags_of
+from blis_sim.options.text import flags_of, parse_command_line
 from mockserve.options.content import ToolArgumentOptions
 from mockserve.options.engine_features import KVEventsConfig
-from mockserve.options.fake_metrics import milliseconds
+from mockserve.options.fake_metrics import check_deviation, milliseconds
+from mockserve.options.faults import FAILURE_TYPES
 from mockserve.options.serve import ServeOptions
-from mockserve.vllm_arguments.table import VllmFlag
 
 __all__ = ["InferenceSimOptions", "rewritten", "run"]
 
-MOST_STD_DEV_FRACTION = 0.3
-"""Largest standard deviation as a fraction of the mean, a limit of llm-d-inference-sim."""
 
-FAILURE_TYPES = (
-    "rate_limit",
-    "invalid_api_key",
-    "context_length",
-    "server_error",
-    "invalid_request",
-    "model_not_found",
-)
+_WITH_BOUNDED_DEVIATION = (
+    "time_to_first_token", "inter_token_latency", "kv_cache_transfer_latency", "time_to_generate_image",
+)  # fmt: skip
 
 
 def _duration(help_text: str) -> str:
@@ -69,6 +61,13 @@ class InferenceSimOptions:
     enable_kvcache: bool = option(False, "Find equal prompt beginnings in a KV cache.")
     kv_cache_size: int = option(1024, "KV blocks.", at_least=1)
     block_size: int = option(16, "Tokens per KV block.", at_least=8, at_most=128)
+    global_cache_hit_threshold: float = option(
+        0.0,
+        "Fraction of a prompt that the KV cache must hold for it to be answered; a request's own cache_hit_threshold "
+        "wins.",
+        at_least=0,
+        at_most=1,
+    )
     hash_seed: str = option("", "What block hashes start from (default: PYTHONHASHSEED).")
     zmq_endpoint: str = option("tcp://127.0.0.1:5557", "Where KV events go, with --enable-kvcache and POD_IP.")
     kv_events_replay_endpoint: str = option("", "Where to ask for KV events that were missed.")
@@ -81,10 +80,11 @@ class InferenceSimOptions:
     data_parallel_size: int = option(1, "Ranks, each on a port of its own.", at_least=1, at_most=8)
     data_parallel_rank: int = option(-1, "The one rank to be.", at_least=-1, at_most=7)
     failure_injection_rate: float = option(0.0, "Percent of the requests that fail.", at_least=0, at_most=100)
-    failure_types: tuple[str, ...] = option((), "How they fail (default: all ways).", choices=FAILURE_TYPES)
+    failure_types: tuple[str, ...] = option((), "How they fail (default: all ways).", choices=tuple(FAILURE_TYPES))
     fake_metrics: str = option("", "Figures for the metrics page, constant or by a function of time.", metavar="JSON")
     enable_request_id_headers: bool = option(False, "Give every reply an X-Request-Id.")
     enable_sleep_mode: bool = option(False, "Accepted: VLLM_SERVER_DEV_MODE=1 opens the sleep routes.", hidden=True)
+    default_embedding_dimensions: int = option(384, "Length of an embedding.", at_least=1)
     dataset_path: str | None = option(None, "Answers by prompt, in a SQLite file.")
     dataset_table_name: str = option("llmd", "Table of it.")
     tool_call_extra_call_probability: float = option(
@@ -93,6 +93,13 @@ class InferenceSimOptions:
     tool_arguments: ToolArgumentOptions = section(ToolArgumentOptions)
     ssl_certfile: str = option("", "Certificate to serve HTTPS with.")
     ssl_keyfile: str = option("", "Its key.")
+    serve_arguments: str = option("", "Arguments of blis serve, as a JSON list.", hidden=True)
+    omni: bool = option(False, "Answer conversations with pictures, too, where X-Send-Image or chance says so.")
+    image_emission_rate: float = option(
+        0.0, "Percent of the conversations that a picture answers.", at_least=0, at_most=100
+    )
+    time_to_generate_image: str = _duration("Time that a picture takes.")
+    time_to_generate_image_std_dev: str = _duration("Its standard deviation.")
     accepted_without_effect: tuple[str, ...] = option((), "Flags that mean nothing here.", hidden=True)
 
     def __post_init__(self) -> None:
@@ -103,29 +110,30 @@ class InferenceSimOptions:
             raise OptionError(
                 f"--max-cpu-loras must be at least --max-loras, {self.max_loras}, got {self.max_cpu_loras}"
             )
-        for name in ("time_to_first_token", "inter_token_latency", "kv_cache_transfer_latency"):
-            mean, deviation = self.ms(name), self.ms(f"{name}_std_dev")
-            if deviation > MOST_STD_DEV_FRACTION * mean:
-                flag = f"--{name.replace('_', '-')}"
-                raise OptionError(f"{flag}-std-dev must be at most 30 % of {flag}, {mean:g} ms, got {deviation:g} ms")
+        for name in _WITH_BOUNDED_DEVIATION:
+            check_deviation(f"--{name.replace('_', '-')}", self.ms(name), self.ms(f"{name}_std_dev"))
 
     def ms(self, name: str) -> float:
         """Return the named duration in milliseconds. Raises OptionError for an invalid duration."""
         return milliseconds(f"--{name.replace('_', '-')}", getattr(self, name))
 
 
-FAULTS: Mapping[str, str] = {**{name: name for name in FAILURE_TYPES}, "server_error": "overloaded"}
-"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
-
+TOKENS_PER_MEDIUM = 1
+"""Prompt tokens of a picture: llm-d-inference-sim counts the text alone, and here a picture must count something."""
 BLOCKS_WITHOUT_CACHE = 1 << 20
 """Number of KV blocks without a simulated cache, large enough to never run out."""
 
 
 def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> ServeOptions:
-    """Return the options for the server of one data-parallel rank."""
+    """Return the options for the server of one data-parallel rank. Raises OptionError."""
+    passed = parse_command_line(ServeOptions, json.loads(options.serve_arguments or "[]")).values
+    return options_from(ServeOptions, **{**_settings(options, environment, rank), **passed})
+
+
+def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> dict[str, Any]:
+    """Return the settings of `blis serve` by name."""
     names = options.served_model_name or (options.model,)
-    return options_from(
-        ServeOptions,
+    return dict(
         model=options.model,
         served_model_name=names,
         port=options.port and options.port + rank,
@@ -138,6 +146,17 @@ def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], 
         block_size=options.block_size,
         total_kv_blocks=options.kv_cache_size + 1 if options.enable_kvcache else BLOCKS_WITHOUT_CACHE,
         enable_prefix_caching=options.enable_kvcache,
+        enable_prompt_tokens_details=options.enable_kvcache,
+        global_cache_hit_threshold=options.global_cache_hit_threshold if options.enable_kvcache else None,
+        task=("generate", "embed"),
+        hf_overrides=json.dumps({"hidden_size": options.default_embedding_dimensions}),
+        tokens_per_medium=TOKENS_PER_MEDIUM,
+        enable_scale_out=True,
+        shares_port_with_grpc=True,
+        omni=options.omni,
+        image_emission_rate=options.image_emission_rate,
+        time_to_generate_image_ms=options.ms("time_to_generate_image"),
+        time_to_generate_image_std_dev_ms=options.ms("time_to_generate_image_std_dev"),
         enable_lora=True,  # llm-d-inference-sim loads adapters at any time
         lora_modules=options.lora_modules,
         max_loras=options.max_loras,
@@ -192,7 +211,7 @@ def _times(options: InferenceSimOptions) -> dict[str, Any]:
 def _fault_rates(options: InferenceSimOptions) -> tuple[str, ...]:
     kinds = options.failure_types or FAILURE_TYPES
     rate = options.failure_injection_rate / 100 / len(kinds)
-    return tuple(f"{FAULTS[kind]}={rate}" for kind in kinds) if rate else ()
+    return tuple(f"{FAILURE_TYPES[kind]}={rate}" for kind in kinds) if rate else ()
 
 
 def _kv_events(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> str:
@@ -219,22 +238,11 @@ def _pod_headers(options: InferenceSimOptions, environment: Mapping[str, str], r
     return tuple(f"{name}={value}" for name, value in known.items())
 
 
-TABLE = Path(__file__).parent / "flags.csv"
-SWITCH_VALUES = {"true": True, "1": True, "t": True, "false": False, "0": False, "f": False}
-
-
 def rewritten(arguments: list[str]) -> list[str]:
     """Convert llm-d-inference-sim's command line, also with vLLM's flags, to ours. Raises BlisError for bad values."""
-    from mockserve.vllm_arguments.rewrite import rewritten as in_our_syntax
-    from mockserve.vllm_arguments.table import read_table
+    from mockserve.inference_sim.arguments import rewritten as in_our_syntax
 
-    table = {**read_table(), **read_table(TABLE)}
-    plain = [_without_value(each) if _is_switch(each, table) else each for each in arguments]
-    found = in_our_syntax(plain, flags_of(InferenceSimOptions), table)
-    model = os.environ.get("SIM_MODEL")
-    if model and not any(each.partition("=")[0] == "--model" for each in found):
-        found += ["--model", model]
-    return found
+    return in_our_syntax(arguments, flags_of(InferenceSimOptions), os.environ)
 
 
 def run(options: InferenceSimOptions) -> int:
@@ -248,15 +256,3 @@ def run(options: InferenceSimOptions) -> int:
     one = options.data_parallel_rank
     ranks = range(options.data_parallel_size) if one < 0 else [one]
     return serve([serve_options(options, variables, rank) for rank in ranks], read_environment(variables))
-
-
-def _is_switch(argument: str, table: Mapping[str, VllmFlag]) -> bool:
-    """Whether an argument is a switch with a value, which llm-d-inference-sim accepts and vLLM does not."""
-    name, equals, value = argument.partition("=")
-    flag = table.get(name.replace("_", "-"))
-    return bool(equals) and flag is not None and flag.is_switch and value.lower() in SWITCH_VALUES
-
-
-def _without_value(argument: str) -> str:
-    name, _, value = argument.partition("=")
-    return name if SWITCH_VALUES[value.lower()] else f"--no-{name.removeprefix('--')}"

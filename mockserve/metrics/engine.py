@@ -56,6 +56,12 @@ class Histogram:
         self.count += other.count
         self.total += other.total
 
+    def copy(self) -> "Histogram":
+        """Return a histogram that later observations leave as it is."""
+        found = Histogram(self.bounds)
+        found.counts, found.count, found.total = self.counts[:], self.count, self.total
+        return found
+
     def since(self, counts_before: Sequence[int]) -> "Histogram":
         """Return the observations made since `counts` was `counts_before`, without their total."""
         window = Histogram(self.bounds)

@@ -1,9 +1,12 @@
 """The text of GET /metrics: vLLM's names, types, labels and buckets, and the lateness of this server."""
 
+import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 from prometheus_client import (
     CollectorRegistry,
@@ -62,6 +65,38 @@ class _RemoteCutStreams:
     num_cut: int
 
 
+InThread: TypeAlias = Callable[..., Awaitable[bytes]]
+"""Calls a function with arguments on a thread, in the present context."""
+
+Reading: TypeAlias = Callable[[], Metric]
+"""Makes a metric of values that have been read."""
+
+_readings_of_page: ContextVar[Sequence[Reading] | None] = ContextVar("readings_of_page", default=None)
+"""Readings of the page that is written in this context; None for the present values."""
+_MOST_ENGINES_IN_PLACE = 2
+"""Engines whose page takes a few milliseconds."""
+
+
+@dataclass(slots=True)
+class _PagesInTurn:
+    """Makes one page after the other. Scrapes that wait for their turn share the next page of their kind."""
+
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _next: dict[object, "asyncio.Task[bytes]"] = field(default_factory=dict)
+
+    async def get(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        """Return a page of a kind, whose making begins after this call."""
+        page = self._next.get(kind)
+        if page is None:
+            page = self._next[kind] = asyncio.create_task(self._made(kind, make))
+        return await asyncio.shield(page)
+
+    async def _made(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+        async with self._lock:
+            del self._next[kind]
+            return await make()
+
+
 class Metrics(Protocol):
     """Metrics as handlers use them: counters, and the page."""
 
@@ -83,8 +118,11 @@ class Metrics(Protocol):
         """Times of control operations."""
         ...
 
-    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header."""
+    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
+        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header.
+
+        A page of many engines is written by `in_thread`, if that is given.
+        """
         ...
 
     async def history_json(self) -> bytes:
@@ -148,10 +186,22 @@ class MetricsSource:
     stat_log: StatLog | None = None
     """Writer of log lines about throughput."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
+    _pages: _PagesInTurn = field(default_factory=_PagesInTurn, init=False)
 
-    async def page(self, names: Collection[str] = (), accept: str = "") -> bytes:
-        """Return `exposition`; other implementations of `Metrics` wait for it."""
-        return self.exposition(names, accept)
+    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
+        """Return `exposition`. Of many engines only the values are read at once, and the page is written elsewhere."""
+        if in_thread is None or len(self.engines) <= _MOST_ENGINES_IN_PLACE:
+            return self.exposition(names, accept)
+        write = in_thread
+
+        async def make() -> bytes:
+            token = _readings_of_page.set(self._readings())
+            try:
+                return await write(self.exposition, names, accept)
+            finally:
+                _readings_of_page.reset(token)
+
+        return await self._pages.get((frozenset(names), accept), make)
 
     async def history_json(self) -> bytes:
         """Return the metrics over time as JSON."""
@@ -174,19 +224,24 @@ class MetricsSource:
 
     def collect(self) -> Iterator[Metric]:
         """Yield vLLM's families and this server's, for prometheus_client."""
-        metrics = self.overrides.applied(self._collected())
+        readings = _readings_of_page.get()
+        metrics = self.overrides.applied(make() for make in (self._readings() if readings is None else readings))
         if not self.shows_engines:
             metrics = (each for each in metrics if not each.name.startswith(PREFIX))
         return as_in_multiprocess_mode(metrics) if self.is_multiprocess else metrics
 
-    def _collected(self) -> Iterator[Metric]:
+    def _readings(self) -> "list[Reading]":
+        """Read all values at once. Most of the work of a page is to make metrics of them, and text of metrics."""
         states = {number: _state_of(each) for number, each in self.engines.items()}
-        drafts = self.config.speculation is not None
-        for family in (*(DRAFT_FAMILIES if drafts else ()), *FAMILIES):
-            yield self._family(family, states)
-        yield self._rejections()
-        for family in HISTOGRAMS:
-            yield self._family(family, states)
+        drafts = DRAFT_FAMILIES if self.config.speculation is not None else ()
+        return [
+            *(self._family(family, states) for family in (*drafts, *FAMILIES)),
+            _made(self._rejections()),
+            *(self._family(family, states) for family in HISTOGRAMS),
+            *map(_made, self._others()),
+        ]
+
+    def _others(self) -> Iterator[Metric]:
         yield from self._adapters()
         yield self._cache_config()
         yield from self.http.collect()
@@ -196,7 +251,7 @@ class MetricsSource:
         yield self._lateness()
         yield self._slow_readers()
 
-    def _family(self, family: Family, states: Mapping[int, EngineState]) -> Metric:
+    def _family(self, family: Family, states: Mapping[int, EngineState]) -> "Reading":
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
         values = [
             (self._labels(number, each, last), value)
@@ -204,7 +259,7 @@ class MetricsSource:
             for last, value in _labelled(self._value(family, each, states[number]))
             if self._is_set(family, each, states[number])
         ]
-        return _METRICS[family.kind](f"{PREFIX}{family.name}", family.help, labels, values)
+        return partial(_METRICS[family.kind], f"{PREFIX}{family.name}", family.help, labels, values)
 
     def _is_set(self, family: Family, engine: MeasuredEngine, state: EngineState) -> bool:
         """Whether the page has the samples of an engine. In multi-process mode those of steps come with the first."""
@@ -293,7 +348,13 @@ Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
 
 
 def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
-    return value.items() if isinstance(value, Mapping) else [("", value)]
+    if isinstance(value, Mapping):
+        return value.items()
+    return [("", value.copy() if isinstance(value, Histogram) else value)]
+
+
+def _made(metric: Metric) -> Reading:
+    return lambda: metric
 
 
 def _counters(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:

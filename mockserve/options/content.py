@@ -232,6 +232,21 @@ class StructuredOutputsOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PictureOptions:
+    """Pictures in the place of answers, with the names of llm-d-inference-sim."""
+
+    omni: bool = option(False, "Answer conversations with pictures, too.", hidden=True)
+    image_emission_rate: float = option(
+        0.0, "Percent of the conversations that a picture answers.", at_least=0, at_most=100, hidden=True
+    )
+    time_to_generate_image_ms: float = option(0.0, "Time that a picture takes.", at_least=0, hidden=True)
+    time_to_generate_image_std_dev_ms: float = option(0.0, "Its standard deviation.", at_least=0, hidden=True)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContentOptions:
     """Settings of text: the tokenizer, the chat template and the content of answers."""
 

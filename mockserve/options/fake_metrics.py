@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from blis_sim.options import OptionError
 from blis_sim.options.addition import sequential_sum
@@ -31,7 +31,32 @@ def milliseconds(flag: str, text: str) -> float:
     return bare
 
 
+def go_duration(microseconds: float) -> str:
+    """Return a duration as Go writes it: 250µs, 1.5ms, 2m3s."""
+    if microseconds < 1000:
+        return f"{microseconds:.10g}µs" if microseconds else "0s"
+    if microseconds < 1e6:
+        return f"{microseconds / 1000:.10g}ms"
+    seconds = microseconds / 1e6
+    hours, minutes = int(seconds // 3600), int(seconds // 60 % 60)
+    shown = f"{hours}h" if hours else ""
+    shown += f"{minutes}m" if hours or minutes else ""
+    return f"{shown}{round(seconds - 3600 * hours - 60 * minutes, 9):.12g}s"
+
+
+MOST_STD_DEV_FRACTION = 0.3
+"""Largest standard deviation as a fraction of the mean, a limit of llm-d-inference-sim."""
+
+
+def check_deviation(label: str, mean_ms: float, deviation_ms: float) -> None:
+    """Raise OptionError for a standard deviation above llm-d-inference-sim's limit."""
+    if deviation_ms > MOST_STD_DEV_FRACTION * mean_ms:
+        raise OptionError(f"{label}-std-dev must be at most 30 % of {label}, {mean_ms:g} ms, got {deviation_ms:g} ms")
+
+
 FLAG = "--fake-metrics"
+MOST_LORAS = 1000
+"""Fake states of adapters, each a line of every metrics page."""
 
 ValueFunction: TypeAlias = Callable[[float], float]
 """A function from seconds since the start to a value."""
@@ -150,15 +175,29 @@ def _success(value: object) -> Mapping[str, float] | None:
 def _loras(value: object) -> Sequence[FakeLora] | None:
     if value is None:
         return None
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+    if not isinstance(value, list):
         raise OptionError(f"{FLAG}: loras must be a list of objects, got {value!r}")
-    for each in value:
+    if len(value) > MOST_LORAS:
+        raise OptionError(f"{FLAG}: there may be at most {MOST_LORAS} loras, got {len(value)}")
+    states = [_lora_state(each) for each in value]
+    for each in states:
         if not _is_number(timestamp := each.get("timestamp", 0)):
             raise OptionError(f"{FLAG}: the timestamp of loras must be a number, got {timestamp!r}")
     return [
         FakeLora(str(each.get("running", "")), str(each.get("waiting", "")), float(each.get("timestamp", 0)))
-        for each in value
+        for each in states
     ]
+
+
+def _lora_state(value: object) -> Mapping[str, Any]:
+    """Return an object, or that of a JSON text, the form that llm-d-inference-sim reads in YAML."""
+    try:
+        found = load_json(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"{FLAG}: loras must be a list of objects, got one that is {value!r:.80}")
+    return found
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

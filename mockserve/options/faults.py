@@ -57,6 +57,13 @@ ERRORS: Mapping[str, ErrorFault] = {
     "gateway_timeout": ErrorFault(504, "Gateway Timeout", "The server behind took too long (a fault on purpose)."),
 }
 
+FAILURE_TYPES: Mapping[str, str] = {
+    **{name: name for name in ("rate_limit", "invalid_api_key", "context_length")},
+    "server_error": "overloaded",
+    **{name: name for name in ("invalid_request", "model_not_found")},
+}
+"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
+
 SHAPES: Mapping[str, str] = {
     "slow_first_token": "nothing comes for a while, then everything that is due",
     "trickle": "what comes, comes in small pieces with a pause after each",

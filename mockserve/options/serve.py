@@ -9,7 +9,7 @@ from blis_sim.engine.cluster.options import MAX_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, check_options, option, section, with_settings
-from mockserve.options.content import ContentOptions, PlaybackOptions
+from mockserve.options.content import ContentOptions, PictureOptions, PlaybackOptions
 from mockserve.options.engine_features import (
     KV_EVENTS_FLAG,
     KV_TRANSFER_FLAG,
@@ -100,6 +100,7 @@ class ServeOptions:
     cluster: ServedClusterOptions = section(ServedClusterOptions)
     instances: InstanceOptions = section(InstanceOptions)
     content: ContentOptions = section(ContentOptions)
+    pictures: PictureOptions = section(PictureOptions)
     network: NetworkOptions = section(NetworkOptions)
     lora: LoraOptions = section(LoraOptions)
     queue: QueueOptions = section(QueueOptions)

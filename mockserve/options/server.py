@@ -144,6 +144,9 @@ class ReplyOptions:
     tokens_per_medium: int = option(
         0, "Prompt tokens that each picture or recording counts; with 0 the model takes text only.", at_least=0
     )
+    global_cache_hit_threshold: float | None = option(
+        None, "Fraction of a prompt that the KV cache must hold.", at_least=0, at_most=1, hidden=True
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -248,6 +251,7 @@ class ProcessOptions:
         '{"running-requests": 3, "kv-cache-usage": "ramp:0:1:60s"}.',
         metavar="JSON",
     )
+    shares_port_with_grpc: bool = option(False, "Serve gRPC at the port of HTTP, too.", hidden=True)
     offers_ready_route: bool = option(False, "Offer GET /health/ready as well.", hidden=True)
     pod_headers: tuple[str, ...] = option((), "Headers of every reply, as name=value.", hidden=True)
 

@@ -21,7 +21,7 @@ from mockserve.options.serve import (
 )
 from mockserve.options.served_model import folder_config, is_known
 from mockserve.options.server import GENERATING_TASKS, tasks_of
-from mockserve.vllm_arguments.table import UNSEEN, read_table
+from mockserve.vllm_arguments.table import read_table
 
 if TYPE_CHECKING:
     from mockserve.options.serve import ServeOptions
@@ -211,4 +211,4 @@ def warnings_of(flags: Iterable[str]) -> Iterator[str]:
 def flags_without_observable_effect(flags: Iterable[str]) -> list[str]:
     """Return the accepted flags without an effect that a client or a prediction can observe."""
     table = read_table()
-    return [flag for flag in flags if flag not in table or table[flag].here == UNSEEN]
+    return [flag for flag in flags if flag not in table or not table[flag].is_not_modelled]

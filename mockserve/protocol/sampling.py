@@ -356,6 +356,8 @@ class RequestMetadata:
     priority: int = 0
     kv_transfer_params: Mapping[str, Any] | None = None
     routed_experts_prompt_start: int = 0
+    cache_hit_threshold: object = None
+    """llm-d's field, as it was sent: a server with such thresholds checks it, and vLLM ignores it."""
 
 
 _NO_METADATA = RequestMetadata()
@@ -395,4 +397,5 @@ def read_request_metadata(fields: Fields) -> RequestMetadata:
         priority=fields.integer("priority", 0) or 0,
         kv_transfer_params=fields.body.get("kv_transfer_params"),
         routed_experts_prompt_start=fields.integer("routed_experts_prompt_start", 0) or 0,
+        cache_hit_threshold=fields.body.get("cache_hit_threshold"),
     )

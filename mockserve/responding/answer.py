@@ -5,17 +5,21 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from aiohttp import HttpVersion11, web
 from multidict import istr
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
+from mockserve.generation.answer import Answer
 from mockserve.in_flight_request import Reply, new_parent
-from mockserve.protocol.bodies import Choice
-from mockserve.protocol.errors import ApiError, paused
+from mockserve.protocol.bodies import Choice, Ending
+from mockserve.protocol.errors import ApiError, bad_value, paused
 from mockserve.protocol.json_text import reply_blocks, reply_json
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.replies.choice_writer import Generation, PlannedPrompt
@@ -27,6 +31,9 @@ from mockserve.responding.sse_writer import EventOutlet, SSEWriter
 from mockserve.responding.submission import behind, run_choices_in_turn
 from mockserve.serving.service import SERVICE, ReplyDelivery
 from mockserve.transport.clients import UNKNOWN_CALLER, Caller, caller_of
+
+_BELOW_THRESHOLD = Answer([], Ending("cache_threshold"), [], [])
+"""The answer to a prompt of which the KV cache holds too little."""
 
 COMMENT = b": keep-alive\n\n"
 """vLLM's keep-alive comment; SSE clients ignore it."""
@@ -75,12 +82,17 @@ async def answer(
     job: ReplyJob,
     arrived_at: Micros,
     headers: Mapping[str, str] | None = None,
+    cache_hit_threshold: object = None,
 ) -> web.StreamResponse:
     """Reply to `request`. `headers` are for a whole reply.
 
     `arrived_at` is the arrival of the request on the driver's clock, so that reading the body costs no simulated time.
+    `cache_hit_threshold` is that of the request, in place of the server's.
     """
     caller = caller_of(request)
+    if delivery.cache_hit_threshold is not None:
+        threshold = delivery.cache_hit_threshold if cache_hit_threshold is None else cache_hit_threshold
+        job = _with_threshold(delivery, job, threshold)
     if job.delivery.stream:
         with delivery.open_replies:
             return await _stream(request, delivery, ReplySet(job, caller), arrived_at)
@@ -90,6 +102,30 @@ async def answer(
         return job.bodies.whole(choices, replies.usage(is_stream=False), replies.metrics(is_stream=False))
 
     return await json_body(request, whole, job.is_long, headers)
+
+
+def _with_threshold(delivery: ReplyDelivery, job: ReplyJob, threshold: object) -> ReplyJob:
+    """Return the job without tokens if the KV cache holds less of a prompt. Raises ApiError for a bad threshold."""
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
+        raise bad_value("cache_hit_threshold must be between 0 and 1", "cache_hit_threshold", repr(threshold)[:40])
+    requests = [prompt.generations[0].request for prompt in job.prompts]
+    fractions = delivery.driver.call_engine(lambda engine, _at: [_cached_fraction(engine, each) for each in requests])
+    if min(fractions) >= threshold:
+        return job
+    prompts = [
+        prompt._replace(generations=[each._replace(answer=_BELOW_THRESHOLD) for each in prompt.generations])
+        for prompt in job.prompts
+    ]
+    return job._replace(prompts=prompts, is_empty=True)
+
+
+def _cached_fraction(engine: Engine, request: Request) -> float:
+    """Return the fraction of a prompt's tokens in full blocks that the KV cache holds at present."""
+    known, block_tokens = engine.kv.index.identities_now(), engine.config.block_size_tokens
+    num_blocks = 0
+    while (num_blocks + 1) * block_tokens <= request.input_tokens and request.blocks.identity(num_blocks) in known:
+        num_blocks += 1
+    return num_blocks * block_tokens / request.input_tokens
 
 
 async def refuse(
@@ -290,17 +326,21 @@ PART_BYTES = 1 << 18
 
 
 async def json_body(
-    request: web.Request, make: Callable[[], Any], is_long: bool, headers: Mapping[str, str] | None = None
+    request: web.Request,
+    make: Callable[[], Any],
+    is_long: bool,
+    headers: Mapping[str, str] | None = None,
+    status: int = HTTPStatus.OK,
 ) -> web.StreamResponse:
     """Respond to `request` with the result of `make` as JSON."""
     if not is_long:
-        return web.Response(body=reply_json(make()), content_type=JSON, headers=headers)
+        return web.Response(status=status, body=reply_json(make()), content_type=JSON, headers=headers)
     parts = _JsonParts(make)
     aside = request.app[SERVICE].delivery.aside
     first = await aside.run(True, parts.next, WHOLE_BYTES)
     if parts.is_exhausted:
-        return web.Response(body=first, content_type=JSON, headers=headers)
-    response = web.StreamResponse(headers={**(headers or {}), "Content-Type": JSON})
+        return web.Response(status=status, body=first, content_type=JSON, headers=headers)
+    response = web.StreamResponse(status=status, headers={**(headers or {}), "Content-Type": JSON})
     if request.version >= HttpVersion11:
         response.enable_chunked_encoding()
     else:

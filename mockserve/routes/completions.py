@@ -1,5 +1,6 @@
 """Completions of text, chat or token ids, and POST /invocations, which chooses one of them."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +23,7 @@ from mockserve.protocol.generate import parse_generate
 from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from mockserve.protocol.pooling.scoring import parse_rerank, parse_score
 from mockserve.replies.frames import DONE, OTHER_ERRORS
+from mockserve.replies.pictures import SEND_HEADER
 from mockserve.replies.reply_set import ReplyJob
 from mockserve.responding.answer import FORMAT_HEADER, answer, load_headers, refuse
 from mockserve.routes.pooling import classify, create_embedding, pooling
@@ -61,7 +63,11 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
-    return await answer(request, service.delivery, job, arrived, headers)
+    if not job.is_long and not job.is_empty and service.pictures.is_wanted(request.headers.get(SEND_HEADER)):
+        job = service.pictures.job_of(job)
+        with service.delivery.open_replies:
+            await asyncio.sleep(service.pictures.time_s())
+    return await answer(request, service.delivery, job, arrived, headers, chat.common.cache_hit_threshold)
 
 
 @generates
@@ -81,7 +87,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
-    return await answer(request, service.delivery, job, arrived, headers)
+    return await answer(request, service.delivery, job, arrived, headers, api_request.common.cache_hit_threshold)
 
 
 @generates

@@ -234,7 +234,8 @@ GZIP_LEVEL = 6
 
 async def metrics(request: web.Request) -> web.StreamResponse:
     """Return the metrics as Prometheus text. The query is ignored, as in vLLM on this path."""
-    page = await request.app[SERVICE].metrics_source.page()
+    service = request.app[SERVICE]
+    page = await service.metrics_source.page(in_thread=service.delivery.aside.in_thread)
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -245,11 +246,12 @@ async def mounted_metrics(request: web.Request) -> web.StreamResponse:
     """
     names = parse_qs(request.query_string).get("name[]", ())
     accept = ",".join(request.headers.getall("Accept", ()))
-    page = await request.app[SERVICE].metrics_source.page(names, accept)
+    service = request.app[SERVICE]
+    page = await service.metrics_source.page(names, accept, service.delivery.aside.in_thread)
     _, content_type = choose_encoder(accept)
     response = web.StreamResponse(headers={"Content-Type": content_type})
     if gzip_accepted(",".join(request.headers.getall("Accept-Encoding", ()))):
-        page = gzip.compress(page, GZIP_LEVEL)
+        page = await service.delivery.aside.in_thread(gzip.compress, page, GZIP_LEVEL)
         response.headers["Content-Encoding"] = "gzip"
     if request.method != "HEAD" and request.version >= HttpVersion11:
         response.enable_chunked_encoding()

@@ -1,20 +1,19 @@
-"""Routes that force a state: pinned metrics, synthetic load, runtime settings, recorded replies."""
+"""Routes that force a state: pinned metrics, synthetic load, recorded replies."""
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from aiohttp import web
 
 from blis_sim.options import BlisError, OptionError
-from blis_sim.options.text import load_json
 from mockserve.metrics.overrides import MOST_PINS, MetricOverrides, Pin
 from mockserve.metrics.page import MetricsSource
-from mockserve.options.fake_metrics import read_fake_metrics
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.json_text import json_array, json_array_of_blocks
+from mockserve.responding.answer import json_body
 from mockserve.routes.shared import addressed_service, json_reply, read_object
 from mockserve.serving.background import MOST_KV_FRACTION, MOST_RUNNING, BackgroundLoad
 from mockserve.serving.service import SERVICE, Service
@@ -28,30 +27,31 @@ _MOST_SHOWN = 100
 
 async def show_playback(request: web.Request) -> web.StreamResponse:
     """The number of recorded replies, and the fixtures with how often each was used."""
-    return json_reply(_state(_playback(request)))
+    return await _shown(request)
 
 
 async def add_fixtures(request: web.Request) -> web.StreamResponse:
     """Add fixtures, in the format of a fixture file, before the present ones."""
-    from mockserve.playback.playback import MOST_FIXTURES, read_fixtures  # few servers need it
+    from mockserve.playback.fixtures import MOST_BYTES, MOST_FIXTURES, read_fixtures  # few servers need it
 
     playback = _playback(request)
     body = await read_object(request)
     try:
-        fixtures = read_fixtures(body, "the body")
+        fixtures = await request.app[SERVICE].delivery.aside.run(True, read_fixtures, body, "the body")
     except OptionError as error:
         raise ApiError(str(error)) from None
     if len(playback.http_fixtures) + len(fixtures) > MOST_FIXTURES:
         raise ApiError(f"there may be at most {MOST_FIXTURES} fixtures")
+    if sum(each.num_bytes for each in (*fixtures, *playback.http_fixtures)) > MOST_BYTES:
+        raise ApiError(f"the fixtures may take at most {MOST_BYTES >> 20} MB")
     playback.http_fixtures[:0] = fixtures
-    return json_reply(_state(playback), HTTPStatus.CREATED)
+    return await _shown(request, HTTPStatus.CREATED)
 
 
 async def remove_fixtures(request: web.Request) -> web.StreamResponse:
     """Remove the fixtures that were set over HTTP."""
-    playback = _playback(request)
-    playback.http_fixtures.clear()
-    return json_reply(_state(playback))
+    _playback(request).http_fixtures.clear()
+    return await _shown(request)
 
 
 async def list_requests(request: web.Request) -> web.StreamResponse:
@@ -60,9 +60,14 @@ async def list_requests(request: web.Request) -> web.StreamResponse:
     limit = query.pop("limit", str(_MOST_SHOWN))
     if not (limit.isascii() and limit.isdecimal() and 1 <= len(limit) <= 5):
         raise ApiError(f"limit must be a number of requests, got {limit[:40]!r}")
-    journal = _playback(request).journal
-    found = journal.found(_filters(query))
-    return json_reply({"count": len(found), "seen": journal.num_seen, "requests": found[-int(limit) or len(found) :]})
+    from mockserve.playback.journal import matching  # few servers need it
+
+    journal, num_shown = _playback(request).journal, int(limit)
+    found = await request.app[SERVICE].delivery.aside.run(True, matching, journal.entries, _filters(query))
+    shown = found[-num_shown:] if num_shown else []
+    requests = json_array_of_blocks(lambda: (each.shown() for each in shown))
+    reply = {"count": len(found), "seen": journal.num_seen, "requests": requests}
+    return await json_body(request, lambda: reply, is_long=True)
 
 
 async def assert_requests(request: web.Request) -> web.StreamResponse:
@@ -71,7 +76,10 @@ async def assert_requests(request: web.Request) -> web.StreamResponse:
     count = body.pop("count", None)
     if type(count) is not int or count < 0:
         raise ApiError(f"count must be a whole number of at least 0, got {count!r:.40}")
-    found = len(_playback(request).journal.found(_filters(body)))
+    from mockserve.playback.journal import matching  # few servers need it
+
+    entries, filters = _playback(request).journal.entries, _filters(body)
+    found = len(await request.app[SERVICE].delivery.aside.run(True, matching, entries, filters))
     status = HTTPStatus.OK if found == count else HTTPStatus.EXPECTATION_FAILED
     return json_reply({"expected": count, "found": found}, status)
 
@@ -96,12 +104,18 @@ def _playback(request: web.Request) -> "Playback":
     return playback
 
 
-def _state(playback: "Playback") -> dict[str, Any]:
-    fixtures = [
-        {"match": {**each.conditions, "headers": dict(each.headers)}, "times": each.times, "used": each.num_used}
-        for each in playback.fixtures
-    ]
-    return {"recorded": playback.num_replies, "fixtures": fixtures}
+async def _shown(request: web.Request, status: HTTPStatus = HTTPStatus.OK) -> web.StreamResponse:
+    """Reply with the number of recorded replies, and the fixtures with how often each was used."""
+    playback = _playback(request)
+    fixtures = playback.fixtures
+
+    def shown() -> Iterator[dict[str, Any]]:
+        for each in fixtures:
+            match = {**each.conditions, "headers": dict(each.headers)}
+            yield {"match": match, "times": each.times, "used": each.num_used}
+
+    reply = {"recorded": playback.num_replies, "fixtures": json_array(shown)}
+    return await json_body(request, lambda: reply, is_long=True, status=status)
 
 
 _LONGEST_S = 1e6
@@ -109,7 +123,7 @@ _LONGEST_S = 1e6
 
 async def show_pins(request: web.Request) -> web.StreamResponse:
     """The series of the metrics page that are pinned."""
-    return _pins(_overrides(request))
+    return _pins(metric_overrides(request))
 
 
 async def pin_metrics(request: web.Request) -> web.StreamResponse:
@@ -120,14 +134,14 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
     if set(body) != {"pins"} or not isinstance(rows, list) or len(rows) > MOST_PINS:
         raise ApiError(f"the body must have pins, a list of at most {MOST_PINS}, got {sorted(body)}")
     pins = [_pin(row, number) for number, row in enumerate(rows)]
-    page = (await service.metrics_source.page()).decode()
+    page = (await service.metrics_source.page(in_thread=service.delivery.aside.in_thread)).decode()
     lines = page.splitlines()
     series = {line.partition("{")[0].partition(" ")[0] for line in lines if not line.startswith("#")}
     series |= {line.split()[2] for line in lines if line.startswith("# TYPE ")}  # a gauge may have no sample yet
     for pin in pins:
         if pin.name not in series:
             raise ApiError(f"there is no series {pin.name[:100]!r} on the metrics page")
-    overrides = _overrides(request)
+    overrides = metric_overrides(request)
     if len(overrides.active()) + len(pins) > MOST_PINS:
         raise ApiError(f"there may be at most {MOST_PINS} pins")
     overrides.pin(pins)
@@ -136,7 +150,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
 
 async def release_metrics(request: web.Request) -> web.StreamResponse:
     """Release the series given by `name` query parameters, or all series without any."""
-    overrides = _overrides(request)
+    overrides = metric_overrides(request)
     overrides.release(request.query.getall("name", []))
     return _pins(overrides)
 
@@ -175,79 +189,6 @@ async def end_load(request: web.Request) -> web.StreamResponse:
     return json_reply(load.shown())
 
 
-async def set_fake_metrics(request: web.Request) -> web.StreamResponse:
-    """Replace the fake metrics, in the format of --fake-metrics."""
-    body = await read_object(request)
-    _set_fakes(_overrides(request), body)
-    return json_reply({})
-
-
-async def show_admin_config(request: web.Request) -> web.StreamResponse:
-    """The settings that can be changed while the server runs, by the names of llm-d-inference-sim."""
-    return json_reply(_admin_config(request.app[SERVICE]))
-
-
-async def change_admin_config(request: web.Request) -> web.StreamResponse:
-    """Change what the body names: failure-injection-rate (percent), failure-types, fake-metrics."""
-    service = request.app[SERVICE]
-    body = await read_object(request)
-    unknown = sorted(set(body) - {"failure-injection-rate", "failure-types", "fake-metrics"})
-    if unknown:
-        raise ApiError(
-            f"failure-injection-rate, failure-types and fake-metrics can be changed, got {unknown[0][:60]!r}"
-        )
-    rates = _fault_rates(service, body)
-    if "fake-metrics" in body:
-        _set_fakes(_overrides(request), body["fake-metrics"] or {})
-    try:
-        service.faults.settings = service.faults.settings.changed({"rates": rates})
-    except BlisError as error:
-        raise ApiError(str(error)) from error
-    return json_reply(_admin_config(service))
-
-
-_FAILURES = {
-    "rate_limit": "rate_limit",
-    "invalid_api_key": "invalid_api_key",
-    "context_length": "context_length",
-    "server_error": "overloaded",
-    "invalid_request": "invalid_request",
-    "model_not_found": "model_not_found",
-}
-"""Failure types of llm-d-inference-sim as faults here: its server error has status 503."""
-
-
-def _fault_rates(service: Service, body: Mapping[str, Any]) -> dict[str, float]:
-    now = _admin_config(service)
-    percent, types = body.get("failure-injection-rate"), body.get("failure-types")
-    percent = now["failure-injection-rate"] if percent is None else percent
-    types = now["failure-types"] if types is None else types
-    if not isinstance(percent, int | float) or isinstance(percent, bool) or not 0 <= percent <= 100:
-        raise ApiError(f"failure-injection-rate must be from 0 to 100, got {percent!r:.40}")
-    if not isinstance(types, list) or not all(isinstance(each, str) and each in _FAILURES for each in types):
-        raise ApiError(f"failure-types must be a list of {', '.join(_FAILURES)}, got {types!r:.80}")
-    kinds = dict.fromkeys(types or _FAILURES)
-    return {_FAILURES[kind]: percent / 100 / len(kinds) for kind in kinds} if percent else {}
-
-
-def _admin_config(service: Service) -> dict[str, Any]:
-    rates = service.faults.settings.rates
-    types = [name for name, fault in _FAILURES.items() if fault in rates]
-    return {
-        "failure-injection-rate": round(100 * sum(rates[_FAILURES[name]] for name in types), 6),
-        "failure-types": types if len(types) < len(_FAILURES) else [],
-    }
-
-
-def _set_fakes(overrides: MetricOverrides, figures: Any) -> None:
-    try:
-        text = figures if isinstance(figures, str) else compact_json(figures).decode()
-        load_json(text)
-        overrides.fakes = read_fake_metrics(text)
-    except (BlisError, ValueError) as error:
-        raise ApiError(str(error)) from None
-
-
 def _pin(row: Any, number: int) -> Pin:
     where = f"pins[{number}]"
     if not isinstance(row, dict) or not set(row) <= {"name", "labels", "value", "for_s"}:
@@ -274,7 +215,8 @@ def _pins(overrides: MetricOverrides) -> web.StreamResponse:
     return json_reply({"pins": [each.shown() for each in overrides.active()]}, HTTPStatus.OK)
 
 
-def _overrides(request: web.Request) -> MetricOverrides:
+def metric_overrides(request: web.Request) -> MetricOverrides:
+    """Return what the addressed metrics page shows in place of measured values."""
     source = addressed_service(request).metrics_source
     assert isinstance(source, MetricsSource)  # true in a server of one process
     return source.overrides

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from mockserve.routes.admin_config import change_admin_config, set_fake_metrics, show_admin_config
 from mockserve.routes.completions import batch_chat, chat_completions, completions, generate, invocations
 from mockserve.routes.control import (
     add_instance,
@@ -55,16 +56,13 @@ from mockserve.routes.speech import realtime, transcribe, translate
 from mockserve.routes.states import (
     add_fixtures,
     assert_requests,
-    change_admin_config,
     end_load,
     forget_requests,
     list_requests,
     pin_metrics,
     release_metrics,
     remove_fixtures,
-    set_fake_metrics,
     set_load,
-    show_admin_config,
     show_load,
     show_pins,
     show_playback,

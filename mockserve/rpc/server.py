@@ -1,17 +1,19 @@
 """A gRPC server: its port, its health service, its reflection, and its end."""
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.options import OptionError, StartError
+from blis_sim.options import OptionError
 from mockserve.serving.service import Service
 
 if TYPE_CHECKING:
     from grpc_health.v1.health import aio
 
-INSTALL = "--grpc needs gRPC: pip install 'blis-mockserve[grpc]'"
+INSTALL = "gRPC needs its libraries: pip install 'blis-mockserve[grpc]'"
 ENGINE_SERVICE = "vllm.grpc.engine.VllmEngine"
 CLOSING_GRACE_S = 0.25
 """Time limit for calls after replies have ended or been cut."""
@@ -21,7 +23,12 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-"""vLLM's settings, except the length of a received message, which --max-body-mb limits."""
+"""vLLM's settings, except the length of a received message."""
+MOST_BYTES_BESIDE_PROMPT, MOST_BYTES_PER_TOKEN = 1 << 20, 8
+"""Bytes of a message without its prompt, and of each token of a prompt as an id or as text.
+
+A message is parsed in one piece, during which no other request goes on.
+"""
 
 
 @dataclass(slots=True)
@@ -47,6 +54,46 @@ class RunningRpcServer:
 
 async def listen_for_calls(service: Service) -> RunningRpcServer:
     """Listen at the address of the options. Raises OptionError if a library is missing or the port is in use."""
+    network = service.options.network
+    host = f"[{network.host}]" if ":" in network.host else network.host
+    server, health = await _new_server(service)
+    try:
+        port = server.add_insecure_port(f"{host}:{network.port}")
+    except RuntimeError as error:
+        raise StartError(f"cannot listen on {network.host} port {network.port}: {error}") from error
+    await server.start()
+    return RunningRpcServer(service, network.host, port, server, health)
+
+
+@dataclass(slots=True)
+class RpcBehindHttp:
+    """A gRPC server behind a unix socket in a folder of its own, for the HTTP/2 connections of an HTTP server."""
+
+    folder: str
+    _server: Any
+
+    @property
+    def path(self) -> str:
+        """The unix socket."""
+        return f"{self.folder}/grpc"
+
+    async def stop(self) -> None:
+        """End all calls, and remove the folder."""
+        await self._server.stop(CLOSING_GRACE_S)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+async def listen_behind_http(service: Service) -> RpcBehindHttp:
+    """Serve the calls that an HTTP server passes on. Raises OptionError if a library is missing."""
+    server, _health = await _new_server(service)
+    behind = RpcBehindHttp(tempfile.mkdtemp(prefix="blis-"), server)
+    server.add_insecure_port(f"unix:{behind.path}")
+    await server.start()
+    return behind
+
+
+async def _new_server(service: Service) -> tuple[Any, "aio.HealthServicer"]:
+    """Return a gRPC server without a port, and its health service. Raises OptionError if a library is missing."""
     try:
         import grpc
         from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -58,8 +105,10 @@ async def listen_for_calls(service: Service) -> RunningRpcServer:
     from mockserve.rpc.messages import read_metadata
     from mockserve.rpc.servicer import VllmEngine
 
-    network = service.options.network
-    most_bytes = service.options.process.max_body_mb * 2**20
+    most_bytes = min(
+        service.options.process.max_body_mb * 2**20,
+        MOST_BYTES_BESIDE_PROMPT + MOST_BYTES_PER_TOKEN * service.model.planner.max_model_len,
+    )
     metadata = await asyncio.to_thread(read_metadata, service.model.root)
     server = grpc.aio.server(options=[*CHANNEL_OPTIONS, ("grpc.max_receive_message_length", most_bytes)])
     vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(VllmEngine(service, metadata), server)
@@ -69,10 +118,4 @@ async def listen_for_calls(service: Service) -> RunningRpcServer:
     health_pb2_grpc.add_HealthServicer_to_server(health, server)
     names = (ENGINE_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    host = f"[{network.host}]" if ":" in network.host else network.host
-    try:
-        port = server.add_insecure_port(f"{host}:{network.port}")
-    except RuntimeError as error:
-        raise StartError(f"cannot listen on {network.host} port {network.port}: {error}") from error
-    await server.start()
-    return RunningRpcServer(service, network.host, port, server, health)
+    return server, health

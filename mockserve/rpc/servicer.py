@@ -39,6 +39,8 @@ CODES = {
 }
 """gRPC codes by HTTP status; any other status is INVALID_ARGUMENT."""
 MOST_FLUSH_S = 60.0
+_IDS_PER_TURN = 1000
+"""Ids of requests to abort that are looked up before the event loop gets control back."""
 PIECE_BYTES = 65_536
 """Bytes of an archive in one message."""
 EMPTY_PROMPT = "The decoder prompt cannot be empty"
@@ -125,7 +127,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             if self._service.delivery.suspension.rejects_new:
                 raise paused()
         except ApiError as error:
-            await context.abort(code_of(error), error.message)
+            _refuse(context, code_of(error), error.message)
             return
         replies = ReplySet(job, _caller(request, context))
         self._open[request.request_id] = replies
@@ -133,26 +135,25 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
             async for response in self._responses(replies, api_request, arrived_at):
                 yield response
         except ApiError as error:
-            await context.abort(code_of(error), error.message)
+            _refuse(context, code_of(error), error.message)
         finally:
             self._open.pop(request.request_id, None)
 
     async def Embed(self, request: Any, context: Any) -> Any:
         """Embed a prompt of token ids."""
         service = self._service
-        prompt = list(request.tokenized.input_ids)
+        prompt: list[int] = []
         try:
             if not request.HasField("tokenized"):
                 raise ApiError("EmbedRequest requires tokenized input")
             if service.model.pooler is None:
                 raise ApiError("This model does not support pooling")
-            if not prompt:
-                raise ApiError(EMPTY_PROMPT)
+            prompt = _ids(request, service.model.planner.max_model_len)
             service.model.planner.check_ids(prompt)
             arrived_at, request_context = service.delivery.driver.clock(), RequestContext(request.request_id)
             await prefill(service.delivery, service.model.planner, [prompt], len(prompt), request_context, arrived_at)
         except ApiError as error:
-            await context.abort(code_of(error), error.message)
+            return _refuse(context, code_of(error), error.message)
         assert service.model.pooler is not None
         vector = [float(each) for each in service.model.pooler.embedding(prompt)]
         return pb.EmbedResponse(embedding=vector, prompt_tokens=len(prompt), embedding_dim=len(vector))
@@ -166,7 +167,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         """Wait until the engine has no request, then clear the prefix cache."""
         driver = self._service.delivery.driver
         if not 0 <= request.timeout_s < math.inf:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "timeout_s must be finite and non-negative")
+            return _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "timeout_s must be finite and non-negative")
         with suppress(TimeoutError):
             async with asyncio.timeout(min(MOST_FLUSH_S, request.timeout_s)):
                 await driver.until(_is_idle)
@@ -178,7 +179,9 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
 
     async def Abort(self, request: Any, context: Any) -> Any:
         """Abort requests; replies keep the tokens generated so far."""
-        for request_id in request.request_ids:
+        for number, request_id in enumerate(request.request_ids):
+            if number % _IDS_PER_TURN == 0:
+                await asyncio.sleep(0)
             replies = self._open.get(request_id)
             if replies is not None:
                 names = [each.request.id for each in replies.engine_requests]
@@ -246,7 +249,7 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         """Send the tokenizer's files as a zip archive, in pieces."""
         archive = self._facts.archive
         if not archive:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "No tokenizer files found: the model is not a local folder")
+            _refuse(context, grpc.StatusCode.NOT_FOUND, "No tokenizer files found: the model is not a local folder")
         for start in range(0, len(archive), PIECE_BYTES):
             is_last = start + PIECE_BYTES >= len(archive)
             piece = archive[start : start + PIECE_BYTES]
@@ -254,7 +257,8 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
 
     async def SubscribeKvEvents(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Refuse: KV events are published over ZeroMQ only."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, NO_EVENTS)
+        _refuse(context, grpc.StatusCode.UNIMPLEMENTED, NO_EVENTS)
+        return
         yield
 
     async def StartProfile(self, request: Any, context: Any) -> Any:
@@ -271,9 +275,9 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         kind = request.WhichOneof("input")
         if kind == "text":
             ids: Sequence[int] = await delivery.aside.run(True, model.planner.encode, request.text, True)
+            _check_length(len(ids), model.planner.max_model_len)
         else:
-            ids = list(request.tokenized.input_ids)
-        _check_length(len(ids), model.planner.max_model_len)
+            ids = _ids(request, model.planner.max_model_len)
         api_request = await delivery.aside.run(True, lambda: parse_generate(body_of(request, ids)))
         name = request.request_id or next(self._service.ids)
         return api_request, await plan_generate(model, api_request, name, None, None)
@@ -300,6 +304,15 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
                 submitted.cancel()
 
 
+def _refuse(context: Any, code: grpc.StatusCode, details: str) -> None:
+    """Let a call end with this status, and without a response.
+
+    `context.abort` would raise an error that refers to the call and its message, a cycle that stays in memory.
+    """
+    context.set_code(code)
+    context.set_details(details)
+
+
 def _caller(request: Any, context: Any) -> Caller:
     """The data-parallel rank and the trace context of a call."""
     headers = {str(key): value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
@@ -312,6 +325,12 @@ def _caller(request: Any, context: Any) -> Caller:
 
 def _is_idle(engine: Engine) -> bool:
     return not engine.stats.num_running and not engine.stats.num_waiting
+
+
+def _ids(request: Any, limit: int) -> list[int]:
+    """Return the token ids of a request. Raises ApiError for a prompt of invalid length, which makes no list of it."""
+    _check_length(len(request.tokenized.input_ids), limit)
+    return list(request.tokenized.input_ids)
 
 
 def _check_length(num_tokens: int, limit: int) -> None:

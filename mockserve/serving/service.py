@@ -34,6 +34,7 @@ from mockserve.protocol.completions.requests import (
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import Driver
 from mockserve.replies.call_style import reasoning_style
+from mockserve.replies.pictures import Pictures
 from mockserve.serving.aside import BodyMemory, OffloadExecutor
 from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.lifecycle import ClusterSuspension, Lifecycle, OpenReplies, QueueLimits, RequestQueue, Suspension
@@ -65,6 +66,8 @@ class ReplyDelivery:
     slow_readers: SlowReaders
     keep_alive_s: int
     """Seconds between comments in a stream that is silent; 0 for none."""
+    cache_hit_threshold: float | None = None
+    """Fraction of a prompt that the KV cache must hold for an answer, where requests may set one; else None."""
     observers: Sequence[RequestObserver] = ()
     """Writers of request logs and spans."""
 
@@ -92,6 +95,7 @@ class Service:
     metrics_source: Metrics
     faults: FaultSource
     engine_faults: FaultControl
+    pictures: Pictures
     responses: ResponseStore
     completions: ParsedBodyCache[CompletionRequest] = field(default_factory=completion_body_cache)
     chats: ParsedBodyCache[ChatRequest] = field(default_factory=chat_body_cache)
@@ -160,6 +164,7 @@ def build_service(
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
         keep_alive_s=options.replies.sse_keep_alive_interval,
+        cache_hit_threshold=options.replies.global_cache_hit_threshold,
         observers=open_observers(options.observability, environment.logs_prompts, adapters.get),
     )
     model = _served_model(options, deployment, environment, backend, delivery.aside, adapters, vocabulary_source)
@@ -182,6 +187,7 @@ def build_service(
         metrics_source=backend.metrics_source,
         faults=faults,
         engine_faults=engine_faults,
+        pictures=Pictures(options.pictures, options.content.seed),
         responses=ResponseStore(environment.stores_responses),
         background=BackgroundLoad(backend.driver, backend.engines) if options.routes.enable_state_control else None,
         playback=_playback_of(options),

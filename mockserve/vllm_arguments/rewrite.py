@@ -33,7 +33,9 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
             raise OptionError("--config must name a YAML file, got nothing")
         path = arguments[index + 1]
     rest = arguments[:index] + arguments[index + used :]
-    settings = _read(path)
+    if Path(path).suffix not in (".yaml", ".yml"):
+        raise StartError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
+    settings = read_settings(path)
     names_model = bool(rest) and not rest[0].startswith("-")
     if names_model:
         settings = {key: value for key, value in settings.items() if key not in ("model", "model_tag")}
@@ -42,9 +44,8 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
     return [*rest[:names_model], *from_file, *rest[names_model:]]
 
 
-def _read(path: str) -> dict[str, Any]:
-    if Path(path).suffix not in (".yaml", ".yml"):
-        raise StartError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
+def read_settings(path: str) -> dict[str, Any]:
+    """Return the flags in a YAML file with their values. Raises OptionError for an unusable file."""
     try:
         settings = load_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -219,7 +220,7 @@ def _flags(arguments: list[str], table: Mapping[str, VllmFlag]) -> Iterator[tupl
 
 def _values(flag: VllmFlag, arguments: list[str], start: int) -> list[str]:
     """Return the values after a flag: one value, or all up to the next flag."""
-    following = list(itertools.takewhile(lambda each: not _is_flag(each), arguments[start:]))
+    following = list(itertools.takewhile(lambda each: not is_flag(each), arguments[start:]))
     if flag.number == "?":
         return following[:1]
     if not following:
@@ -227,6 +228,6 @@ def _values(flag: VllmFlag, arguments: list[str], start: int) -> list[str]:
     return following if flag.number == "+" else following[:1]
 
 
-def _is_flag(argument: str) -> bool:
+def is_flag(argument: str) -> bool:
     """Whether an argument looks like a flag; a negative number does not."""
     return len(argument) > 1 and argument[0] == "-" and not re.fullmatch(r"-\d+(\.\d*)?|-\.\d+", argument)

@@ -3,24 +3,27 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from socket import create_connection
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from blis_sim.options import OptionError
 from observe.clock import Clock, Nanos
 from observe.errors import RunError, print_message
 from observe.event_loop import Interrupt
 from observe.live.table import Progress, keep_showing, open_view, recent_durations
-from observe.on_ray.sender import Batch, RemoteResult, RemoteSender
+from observe.on_ray.sender import RemoteResult, RemoteSender
 from observe.recording import Recorder
 from observe.sending import ScheduleShard, shards_of
 from observe.workloads.workload import Workload
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
 
 _MAX_CONNECT_S = 10.0
 
@@ -105,7 +108,7 @@ def assign_nodes(nodes: Iterable[Node], num_senders: int | None) -> Sequence[Nod
     if not able:
         raise OptionError("--ray: no machine of the cluster has a CPU for a sender")
     rounds = range(max(node.num_cpus for node in able) if num_senders is not None else 1)
-    found = [node for consume_cancellation in rounds for node in able if node.num_cpus > consume_cancellation]
+    found = [node for turn in rounds for node in able if node.num_cpus > turn]
     if num_senders is not None and num_senders > len(found):
         raise OptionError(f"--processes {num_senders}: the Ray cluster has {len(found)} CPUs, one per sender")
     return found[:num_senders]
@@ -138,7 +141,7 @@ class _Sender:
     async def prepare(self) -> None:
         """Wait until it could begin. Raises RunError when it cannot."""
         clock_offset_ns, self.clock_error_ns = await self._clock_difference()
-        problem = await self._call("get_ready", clock_offset_ns)
+        problem = await self._call(RemoteSender.prepare, clock_offset_ns)
         if problem:
             raise RunError(f"on {self.node.address}: {problem}")
 
@@ -181,10 +184,10 @@ class _Sender:
         return [each for each in self._request_ids[self.num_sent :] if each not in self._ended_ids]
 
     async def _keep_polling(self, origin: Nanos) -> None:
-        await self._call("begin", origin)
+        await self._call(RemoteSender.begin, origin)
         is_over = False
         while not is_over:
-            batch: Batch = await self._call("take")
+            batch = await self._call(RemoteSender.take)
             self.num_sent, self.num_in_flight = batch.num_sent, batch.num_in_flight
             for ended in batch.ended:
                 self._ended_ids.add(ended.request_id)
@@ -197,24 +200,30 @@ class _Sender:
         tries = []
         for _ in range(_NUM_CLOCK_READINGS):
             before = perf_counter_ns()
-            there = await self._call("counter")
+            there = await self._call(RemoteSender.counter)
             after = perf_counter_ns()
             tries.append(((after - before) // 2, there - (before + after) // 2))
         error_ns, clock_offset_ns = min(tries)
         return clock_offset_ns, error_ns
 
-    async def _call(self, method: str, *given: Any) -> Any:
-        """Call one of its methods. Raises RunError when it has died."""
+    async def _call(
+        self,
+        method: Callable[Concatenate[RemoteSender, Given], Coroutine[Any, Any, Found]],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Found:
+        """Call a method of the sender where that is. Raises RunError when it has died."""
         from ray.exceptions import RayActorError, RayError, RayTaskError
 
         try:
-            return await getattr(self._actor, method).remote(*given)
+            found: Found = await getattr(self._actor, method.__name__).remote(*given, **named)
         except RayTaskError as error:
             raise RunError(f"has failed ({' '.join(str(error.cause or error).split())})") from error
         except RayActorError as error:
             raise RunError("has died") from error
         except RayError as error:
             raise RunError(f"is lost ({' '.join(str(error).split())[:200]})") from error
+        return found
 
 
 async def send_from_ray(workload: Workload, clock: Clock, recorder: Recorder, interrupt: Interrupt) -> int:

@@ -2,9 +2,7 @@
 
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -78,58 +76,6 @@ def test_how_many_processes_compute_does_not_change_the_answer(capsys: pytest.Ca
     commands = [found.pop("provenance")["command"] for _, found in (one, two)]
     assert commands[0] == commands[1].replace("--processes 2", "--processes 1")
     assert one == two
-
-
-@pytest.mark.slow
-def test_a_ray_cluster_computes_what_processes_compute(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster = FakeRay("ray")
-    for name, module in (("ray", cluster), ("ray.exceptions", cluster)):
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr("blis_sim.options.extras.find_spec", lambda _name: True)
-    alone, ray = planned(capsys), planned(capsys, processes=None, ray=True, ray_address="auto")
-    assert (cluster.addresses, cluster.is_open) == (["auto"], False)  # one connection for all rounds
-    assert cluster.num_tasks == ray[1]["simulations"] == alone[1]["simulations"]
-    for _, found in (alone, ray):
-        found.pop("provenance")
-    assert alone == ray
-
-
-class FakeRay(ModuleType):
-    """The functions of Ray that are used, of a cluster that computes each task when its result is read."""
-
-    RayError = RuntimeError
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.addresses: list[str | None] = []
-        self.is_open = False
-        self.num_tasks = 0
-
-    def init(self, address: str | None = None, **_settings: Any) -> None:
-        self.addresses.append(address)
-        self.is_open = True
-
-    def shutdown(self) -> None:
-        self.is_open = False
-
-    def remote(self, work: Any) -> Any:
-        cluster = self
-
-        class Task:
-            def remote(self, job: Any) -> Any:
-                cluster.num_tasks += 1
-                return lambda: work(job)
-
-        return Task()
-
-    def wait(self, tasks: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
-        assert self.is_open
-        return tasks[-num_returns:], tasks[:-num_returns]
-
-    def get(self, task: Any) -> Any:
-        return task()
 
 
 @pytest.mark.slow

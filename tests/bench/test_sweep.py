@@ -249,13 +249,6 @@ def test_files_for_other_programs_are_written(sweep: Sweep, tmp_path: Path) -> N
     assert (tmp_path / "sweep.svg").read_bytes() == picture
 
 
-@pytest.mark.slow
-def test_a_ray_cluster_computes_the_same_bytes(sweep: Sweep) -> None:
-    pytest.importorskip("ray")
-    alone = sweep().path.read_bytes()
-    assert sweep(processes=None, ray=True, overwrite=True).path.read_bytes() == alone
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -196,3 +196,15 @@ def test_adapters_need_slots_of_their_own() -> None:
 def test_times_out_of_bounds_are_refused(field: dict[str, float], complaint: str) -> None:
     with pytest.raises(EngineError, match=f"^{complaint}$"):
         RequestTiming(**field)  # type: ignore[arg-type]
+
+
+def test_times_that_change_hold_for_the_tokens_to_come() -> None:
+    engine = new_engine()
+    engine.submit(request("a", output_tokens=4), 0)
+    before = engine.advance(1050)
+    engine.set_timing(replace(TIMING, token_gap_us=500))
+    assert token_times([*before, *engine.advance(10**9)]) == {"a": [1000, 1100, 1600, 2100]}
+    computing = Engine(EngineConfig(1000), InstantLatency())
+    assert computing.timing is None
+    with pytest.raises(EngineError, match="times can only be set"):
+        computing.set_timing(TIMING)

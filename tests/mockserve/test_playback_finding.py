@@ -6,8 +6,10 @@ import pytest
 
 from blis_sim.options import OptionError
 from mockserve.options.content import PlaybackOptions
-from mockserve.playback.playback import Playback, read_fixtures
-from mockserve.playback.reply import conversation_of, recorded_reply
+from mockserve.playback import fixtures
+from mockserve.playback.fixtures import SearchTooLongError, read_fixtures
+from mockserve.playback.playback import Playback
+from mockserve.playback.reply import PlayedReply, conversation_of, recorded_reply
 from traces.content import ContentWriter, RecordedExchange, line_of
 from traces.redaction import Redactor
 
@@ -43,8 +45,18 @@ def playback_of(tmp_path: Path, *exchanges: RecordedExchange, redact: tuple[str,
 
 
 def found(playback: Playback, body: dict[str, Any], path: str = CHAT) -> tuple[str | None, str] | None:
-    reply = playback.find(playback.playback_request(path, {}, json.dumps(body).encode()))
+    reply = answer(playback, path, {}, json.dumps(body).encode())
     return None if reply is None else (reply[0].text, reply[1])
+
+
+def answer(playback: Playback, path: str, headers: dict[str, str], raw: bytes) -> tuple[PlayedReply, str] | None:
+    """The reply to a request, as the server looks for it."""
+    playback_request = playback.playback_request(path, headers, raw)
+    rules = playback.rules(playback_request)
+    while (rule := rules.next_match()) is not None:
+        if rule.take():
+            return rule.reply, "rule"
+    return playback.recorded(playback_request)
 
 
 def test_the_strictest_match_mode_comes_first(tmp_path: Path) -> None:
@@ -95,11 +107,11 @@ def test_fixtures_are_found_by_all_of_their_conditions() -> None:
     assert found(playback, playback_request) == ("sunny", "rule")
     assert found(playback, playback_request) is None, "it was to be given once"
     tool = {"messages": [*user("a"), {"role": "tool", "content": "4"}]}
-    reply = playback.find(playback.playback_request(CHAT, {}, json.dumps(tool).encode()))
+    reply = answer(playback, CHAT, {}, json.dumps(tool).encode())
     assert reply is not None
     assert (reply[0].status, json.loads(reply[0].pieces[0].data)) == (429, {"error": {"message": "slow"}})
-    assert playback.find(playback.playback_request(CHAT, {"x-case": "7"}, b"{}")) is not None
-    assert playback.find(playback.playback_request("/v1/completions", {"x-case": "7"}, b"{}")) is None
+    assert answer(playback, CHAT, {"x-case": "7"}, b"{}") is not None
+    assert answer(playback, "/v1/completions", {"x-case": "7"}, b"{}") is None
 
 
 @pytest.mark.parametrize(
@@ -176,3 +188,55 @@ def test_conversations_of_all_interfaces_have_the_same_turns() -> None:
         {"input": {}},
     )
     assert all(isinstance(conversation_of(odd).text, str) for odd in odds)
+
+
+def playing(*rows: Any) -> Playback:
+    playback = Playback(PlaybackOptions(enable_playback_control=True))
+    playback.http_fixtures = read_fixtures(list(rows), "here")
+    return playback
+
+
+def test_a_search_is_quick_only_with_few_fixtures_and_little_text() -> None:
+    pattern = {"match": {"body_regex": "a+b"}, "reply": "x"}
+    short, long = b'{"prompt": "a"}', b'{"prompt": "%s"}' % (b"a" * 30_000)
+    for rows, raw, is_quick in (
+        ([pattern], short, True),
+        ([pattern], long, True),
+        ([pattern, pattern], long, False),
+        ([{"reply": "x"}] * 501, short, False),
+        ([{"match": {"last_user": "x"}, "reply": "x"}] * 400, long, True),
+        ([{"match": {"last_user_regex": "a+b"}, "reply": "x"}] * 2, long, False),
+    ):
+        playback = playing(*rows)
+        assert playback.rules(playback.playback_request("/v1/completions", {}, raw)).is_quick is is_quick
+
+
+def test_a_search_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fixtures, "MOST_SEARCH_S", 0.0)
+    with pytest.raises(SearchTooLongError):
+        answer(playing({"match": {"path": "x"}, "reply": "y"}), CHAT, {}, b"{}")
+
+
+def test_a_fixture_that_another_request_used_up_meanwhile_is_passed_over() -> None:
+    playback = playing({"reply": "once", "times": 1}, {"reply": "again"})
+    playback_request = playback.playback_request(CHAT, {}, b"{}")
+    one, other = playback.rules(playback_request), playback.rules(playback_request)
+    (first, same) = (one.next_match(), other.next_match())
+    assert first is not None
+    assert same is first
+    assert first.take()
+    assert not first.take()
+    following = other.next_match()
+    assert following is not None
+    assert following.reply.text == "again"
+
+
+def test_patterns_go_through_bodies_that_are_no_text() -> None:
+    playback = playing({"match": {"body_regex": "a.c"}, "reply": "x"})
+    assert answer(playback, CHAT, {}, b"\xff abc") is not None
+    assert answer(playback, CHAT, {}, b"\xff") is None
+
+
+def test_few_compiled_patterns_are_kept() -> None:
+    playing(*({"match": {"body_regex": f"a{number}"}, "reply": "x"} for number in range(300)))
+    assert fixtures._compiled.cache_info().currsize <= 64

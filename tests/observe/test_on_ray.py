@@ -15,6 +15,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from observe.command import ObserveOptions, run
+from tests.children import descendants, words_of
 from tests.observe.conftest import Holding
 from tests.observe.run_in_process import code_for, started
 from tests.observe.test_processes import (
@@ -83,23 +84,6 @@ def cluster() -> Iterator[RunningCluster]:
         assert process.stdout is not None
         address = next(line for line in process.stdout if line.startswith("at ")).split()[1]
         yield RunningCluster(address, process.pid)
-
-
-def descendants(pid: int) -> Iterator[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in map(int, children):
-        yield child
-        yield from descendants(child)
-
-
-def words_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
 
 
 def test_every_node_sends_its_share_of_what_one_process_sends(

@@ -1,8 +1,10 @@
 """The program `llm-d-inference-sim`, as suites made for that project start it."""
 
+import base64
 import json
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,9 +18,12 @@ from typing import Any
 import pytest
 
 from blis_sim.options import BlisError, options_from
+from blis_sim.options.text import flags_of, parse_command_line
 from mockserve.inference_sim.command import InferenceSimOptions, rewritten, serve_options
-from mockserve.options.fake_metrics import milliseconds
-from mockserve.options.startup_checks import flags_without_effect
+from mockserve.options.fake_metrics import FakeLora, go_duration, milliseconds, read_fake_metrics
+from mockserve.options.serve import ServeOptions
+from mockserve.options.startup_checks import flags_without_effect, flags_without_observable_effect
+from mockserve.vllm_arguments.table import ACTS, read_table
 from tests.patience import PATIENCE_S
 
 PROGRAM = (sys.executable, "-c", "from blis_sim.cli.main import inference_sim; inference_sim()")
@@ -98,6 +103,7 @@ def test_failures_are_injected_at_the_rate_given() -> None:
             statuses.add(refused.value.code)
             refused.value.close()
         assert statuses == {429, 503}
+        assert ask(address, "/v1/embeddings", input="x")["usage"]["prompt_tokens"] > 0
 
 
 def test_the_metrics_page_shows_made_up_figures() -> None:
@@ -183,9 +189,9 @@ def test_flags_without_meaning_are_named_and_wrong_ones_refused(
     file = tmp_path / "config.yaml"
     file.write_text("port: 9000\nenable-kvcache: true\nfailure-types: [rate_limit, server_error]\nlog-http: true\n")
     assert rewritten(["--config", str(file), "--enable-kvcache=false", "--dtype", "auto"]) == [
-        "--port", "9000", "--enable-kvcache", "--no-enable-kvcache",
+        "--port", "9000", "--enable-kvcache", "--model", "m", "--no-enable-kvcache",
         "--failure-types", '["rate_limit", "server_error"]',
-        "--accepted-without-effect", "--dtype,--log-http", "--model", "m",
+        "--accepted-without-effect", "--dtype,--log-http",
     ]  # fmt: skip
     for settings, complaint in (
         ({"inter_token_latency_std_dev": "1"}, "--inter-token-latency-std-dev must be at most 30 % of"),
@@ -208,3 +214,217 @@ def test_adapters_can_be_loaded_without_being_named_at_the_start() -> None:
 
 def test_adapter_limits_are_not_reported_as_ineffective_flags() -> None:
     assert list(flags_without_effect(serve_options(options(max_loras=2, max_cpu_loras=4), {}, 0))) == []
+
+
+def serving(*arguments: str) -> ServeOptions:
+    """Return the settings of the server of a command line."""
+    found = parse_command_line(InferenceSimOptions, rewritten(list(arguments))).values
+    found.setdefault("model", "my/model")
+    return serve_options(options_from(InferenceSimOptions, **found), {}, 0)
+
+
+def test_flags_of_vllm_that_act_in_the_server_act_here() -> None:
+    found = serving("--api-key", "k1", "k2", "--enable-force-include-usage", "--no-enable-lora", "--root-path=/x")
+    assert found.network.api_key == ("k1", "k2")
+    assert found.replies.enable_force_include_usage
+    assert not found.lora.enable_lora
+    assert found.network.root_path == "/x"
+    assert serving("--tool-call-parser", "llama3_json").content.tools.tool_call_parser == "llama3_json"
+    assert serving("--scheduling-policy", "priority").deployment.scheduling_policy == "priority"
+
+
+def test_every_flag_of_vllm_that_acts_in_the_server_acts_here_or_is_named() -> None:
+    own = flags_of(InferenceSimOptions)
+    for flag in {each.name: each for each in read_table().values()}.values():
+        if flag.here != ACTS or flag.name == "--config" or own & set(flag.spellings):
+            continue
+        value = flag.choices[0] if flag.choices else {"json": "{}", "object": "{}"}.get(flag.kind.rstrip("?"), "1")
+        arguments = rewritten(["--model", "m", flag.name, *([] if flag.is_switch else [value])])
+        found = parse_command_line(InferenceSimOptions, arguments).values
+        named = flags_without_observable_effect(found.get("accepted_without_effect", ()))
+        assert ("serve_arguments" in found) != (flag.name in named), flag.name
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["true", "--v=5"], ("-v", "true")),
+        (["false"], ("false",)),
+        (["--seed", "7", "stray", "--mode", "echo", "--", "last"], ("stray", "last")),
+        ([], ()),
+    ],
+)
+def test_words_behind_a_switch_have_no_meaning_and_are_named(words: list[str], named: tuple[str, ...]) -> None:
+    found = serving("--enable-kvcache", *words)
+    assert found.deployment.enable_prefix_caching
+    assert found.accepted_without_effect == named
+
+
+@pytest.mark.parametrize("text", ["TRUE", "1", "t"])
+def test_a_switch_takes_values_behind_an_equals_sign(text: str) -> None:
+    assert serving(f"--enable-kvcache={text}").deployment.enable_prefix_caching
+    assert not serving("--enable-kvcache", "--enable-kvcache=F").deployment.enable_prefix_caching
+    with pytest.raises(BlisError, match=r"^--enable-kvcache must be true or false, got 'yes'$"):
+        serving("--enable-kvcache=yes")
+
+
+def test_settings_in_yaml_have_the_forms_of_the_original(tmp_path: Path) -> None:
+    file = tmp_path / "any-name"
+    file.write_text(
+        "model: in/file\nenable-kvcache: 'true'\nhash-seed:\nfailure-types: []\nno-such-key: 1\nmax_num_seqs: 7\n"
+        "fake-metrics:\n  running-requests: 16\n  loras:\n"
+        '  - \'{"running":"lora1,lora2","waiting":"lora3","timestamp":1257894567}\'\n'
+        'lora-modules:\n- name: a\n  path: /a\n- \'{"name":"b","path":"/b"}\'\n'
+    )
+    found = serving("--config", str(file))
+    assert found.deployment.model == "in/file"
+    assert found.deployment.enable_prefix_caching
+    assert found.deployment.max_num_seqs == 7
+    assert found.accepted_without_effect == ("--no-such-key",)
+    assert [json.loads(each)["name"] for each in found.routes.lora_modules] == ["a", "b"]
+    fakes = read_fake_metrics(found.process.fake_metrics)
+    assert fakes.loras == [FakeLora("lora1,lora2", "lora3", 1257894567.0)]
+
+
+@pytest.mark.parametrize("lora", [[1], ["{"], ["[]"]])
+def test_adapters_of_fake_metrics_that_are_no_objects_are_refused(lora: list[Any]) -> None:
+    with pytest.raises(BlisError, match=r"^--fake-metrics: loras must be a list of objects, got one that is "):
+        read_fake_metrics(json.dumps({"loras": lora}))
+
+
+def test_fake_states_of_adapters_are_limited() -> None:
+    assert read_fake_metrics(json.dumps({"loras": [{}] * 1000})).loras
+    with pytest.raises(BlisError, match="there may be at most 1000 loras, got 1001"):
+        read_fake_metrics(json.dumps({"loras": [{}] * 1001}))
+
+
+def test_variables_stand_between_the_file_and_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("port: 1\nseed: 1\nmax-num-seqs: 1\n")
+    for name, value in (
+        ("SIM_SEED", "2"), ("SIM_MAX_NUM_SEQS", "2"), ("SIM_ENABLE_KVCACHE", "true"), ("SIM_UNRELATED", "x"),
+        ("SIM_CONFIG", str(file)), ("SIM_FAILURE_TYPES", "rate_limit,server_error"),
+        ("SIM_PORT", "tcp://10.0.0.7:8000"), ("SIM_LORA_MODULES", '[{"name": "a", "path": "/a"}]'),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    found = serving("--max-num-seqs", "3", "--failure-injection-rate", "50")
+    assert (found.network.port, found.content.seed, found.deployment.max_num_seqs) == (1, 2, 3)
+    assert found.deployment.enable_prefix_caching
+    assert found.faults.settings.rates == {"rate_limit": 0.25, "overloaded": 0.25}
+    assert [json.loads(each) for each in found.routes.lora_modules] == [{"name": "a", "path": "/a"}]
+    monkeypatch.setenv("SIM_FAILURE_TYPES", "[")
+    with pytest.raises(BlisError, match=r"^SIM_FAILURE_TYPES must be a list"):
+        serving()
+
+
+@pytest.fixture(scope="module")
+def caching() -> Iterator[str]:
+    """A simulator with a KV cache and a threshold of half the prompt."""
+    with simulator("--enable-kvcache", "--global-cache-hit-threshold", "0.5") as (address,):
+        yield address
+
+
+PROMPTS = {
+    "/v1/completions": {"prompt": "word " * 64},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "word " * 64}]},
+}
+
+
+@pytest.mark.parametrize(("path", "prompt"), PROMPTS.items())
+def test_a_prompt_of_which_the_cache_holds_too_little_gets_no_answer(
+    caching: str, path: str, prompt: dict[str, Any]
+) -> None:
+    refused = ask(caching, path, **prompt)
+    assert refused["choices"][0]["finish_reason"] == "cache_threshold"
+    assert refused["usage"]["completion_tokens"] == 0
+    assert ask(caching, path, **prompt, cache_hit_threshold=0)["usage"]["completion_tokens"] == 5
+    answered = ask(caching, path, **prompt, cache_hit_threshold=0.7)
+    assert answered["choices"][0]["finish_reason"] == "length"
+    assert answered["usage"]["prompt_tokens_details"]["cached_tokens"] >= 64
+    for wrong in (2, -1, "0.5", True):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            ask(caching, path, **prompt, cache_hit_threshold=wrong)
+        assert error.value.code == 400
+        error.value.close()
+
+
+def test_a_model_that_answers_also_embeds_and_takes_pictures(caching: str) -> None:
+    vector = ask(caching, "/v1/embeddings", input="x")["data"][0]["embedding"]
+    assert len(vector) == 384
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    content = [{"type": "text", "text": "what is this?"}, picture]
+    messages = [{"role": "user", "content": content}]
+    reply = ask(caching, "/v1/chat/completions", messages=messages, cache_hit_threshold=0)
+    assert reply["usage"]["completion_tokens"] == 5
+
+
+def test_times_change_while_it_runs(caching: str) -> None:
+    def took_s(num_tokens: int) -> float:
+        began = time.monotonic()
+        ask(caching, prompt="a", max_tokens=num_tokens, cache_hit_threshold=0)
+        return time.monotonic() - began
+
+    body = {"time-to-first-token": "150ms", "inter-token-latency": 50, "time-factor-under-load": 2}
+    request = urllib.request.Request(f"{caching}/admin/config", json.dumps(body).encode())
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:
+        changed = json.load(reply)
+    assert (changed["time-to-first-token"], changed["inter-token-latency"]) == ("150ms", "50ms")
+    assert (changed["latency-calculator"], changed["time-factor-under-load"]) == ("per-token", 2)
+    assert took_s(3) >= 0.1, "two gaps, and a first token by the length of the prompt"
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{caching}/admin/config", b'{"latency-calculator": ""}')
+    ) as reply:
+        assert json.load(reply)["latency-calculator"] == "constant"
+    assert took_s(1) >= 0.15
+    for wrong in (
+        {"inter-token-latency": "x"}, {"inter-token-latency-std-dev": 40}, {"time-factor-under-load": 0},
+        {"latency-calculator": "engine"}, {"port": 1},
+    ):  # fmt: skip
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(urllib.request.Request(f"{caching}/admin/config", json.dumps(wrong).encode()))
+        assert error.value.code == 400
+        error.value.close()
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "text"),
+    [(0, "0s"), (250, "250µs"), (1500, "1.5ms"), (2e6, "2s"), (90.5e6, "1m30.5s"), (7261e6, "2h1m1s")],
+)
+def test_durations_are_shown_as_go_writes_them(microseconds: float, text: str) -> None:
+    assert go_duration(microseconds) == text
+    assert milliseconds("--x", text) * 1000 == pytest.approx(microseconds)
+
+
+def pixels(content: list[dict[str, Any]]) -> tuple[int, int]:
+    """Width and height of the picture that a message consists of."""
+    (part,) = content
+    kind, _, data = part["image_url"]["url"].partition(",")
+    assert (part["type"], kind) == ("image_url", "data:image/png;base64")
+    width, height = struct.unpack(">II", base64.b64decode(data)[16:24])
+    return width, height
+
+
+def test_pictures_are_answers_where_a_header_or_chance_says_so() -> None:
+    times = ("--time-to-generate-image", "200ms", "--time-to-first-token", "10")
+    with simulator("--omni", "--image-emission-rate", "100", *times) as (address,):
+
+        def answered(header: str | None, **fields: Any) -> bytes:
+            body = {"messages": [{"role": "user", "content": "draw"}], "max_tokens": 5, **fields}
+            headers = {"Content-Type": "application/json", **({} if header is None else {"X-Send-Image": header})}
+            url = f"{address}/v1/chat/completions"
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)) as reply:
+                found: bytes = reply.read()
+                return found
+
+        began = time.monotonic()
+        whole = json.loads(answered(None))
+        assert time.monotonic() - began >= 0.2 * 0.3
+        assert pixels(whole["choices"][0]["message"]["content"]) == (64, 64)
+        assert (whole["choices"][0]["finish_reason"], whole["usage"]["completion_tokens"]) == ("stop", 1)
+        assert isinstance(json.loads(answered("false"))["choices"][0]["message"]["content"], str)
+        events = [line[6:] for line in answered("true", stream=True, n=2).split(b"\n") if line.startswith(b"data: {")]
+        choices = [choice for each in events for choice in json.loads(each)["choices"]]
+        pictures = [each for each in choices if each["finish_reason"] == "stop"]
+        assert [each["index"] for each in pictures] == [0, 1]
+        assert [pixels(each["delta"]["content"]) for each in pictures] == [(64, 64)] * 2
+        assert isinstance(ask(address, "/v1/completions")["choices"][0]["text"], str)

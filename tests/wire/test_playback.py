@@ -2,10 +2,14 @@
 
 import json
 import re
+import socket
+import socketserver
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +257,68 @@ def test_the_documents_are_those_of_a_server_without_playback(answering: TestSer
         assert {name: shown[name] for name in others} == others
     else:
         assert set(re.findall(b"<tr>.*?</tr>", expected)) <= set(re.findall(b"<tr>.*?</tr>", found))
+
+
+def test_long_bodies_are_searched_and_few_of_the_journal_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mockserve.playback.fixtures.MOST_BYTES", 500_000)
+    with running_server(enable_playback_control=True) as server:
+        rule = {"match": {"body_regex": "a+ (?i)WEATHER"}, "reply": {"body": {"found": True}}}
+        assert ask(server, [rule], "/blis/playback")[0] == 400, "the body is an object"
+        assert ask(server, {"fixtures": [rule] * 3}, "/blis/playback")[0] == 201
+        assert json.loads(ask(server, {"prompt": "a" * 70_000 + " weather"})[1]) == {"found": True}
+        assert json.loads(ask(server, {"prompt": "a weather", "n": 2})[1]) == {"found": True}
+        for limit, shown in ((0, []), (1, [{"prompt": "a weather", "n": 2}])):
+            noted = json.loads(ask(server, None, f"/blis/requests?limit={limit}", "GET")[1])
+            assert (noted["count"], [each["body"] for each in noted["requests"]]) == (2, shown)
+        large = {"match": {}, "reply": {"body": "x" * 200_000}}
+        statuses = [ask(server, {"fixtures": [large]}, "/blis/playback")[0] for _ in range(3)]
+        assert statuses == [201, 201, 400]
+
+
+@contextmanager
+def upstream_that_answers(reply: bytes) -> Iterator[str]:
+    """The address of a server that gives every connection this reply and closes it."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65536)
+            self.request.sendall(reply)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_forwarded_reply_that_ends_early_ends_the_connection_and_is_not_recorded(tmp_path: Path) -> None:
+    path = recording(tmp_path / "r.content.jsonl")
+    cut = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{}"
+    with upstream_that_answers(cut) as url:
+        settings: dict[str, Any] = {"playback": path, "playback_miss": "forward", "playback_upstream": url}
+        with running_server(**settings) as server, socket.create_connection((server.host, server.port), 10) as client:
+            body = b'{"messages": [{"role": "user", "content": "unknown"}]}'
+            head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            received = b"".join(iter(lambda: client.recv(65536), b""))
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert received.endswith(b"\r\n2\r\n{}\r\n"), "no last chunk, by which a client knows a whole reply"
+    assert len(read_content(tmp_path / "r.content.jsonl").exchanges) == 1
+
+
+def test_what_is_forwarded_is_kept_in_memory_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mockserve.playback.playback.MOST_FORWARDED_BYTES", 1000)
+    path = recording(tmp_path / "r.content.jsonl")
+    whole = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
+    with upstream_that_answers(whole) as url:
+        settings: dict[str, Any] = {"playback": path, "playback_miss": "forward", "playback_upstream": url}
+        with running_server(**settings) as server:
+            for number in range(10):
+                assert ask(server, {"prompt": str(number)})[1] == b"{}"
+            playback = server.service.playback
+            assert playback is not None
+            assert 1 < playback.num_replies < 6
+    assert len(read_content(tmp_path / "r.content.jsonl").exchanges) == 11

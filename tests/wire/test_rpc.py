@@ -1,12 +1,14 @@
 """vLLM's gRPC interface, called through the client that vLLM's own package generates."""
 
 import asyncio
+import gc
 import io
 import os
 import socket
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from sys import getrefcount
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from mockserve.engines import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.rpc.messages import read_metadata
-from tests.patience import PATIENCE_S
+from mockserve.rpc.servicer import VllmEngine
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.serving import TestServer, running_server
 
 grpc = pytest.importorskip("grpc")
@@ -25,6 +28,8 @@ common = pytest.importorskip("smg_grpc_proto.generated.common_pb2")
 stubs = pytest.importorskip("smg_grpc_proto.generated.vllm_engine_pb2_grpc")
 
 
+IN_LIST_ONLY = 2
+"""References to an object that only a list has, counted by a function that also has it."""
 CONFIG = b'{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}'
 
 
@@ -72,6 +77,36 @@ def test_choices_scores_stops_and_constraints_come_as_they_are_asked_for(engine:
     choice = pb.ChoiceConstraint(choices=["yes"])
     (held,) = engine.Generate(request(stream=False, choice=choice, ignore_eos=False), timeout=PATIENCE_S)
     assert held.complete.finish_reason == "stop"
+
+
+def test_a_message_far_beyond_the_context_is_refused_before_it_is_parsed(engine: Any) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        list(engine.Generate(request(range(1, 400_000)), timeout=PATIENCE_S))
+    assert refused.value.code().name == "RESOURCE_EXHAUSTED"
+    with pytest.raises(grpc.RpcError) as refused:
+        list(engine.Generate(request(range(1, 100_000)), timeout=PATIENCE_S))
+    assert refused.value.code().name == "INVALID_ARGUMENT"
+    assert engine.Abort(pb.AbortRequest(request_ids=map(str, range(3000))), timeout=PATIENCE_S) == pb.AbortResponse()
+
+
+def test_a_refused_call_leaves_no_message_in_memory(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[Any] = []
+    planned = VllmEngine._planned
+
+    async def noted(self: VllmEngine, message: Any) -> Any:
+        messages.append(message)
+        return await planned(self, message)
+
+    monkeypatch.setattr(VllmEngine, "_planned", noted)
+    gc.disable()  # a server's collector runs after many calls
+    try:
+        for number in range(5):
+            with pytest.raises(grpc.RpcError):
+                list(engine.Generate(request(range(1, 3000), request_id=str(number)), timeout=PATIENCE_S))
+        wait_until(lambda: all(getrefcount(messages[place]) == IN_LIST_ONLY for place in range(4)))
+    finally:
+        gc.enable()
+    assert len(messages) == 5
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections import deque
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
+from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.engine.queue import EventKind
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import ORDERS
@@ -32,8 +33,7 @@ class FixedTimingScheduler:
         assert config.timing is not None
         self.kv = new_slot_cache(config, context.cache_changes)
         self.num_deferred = 0
-        self._timing = config.timing
-        self._even_gap = config.timing.even_gap
+        self.set_timing(config.timing)
         self._context = context
         self._order = ORDERS[config.scheduler]
         self._waiting: deque[Sequence] = deque()
@@ -43,6 +43,11 @@ class FixedTimingScheduler:
         self._pause_state = PauseState.NONE
         self._paused_tokens: list[tuple[Sequence, int]] = []
         """Tokens that were due while everything was paused."""
+
+    def set_timing(self, timing: RequestTiming) -> None:
+        """Take the times of all tokens to come from `timing`; those awaited already stay due when they were."""
+        self.timing = timing
+        self._even_gap = timing.even_gap
 
     @property
     def num_running(self) -> int:
@@ -159,8 +164,8 @@ class FixedTimingScheduler:
     def _first_token_time(self, sequence: Sequence, num_cached: int) -> Micros:
         number, num_tokens = self._running[sequence], sequence.input_tokens
         if sequence.num_external_tokens:
-            return self._timing.transfer_time(number, num_tokens)
-        return self._timing.first_token_time(number, num_tokens, num_cached, len(self._running))
+            return self.timing.transfer_time(number, num_tokens)
+        return self.timing.first_token_time(number, num_tokens, num_cached, len(self._running))
 
     def _await_token(self, sequence: Sequence, wait: Micros, at: Micros) -> None:
         # Its own instant comes first, so a token is never due at the instant it begins to be awaited. The earliest
@@ -211,7 +216,7 @@ class FixedTimingScheduler:
         self._report_cache_changes(at)
         outcome = self._ending(sequence)
         if outcome is None:
-            gap = self._timing.token_gap(self._running[sequence], sequence.num_output_tokens, len(self._running))
+            gap = self.timing.token_gap(self._running[sequence], sequence.num_output_tokens, len(self._running))
             self._await_token(sequence, gap, at)
             return
         self._leave(sequence)
