@@ -79,11 +79,6 @@ class Outcome:
     reply: Reply
 
     @property
-    def first_chunk(self) -> Nanos:
-        """Arrival time of the first data event, or of the first byte of a reply that is no stream."""
-        return self.reply.chunk_times[0] if self.reply.chunk_times else 0
-
-    @property
     def last_chunk(self) -> Nanos:
         """Arrival time of the last data event, or of the last byte of a reply that is no stream."""
         return self.reply.chunk_times[-1] if self.reply.chunk_times else 0

@@ -63,6 +63,7 @@ _NUMBERS = (
     "first_chunk_time_us",
     "last_chunk_time_us",
     "num_chunks",
+    "first_event_time_us",
 )
 _MAX_FORMS = 256
 
@@ -88,7 +89,7 @@ def row_of(sent: SentRequest, clock: Clock) -> TraceRow:
         server_input_tokens=outcome.reply.prompt_tokens or 0,
         arrival_time_us=planned.at_us,
         send_time_us=clock.epoch_us(outcome.sent),
-        first_chunk_time_us=clock.epoch_us(outcome.first_chunk),
+        first_chunk_time_us=clock.epoch_us(outcome.reply.first_token),
         last_chunk_time_us=clock.epoch_us(outcome.last_chunk),
         num_chunks=outcome.num_chunks,
         status=outcome.status,
@@ -99,6 +100,7 @@ def row_of(sent: SentRequest, clock: Clock) -> TraceRow:
         parents=ids_text(planned.parents),
         context_of="" if planned.context_of is None else str(planned.context_of),
         slo_e2e_us=planned.slo_e2e_us,
+        first_event_time_us=clock.epoch_us(outcome.reply.first_event),
     )
 
 
@@ -144,7 +146,7 @@ class RowFormatter:
     def _values(self, sent: SentRequest) -> tuple[Any, ...]:
         prepared, outcome, clock_offset_ns = sent.prepared, sent.outcome, self._ahead_ns
         reply = outcome.reply
-        first, last = outcome.first_chunk, outcome.last_chunk
+        first, last = reply.first_token, outcome.last_chunk
         return (
             prepared.request_id,
             _input_tokens(sent),
@@ -156,6 +158,7 @@ class RowFormatter:
             (clock_offset_ns + last) // 1000 if last else 0,
             outcome.num_chunks,
             prepared.x_request_id,
+            (clock_offset_ns + reply.first_event) // 1000 if reply.first_event else 0,
         )
 
 
@@ -263,6 +266,8 @@ class Recorder:
         rows.write_lines(map(self._lines.line, ended))
 
     def _chunk_times_us(self, sent: SentRequest) -> list[int]:
+        if not sent.prepared.streaming:  # a reply in one piece shows the times of no tokens
+            return []
         clock_offset_ns = self._clock.epoch_ns - self._clock.counter_ns
         return [(clock_offset_ns + at) // 1000 for at in sent.outcome.reply.chunk_times]
 

@@ -220,13 +220,14 @@ class RowMaker:
             server_input_tokens=counted,
             arrival_time_us=(exchange.sent - self.origin) // 1000,
             send_time_us=epoch_us(exchange.sent),
-            first_chunk_time_us=epoch_us(times[0]) if times else 0,
+            first_chunk_time_us=0 if reply is None else epoch_us(reply.first_token),
             last_chunk_time_us=epoch_us(times[-1]) if times else 0,
             num_chunks=0 if reply is None else len(times) if reply.streaming else len(times[:1]),
             status=exchange.status,
             error_message=exchange.message[:2000],
             finish_reason="abort" if exchange.status == "incomplete" else "" if reply is None else reply.finish_reason,
             x_request_id=_label(exchange.head.header("x-request-id") or _of_reply(exchange, "x-request-id")),
+            first_event_time_us=0 if reply is None else epoch_us(reply.first_event),
         )
 
     def chunk_times_us(self, exchange: Exchange) -> Sequence[int]:

@@ -97,7 +97,8 @@ class Reply:
 
     `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`; of the
     Responses API, which reports all it does, it has only those with tokens.
-    `carries_tokens` has a 1 where the event of the same place carries generated tokens.
+    `carries_tokens` has a 1 where the event of the same place carries generated tokens. `first_event` is when the first
+    event of any kind came, also one that `chunk_times` lacks.
     """
 
     __slots__ = (
@@ -114,6 +115,7 @@ class Reply:
         "done",
         "finish_reason",
         "first_byte",
+        "first_event",
         "is_all_content",
         "problem",
         "prompt_tokens",
@@ -137,6 +139,7 @@ class Reply:
         """False for a reply with tokens that `content` leaves out: reasoning, or tool calls."""
         self.problem = ""
         self.first_byte: Nanos = 0
+        self.first_event: Nanos = 0
         self._is_event_stream = False
         self._first_body_byte: Nanos = 0
         self._parser = ResponseParser(heads)
@@ -165,6 +168,14 @@ class Reply:
     def content(self) -> str:
         """Return the text of the reply, without reasoning."""
         return b"".join(self._content).decode("utf-8", "replace")
+
+    @property
+    def first_token(self) -> Nanos:
+        """When the first event with a token came, or the first byte of a reply that is no stream; 0 before that."""
+        if not self.streaming:
+            return self.chunk_times[0] if self.chunk_times else 0
+        place = self.carries_tokens.find(1)
+        return self.chunk_times[place] if place >= 0 else 0
 
     def feed(self, data: bytes, at: Nanos) -> bool:
         """Take in bytes that came at this instant; true when they complete the answer."""
@@ -250,6 +261,7 @@ class Reply:
         if payload == DONE:
             self.done = True
             return
+        self.first_event = self.first_event or at
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
@@ -304,7 +316,8 @@ class Reply:
             self.is_all_content = False
         text = text_of(choice)
         if not text:
-            return carries_tokens(choice)
+            # An output that is empty has the token that ends it.
+            return carries_tokens(choice) or bool(self.finish_reason and 1 not in self.carries_tokens)
         self._content.append(text.encode("utf-8", "replace"))
         if is_only_text and payload:
             self._stencil.learn(payload, text)
@@ -327,6 +340,7 @@ class Reply:
             self.problem = "expected a JSON object as the answer"
         else:
             self.chunk_times = [self._first_body_byte, at]
+            self.first_event = self._first_body_byte
             content = responses_event(answer)
             if content is None:
                 self._take_fields(answer)

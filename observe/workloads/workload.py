@@ -18,7 +18,7 @@ from observe.workloads.plan import Conversations, Plan
 from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header
 from traces.slo import class_name
 
-COLUMNS = frozenset({"x_request_id"})
+COLUMNS = frozenset({"x_request_id", "first_event_time_us"})
 """Columns written on request that every recording has."""
 SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
 URGENCY_COLUMNS = frozenset({"vllm_priority", "slo_e2e_us"})
@@ -179,14 +179,21 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
         prompt = planned.prompt or _prompt(workload.prompts, request_id, planned)
         x_request_id = str(uuid.uuid4())
         is_traced = has_spans and request_id >= workload.options.warmup_requests
-        body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier, planned.priority or 0)
+        body = style.body(
+            prompt,
+            planned.output_tokens,
+            planned.model,
+            planned.earlier,
+            planned.priority or 0,
+            streaming=planned.streaming,
+        )
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
         return PreparedRequest(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
             request=post_bytes_of(labels, x_request_id, body, traceparent(x_request_id) if is_traced else ""),
-            streaming=style.streaming,
+            streaming=style.streams(planned.streaming),
             turn=prompt,
         )
 
