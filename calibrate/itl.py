@@ -76,8 +76,8 @@ def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: in
     """The places of the first and the last chunk that hold a token.
 
     Where `first_token_us` is behind the first chunk, the first token is there. Else, how many chunks hold none follows
-    from the counts. Two or three are the role before and usage (after a finish reason) behind. A single one is the role if it came together with the next chunk, closer than its neighbours and
-    the last two did, else the usage.
+    from the counts. Two or three are the role before and usage (after a finish reason) behind. A single one is the role
+    if it came together with the next chunk, closer than its neighbours and the last two did, else the usage.
     """
     last = len(chunks) - 1
     if chunks and chunks[0] < first_token_us <= chunks[last]:

@@ -179,7 +179,7 @@ class TraceWriter:
 
     `columns` names the columns written on request, which are those with `on_request` in `TraceRow`. With `kept` it
     takes the place of a file that has these rows. Raises TraceError when the file cannot be made or a column is not one
-    of them. With `is_shared` it appends to a file that another writer with the same columns has made, along with others.
+    of them. With `is_shared` it appends to a file that another writer with the same columns has made, with others.
     """
 
     def __init__(
