@@ -13,7 +13,13 @@ def run(options: ObserveOptions) -> int:
     from traces.append_file import exclusive_writer
 
     with exclusive_writer(options.paths.header):
-        return _run(options)
+        if not options.proxying.redact:
+            return _run(options)
+        from observe.errors import messages_through
+        from traces.redaction import Redactor
+
+        with messages_through(Redactor(options.proxying.redact).text):
+            return _run(options)
 
 
 def _run(options: ObserveOptions) -> int:

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 from observe.clock import Clock, Nanos
 from observe.errors import ResponseError
 from observe.http import HeadCache, with_send_time
+from observe.redacting import without_echoes
 from observe.responses.reply import Reply
 
 Address: TypeAlias = tuple[str, int]
@@ -151,6 +152,8 @@ class Exchange:
         """Settle the outcome; the first call counts."""
         if self.outcome is not None:
             return
+        if message:
+            message = without_echoes(message, self.request)
         self.outcome = Outcome(
             status=status, kind=kind, error_message=message, sent=self.sent, ended=at, reply=self.reply
         )

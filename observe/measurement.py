@@ -33,6 +33,7 @@ from observe.spans import export_spans
 from observe.workloads.graph import Graph
 from observe.workloads.workload import RequestSchedule, Workload, check_same_model, preparer
 from traces import TraceError, TraceHeader, dump_json, read_cut_rows, write_header
+from traces.redaction import Redactor
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
 _LATE_P99_MS = 5.0
@@ -153,11 +154,10 @@ def _export_spans(workload: Workload) -> None:
     options, earlier = workload.options, workload.request_schedule.earlier
     there = set() if earlier is None else {row.request_id for row in earlier.rows}
     endpoint = options.tracing.otlp_traces_endpoint
+    model = Redactor(options.proxying.redact).text(workload.style.model)
     rows = (row for row in read_cut_rows(options.paths.data) if row.request_id not in there)
     try:
-        num_taken, num_lost = export_spans(
-            endpoint, rows, parse_server(options.url), workload.style.model, workload.style.api
-        )
+        num_taken, num_lost = export_spans(endpoint, rows, parse_server(options.url), model, workload.style.api)
     except (OSError, TraceError) as error:
         warn(f"no spans were sent to {endpoint}: the recording cannot be read again ({error})")
         return
@@ -210,6 +210,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
             earlier,
             options.warmup_requests,
             columns=workload.request_schedule.columns,
+            redact=options.proxying.redact,
             failed=interrupt.stop,
         )
     except OSError as error:
@@ -302,6 +303,7 @@ async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt
 
 def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
     options = workload.options
+    redactor = Redactor(options.proxying.redact)
     in_header = {name: settings[name] for name in HEADER_NAMES if name in settings}
     return TraceHeader(
         time_unit="us",
@@ -309,8 +311,8 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         mode="real",
         warm_up_requests=options.warmup_requests,
         workload_seed=options.seed,
-        workload_spec=options.source,
-        server={"type": "vllm", "model": workload.style.model, **in_header},
+        workload_spec=redactor.text(options.source),
+        server={"type": "vllm", "model": redactor.text(workload.style.model), **in_header},
         measured_rtt_ms=workload.rtt_ms,
         goodput_slo_targets=workload.slo_targets,
     )

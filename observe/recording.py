@@ -1,7 +1,7 @@
 """The rows of a trace, written as requests end, and the place of a new recording beside an earlier one."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
@@ -16,11 +16,13 @@ from observe.errors import print_message
 from observe.figures import RunStats
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
+from observe.redacting import redacted_row
 from observe.workloads.workload import COLUMNS, EarlierRecording
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 from traces.append_file import exclusive_writer
 from traces.backup import back_up, has_rows
 from traces.graph import ids_text
+from traces.redaction import Redactor
 from traces.text_file import naming_write_errors
 
 
@@ -111,8 +113,9 @@ class RowFormatter:
     Rounds of sessions, requests of graphs and those that failed have too much of their own for that.
     """
 
-    def __init__(self, writer: TraceWriter, clock: Clock) -> None:
+    def __init__(self, writer: TraceWriter, clock: Clock, redactor: Redactor | None = None) -> None:
         self._writer = writer
+        self._redactor = redactor
         self._clock = clock
         self._ahead_ns = clock.epoch_ns - clock.counter_ns
         self._forms = Memo[tuple[Any, ...], str](_MAX_FORMS)
@@ -121,7 +124,7 @@ class RowFormatter:
         """Return the line that the writer would write for the row of this request."""
         planned, reply = sent.prepared.planned, sent.outcome.reply
         if planned.session_id or planned.number is not None or sent.outcome.status != "ok":
-            return self._writer.line(row_of(sent, self._clock))
+            return self._writer.line(self._row(sent))
         key = (
             sent.prepared.streaming,
             reply.finish_reason,
@@ -139,9 +142,13 @@ class RowFormatter:
         )
         form = self._forms.get(key)
         if form is None:
-            form = self._writer.form(row_of(sent, self._clock), _NUMBERS, ("x_request_id",))
+            form = self._writer.form(self._row(sent), _NUMBERS, ("x_request_id",))
             self._forms.keep(key, form)
         return form % self._values(sent)
+
+    def _row(self, sent: SentRequest) -> TraceRow:
+        row = row_of(sent, self._clock)
+        return row if self._redactor is None else redacted_row(row, self._redactor)
 
     def _values(self, sent: SentRequest) -> tuple[Any, ...]:
         prepared, outcome, clock_offset_ns = sent.prepared, sent.outcome, self._ahead_ns
@@ -192,6 +199,7 @@ class Recorder:
         *,
         columns: frozenset[str] = COLUMNS,
         is_shared: bool = False,
+        redact: Sequence[str] = (),
         failed: Callable[[], None],
     ) -> None:
         self.stats = RunStats()
@@ -214,7 +222,7 @@ class Recorder:
             if self._itl is not None:
                 self._itl.close()
             raise
-        self._lines = RowFormatter(self._rows, clock)
+        self._lines = RowFormatter(self._rows, clock, Redactor(redact) if redact else None)
 
     def record(self, sent: SentRequest) -> None:
         """Write and count one request."""

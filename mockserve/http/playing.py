@@ -23,7 +23,8 @@ from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.clients import arrived_at
 from traces.append_file import AppendFile
 from traces.content import RecordedExchange, line_of
-from traces.redaction import without_secret_headers, without_secret_parameters
+from traces.redaction import without_secret_headers
+from traces.secret_rules import without_secret_parameters
 from traces.text_file import TraceError
 
 

@@ -24,6 +24,7 @@ from observe.recording import reserved_paths
 from observe.server import ServerQueries
 from traces import TraceHeader, dump_json, read_header
 from traces.backup import back_up
+from traces.redaction import Redactor
 
 _QUERY_TIMEOUT_S = 3.0
 _MAX_DRAIN_S = 10.0
@@ -77,6 +78,7 @@ async def _query_server(options: ObserveOptions, clock: Clock) -> tuple[str, flo
 
 def _job(options: ObserveOptions, clock: Clock, model: str, rtt_ms: float | None) -> Job:
     proxying = options.proxying
+    model = Redactor(proxying.redact).text(model)
     header = TraceHeader(
         time_unit="us",
         created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -162,8 +164,7 @@ async def _stop(listeners: Sequence[asyncio.Server], forwarding: Forwarding) -> 
             break
         await asyncio.sleep(_POLL_S)
     for side in list(forwarding.open):
-        if side.transport is not None:
-            side.transport.abort()
+        side.stop()
     await asyncio.sleep(0)
 
 
@@ -245,6 +246,7 @@ def _report(report: RecordingReport, tap: Tap, result: TextIO) -> int:
         "input_tokens": report.prompt_tokens,
         "output_tokens": report.output_tokens,
         "other_exchanges": report.num_other_exchanges,
+        "replies_not_read": report.num_unread,
         "connections_not_recorded": tap.num_dropped,
         "parts": report.num_parts,
     }
@@ -254,6 +256,10 @@ def _report(report: RecordingReport, tap: Tap, result: TextIO) -> int:
     print_message(f"{report.num_requests} requests recorded" + (f" ({shown})" if shown else ""))
     if tap.num_dropped:
         warn(f"{tap.num_dropped} connections are not recorded to their end: the recording process did not keep up")
+    if report.num_unread:
+        warn(
+            f"{report.num_unread} replies were not read to their end and are not kept: of the first, {report.unread}"
+        )
     if report.failure:
         print_message(f"blis observe: error: {report.failure}")
         return 1

@@ -5,7 +5,11 @@ from typing import Any
 
 import orjson
 
+from observe.errors import ResponseError
+
 DONE = b"[DONE]"
+_MAX_LINE_BYTES = 4 << 20
+"""Each piece of a line that has no end yet is joined to those before, so it must not grow without limit."""
 
 
 def event_in_chunk(data: bytes, start: int) -> tuple[bytes, int]:
@@ -46,6 +50,8 @@ class EventSplitter:
         """The data of the events that this piece completes."""
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
+        if len(self._rest) > _MAX_LINE_BYTES:
+            raise ResponseError(f"a line of the stream is longer than {_MAX_LINE_BYTES >> 20} MB")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def end(self) -> list[bytes]:

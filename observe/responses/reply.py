@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from observe.clock import Nanos
+from observe.errors import ResponseError
 from observe.http import Head, HeadCache, ResponseParser
 from observe.responses.events import (
     DONE,
@@ -88,6 +89,7 @@ class EventTemplate:
 
 
 _MAX_ERROR_BYTES = 65536
+_MAX_BODY_BYTES = 64 << 20
 _END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 """End of a stream in the form of most servers; other forms are parsed line by line."""
 
@@ -117,6 +119,7 @@ class Reply:
         "first_byte",
         "first_event",
         "is_all_content",
+        "is_server_problem",
         "problem",
         "prompt_tokens",
         "status_code",
@@ -138,6 +141,8 @@ class Reply:
         self.is_all_content = True
         """False for a reply with tokens that `content` leaves out: reasoning, or tool calls."""
         self.problem = ""
+        self.is_server_problem = False
+        """Whether `problem` is in the words of the server."""
         self.first_byte: Nanos = 0
         self.first_event: Nanos = 0
         self._is_event_stream = False
@@ -245,8 +250,10 @@ class Reply:
             return
         if not self._first_body_byte:
             self._first_body_byte = at
-        if self.status_code == 200 or len(self._body) < _MAX_ERROR_BYTES:
+        if len(self._body) < (_MAX_BODY_BYTES if self.status_code == 200 else _MAX_ERROR_BYTES):
             self._body += body
+        elif self.status_code == 200:
+            raise ResponseError(f"the answer is longer than {_MAX_BODY_BYTES >> 20} MB")
 
     def _take_event(self, payload: bytes, at: Nanos) -> None:
         text = self._stencil.text_of(payload)
@@ -286,7 +293,8 @@ class Reply:
             self.completion_tokens if content.completion_tokens is None else content.completion_tokens
         )
         self.finish_reason = content.finish_reason or self.finish_reason
-        self.problem = content.problem or self.problem
+        if content.problem:
+            self.problem, self.is_server_problem = content.problem, True
         self.done = self.done or content.is_last
         if content.text:
             self._content.append(content.text.encode("utf-8", "replace"))
@@ -303,7 +311,7 @@ class Reply:
             self.prompt_tokens = count_of(usage, "prompt_tokens", self.prompt_tokens)
         if "error" in event:
             is_only_text = False
-            self.problem = error_text(event["error"])
+            self.problem, self.is_server_problem = error_text(event["error"]), True
         choice = first_choice(event)
         if choice is None:
             return False

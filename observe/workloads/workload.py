@@ -16,6 +16,7 @@ from observe.spans import traceparent
 from observe.workloads.graph import GRAPH_COLUMNS, Graph
 from observe.workloads.plan import Conversations, Plan
 from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header
+from traces.redaction import Redactor
 from traces.slo import class_name
 
 COLUMNS = frozenset({"x_request_id", "first_event_time_us"})
@@ -92,7 +93,7 @@ def remaining_schedule(options: ObserveOptions, whole: Plan) -> RequestSchedule:
 def check_same_model(options: ObserveOptions, earlier: EarlierRecording, model: str) -> None:
     """Raise ObserveError when the recording is of another model."""
     recorded = earlier.header.server.get("model")
-    if recorded != model:
+    if recorded != Redactor(options.proxying.redact).text(model):
         raise ObserveError(f"{options.paths.header}: recorded from model {recorded}, cannot be resumed with {model}")
 
 
@@ -115,11 +116,11 @@ def _earlier_recording(options: ObserveOptions) -> EarlierRecording | None:
 
 def _check_same_run(options: ObserveOptions, plan: Sequence[PlannedRequest], earlier: EarlierRecording) -> None:
     """Raise ObserveError unless the recording came from the same schedule."""
-    paths, header = options.paths, earlier.header
+    paths, header, redactor = options.paths, earlier.header, Redactor(options.proxying.redact)
     for flag, recorded, asked in (
         ("--seed", header.workload_seed, options.seed),
         ("--warmup-requests", header.warm_up_requests, options.warmup_requests),
-        ("the workload", header.workload_spec, options.source),
+        ("the workload", header.workload_spec, redactor.text(options.source)),
     ):
         if recorded != asked:
             raise ObserveError(f"{paths.header}: recorded with {flag} {recorded}, cannot be resumed with {asked}")
