@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from traces import TRACE_COLUMNS, TraceRow
 from traces.redaction import Redactor, secrets_in
@@ -15,7 +16,7 @@ _TEXTS = tuple(column.name for column in TRACE_COLUMNS if column.kind is str and
 def redacted_row(row: TraceRow, redactor: Redactor, others: Iterable[str] = ()) -> TraceRow:
     """The row with all texts of users redacted, those in the `others` columns included."""
     texts = {name: getattr(row, name) for name in (*_TEXTS, *others)}
-    changed = {name: after for name, text in texts.items() if text and (after := redactor.text(text)) != text}
+    changed: dict[str, Any] = {name: redactor.text(text) for name, text in texts.items() if text}
     return replace(row, **changed) if changed else row
 
 

@@ -18,6 +18,7 @@ SUFFIX = ".content.jsonl"
 _MAX_EVENT_BYTES = 4 << 20
 """Events that are longer are cut, as each piece is joined to those of its event before."""
 _TYPE = "content-type"
+_FIELDS = (":", "event", "id", "retry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tup
                 places.append((number, at))
                 payloads.append(line[5:].strip())
             elif line:
-                lines[at] = redactor.text(line)
+                lines[at] = redactor.text(line) if line.startswith(_FIELDS) else ":"
     for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
         if before != after:
             lines_of[number][at] = f"data: {after}"

@@ -311,12 +311,15 @@ def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
     """Log a request that has been answered, in the form of uvicorn's access log."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+    from traces.secret_rules import without_secret_parameters  # which few servers need
+
+    path = without_secret_parameters(request.path_qs)
     found = fields(
-        client=client, method=request.method, path=request.path_qs, status=status, duration_ms=round(lasted_s * 1e3, 3),
+        client=client, method=request.method, path=path, status=status, duration_ms=round(lasted_s * 1e3, 3),
         request_id=header_text(request, ID_HEADER),
     )  # fmt: skip
     phrase = responses.get(status, "")
-    _logger.info('%s - "%s %s HTTP/1.1" %d %s', client, request.method, request.path_qs, status, phrase, extra=found)
+    _logger.info('%s - "%s %s HTTP/1.1" %d %s', client, request.method, path, status, phrase, extra=found)
 
 
 MIDDLEWARES = (admit, inject_faults, errors)

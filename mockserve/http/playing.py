@@ -136,7 +136,7 @@ def _exchange(
     pieces: list[tuple[int, bytes]],
     sent_at_us: int,
 ) -> RecordedExchange:
-    redactor = playback.redactor
+    redactor = playback.redactor_for(request.headers.items(), request.path_qs)
     recorded = RecordedExchange(
         request_id=None,
         sent_at_us=sent_at_us,

@@ -1,8 +1,9 @@
 """Recorded and hand-written replies of one server, the search for the reply to a request, and a journal."""
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from mockserve.playback.reply import (
     recorded_reply,
 )
 from traces.content import RecordedExchange, read_content
-from traces.redaction import Redactor
+from traces.redaction import Redactor, secrets_in
 
 _CONDITIONS = ("path", "model", "last_user", "last_user_regex", "tool_result", "tool_result_regex", "body_regex")
 _REPLIES = ("text", "body", "events", "status", "tokens")
@@ -273,6 +274,7 @@ class Playback:
         self.num_replies = 0
         self._fixtures: list[Fixture] = []
         self._redactor = Redactor(())
+        self._hiding = lru_cache(maxsize=256)(self._redactor.hiding)
         self._by_key: dict[str, dict[bytes, _ReplyQueue]] = {
             match_mode: defaultdict(_ReplyQueue) for match_mode in options.playback_match
         }
@@ -283,13 +285,16 @@ class Playback:
         elif options.playback:
             recording = read_content(Path(options.playback))
             self._redactor = Redactor(recording.redacted)
+            self._hiding = lru_cache(maxsize=256)(self._redactor.hiding)
             for exchange in recording.exchanges:
                 self.add(exchange)
 
-    @property
-    def redactor(self) -> Redactor:
-        """Redactor of the recording: requests are redacted before they are compared with it."""
-        return self._redactor
+    def redactor_for(self, headers: Iterable[tuple[str, str]], target: str) -> Redactor:
+        """Redactor of the recording, which also hides the keys in the head of this request.
+
+        Requests are redacted before they are compared with the recording.
+        """
+        return self._hiding(tuple(secrets_in(headers, target)))
 
     @property
     def fixtures(self) -> Sequence[Fixture]:
@@ -304,7 +309,8 @@ class Playback:
         kind = exchange.reply_header("content-type")
         reply = recorded_reply(path, exchange.status, kind, exchange.pieces, exchange.is_complete)
         self.num_replies += 1
-        playback_request = _parse_request(path, {}, exchange.body)
+        # Recordings of earlier releases have what is recognised as a key only now.
+        playback_request = _parse_request(path, {}, self._redactor.data(exchange.body))
         for match_mode, replies in self._by_key.items():
             if match_mode != "order":
                 replies[_key(match_mode, playback_request)].add(reply)
@@ -312,8 +318,9 @@ class Playback:
 
     def playback_request(self, path: str, headers: Mapping[str, str], raw: bytes) -> PlaybackRequest:
         """Return a request in the form of the recording: without keys, and redacted."""
+        redactor = self.redactor_for(headers.items(), path)
         try:
-            return _parse_request(_path(path), headers, self._redactor.body(raw.decode()).encode())
+            return _parse_request(_path(path), headers, redactor.body(raw.decode()).encode())
         except UnicodeDecodeError:
             return _parse_request(_path(path), headers, raw)
 

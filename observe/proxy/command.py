@@ -257,9 +257,7 @@ def _report(report: RecordingReport, tap: Tap, result: TextIO) -> int:
     if tap.num_dropped:
         warn(f"{tap.num_dropped} connections are not recorded to their end: the recording process did not keep up")
     if report.num_unread:
-        warn(
-            f"{report.num_unread} replies were not read to their end and are not kept: of the first, {report.unread}"
-        )
+        warn(f"{report.num_unread} replies were not read to their end and are not kept: of the first, {report.unread}")
     if report.failure:
         print_message(f"blis observe: error: {report.failure}")
         return 1
