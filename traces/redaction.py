@@ -53,7 +53,7 @@ def secrets_in(headers: Iterable[tuple[str, str]], target: str = "") -> list[str
 
 
 def _credentials_in(value: str) -> list[str]:
-    """What stands behind the scheme of an authorization, decoded where that is Basic."""
+    """The credentials of an authorization without its scheme, decoded where that is Basic."""
     scheme, _, credentials = value.partition(" ")
     if not credentials:
         return []

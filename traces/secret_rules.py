@@ -109,7 +109,7 @@ _MOST_PLAIN_CHARS = 24
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a pattern finds is replaced by a mark: its group, where a check of that text does not object."""
+    """A pattern whose group is replaced by a mark, where a check of that text does not object."""
 
     pattern: Any
     mark: str

@@ -10,6 +10,7 @@ from blis_sim.engine.cluster.options import MAX_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, check_options, option, section, with_settings
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 from mockserve.options.content import ContentOptions, PlaybackOptions
 from mockserve.options.engine_features import (
@@ -45,7 +46,7 @@ HEADS_DIVIDE_HIDDEN_SIZE = frozenset(
 def folder_config(model: str) -> Mapping[str, Any] | None:
     """Return the object in a model folder's `config.json`; None without such a file."""
     try:
-        config = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))
+        config = load_json(read_text(Path(model) / "config.json"))
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) else None
@@ -69,7 +70,7 @@ def pooling_conversion(model: str) -> str:
 def _has_pooling_module(model: str) -> bool:
     """Whether the folder belongs to sentence-transformers, which list their modules in a file."""
     try:
-        modules = load_json((Path(model) / "modules.json").read_text(encoding="utf-8"))
+        modules = load_json(read_text(Path(model) / "modules.json"))
     except (OSError, ValueError):
         return False
     found = modules if isinstance(modules, list) else []

@@ -11,6 +11,7 @@ import orjson
 import re2
 
 from blis_sim.options import OptionError
+from blis_sim.options.files import read_text
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.options.content import PlaybackOptions
 from mockserve.playback.reply import (
@@ -369,7 +370,7 @@ def _path(target: str) -> str:
 
 def _fixtures_of(path: Path) -> list[Fixture]:
     try:
-        value = load_yaml(path.read_text(encoding="utf-8"))
+        value = load_yaml(read_text(path))
     except (OSError, ValueError) as error:
         raise OptionError(f"--playback: cannot read {path}: {error}") from error
     if isinstance(value, Mapping) and "trace_version" in value:

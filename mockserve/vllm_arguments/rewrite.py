@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.vllm_arguments.table import FITTED, VllmFlag, checked, read_size
@@ -46,7 +47,7 @@ def _read(path: str) -> dict[str, Any]:
     if Path(path).suffix not in (".yaml", ".yml"):
         raise OptionError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
     try:
-        settings = load_yaml(Path(path).read_text(encoding="utf-8"))
+        settings = load_yaml(read_text(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise OptionError(f"--config {path} cannot be read: {reason}") from error

@@ -180,7 +180,6 @@ class _Recorder:
     @classmethod
     async def begun(cls, job: Job) -> "_Recorder":
         """A process that is ready. Raises ObserveError when its files cannot be made."""
-        loop = asyncio.get_running_loop()
         mine, its = socket.socketpair()
         with its:
             # A session of its own: Ctrl-C reaches this process alone, and kill -9 of this one lets the other finish.
@@ -190,6 +189,16 @@ class _Recorder:
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
+        try:
+            return await cls._briefed(job, process, mine)
+        except BaseException:
+            mine.close()
+            process.kill()
+            raise
+
+    @classmethod
+    async def _briefed(cls, job: Job, process: asyncio.subprocess.Process, mine: socket.socket) -> "_Recorder":
+        loop = asyncio.get_running_loop()
         mine.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             mine.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
@@ -197,7 +206,6 @@ class _Recorder:
         assert process.stdout is not None
         ready: RecordingReport | None = await receive(process.stdout)
         if ready is None or ready.problem:
-            mine.close()
             raise ObserveError(ready.problem if ready is not None else "the recording process could not begin")
         tap = Tap(loop)
         await loop.create_unix_connection(lambda: tap, sock=mine)

@@ -29,7 +29,7 @@ class Decoder:
         self._decode = _decoder_of(names[0]) if names else None
 
     def feed(self, data: bytes) -> bytes:
-        """What these bytes add to the body."""
+        """The bytes that these add to the body."""
         if self._decode is None:
             decoded = data
             self._left -= len(data)

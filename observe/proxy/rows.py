@@ -282,7 +282,7 @@ _MAX_MESSAGE_CHARS = 2000
 
 
 def _error_message(exchange: Exchange) -> str:
-    """What went wrong; in the server's words only where content is recorded, as they may repeat keys and prompts."""
+    """The error of a row; in the server's words only where content is recorded, as they may repeat keys and prompts."""
     detail = exchange.detail if exchange.keeps_content else ", ".join(_error_names(exchange.detail))
     return (f"{exchange.message}: {detail}" if detail else exchange.message)[:_MAX_MESSAGE_CHARS]
 
