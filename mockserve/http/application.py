@@ -239,6 +239,24 @@ def _is_unauthorized(request: web.Request, service: Service) -> bool:
     return scheme.lower() != "bearer" or not any(matches)
 
 
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_CONTROL_PREFIX = "/blis/"
+
+
+def _is_foreign(request: web.Request, network: Network) -> bool:
+    """Whether a browser sends this change of the server for a page of another site.
+
+    Browsers send simple requests without asking first, so a page could change a server that only its user reaches.
+    Origins that --allowed-origins names are no strangers.
+    """
+    if request.method in _SAFE_METHODS or not network.route_path(request.path).startswith(_CONTROL_PREFIX):
+        return False
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+    return origin.partition("://")[2] != request.headers.get("Host") and origin not in network.cors.origins
+
+
 def _preflight(request: web.Request, network: Network) -> web.Response | None:
     """The reply to a CORS preflight; None for any other request."""
     found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
@@ -288,6 +306,8 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         force_http_1_1(request)  # aiohttp could not frame a reply for another version
     if _is_unauthorized(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=ReplyWithoutCors)
+    if _is_foreign(request, service.network):
+        return json_response(403, {"error": "Pages of other sites may not change this server"}, kind=ReplyWithoutCors)
     asked_by_browser = _preflight(request, service.network)
     if asked_by_browser is not None:
         return asked_by_browser

@@ -87,7 +87,7 @@ def _reply_ids(planner: Planner, reply: PlayedReply) -> list[int]:
 _DROPPED_HEADERS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "expect"}
 )
-_FORWARDED_HEADERS = ("content-type", "retry-after", "x-request-id")
+_FORWARDED_HEADERS = ("content-type", "content-encoding", "retry-after", "x-request-id")
 _MOST_RECORDED_BYTES = 64 << 20
 
 
@@ -101,6 +101,7 @@ async def forward(
     started_ns, sent_at_us = perf_counter_ns(), time_ns() // 1000
     body = await request.read()
     pieces: list[tuple[int, bytes]] = []
+    response: web.StreamResponse | None = None
     try:
         async with (
             ClientSession(timeout=ClientTimeout(total=None, sock_connect=10), auto_decompress=False) as session,
@@ -116,14 +117,19 @@ async def forward(
                 num_bytes += len(data)
                 if num_bytes <= _MOST_RECORDED_BYTES:
                     pieces.append(((perf_counter_ns() - started_ns) // 1000, data))
-            exchange = _exchange(
-                playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
-            )
-            playback.add(exchange)
-            await asyncio.to_thread(_append, playback.options.playback, exchange)
+            if num_bytes <= _MOST_RECORDED_BYTES and "content-encoding" not in back:
+                exchange = _exchange(
+                    playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
+                )
+                playback.add(exchange)
+                await asyncio.to_thread(_append, playback.options.playback, exchange)
             await response.write_eof()  # the client may repeat the request from here on
     except (ClientError, OSError, TimeoutError) as error:
-        raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
+        if response is None or not response.prepared:
+            raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
+        # A part of the reply is on its way: only the end of the connection says that the rest will not come.
+        if request.transport is not None:
+            request.transport.abort()
     return response
 
 

@@ -1,6 +1,7 @@
 """A gRPC server: its port, its health service, its reflection, and its end."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,21 @@ class RunningRpcServer:
         await self.service.delivery.close_observers()
 
 
+class OneLineForMalformed(logging.Filter):
+    """Makes one line of what the library logs with a traceback when a message is no Protocol Buffer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record, which is changed in place: always."""
+        error = record.exc_info[1] if record.exc_info else None
+        if type(error).__name__ == "DecodeError":
+            record.msg, record.args, record.exc_info = f"{record.getMessage()}: {error}", (), None
+        return True
+
+
+_LIBRARY_LOGGER = logging.getLogger("grpc._cython.cygrpc")
+_ONE_LINE = OneLineForMalformed()
+
+
 async def listen_for_calls(service: Service) -> RunningRpcServer:
     """Listen at the address of the options. Raises OptionError if a library is missing or the port is in use."""
     try:
@@ -58,6 +74,7 @@ async def listen_for_calls(service: Service) -> RunningRpcServer:
     from mockserve.rpc.messages import read_metadata
     from mockserve.rpc.servicer import VllmEngine
 
+    _LIBRARY_LOGGER.addFilter(_ONE_LINE)
     network = service.options.network
     most_bytes = service.options.process.max_body_mb * 2**20
     metadata = await asyncio.to_thread(read_metadata, service.model.root)

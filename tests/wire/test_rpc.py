@@ -16,7 +16,7 @@ from mockserve.engines import deployment_of
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.rpc.messages import read_metadata
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.serving import TestServer, running_server
 
 grpc = pytest.importorskip("grpc")
@@ -89,6 +89,21 @@ def test_what_vllm_refuses_is_an_invalid_argument(engine: Any, wrong: dict[str, 
         list(engine.Generate(request(**wrong), timeout=PATIENCE_S))
     assert refused.value.code().name == "INVALID_ARGUMENT"
     assert refused.value.details().startswith(words)
+
+
+@pytest.mark.parametrize("method", ["Embed", "Abort"])
+def test_a_malformed_message_is_one_line_of_the_log(
+    method: str, server: TestServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with grpc.insecure_channel(f"{server.host}:{server.port}") as channel:
+        call = channel.unary_unary(f"/vllm.grpc.engine.VllmEngine/{method}")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"\xff\xff\xff\xff no message", timeout=PATIENCE_S)
+    assert refused.value.code() is grpc.StatusCode.UNKNOWN
+    wait_until(lambda: bool(caplog.records))
+    (record,) = caplog.records
+    assert f"VllmEngine/{method}]: Error parsing message" in record.getMessage()
+    assert record.exc_info is None
 
 
 def test_the_server_describes_itself_and_ends_requests_on_demand(server: TestServer, engine: Any) -> None:
