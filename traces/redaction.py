@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -142,17 +142,30 @@ def _forget_examples(schema: dict[str, Any], gone: list[str]) -> None:
             schema[name] = REMOVED
 
 
-_MAY_REPEAT = re.compile(
-    r"(?:key|token|secret|pass|pwd|auth|cred|cookie|jwt|bearer)[^\":,{}\[\]]{0,64}\"\s{0,9}:|\\u[0-9a-f]{4}[^\":]{0,64}\"\s{0,9}:",
-    re.IGNORECASE,
-)
+@cache
+def _names_of_secrets() -> Any:
+    """A pattern for texts of JSON in which a member may be a secret by its name; all others need no second look."""
+    import re2  # a library that only redaction needs here
+
+    return re2.compile(
+        r"(?i)(?:token\"|(?:key|secret|pass|pwd|auth|cred|cookie|jwt|bearer|signature|assertion|session|otp|connection)"
+        r"[^\":,{}\[\]]{0,64}\"|\"value\"|\\u[0-9a-f]{4}[^\":]{0,64}\")\s{0,9}:"
+    )
 
 
-def parsed_json(text: str) -> tuple[Any, bool]:
-    """The value of JSON as lenient servers read it, and whether it has to be written anew. Raises ValueError.
+class ParsedJson(NamedTuple):
+    """A value of JSON: whether members may be secrets by their names, and whether some of its text is not in it."""
 
-    NaN and infinity count as numbers. Of members with the same name the last one counts; the others are gone when the
-    value is written.
+    value: Any
+    has_names: bool = False
+    lacks_text: bool = False
+
+
+def parsed_json(text: str) -> ParsedJson:
+    """The value of JSON as lenient servers read it. Raises ValueError.
+
+    NaN and infinity count as numbers. Of members with the same name the last one counts, so text of the others is not
+    in the value.
     """
     repeats = False
 
@@ -162,15 +175,13 @@ def parsed_json(text: str) -> tuple[Any, bool]:
         repeats = repeats or len(made) < len(pairs)
         return made
 
-    try:
+    has_names = _names_of_secrets().search(text) is not None
+    with suppress(orjson.JSONDecodeError):
         value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        pass
-    else:
-        if _MAY_REPEAT.search(text) is None:
-            return value, False
+        if not has_names:
+            return ParsedJson(value)
     try:
-        return json.loads(text, object_pairs_hook=joined), repeats
+        return ParsedJson(json.loads(text, object_pairs_hook=joined), has_names=True, lacks_text=repeats)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -190,7 +201,7 @@ def _is_telling(secret: str) -> bool:
 
 REDACTED = "[redacted]"
 """Text in the place of what a pattern of a user has found."""
-_PLACES = ("index", "output_index", "content_index", "item_id", "summary_index")
+_PLACES = frozenset({"index", "output_index", "content_index", "item_id", "summary_index"})
 
 Slot: TypeAlias = tuple[Any, Any]
 """A text inside a JSON value: the object or array that holds it, and its name or place there."""
@@ -249,16 +260,24 @@ class Redactor:
         where there is nothing to remove. What is no JSON is plain text. Keys by name are appended to `removed`.
         """
         try:
-            value, is_rewritten = parsed_json(body)
+            parsed = parsed_json(body)
         except ValueError:
             return self.raw_text(body)
+        value = parsed.value
         if isinstance(value, str):
             redacted = self.text(value)
             return body if redacted == value else _dumped(redacted, body)
-        value, has_secrets = without_secret_members(value, removed)
-        is_redacted = self._redact([(None, value)])
-        is_renamed = self._rename(value, body)
-        return _dumped(value, body) if has_secrets or is_redacted or is_rewritten or is_renamed else body
+        is_changed = parsed.lacks_text
+        if parsed.has_names:
+            value, has_secrets = without_secret_members(value, removed)
+            is_changed = is_changed or has_secrets
+        is_changed = self._redact([(None, value)]) or is_changed
+        if any(
+            rule.spans(body) for rule in self._rules if not rule.needs_name
+        ):  # perhaps in a name, a number or a member that is repeated
+            self._rename(value)
+            is_changed = True
+        return _dumped(value, body) if is_changed else body
 
     def raw_text(self, text: str) -> str:
         """A body that is no JSON, without what a name shows to be a key, and without what matches."""
@@ -285,12 +304,14 @@ class Redactor:
         are_changed = []
         for payload in payloads:
             try:
-                value, is_rewritten = parsed_json(payload)
-                value, is_changed = without_secret_members(value)
+                parsed = parsed_json(payload)
             except ValueError:
-                value, is_rewritten, is_changed = None, False, False
-            values.append(value)
-            are_changed.append(is_changed or is_rewritten)
+                parsed = ParsedJson(None)
+            is_changed = parsed.lacks_text or any(rule.spans(payload) for rule in self._given)
+            if parsed.has_names:
+                is_changed = without_secret_members(parsed.value)[1] or is_changed
+            values.append(parsed.value)
+            are_changed.append(is_changed)
         self._redact(list(enumerate(values)), are_changed)
         return [
             self.raw_text(payload) if value is None else _dumped(value, payload) if is_changed else payload
@@ -314,23 +335,15 @@ class Redactor:
                         are_changed[place] = True
         return is_changed
 
-    def _rename(self, value: Any, body: str) -> bool:
-        """Redact names of members and numbers, where what matches is there at all."""
-        if not any(rule.spans(body) for rule in self._rules):
-            return False
-        is_changed = False
+    def _rename(self, value: Any) -> None:
+        """Redact names of members, and numbers."""
         for each in _containers(value):
-            pairs = each.items() if isinstance(each, dict) else enumerate(each)
-            found = [(self.text(name) if isinstance(name, str) else name, name, member) for name, member in pairs]
-            found = [(after, before, self._number(member)) for after, before, member in found]
-            if any(after != before or member is not each[before] for after, before, member in found):
-                is_changed = True
-                if isinstance(each, dict):
-                    each.clear()
-                    each.update((after, member) for after, _, member in found)
-                else:
-                    each[:] = [member for _, _, member in found]
-        return is_changed
+            if isinstance(each, dict):
+                pairs = [(self.text(name), self._number(member)) for name, member in each.items()]
+                each.clear()
+                each.update(pairs)
+            else:
+                each[:] = [self._number(member) for member in each]
 
     def _number(self, member: Any) -> Any:
         if type(member) not in (int, float):
@@ -388,7 +401,12 @@ def _texts(value: Any) -> Iterable[tuple[tuple[Any, ...], Slot]]:
     while left:
         path, each = left.pop()
         if isinstance(each, dict):
-            here = (*path, *(each[name] for name in _PLACES if isinstance(each.get(name), int | str)))
+            here = path
+            if not _PLACES.isdisjoint(each):
+                here = (
+                    *path,
+                    *(each[name] for name in sorted(_PLACES & each.keys()) if isinstance(each[name], int | str)),
+                )
             members: Iterable[tuple[Any, Any]] = each.items()
         elif isinstance(each, list):
             here, members = path, enumerate(each)

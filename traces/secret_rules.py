@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 REMOVED = "[removed]"
@@ -50,11 +50,13 @@ def letters_of(name: str) -> str:
     return _NOT_LETTERS.sub("", name.lower())
 
 
+@lru_cache(maxsize=4096)
 def is_strongly_secret(name: str) -> bool:
     """Whether all that stands under this name is a key, whatever its type."""
     return len(name) <= 128 and _STRONG.search(letters_of(name)) is not None
 
 
+@lru_cache(maxsize=4096)
 def is_secret_member(name: str) -> bool:
     """Whether a text under this name in a JSON object is a key, such as `api_key`, `Authorization` or `id_token`."""
     if is_strongly_secret(name):
@@ -101,7 +103,9 @@ _SECRET_WORD = (
     r"|credential|(?:auth|access|refresh|session|security|bearer|id)[_-]?token)"
 )
 _NAMED = rf"(?i)\b[\w-]{{0,64}}{_SECRET_WORD}[\w-]{{0,64}}\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?(?:Bearer |Basic )?"
-_QUOTED_NAME = rf"\"(?:[\w-]{{0,64}}{_SECRET_WORD}[\w-]{{0,64}}|(?:[\w-]{{0,32}}[_-])?token|pwd|cookie)"
+_QUOTED_NAME = (
+    rf"\"(?:[\w-]{{0,64}}{_SECRET_WORD}[\w-]{{0,64}}|(?:(?:api|bot|hf|login|user|vault)[_-])?token|pwd|cookie)"
+)
 _VALUE = r"([A-Za-z0-9_\-./+=~%$!]{6,})"
 _MOST_PLAIN_CHARS = 24
 """A value without digits that is longer is no word of a language."""
@@ -115,6 +119,8 @@ class Rule:
     mark: str
     group: int = 0
     accepts: Callable[[str], bool] | None = None
+    needs_name: bool = False
+    """Whether the pattern finds a value by the name in front of it."""
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """The places of what is to be replaced, in order."""
@@ -148,8 +154,14 @@ def built_in_rules() -> tuple[Rule, ...]:
         Rule(re2.compile(rf"(?i)\bbearer\s+({_KEY}[A-Za-z0-9_\-.~+/=]{{15,}})"), REMOVED, 1),
         Rule(re2.compile(r"(?i)\bbasic\s+([A-Za-z0-9+/]{8,}={1,2})"), REMOVED, 1),
         Rule(re2.compile(r"[a-z][a-z0-9+.-]{1,20}://([^/\s:@\"]{1,256}:[^/\s@\"]{1,256})@"), REMOVED, 1),
-        Rule(re2.compile(_NAMED + _VALUE), REMOVED, 1, _is_no_word),
-        Rule(re2.compile(rf"(?i){_QUOTED_NAME}\"\s{{0,8}}:\s{{0,8}}\"([^\"\\]+)\""), REMOVED, 1, _is_no_mark),
+        Rule(re2.compile(_NAMED + _VALUE), REMOVED, 1, _is_no_word, needs_name=True),
+        Rule(
+            re2.compile(rf"(?i){_QUOTED_NAME}\"\s{{0,8}}:\s{{0,8}}\"([^\"\\]+)\""),
+            REMOVED,
+            1,
+            _is_no_mark,
+            needs_name=True,
+        ),
     )
 
 

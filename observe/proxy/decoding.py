@@ -9,6 +9,8 @@ MAX_BODY_BYTES = 32 << 20
 """Longer bodies are not read."""
 MAX_JSON_PARTS = 2_000_000
 """JSON with more values is not parsed, which would take many times its own size."""
+MAX_LINES = 400_000
+"""An event takes two or three lines, and more time to read than many bytes do."""
 _MAX_HELD_BYTES = 128 << 20
 _SLICE_BYTES = 512
 """A slice of this size of Zstandard's blocks becomes 16 MB at most."""

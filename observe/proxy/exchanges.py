@@ -12,6 +12,7 @@ from observe.http import Head, HeadCache, ResponseParser
 from observe.proxy.decoding import (
     MAX_BODY_BYTES,
     MAX_JSON_PARTS,
+    MAX_LINES,
     Decoder,
     MemoryBudget,
     UnreadableBodyError,
@@ -229,6 +230,7 @@ class Exchange:
     _decoder: Decoder | None = None
     _num_held_bytes: int = 0
     _num_reply_parts: int = 0
+    _num_reply_lines: int = 0
     _request_body: bytes | None = None
 
     def take_body(self, part: bytes) -> None:
@@ -271,6 +273,9 @@ class Exchange:
         self._num_reply_parts += num_json_parts(part)
         if self._num_reply_parts > MAX_JSON_PARTS:
             raise UnreadableBodyError(f"it has more than {MAX_JSON_PARTS} values")
+        self._num_reply_lines += part.count(b"\n")
+        if self._num_reply_lines > MAX_LINES:
+            raise UnreadableBodyError(f"it has more than {MAX_LINES} lines")
         if not self._hold(len(part)):
             raise UnreadableBodyError("the memory for bodies is full")
 
