@@ -83,15 +83,17 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
 
 def _draw(stats: RunStats, workload: Workload, summary: str) -> None:
     """Draw the picture and write the page that are requested."""
-    options, model = workload.options, workload.style.model
+    options = workload.options
     if options.plot is None and options.html is None:
         return
+    redactor = Redactor(options.proxying.redact)
+    model, url = redactor.text(workload.style.model), redactor.text(options.url)
     from observe.timeline import draw, panels_of, timeline_of, write_load_page
 
     timeline = timeline_of(stats.log)
     try:
         if options.plot is not None:
-            draw(timeline, options.plot, f"{model} at {options.url}")
+            draw(timeline, options.plot, f"{model} at {url}")
         if options.html is not None:
             write_load_page(options.html, "blis observe", options, summary, panels_of(timeline), model, options.seed)
     except TraceError as error:
@@ -197,7 +199,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
         scraper = _scraper(client, workload)
         if scraper is not None:
             await scraper.begin()
-        settings = await settings_of_server(client, options.headers, options.server_config)
+        settings = await _settings(client, options)
         header = _header(workload, settings)
         if earlier is None:
             write_header(options.paths.header, header, in_place=True)
@@ -238,6 +240,15 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
     return recorder, num_not_sent
 
 
+async def _settings(client: Client, options: ObserveOptions) -> Mapping[str, Any]:
+    """The settings of the server as they may be written."""
+    settings = await settings_of_server(client, options.headers, options.server_config)
+    if not options.proxying.redact:
+        return settings
+    redacted: Mapping[str, Any] = Redactor(options.proxying.redact).value(settings)
+    return redacted
+
+
 async def _metrics(client: Client, workload: Workload) -> MetricsReading | None:
     """The server's metrics, where they show whether it has seen the prompts before."""
     if workload.request_schedule.conversations is not None or workload.options.prompts is not None:
@@ -249,7 +260,13 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
     options = workload.options
     if options.paths.metrics is None:
         return None
-    return Scraper(client, options.headers, options.paths.metrics, resume=workload.request_schedule.earlier is not None)
+    return Scraper(
+        client,
+        options.headers,
+        options.paths.metrics,
+        resume=workload.request_schedule.earlier is not None,
+        redactor=Redactor(options.proxying.redact) if options.proxying.redact else None,
+    )
 
 
 def _note_settings(path: Path, settings: Mapping[str, Any]) -> None:

@@ -279,6 +279,10 @@ class Redactor:
             is_changed = True
         return _dumped(value, body) if is_changed else body
 
+    def value(self, value: Any) -> Any:
+        """A plain value without what matches in its texts."""
+        return json.loads(self.body(json.dumps(value)))
+
     def raw_text(self, text: str) -> str:
         """A body that is no JSON, without what a name shows to be a key, and without what matches."""
         for rule in rules_of_raw_text():
