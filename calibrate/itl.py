@@ -44,7 +44,10 @@ def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
     The simulated side is its mean inter-token latency, else the time from first to last token spread over the gaps.
     """
     if chunks:
-        real = [real_itl_us(chunks.get(row.request_id, ()), row.output_tokens) for row in pairing.rows]
+        real = [
+            real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, row.first_chunk_time_us)
+            for row in pairing.rows
+        ]
     else:
         real = [itl_from_ends_us(row) for row in pairing.rows]
     enough = [len(chunks.get(row.request_id, ())) >= 2 and row.output_tokens != 1 for row in pairing.rows]
@@ -69,14 +72,18 @@ def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
     return Itl(_array(real), _array(sim), num_without_gaps)
 
 
-def content_chunks(chunks: Sequence[int], output_tokens: int) -> tuple[int, int]:
+def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> tuple[int, int]:
     """The places of the first and the last chunk that hold a token.
 
-    How many chunks hold none follows from the counts. Two or three are the role before and usage (after a finish
-    reason) behind. A single one is the role if it came together with the next chunk, closer than its neighbours and
-    the last two did, else the usage.
+    Where `first_token_us` is behind the first chunk, the first token is there. Else, how many chunks hold none follows
+    from the counts. Two or three are the role before and usage (after a finish reason) behind. A single one is the role
+    if it came together with the next chunk, closer than its neighbours and the last two did, else the usage.
     """
     last = len(chunks) - 1
+    if chunks and chunks[0] < first_token_us <= chunks[last]:
+        first = next(place for place, at in enumerate(chunks) if at >= first_token_us)
+        num_behind = last + 1 - first - output_tokens if output_tokens else 0
+        return first, last - num_behind if 0 <= num_behind < MAX_CHUNKS_WITHOUT_TOKEN else last
     num_extra = len(chunks) - output_tokens if output_tokens else 0
     if last < 2 or not 1 <= num_extra <= MAX_CHUNKS_WITHOUT_TOKEN:
         return 0, last
@@ -88,13 +95,13 @@ def content_chunks(chunks: Sequence[int], output_tokens: int) -> tuple[int, int]
     return 1, last - (num_extra - 1)
 
 
-def real_itl_us(chunks: Sequence[int], output_tokens: int) -> float:
+def real_itl_us(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> float:
     """Mean time between tokens in microseconds, nan if there is none or the clock went backwards.
 
     The time from the first to the last token is spread over the tokens the server counted, so that chunks with several
     tokens count as several; without a count, over the chunks.
     """
-    first, last = content_chunks(chunks, output_tokens)
+    first, last = content_chunks(chunks, output_tokens, first_token_us)
     num_gaps = (output_tokens or last - first + 1) - 1
     if last <= first or num_gaps < 1 or chunks[last] < chunks[first]:
         return np.nan

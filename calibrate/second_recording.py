@@ -46,7 +46,7 @@ def _prompt_tokens(row: TraceRow) -> int:
 
 def _result(request_id: int, row: TraceRow, chunks: Chunks) -> ResultRow:
     first_us, last_us = row.first_chunk_time_us, row.last_chunk_time_us
-    itl_us = real_itl_us(chunks.get(row.request_id, ()), row.output_tokens)
+    itl_us = real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, first_us)
     if math.isnan(itl_us):
         itl_us = itl_from_ends_us(row)
     return ResultRow(

@@ -49,11 +49,12 @@ class RequestStyle:
     Outputs have exactly the planned length, unless `exact_output` is off: then the model ends them. The Responses API
     has no minimum length, so there `ignore_eos` alone keeps the model from ending earlier. Completions default to 16
     tokens, so "as long as the model likes" is `most_output_tokens` there; vLLM refuses more than its context.
+    With `streaming` None each request is streamed unless it says otherwise.
     """
 
     model: str
     api: str = "completions"
-    streaming: bool = True
+    streaming: bool | None = None
     exact_output: bool = True
     ignore_eos: bool = True
     most_output_tokens: int = 2**31 - 1
@@ -63,11 +64,25 @@ class RequestStyle:
         """The path of the API."""
         return _PATHS[self.api]
 
+    def streams(self, wish: bool | None) -> bool:
+        """Whether a request asks for a stream, by its own wish where the run leaves it one."""
+        if self.streaming is not None:
+            return self.streaming
+        return wish is not False
+
     def body(
-        self, prompt: str, output_tokens: int, model: str = "", earlier: tuple[str, ...] = (), priority: int = 0
+        self,
+        prompt: str,
+        output_tokens: int,
+        model: str = "",
+        earlier: tuple[str, ...] = (),
+        priority: int = 0,
+        *,
+        streaming: bool | None = None,
     ) -> bytes:
         """The body of one request, for another model if one is named; `earlier` are the turns before the prompt."""
-        body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, earlier), "stream": self.streaming}
+        is_streamed = self.streams(streaming)
+        body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, earlier), "stream": is_streamed}
         if self.exact_output:
             body |= self._length(output_tokens)
             if self.ignore_eos:
@@ -76,7 +91,7 @@ class RequestStyle:
             body["max_tokens"] = self.most_output_tokens
         if priority:
             body["priority"] = priority
-        if self.streaming and self.api != "responses":
+        if is_streamed and self.api != "responses":
             body["stream_options"] = {"include_usage": True}
         return orjson.dumps(body)
 

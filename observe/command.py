@@ -10,10 +10,16 @@ def run(options: ObserveOptions) -> int:
 
     Exit codes: 0 done, 1 nothing could be measured or written, 128 + n stopped by signal n. Bad input raises.
     """
-    from traces.append_file import exclusive_writer
+    from traces.append_file import exclusive_writer, open_pipes
 
-    with exclusive_writer(options.paths.header):
-        return _run(options)
+    with exclusive_writer(options.paths.header), open_pipes(options.paths.rows_and_companions):
+        if not options.proxying.redact:
+            return _run(options)
+        from observe.errors import messages_through
+        from traces.redaction import Redactor
+
+        with messages_through(Redactor(options.proxying.redact).text):
+            return _run(options)
 
 
 def _run(options: ObserveOptions) -> int:

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 from observe.clock import Clock, Nanos
 from observe.errors import ResponseError
 from observe.http import HeadCache, with_send_time
+from observe.redacting import without_echoes
 from observe.responses.reply import Reply
 
 Address: TypeAlias = tuple[str, int]
@@ -77,11 +78,6 @@ class Outcome:
     sent: Nanos
     ended: Nanos
     reply: Reply
-
-    @property
-    def first_chunk(self) -> Nanos:
-        """Arrival time of the first data event, or of the first byte of a reply that is no stream."""
-        return self.reply.chunk_times[0] if self.reply.chunk_times else 0
 
     @property
     def last_chunk(self) -> Nanos:
@@ -156,6 +152,8 @@ class Exchange:
         """Settle the outcome; the first call counts."""
         if self.outcome is not None:
             return
+        if message:
+            message = without_echoes(message, self.request)
         self.outcome = Outcome(
             status=status, kind=kind, error_message=message, sent=self.sent, ended=at, reply=self.reply
         )

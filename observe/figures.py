@@ -57,7 +57,7 @@ class RequestLog:
             output_tokens = outcome.output_tokens
             times = reply.chunk_times
             if times:
-                first, last = times[0], times[-1]
+                first, last = reply.first_token, times[-1]
                 if reply.streaming:
                     token_times.extend(compress(times, reply.carries_tokens))
         self.slo_classes.append(sent.prepared.planned.slo_class)
@@ -123,11 +123,10 @@ class RequestLog:
     def latencies(self) -> dict[str, Floats]:
         """The time to first token, between tokens (its mean) and of the whole request; NaN where unknown."""
         sent, first, last = self.sent, self._column("first_chunk"), self._column("last_chunk")
-        is_answered = first != 0
         return {
-            "ttft": np.where(is_answered, first - sent, np.nan),
+            "ttft": np.where(first != 0, first - sent, np.nan),
             "itl": self._mean_gaps(),
-            "e2e": np.where(is_answered, last - sent, np.nan),
+            "e2e": np.where(last != 0, last - sent, np.nan),
         }
 
     @property

@@ -33,6 +33,7 @@ from observe.spans import export_spans
 from observe.workloads.graph import Graph
 from observe.workloads.workload import RequestSchedule, Workload, check_same_model, preparer
 from traces import TraceError, TraceHeader, read_cut_rows, write_header
+from traces.redaction import Redactor
 from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 
 _LATE_P99_MS = 5.0
@@ -82,15 +83,17 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
 
 def _draw(stats: RunStats, workload: Workload, summary: str) -> None:
     """Draw the picture and write the page that are requested."""
-    options, model = workload.options, workload.style.model
+    options = workload.options
     if options.plot is None and options.html is None:
         return
+    redactor = Redactor(options.proxying.redact)
+    model, url = redactor.text(workload.style.model), redactor.text(options.url)
     from observe.timeline import draw, panels_of, timeline_of, write_load_page
 
     timeline = timeline_of(stats.log)
     try:
         if options.plot is not None:
-            draw(timeline, options.plot, f"{model} at {options.url}")
+            draw(timeline, options.plot, f"{model} at {url}")
         if options.html is not None:
             write_load_page(options.html, "blis observe", options, summary, panels_of(timeline), model, options.seed)
     except TraceError as error:
@@ -153,11 +156,10 @@ def _export_spans(workload: Workload) -> None:
     options, earlier = workload.options, workload.request_schedule.earlier
     there = set() if earlier is None else {row.request_id for row in earlier.rows}
     endpoint = options.tracing.otlp_traces_endpoint
+    model = Redactor(options.proxying.redact).text(workload.style.model)
     rows = (row for row in read_cut_rows(options.paths.data) if row.request_id not in there)
     try:
-        num_taken, num_lost = export_spans(
-            endpoint, rows, parse_server(options.url), workload.style.model, workload.style.api
-        )
+        num_taken, num_lost = export_spans(endpoint, rows, parse_server(options.url), model, workload.style.api)
     except (OSError, TraceError) as error:
         warn(f"no spans were sent to {endpoint}: the recording cannot be read again ({error})")
         return
@@ -197,7 +199,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
         scraper = _scraper(client, workload)
         if scraper is not None:
             await scraper.begin()
-        settings = await settings_of_server(client, options.headers, options.server_config)
+        settings = await _settings(client, options)
         header = _header(workload, settings)
         if earlier is None:
             write_header(options.paths.header, header, in_place=True)
@@ -210,6 +212,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
             earlier,
             options.warmup_requests,
             columns=workload.request_schedule.columns,
+            redact=options.proxying.redact,
             failed=interrupt.stop,
         )
     except OSError as error:
@@ -237,6 +240,15 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
     return recorder, num_not_sent
 
 
+async def _settings(client: Client, options: ObserveOptions) -> Mapping[str, Any]:
+    """The settings of the server as they may be written."""
+    settings = await settings_of_server(client, options.headers, options.server_config)
+    if not options.proxying.redact:
+        return settings
+    redacted: Mapping[str, Any] = Redactor(options.proxying.redact).value(settings)
+    return redacted
+
+
 async def _metrics(client: Client, workload: Workload) -> MetricsReading | None:
     """The server's metrics, where they show whether it has seen the prompts before."""
     if workload.request_schedule.conversations is not None or workload.options.prompts is not None:
@@ -248,7 +260,13 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
     options = workload.options
     if options.paths.metrics is None:
         return None
-    return Scraper(client, options.headers, options.paths.metrics, resume=workload.request_schedule.earlier is not None)
+    return Scraper(
+        client,
+        options.headers,
+        options.paths.metrics,
+        resume=workload.request_schedule.earlier is not None,
+        redactor=Redactor(options.proxying.redact) if options.proxying.redact else None,
+    )
 
 
 def _note_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -302,6 +320,7 @@ async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt
 
 def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
     options = workload.options
+    redactor = Redactor(options.proxying.redact)
     in_header = {name: settings[name] for name in HEADER_NAMES if name in settings}
     return TraceHeader(
         time_unit="us",
@@ -309,8 +328,8 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         mode="real",
         warm_up_requests=options.warmup_requests,
         workload_seed=options.seed,
-        workload_spec=options.source,
-        server={"type": "vllm", "model": workload.style.model, **in_header},
+        workload_spec=redactor.text(options.source),
+        server={"type": "vllm", "model": redactor.text(workload.style.model), **in_header},
         measured_rtt_ms=workload.rtt_ms,
         goodput_slo_targets=workload.slo_targets,
     )

@@ -128,7 +128,11 @@ class ObserveOptions:
         0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0, at_most=MOST_TOKENS
     )
     api_format: str = option("completions", "Which API to send to.", choices=APIS, heading="Requests")
-    streaming: bool = option(True, "Request streamed replies.")
+    streaming: bool | None = option(
+        None,
+        "Request streamed replies for all requests, or for none. Default: as each request of the workload spec or the"
+        " trace says; those that say nothing are streamed.",
+    )
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
     max_concurrency: int = option(
@@ -355,7 +359,7 @@ class ObserveOptions:
     def _check_outputs(self) -> None:
         if not (self.output or (self.trace_header and self.trace_data)):
             raise OptionError("--output, or --trace-header with --trace-data, is required")
-        if self.record_itl and not self.streaming:
+        if self.record_itl and self.streaming is False:
             raise OptionError("--record-itl needs streamed answers, leave --no-streaming out")
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")

@@ -35,6 +35,11 @@ class OutputPaths:
         return [path for path, kind in self.kinds.items() if kind != "rows"]
 
     @property
+    def rows_and_companions(self) -> list[Path]:
+        """Paths of the files of this recording that are written piece by piece."""
+        return [path for path in (self.data, self.itl, self.metrics, self.content) if path is not None]
+
+    @property
     def kinds(self) -> dict[Path, str]:
         """All files that may belong to an earlier recording of this name, each with its kind."""
         known = {

@@ -90,6 +90,7 @@ async def _send(share: ScheduleShard, send: Send) -> DoneMessage:
             options.warmup_requests,
             columns=share.columns,
             is_shared=True,
+            redact=options.proxying.redact,
             failed=stop.set,
         )
     except (OSError, TraceError) as error:

@@ -29,7 +29,8 @@ class ProxyOptions:
     )
     redact: tuple[str, ...] = option(
         (),
-        "Replace what matches this regular expression (RE2) in recorded content; may be given several times.",
+        "Replace what matches this regular expression (RE2) in all that is recorded, printed and exported; may be given"
+        " several times.",
         metavar="PATTERN",
         repeatable=True,
     )
@@ -55,11 +56,10 @@ class ProxyOptions:
         ):
             if is_given and not self.proxy:
                 raise OptionError(f"{flag} needs --proxy")
-        if self.redact and not self.record_content:
-            raise OptionError("--redact needs --record-content: nothing else holds content")
         if self.tenant_header:
             check_header("--tenant-header", self.tenant_header, "")
-        Redactor(self.redact)
+        if self.redact:
+            Redactor(self.redact)
 
     @property
     def is_rotated(self) -> bool:

@@ -1,7 +1,7 @@
 """The rows of a trace, written as requests end, and the place of a new recording beside an earlier one."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
@@ -16,11 +16,13 @@ from observe.errors import print_message
 from observe.figures import RunStats
 from observe.options import ObserveOptions
 from observe.output_paths import OutputPaths
+from observe.redacting import redacted_row
 from observe.workloads.workload import COLUMNS, EarlierRecording
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
 from traces.append_file import exclusive_writer
 from traces.backup import back_up, has_rows
 from traces.graph import ids_text
+from traces.redaction import Redactor
 from traces.text_file import naming_write_errors
 
 
@@ -63,6 +65,7 @@ _NUMBERS = (
     "first_chunk_time_us",
     "last_chunk_time_us",
     "num_chunks",
+    "first_event_time_us",
 )
 _MAX_FORMS = 256
 
@@ -88,7 +91,7 @@ def row_of(sent: SentRequest, clock: Clock) -> TraceRow:
         server_input_tokens=outcome.reply.prompt_tokens or 0,
         arrival_time_us=planned.at_us,
         send_time_us=clock.epoch_us(outcome.sent),
-        first_chunk_time_us=clock.epoch_us(outcome.first_chunk),
+        first_chunk_time_us=clock.epoch_us(outcome.reply.first_token),
         last_chunk_time_us=clock.epoch_us(outcome.last_chunk),
         num_chunks=outcome.num_chunks,
         status=outcome.status,
@@ -99,6 +102,7 @@ def row_of(sent: SentRequest, clock: Clock) -> TraceRow:
         parents=ids_text(planned.parents),
         context_of="" if planned.context_of is None else str(planned.context_of),
         slo_e2e_us=planned.slo_e2e_us,
+        first_event_time_us=clock.epoch_us(outcome.reply.first_event),
     )
 
 
@@ -109,8 +113,9 @@ class RowFormatter:
     Rounds of sessions, requests of graphs and those that failed have too much of their own for that.
     """
 
-    def __init__(self, writer: TraceWriter, clock: Clock) -> None:
+    def __init__(self, writer: TraceWriter, clock: Clock, redactor: Redactor | None = None) -> None:
         self._writer = writer
+        self._redactor = redactor
         self._clock = clock
         self._ahead_ns = clock.epoch_ns - clock.counter_ns
         self._forms = Memo[tuple[Any, ...], str](_MAX_FORMS)
@@ -119,7 +124,7 @@ class RowFormatter:
         """Return the line that the writer would write for the row of this request."""
         planned, reply = sent.prepared.planned, sent.outcome.reply
         if planned.session_id or planned.number is not None or sent.outcome.status != "ok":
-            return self._writer.line(row_of(sent, self._clock))
+            return self._writer.line(self._row(sent))
         key = (
             sent.prepared.streaming,
             reply.finish_reason,
@@ -137,14 +142,18 @@ class RowFormatter:
         )
         form = self._forms.get(key)
         if form is None:
-            form = self._writer.form(row_of(sent, self._clock), _NUMBERS, ("x_request_id",))
+            form = self._writer.form(self._row(sent), _NUMBERS, ("x_request_id",))
             self._forms.keep(key, form)
         return form % self._values(sent)
+
+    def _row(self, sent: SentRequest) -> TraceRow:
+        row = row_of(sent, self._clock)
+        return row if self._redactor is None else redacted_row(row, self._redactor)
 
     def _values(self, sent: SentRequest) -> tuple[Any, ...]:
         prepared, outcome, clock_offset_ns = sent.prepared, sent.outcome, self._ahead_ns
         reply = outcome.reply
-        first, last = outcome.first_chunk, outcome.last_chunk
+        first, last = reply.first_token, outcome.last_chunk
         return (
             prepared.request_id,
             _input_tokens(sent),
@@ -156,6 +165,7 @@ class RowFormatter:
             (clock_offset_ns + last) // 1000 if last else 0,
             outcome.num_chunks,
             prepared.x_request_id,
+            (clock_offset_ns + reply.first_event) // 1000 if reply.first_event else 0,
         )
 
 
@@ -189,6 +199,7 @@ class Recorder:
         *,
         columns: frozenset[str] = COLUMNS,
         is_shared: bool = False,
+        redact: Sequence[str] = (),
         failed: Callable[[], None],
     ) -> None:
         self.stats = RunStats()
@@ -211,7 +222,7 @@ class Recorder:
             if self._itl is not None:
                 self._itl.close()
             raise
-        self._lines = RowFormatter(self._rows, clock)
+        self._lines = RowFormatter(self._rows, clock, Redactor(redact) if redact else None)
 
     def record(self, sent: SentRequest) -> None:
         """Write and count one request."""
@@ -263,6 +274,8 @@ class Recorder:
         rows.write_lines(map(self._lines.line, ended))
 
     def _chunk_times_us(self, sent: SentRequest) -> list[int]:
+        if not sent.prepared.streaming:  # a reply in one piece shows the times of no tokens
+            return []
         clock_offset_ns = self._clock.epoch_ns - self._clock.counter_ns
         return [(clock_offset_ns + at) // 1000 for at in sent.outcome.reply.chunk_times]
 

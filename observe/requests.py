@@ -77,6 +77,8 @@ class PlannedRequest:
     """vLLM's: the smaller the more urgent; None for a request without one."""
     slo_e2e_us: int = 0
     """Target time to its last token; 0 leaves that to its SLO class."""
+    streaming: bool | None = None
+    """Whether it asks for a stream; None leaves that to the run."""
 
 
 def constant_arrivals_us(rate: float, count: int) -> list[int]:
@@ -133,6 +135,7 @@ def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[PlannedReque
             timeout_us=max(0, request.deadline_us - request.arrival_us) if request.deadline_us else 0,
             priority=request.priority,
             slo_e2e_us=request.slo_e2e_us,
+            streaming=request.streaming,
         )
         for request in requests
     ]
@@ -168,8 +171,10 @@ def _planned(row: TraceRow, at_us: int) -> PlannedRequest:
         slo_class=row.slo_class,
         session_id=row.session_id,
         round_index=row.round_index,
+        timeout_us=max(1, row.deadline_us - row.arrival_time_us) if row.deadline_us else 0,
         priority=row.vllm_priority,
         slo_e2e_us=row.slo_e2e_us,
+        streaming=row.streaming,
     )
 
 

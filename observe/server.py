@@ -19,6 +19,7 @@ from observe.errors import RunError, warn
 from observe.http import get_bytes, post_bytes
 from observe.requests import WORDS, PlannedRequest, TokenScale, calibration_text, scale_from_counts
 from traces import JsonLinesWriter
+from traces.redaction import Redactor
 from traces.server_settings import blocks_of_one_engine, plausible, read_settings_file
 
 _RTT_PROBES = 10
@@ -190,7 +191,16 @@ class Scraper:
     file that cannot be written any more ends the reading.
     """
 
-    def __init__(self, client: Client, headers: Mapping[str, str], path: Path, *, resume: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        headers: Mapping[str, str],
+        path: Path,
+        *,
+        resume: bool,
+        redactor: Redactor | None = None,
+    ) -> None:
+        self._redactor = redactor
         self.num_failed = 0
         self.readings: list[MetricsReading] = []
         self._client = client
@@ -250,7 +260,8 @@ class Scraper:
 
     def _write(self, entry: Mapping[str, Any]) -> None:
         try:
-            self._writer.write(orjson.dumps(entry).decode())
+            line = orjson.dumps(entry).decode()
+            self._writer.write(line if self._redactor is None else self._redactor.body(line))
         except OSError as error:
             warn(f"the server's metrics cannot be written: {(error.strerror or str(error)).lower()}")
 

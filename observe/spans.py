@@ -119,7 +119,8 @@ def _attributes(row: TraceRow, server: Server, operation: str, model: str) -> di
     if row.status == "ok":
         found["gen_ai.usage.input_tokens"] = row.server_input_tokens or row.prefix_length + row.input_tokens
         found["gen_ai.usage.output_tokens"] = row.output_tokens
-        found["gen_ai.latency.time_to_first_token"] = (row.first_chunk_time_us - row.send_time_us) / 1e6
+        if row.first_chunk_time_us:
+            found["gen_ai.latency.time_to_first_token"] = (row.first_chunk_time_us - row.send_time_us) / 1e6
         found["gen_ai.latency.e2e"] = (row.last_chunk_time_us - row.send_time_us) / 1e6
     else:
         found["error.type"] = row.status

@@ -5,11 +5,12 @@ import os
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from traces.text_file import TraceError, cannot_write
+from blis_sim.options.files import most_unpacked_bytes, read_file
+from traces.text_file import TraceError, cannot_write, naming_write_errors
 
 _GZIP = 31
 """The window bits that make zlib read and write gzip."""
@@ -111,6 +112,20 @@ def open_with_header(
 
 
 @contextmanager
+def open_pipes(paths: Iterable[Path]) -> Iterator[None]:
+    """Within a `with` block, each of these that is a named pipe has a reader.
+
+    Opening one waits for its reader, and inside of an event loop no signal would end that.
+    """
+    with ExitStack() as opened:
+        for path in paths:
+            if path.is_fifo():
+                with naming_write_errors(path):
+                    opened.callback(os.close, os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        yield
+
+
+@contextmanager
 def exclusive_writer(path: Path) -> Iterator[None]:
     """Keep other processes from opening the file in this way while the context lasts; raises TraceError. The file is
     made if it is not there, and goes away again if nothing has been written to it."""
@@ -175,7 +190,7 @@ def complete_lines(path: Path) -> list[str]:
 
 def _content(path: Path) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise TraceError(f"{path}: {(error.strerror or str(error)).lower()}") from error
     return _unzipped(path, content) if path.suffix == ".gz" else content
@@ -184,10 +199,14 @@ def _content(path: Path) -> bytes:
 def _unzipped(path: Path, content: bytes) -> bytes:
     """Return the readable part of a gzip file that may end in the middle."""
     pieces = []
+    left = most_unpacked_bytes(content)
     try:
         while content:
             member = zlib.decompressobj(_GZIP)
-            pieces.append(member.decompress(content))
+            pieces.append(member.decompress(content, left + 1))
+            left -= len(pieces[-1])
+            if left < 0:
+                raise TraceError(f"{path}: expected at most {most_unpacked_bytes(content)} bytes unpacked, got more")
             content = member.unused_data
     except zlib.error as error:
         raise TraceError(f"{path}: not a gzip file ({error})") from error

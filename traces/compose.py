@@ -142,6 +142,7 @@ def _shifted(row: TraceRow, number: int, start_us: int, names: Mapping[str, set[
         arrival_time_us=row.arrival_time_us - start_us,
         send_time_us=0,
         first_chunk_time_us=0,
+        first_event_time_us=0,
         last_chunk_time_us=0,
         num_chunks=0,
         status="",

@@ -15,6 +15,10 @@ from traces.text_file import TraceError
 VERSION = 1
 _FIRST_KEY = "blis_content"
 SUFFIX = ".content.jsonl"
+_MAX_EVENT_BYTES = 4 << 20
+"""Events that are longer are cut, as each piece is joined to those of its event before."""
+_TYPE = "content-type"
+_FIELDS = (":", "event", "id", "retry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,7 @@ class RecordedExchange:
     @property
     def is_event_stream(self) -> bool:
         """Whether the reply came as server-sent events."""
-        return self.reply_header("content-type").startswith("text/event-stream")
+        return self.reply_header(_TYPE).startswith("text/event-stream")
 
     @property
     def reply_body(self) -> bytes:
@@ -53,7 +57,7 @@ class RecordedExchange:
             return self
         if self.is_event_stream:
             return replace(self, pieces=_events(self.pieces, redactor))
-        return replace(self, pieces=[(self.pieces[-1][0], redactor.data(self.reply_body))])
+        return replace(self, pieces=[(self.pieces[-1][0], redactor.data(self.reply_body, self.reply_header(_TYPE)))])
 
     def reply_header(self, name: str) -> str:
         """The value of a header of the reply, empty where there is none."""
@@ -67,6 +71,9 @@ def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tup
     for after_us, piece in pieces:
         *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
         events += [(after_us, event + b"\n\n") for event in whole]
+        if len(rest) > _MAX_EVENT_BYTES:
+            events.append((after_us, rest))
+            rest = b""
     if rest:
         events.append((pieces[-1][0], rest))
     payloads: list[str] = []
@@ -77,6 +84,8 @@ def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tup
             if line.startswith("data:"):
                 places.append((number, at))
                 payloads.append(line[5:].strip())
+            elif line:
+                lines[at] = redactor.text(line) if line.startswith(_FIELDS) else ":"
     for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
         if before != after:
             lines_of[number][at] = f"data: {after}"
@@ -112,7 +121,7 @@ class ContentWriter:
     """Appends exchanges to a new file; with `kept` it takes the place of a file that has these lines."""
 
     def __init__(self, path: Path, redactor: Redactor, kept: Sequence[str] | None = None) -> None:
-        first = orjson.dumps({_FIRST_KEY: VERSION, "redact": redactor.patterns}).decode()
+        first = orjson.dumps({_FIRST_KEY: VERSION, "redact": redactor.shown_patterns}).decode()
         self._file: AppendFile = open_with_header(path, first, kept)
 
     def write_lines(self, lines: Sequence[str]) -> None:

@@ -1,146 +1,303 @@
-"""Removal of keys and authorisation from recorded contents, and redaction by regular expressions in linear time."""
+"""Removal of secrets from recorded contents, and redaction by regular expressions, in linear time."""
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache, cached_property
+from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
 from blis_sim.options import OptionError
-
-REMOVED = "[removed]"
-"""Text in the place of a secret."""
-
-_SECRET_HEADER = re.compile(
-    r"auth|key|token|secret|cookie|passw|credential|signature|session-?id|x-amz-security", re.IGNORECASE
+from traces.secret_rules import (
+    REMOVED,
+    Rule,
+    built_in_rules,
+    is_secret_header,
+    is_secret_member,
+    is_secret_parameter,
+    is_strongly_secret,
+    letters_of,
+    parameters_in,
+    rules_of_raw_text,
+    without_secret_fields,
+    without_secret_parameters,
 )
-_SECRET_NAMES = frozenset(
-    {
-        "accesskey",
-        "accesstoken",
-        "apikey",
-        "auth",
-        "authorization",
-        "authtoken",
-        "bearertoken",
-        "clientsecret",
-        "cookie",
-        "credentials",
-        "password",
-        "privatekey",
-        "proxyauthorization",
-        "refreshtoken",
-        "secret",
-        "secretkey",
-        "setcookie",
-        "xapikey",
-    }
-)
-_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
 
-
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16))
-
-
-_NOT_LETTERS = re.compile(r"[^a-z0-9]")
-
-
-def is_secret_header(name: str) -> bool:
-    """Whether the value of this header may be a key: by its name, in any case of letters."""
-    return _SECRET_HEADER.search(name) is not None
+_LEAST_SECRET_CHARS = 6
+_LEAST_PLAIN_CHARS = 12
+"""Shorter secrets, and shorter ones of letters alone, are not searched for in other texts: they may be words."""
+_HEADER_MEMBERS = frozenset({"headers", "httpheaders", "extraheaders", "defaultheaders"})
+_SCHEMA_MEMBERS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "properties", "description"})
+_SCHEMA_VALUES = ("default", "const", "example", "examples")
 
 
 def without_secret_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The headers, with a mark in the place of each value that may be a key."""
-    return [(name, REMOVED if is_secret_header(name) else value) for name, value in headers]
+    """The headers, with a mark in the place of each value that may be a key, and of such parameters of URLs."""
+    return [(name, REMOVED if is_secret_header(name) else without_secret_parameters(value)) for name, value in headers]
 
 
-def without_secret_parameters(target: str) -> str:
-    """The target of a request, with a mark in the place of each value of its query that may be a key."""
-    path, is_there, query = target.partition("?")
-    if not is_there:
-        return target
-    parameters = []
-    for each in query.split("&"):
-        name, equals, _ = each.partition("=")
-        is_secret = bool(equals) and is_secret_header(_ESCAPED.sub(_unescaped, name))
-        parameters.append(f"{name}={REMOVED}" if is_secret else each)
-    return f"{path}?{'&'.join(parameters)}"
+def secrets_in(headers: Iterable[tuple[str, str]], target: str = "") -> list[str]:
+    """The texts in headers and a target that may be keys, for finding where else they are repeated."""
+    found = [value for name, value in parameters_in(target) if is_secret_parameter(name)]
+    for name, value in headers:
+        if not is_secret_header(name):
+            found += [each for parameter, each in parameters_in(value) if is_secret_parameter(parameter)]
+        elif "cookie" in name.lower():
+            found += [each.partition("=")[2].strip() for each in value.split(";")]
+        else:
+            found += [value, *_credentials_in(value)]
+    return found
 
 
-def is_secret_member(name: str) -> bool:
-    """Whether a member of a JSON object is a key by its name, such as `api_key` or `Authorization`."""
-    return len(name) <= 64 and _NOT_LETTERS.sub("", name.lower()) in _SECRET_NAMES
+def _credentials_in(value: str) -> list[str]:
+    """The credentials of an authorization without its scheme, decoded where that is Basic."""
+    scheme, _, credentials = value.partition(" ")
+    if not credentials:
+        return []
+    if scheme.lower() != "basic":
+        return [credentials.strip()]
+    import base64
+    import binascii
+
+    try:
+        decoded = base64.b64decode(credentials, validate=True).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return [credentials]
+    return [credentials, decoded, decoded.partition(":")[2]]
 
 
-def without_secret_members(value: Any) -> tuple[Any, bool]:
+def without_secret_members(value: Any, removed: list[str] | None = None) -> tuple[Any, bool]:
     """A JSON value with a mark in the place of each text that is a key by its name; whether there was one.
 
-    Objects and arrays are changed in place. A schema that describes a member of such a name has no text there, and
-    stays.
+    Objects and arrays are changed in place, and the texts are appended to `removed`. A schema that describes a member
+    of such a name stays, but for its examples.
     """
-    is_changed = False
-    left = [value]
+    gone: list[str] = [] if removed is None else removed
+    before = len(gone)
+    left = [_Part(value)]
     while left:
         each = left.pop()
-        if isinstance(each, dict):
-            for name, member in each.items():
-                if isinstance(member, str):
-                    if member and is_secret_member(name):
-                        each[name] = REMOVED
-                        is_changed = True
-                else:
-                    left.append(member)
-        elif isinstance(each, list):
-            left += each
-    return value, is_changed
+        if isinstance(each.value, dict):
+            left += _members_left(each, gone)
+        elif isinstance(each.value, list):
+            left += _items_left(each, gone)
+    return value, len(gone) > before
+
+
+class _Part(NamedTuple):
+    """A part of a JSON value: whether it stands under the name of a secret, or under one of headers."""
+
+    value: Any
+    is_secret: bool = False
+    is_headers: bool = False
+
+
+def _members_left(part: _Part, gone: list[str]) -> Iterator[_Part]:
+    each = part.value
+    pair_name = each.get("name", each.get("key"))
+    has_secret_value = isinstance(pair_name, str) and is_secret_header(pair_name)
+    for name, member in each.items():
+        is_secret = part.is_secret or _is_secret_place(name, each, is_headers=part.is_headers)
+        is_secret = is_secret or (name == "value" and has_secret_value)
+        if isinstance(member, dict) and is_secret and not member.keys().isdisjoint(_SCHEMA_MEMBERS):
+            _forget_examples(member, gone)
+            yield _Part(member)
+        elif isinstance(member, dict | list):
+            yield _Part(member, is_secret, letters_of(name) in _HEADER_MEMBERS)
+        elif is_secret and _is_removable(member, name):
+            gone.append(str(member))
+            each[name] = REMOVED
+
+
+def _items_left(part: _Part, gone: list[str]) -> Iterator[_Part]:
+    for place, member in enumerate(part.value):
+        if isinstance(member, dict | list):
+            yield part._replace(value=member)
+        elif part.is_secret and _is_removable(member, ""):
+            gone.append(str(member))
+            part.value[place] = REMOVED
+
+
+def _is_secret_place(name: str, among: dict[str, Any], *, is_headers: bool) -> bool:
+    if is_headers:
+        return is_secret_header(name)
+    # A token with its probability is a word of the model.
+    return is_secret_member(name) and not (name == "token" and "logprob" in among)
+
+
+def _is_removable(member: Any, name: str) -> bool:
+    if isinstance(member, str):
+        return bool(member) and member != REMOVED
+    return type(member) is int and member > 999 and (not name or is_strongly_secret(name))
+
+
+def _forget_examples(schema: dict[str, Any], gone: list[str]) -> None:
+    for name in _SCHEMA_VALUES:
+        if name in schema:
+            found = schema[name]
+            gone += [each for each in (found if isinstance(found, list) else [found]) if isinstance(each, str)]
+            schema[name] = REMOVED
+
+
+@cache
+def _names_of_secrets() -> Any:
+    """A pattern for texts of JSON in which a member may be a secret by its name; all others need no second look."""
+    import re2  # a library that only redaction needs here
+
+    return re2.compile(
+        r"(?i)(?:token\"|(?:key|secret|pass|pwd|auth|cred|cookie|jwt|bearer|signature|assertion|session|otp|connection)"
+        r"[^\":,{}\[\]]{0,64}\"|\"value\"|\\u[0-9a-f]{4}[^\":]{0,64}\")\s{0,9}:"
+    )
+
+
+class ParsedJson(NamedTuple):
+    """A value of JSON: whether members may be secrets by their names, and whether some of its text is not in it."""
+
+    value: Any
+    has_names: bool = False
+    lacks_text: bool = False
+
+
+def parsed_json(text: str) -> ParsedJson:
+    """The value of JSON as lenient servers read it. Raises ValueError.
+
+    NaN and infinity count as numbers. Of members with the same name the last one counts, so text of the others is not
+    in the value.
+    """
+    repeats = False
+
+    def joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        nonlocal repeats
+        made = dict(pairs)
+        repeats = repeats or len(made) < len(pairs)
+        return made
+
+    has_names = _names_of_secrets().search(text) is not None
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text)
+        if not has_names:
+            return ParsedJson(value)
+    try:
+        return ParsedJson(json.loads(text, object_pairs_hook=joined), has_names=True, lacks_text=repeats)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _dumped(value: Any, source: str) -> str:
+    """JSON of a value that was read from this text."""
+    if "NaN" not in source and "Infinity" not in source:
+        with suppress(TypeError):  # an integer of more than 64 bits
+            return orjson.dumps(value).decode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_telling(secret: str) -> bool:
+    least = _LEAST_PLAIN_CHARS if secret.isalpha() else _LEAST_SECRET_CHARS
+    return len(secret) >= least and secret != REMOVED
 
 
 REDACTED = "[redacted]"
-_PLACES = ("index", "output_index", "content_index", "item_id", "summary_index")
+"""Text in the place of what a pattern of a user has found."""
+_PLACES = frozenset({"index", "output_index", "content_index", "item_id", "summary_index"})
 
 Slot: TypeAlias = tuple[Any, Any]
 """A text inside a JSON value: the object or array that holds it, and its name or place there."""
 
 
 class Redactor:
-    """Replaces what matches one of the patterns. Raises OptionError, naming `label`, for a pattern that RE2 lacks."""
+    """Removes secrets by name and shape, and replaces what matches one of the patterns.
 
-    def __init__(self, patterns: Sequence[str], label: str = "--redact") -> None:
+    Wherever one of `secrets` stands again, it is removed, too. Raises OptionError, naming `label`, for a pattern that
+    RE2 lacks.
+    """
+
+    def __init__(self, patterns: Sequence[str], label: str = "--redact", secrets: Sequence[str] = ()) -> None:
         self.patterns = tuple(patterns)
-        self._search = [_compiled(pattern, label) for pattern in patterns]
+        self._given = [Rule(_compiled(pattern, label), REDACTED) for pattern in patterns]
+        self._secrets = secrets
+
+    def hiding(self, secrets: Iterable[str]) -> "Redactor":
+        """A redactor that also removes these texts wherever they stand."""
+        found = {each for each in secrets if _is_telling(each)}
+        if not found:
+            return self
+        made = Redactor((), secrets=sorted({*found, *self._secrets}, key=len, reverse=True))
+        made.patterns, made._given = self.patterns, self._given
+        return made
+
+    @cached_property
+    def _rules(self) -> list[Rule]:
+        known = [Rule(re.compile("|".join(map(re.escape, self._secrets))), REMOVED)] if self._secrets else []
+        return [*known, *self._given, *built_in_rules()]
+
+    @property
+    def shown_patterns(self) -> list[str]:
+        """The patterns that may be written down: those that do not spell out a word that they hide."""
+        return [
+            each
+            for each in self.patterns
+            if not any(
+                _WORD.fullmatch(each, *span)
+                for rule in self._given
+                for span in rule.spans(each)
+                if span[1] - span[0] > 2
+            )
+        ]
 
     def text(self, text: str) -> str:
-        """The text without what matches."""
-        for pattern in self._search:
-            text = pattern.sub(REDACTED, text)
+        """The text without secrets and without what matches."""
+        for rule in self._rules:
+            text = rule.apply(text)
         return text
 
-    def body(self, body: str) -> str:
+    def body(self, body: str, removed: list[str] | None = None) -> str:
         """The body of a request or of a whole reply, without keys and without what matches.
 
         JSON is redacted text by text, as escapes would hide what is written in them; it is unchanged, byte for byte,
-        where there is nothing to remove.
+        where there is nothing to remove. What is no JSON is plain text. Keys by name are appended to `removed`.
         """
         try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            return self.text(body)
+            parsed = parsed_json(body)
+        except ValueError:
+            return self.raw_text(body)
+        value = parsed.value
         if isinstance(value, str):
             redacted = self.text(value)
-            return body if redacted == value else orjson.dumps(redacted).decode()
-        value, has_secrets = without_secret_members(value)
-        is_redacted = self._redact([(None, value)]) if self._search else False
-        return orjson.dumps(value).decode() if has_secrets or is_redacted else body
+            return body if redacted == value else _dumped(redacted, body)
+        is_changed = parsed.lacks_text
+        if parsed.has_names:
+            value, has_secrets = without_secret_members(value, removed)
+            is_changed = is_changed or has_secrets
+        is_changed = self._redact([(None, value)]) or is_changed
+        if any(
+            rule.spans(body) for rule in self._rules if not rule.needs_name
+        ):  # perhaps in a name, a number or a member that is repeated
+            self._rename(value)
+            is_changed = True
+        return _dumped(value, body) if is_changed else body
 
-    def data(self, data: bytes) -> bytes:
+    def value(self, value: Any) -> Any:
+        """A plain value without what matches in its texts."""
+        return json.loads(self.body(json.dumps(value)))
+
+    def raw_text(self, text: str) -> str:
+        """A body that is no JSON, without what a name shows to be a key, and without what matches."""
+        for rule in rules_of_raw_text():
+            text = rule.apply(text)
+        return self.text(text)
+
+    def data(self, data: bytes, content_type: str = "", removed: list[str] | None = None) -> bytes:
         """Bytes of a body; nothing but plain text can be found in those that are no UTF-8."""
         try:
-            return self.body(data.decode()).encode()
+            text = data.decode()
         except UnicodeDecodeError:
-            return self.text(data.decode("latin-1")).encode("latin-1") if self.patterns else data
+            return self.raw_text(data.decode("latin-1")).encode("latin-1", "replace")
+        if content_type.startswith("application/x-www-form-urlencoded"):
+            return self.text(without_secret_fields(text)).encode()
+        return self.body(text, removed).encode()
 
     def events(self, payloads: Sequence[str]) -> list[str]:
         """The data of the events of one stream, without keys and without what matches.
@@ -151,23 +308,18 @@ class Redactor:
         are_changed = []
         for payload in payloads:
             try:
-                value, is_changed = without_secret_members(orjson.loads(payload))
-            except orjson.JSONDecodeError:
-                value, is_changed = None, False
-            values.append(value)
+                parsed = parsed_json(payload)
+            except ValueError:
+                parsed = ParsedJson(None)
+            is_changed = parsed.lacks_text or any(rule.spans(payload) for rule in self._given)
+            if parsed.has_names:
+                is_changed = without_secret_members(parsed.value)[1] or is_changed
+            values.append(parsed.value)
             are_changed.append(is_changed)
-        changed = self._redact(list(enumerate(values)), are_changed) if self._search else False
-        if not changed and not any(are_changed):
-            return [
-                payload if values[place] is not None else self.text(payload) for place, payload in enumerate(payloads)
-            ]
+        self._redact(list(enumerate(values)), are_changed)
         return [
-            self.text(payload)
-            if values[place] is None
-            else orjson.dumps(values[place]).decode()
-            if are_changed[place]
-            else payload
-            for place, payload in enumerate(payloads)
+            self.raw_text(payload) if value is None else _dumped(value, payload) if is_changed else payload
+            for payload, value, is_changed in zip(payloads, values, are_changed, strict=True)
         ]
 
     def _redact(self, values: Iterable[tuple[int | None, Any]], are_changed: list[bool] | None = None) -> bool:
@@ -187,30 +339,60 @@ class Redactor:
                         are_changed[place] = True
         return is_changed
 
+    def _rename(self, value: Any) -> None:
+        """Redact names of members, and numbers."""
+        for each in _containers(value):
+            if isinstance(each, dict):
+                pairs = [(self.text(name), self._number(member)) for name, member in each.items()]
+                each.clear()
+                each.update(pairs)
+            else:
+                each[:] = [self._number(member) for member in each]
+
+    def _number(self, member: Any) -> Any:
+        if type(member) not in (int, float):
+            return member
+        shown = str(member)
+        return REDACTED if any(rule.spans(shown) for rule in self._given) else member
+
     def _pieces(self, pieces: list[str]) -> list[str]:
         """Pieces of one text after redaction; what is put in the place of a match stands in the piece it begins in."""
-        for pattern in self._search:
-            joined = "".join(pieces)
-            spans = [match.span() for match in pattern.finditer(joined) if match.end() > match.start()]
+        for rule in self._rules:
+            spans = rule.spans("".join(pieces) if len(pieces) > 1 else pieces[0])
             if spans:
-                pieces = _replaced(pieces, spans)
+                pieces = _replaced(pieces, spans, rule.mark)
         return pieces
 
 
-def _replaced(pieces: list[str], spans: list[tuple[int, int]]) -> list[str]:
+_WORD = re.compile(r"[\w-]+")
+
+
+def _containers(value: Any) -> Iterator[Any]:
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict | list):
+            yield each
+            left += each.values() if isinstance(each, dict) else each
+
+
+def _replaced(pieces: list[str], spans: list[tuple[int, int]], mark: str) -> list[str]:
+    """The pieces of one text without these places of it, each with a mark where it begins."""
     result = []
-    start = 0
+    start = number = 0
     for piece in pieces:
         end = start + len(piece)
         kept = []
         at = start
-        for first, last in spans:
-            if last <= start or first >= end:
-                continue
+        while number < len(spans) and spans[number][0] < end:
+            first, last = spans[number]
             kept.append(piece[at - start : max(first, start) - start])
             if first >= start:
-                kept.append(REDACTED)
+                kept.append(mark)
             at = min(last, end)
+            if last > end:
+                break
+            number += 1
         kept.append(piece[at - start :])
         result.append("".join(kept))
         start = end
@@ -223,7 +405,12 @@ def _texts(value: Any) -> Iterable[tuple[tuple[Any, ...], Slot]]:
     while left:
         path, each = left.pop()
         if isinstance(each, dict):
-            here = (*path, *(each[name] for name in _PLACES if isinstance(each.get(name), int | str)))
+            here = path
+            if not _PLACES.isdisjoint(each):
+                here = (
+                    *path,
+                    *(each[name] for name in sorted(_PLACES & each.keys()) if isinstance(each[name], int | str)),
+                )
             members: Iterable[tuple[Any, Any]] = each.items()
         elif isinstance(each, list):
             here, members = path, enumerate(each)

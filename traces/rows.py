@@ -19,6 +19,7 @@ _WHERE_SET = (
     "slo_e2e_us",
     "parents",
     "context_of",
+    "first_event_time_us",
 )
 """Optional columns that are written as soon as a row has a value in them."""
 
@@ -32,8 +33,10 @@ def _column(
     trimmed: bool = False,
     on_request: bool = False,
     choices: tuple[str, ...] = (),
+    where_absent: Any = MISSING,
 ) -> Any:
     known = {
+        "default": default if where_absent is MISSING else where_absent,
         "help": help,
         "at_least": at_least,
         "at_most": at_most,
@@ -62,7 +65,7 @@ class TraceRow:
     round_index: int = _column(0, "its place in the conversation, from 0", at_least=0)
     prefix_group: str = _column("", "requests of one group share the start of their prompts")
     prefix_length: int = _column(0, "tokens of that shared start", at_least=0, at_most=MOST_TOKENS)
-    streaming: bool = _column(False, "whether the reply was streamed")
+    streaming: bool | None = _column(False, "whether the reply was streamed, or is to be", where_absent=None)
     input_tokens: int = _column(help="tokens of the prompt behind the shared prefix", at_least=0, at_most=MOST_TOKENS)
     output_tokens: int = _column(help="tokens of the reply", at_least=0, at_most=MOST_TOKENS)
     text_tokens: int = _column(0, "text tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)
@@ -85,7 +88,10 @@ class TraceRow:
     )
     send_time_us: int = _column(0, "when it was sent", at_least=-LATEST_US, at_most=LATEST_US)
     first_chunk_time_us: int = _column(
-        0, "when the first chunk came, on the clock of send_time_us", at_least=-LATEST_US, at_most=LATEST_US
+        0,
+        "when the first chunk with a token came, on the clock of send_time_us; 0 for none",
+        at_least=-LATEST_US,
+        at_most=LATEST_US,
     )
     last_chunk_time_us: int = _column(
         0, "when the last chunk came, on the clock of send_time_us", at_least=-LATEST_US, at_most=LATEST_US
@@ -115,6 +121,16 @@ class TraceRow:
     context_of: str = _column(
         "", "id of the request whose text its prompt repeats first, empty for the first parent", on_request=True
     )
+    first_event_time_us: int = _column(
+        0,
+        "when the first event of any kind came, such as one that only names the role, on the clock of send_time_us",
+        at_least=-LATEST_US,
+        at_most=LATEST_US,
+        on_request=True,
+    )
+
+
+_KINDS: dict[Any, type] = {int | None: int, bool | None: bool}
 
 
 def _columns_of_rows() -> tuple[Column, ...]:
@@ -122,10 +138,9 @@ def _columns_of_rows() -> tuple[Column, ...]:
     return tuple(
         Column(
             name=field.name,
-            kind=int if hints[field.name] == int | None else hints[field.name],
+            kind=_KINDS.get(hints[field.name], hints[field.name]),
             required=field.default is MISSING,
-            default=None if field.default is MISSING else field.default,
-            **field.metadata[_METADATA_KEY],
+            **{**field.metadata[_METADATA_KEY], **({"default": None} if field.default is MISSING else {})},
         )
         for field in dataclasses.fields(TraceRow)
     )

@@ -14,6 +14,7 @@ from typing import Any, TextIO, TypeAlias
 import orjson
 
 from blis_sim.options import BlisError
+from blis_sim.options.files import read_file, unpacked
 from blis_sim.options.yaml_text import YamlError, load_yaml
 
 
@@ -28,7 +29,7 @@ _STREAMS = ("/dev/", "/proc/")
 def read_bytes(path: Path) -> bytes:
     """The content of a file, decompressed when its name ends in `.gz`. Raises TraceError."""
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise TraceError(f"{path}: {_reason(path, error)}") from error
     return _decompressed(path, content) if path.suffix == ".gz" else content
@@ -40,9 +41,11 @@ def _decompressed(path: Path, content: bytes) -> bytes:
     import zlib
 
     try:
-        return gzip.decompress(content)
+        return unpacked(content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"{path}: not a complete gzip file ({error})") from error
+    except OSError as error:
+        raise TraceError(f"{path}: {_reason(path, error)}") from error
 
 
 def read_text(path: Path) -> str:

@@ -177,10 +177,9 @@ def write_trace(
 class TraceWriter:
     """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
 
-    `columns` names the columns written on request (vllm_priority, slo_target_us, x_request_id, adapter,
-    think_time_us, context_tokens, slo_e2e_us, parents, context_of). With `kept` it takes the place of
-    a file that has these rows. Raises TraceError when the file cannot be made or a column is not one of them. With
-    `is_shared` it appends to a file that another writer with the same columns has made, along with others.
+    `columns` names the columns written on request, which are those with `on_request` in `TraceRow`. With `kept` it
+    takes the place of a file that has these rows. Raises TraceError when the file cannot be made or a column is not one
+    of them. With `is_shared` it appends to a file that another writer with the same columns has made, with others.
     """
 
     def __init__(

@@ -45,6 +45,16 @@ PROTOCOL_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 PROTOCOLS = ("grpc", "http/protobuf")
 
 
+_TIMEOUT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT")
+_EXPORT_TIMEOUT_S = 2.0
+"""How long a batch is tried; the exporter's own ten seconds would hold up the end of a program."""
+
+
+def _export_timeout_s() -> float | None:
+    """None leaves the time limit to the environment."""
+    return None if any(map(os.environ.get, _TIMEOUT_VARIABLES)) else _EXPORT_TIMEOUT_S
+
+
 def new_exporter(endpoint: str) -> "SpanExporter":
     """Return the official exporter to `endpoint`. Raises OptionError without the library or with another protocol."""
     protocol = os.environ.get(PROTOCOL_VARIABLE, PROTOCOLS[0])
@@ -54,9 +64,9 @@ def new_exporter(endpoint: str) -> "SpanExporter":
         if protocol == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 
-            return GrpcExporter(endpoint=endpoint, insecure=True)
+            return GrpcExporter(endpoint=endpoint, insecure=True, timeout=_export_timeout_s())
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-        return HttpExporter(endpoint=endpoint)
+        return HttpExporter(endpoint=endpoint, timeout=_export_timeout_s())
     except ImportError:
         raise OptionError("--otlp-traces-endpoint needs OpenTelemetry: pip install 'blis-mockserve[otel]'") from None

@@ -295,10 +295,11 @@ def check_options(options: Any) -> None:
             continue
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None:
-                _check_value(setting, each)
+                check_value(setting, each)
 
 
-def _check_value(setting: Setting, value: Any) -> None:
+def check_value(setting: Setting, value: Any) -> None:
+    """Raise OptionError for a value of a setting outside its declared bounds."""
     known = setting.option
     if not known.allows(value):
         raise OptionError(f"{setting.label} must be one of {', '.join(filter(None, known.choices))}, got {value!r}")

@@ -11,7 +11,7 @@ from blis_sim.options.option import Setting, options_of
 from blis_sim.options.text_table import run_title
 
 _AT_ONCE = 1 << 20
-_SECRETS = frozenset({"api_key", "header"})
+_SECRETS = frozenset({"api_key", "header", "redact", "tenant_salt"})
 """Settings whose values belong in no file."""
 
 

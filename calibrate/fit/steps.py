@@ -102,7 +102,7 @@ def _token_times(arrival: Arrival, chunks: Mapping[int, Sequence[int]]) -> Float
     times = chunks.get(row.request_id, ()) if isinstance(row, TraceRow) else ()
     if not times or not isinstance(row, TraceRow):
         return np.zeros(0)
-    first, last = content_chunks(times, row.output_tokens)
+    first, last = content_chunks(times, row.output_tokens, row.first_chunk_time_us)
     tokens = np.array(times[first : last + 1], np.float64)
     return tokens if len(tokens) == row.output_tokens else np.zeros(0)
 

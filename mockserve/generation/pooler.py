@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.specs import ModelSpec
 from blis_sim.options import OptionError
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value
@@ -194,7 +195,7 @@ def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) 
 def _architecture(model: str) -> str:
     """Return the class name from the config.json of a model folder, if there is one."""
     try:
-        found = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+        found = load_json(read_text(Path(model) / "config.json"))["architectures"][0]
     except (OSError, ValueError, TypeError, LookupError):
         return "a text model"
     return str(found)

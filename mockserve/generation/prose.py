@@ -12,6 +12,7 @@ from random import Random
 from typing import Any, Protocol
 
 from blis_sim.options import OptionError
+from blis_sim.options.files import check_open_file
 from blis_sim.options.text import load_json
 from mockserve.generation.tokenizer import WORDS, Split, Tokenizer
 
@@ -257,6 +258,7 @@ def open_dataset(path: str, table: str) -> Dataset:
     file = Path(path)
     try:
         with file.open("rb") as stream:
+            check_open_file(stream.fileno())
             is_database = stream.read(len(SQLITE_HEADER)) == SQLITE_HEADER
         return TableDataset(file, table) if is_database else LinesDataset(_read_lines(file))
     except (OSError, UnicodeDecodeError, sqlite3.Error) as error:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 from mockserve.generation.tokenizer import (
     DEFAULT_VOCABULARY_SIZE,
@@ -94,9 +95,9 @@ def template_sources(folder: Path) -> dict[str, str]:
     sources = {name: text for name, text in named.items() if isinstance(name, str) and isinstance(text, str)}
     file = folder / "chat_template.jinja"
     if file.is_file():
-        sources["default"] = file.read_text(encoding="utf-8")
+        sources["default"] = read_text(file)
     others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    return sources | {other.stem: other.read_text(encoding="utf-8") for other in others}
+    return sources | {other.stem: read_text(other) for other in others}
 
 
 LONG_TEXT_CHARS = 20_000
@@ -212,7 +213,7 @@ def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = load_json(file.read_text(encoding="utf-8"))
+        found = load_json(read_text(file))
     except (OSError, ValueError) as error:
         raise OptionError(f"{flag}: cannot read {file}: {error}") from error
     if not isinstance(found, dict):

@@ -247,6 +247,24 @@ def _is_unauthorized(request: web.Request, service: Service) -> bool:
     return scheme.lower() != "bearer" or not any(matches)
 
 
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_CONTROL_PREFIX = "/blis/"
+
+
+def _is_foreign(request: web.Request, network: Network) -> bool:
+    """Whether a browser sends this change of the server for a page of another site.
+
+    Browsers send simple requests without asking first, so a page could change a server that only its user reaches.
+    Origins that --allowed-origins names are no strangers.
+    """
+    if request.method in _SAFE_METHODS or not network.route_path(request.path).startswith(_CONTROL_PREFIX):
+        return False
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
+    return origin.partition("://")[2] != request.headers.get("Host") and origin not in network.cors.origins
+
+
 def _preflight(request: web.Request, network: Network) -> web.Response | None:
     """The reply to a CORS preflight; None for any other request."""
     found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
@@ -298,6 +316,8 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         force_http_1_1(request)  # aiohttp could not frame a reply for another version
     if _is_unauthorized(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=ReplyWithoutCors)
+    if _is_foreign(request, service.network):
+        return json_response(403, {"error": "Pages of other sites may not change this server"}, kind=ReplyWithoutCors)
     asked_by_browser = _preflight(request, service.network)
     if asked_by_browser is not None:
         return asked_by_browser
@@ -321,12 +341,15 @@ def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
     """Log a request that has been answered, in the form of uvicorn's access log."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+    from traces.secret_rules import without_secret_parameters  # which few servers need
+
+    path = without_secret_parameters(request.path_qs)
     found = in_uvicorn_form(
-        client=client, method=request.method, path=request.path_qs, status=status, duration_ms=round(lasted_s * 1e3, 3),
+        client=client, method=request.method, path=path, status=status, duration_ms=round(lasted_s * 1e3, 3),
         request_id=header_text(request, ID_HEADER),
     )  # fmt: skip
     phrase = responses.get(status, "")
-    _logger.info('%s - "%s %s HTTP/1.1" %d %s', client, request.method, request.path_qs, status, phrase, extra=found)
+    _logger.info('%s - "%s %s HTTP/1.1" %d %s', client, request.method, path, status, phrase, extra=found)
 
 
 MIDDLEWARES = (admit, inject_faults, errors)

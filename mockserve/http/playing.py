@@ -29,7 +29,8 @@ from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.clients import arrived_at
 from traces.append_file import AppendFile
 from traces.content import RecordedExchange, line_of
-from traces.redaction import without_secret_headers, without_secret_parameters
+from traces.redaction import without_secret_headers
+from traces.secret_rules import without_secret_parameters
 from traces.text_file import TraceError
 
 
@@ -92,7 +93,7 @@ def _reply_ids(planner: Planner, reply: PlayedReply) -> list[int]:
 _DROPPED_HEADERS = frozenset(
     {"host", "connection", "keep-alive", "transfer-encoding", "content-length", "te", "trailer", "upgrade", "expect"}
 )
-_FORWARDED_HEADERS = ("content-type", "retry-after", "x-request-id")
+_FORWARDED_HEADERS = ("content-type", "content-encoding", "retry-after", "x-request-id")
 _MOST_RECORDED_BYTES = 8 << 20
 """Bytes of a reply that is recorded; a longer one is forwarded alone."""
 
@@ -125,7 +126,7 @@ async def forward(
                     pieces.append(((perf_counter_ns() - started_ns) // 1000, data))
                 else:
                     pieces.clear()
-            if num_bytes <= _MOST_RECORDED_BYTES:
+            if num_bytes <= _MOST_RECORDED_BYTES and "content-encoding" not in back:
                 exchange = _exchange(
                     playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
                 )
@@ -156,7 +157,7 @@ def _exchange(
     pieces: list[tuple[int, bytes]],
     sent_at_us: int,
 ) -> RecordedExchange:
-    redactor = playback.redactor
+    redactor = playback.redactor_for(request.headers.items(), request.path_qs)
     recorded = RecordedExchange(
         request_id=None,
         sent_at_us=sent_at_us,

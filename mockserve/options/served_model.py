@@ -10,6 +10,7 @@ from blis_sim.engine.latency.catalogue.entries import has_model, is_path, model_
 from blis_sim.engine.latency.catalogue.files import config_path
 from blis_sim.engine.latency.catalogue.reader import default_deployment
 from blis_sim.options import StartError
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 
 D = TypeVar("D", bound=DeploymentOptions)
@@ -86,7 +87,7 @@ _ROUTES_BY_WORD: Mapping[str, Mapping[str, Any]] = {
 def folder_config(model: str) -> Mapping[str, Any] | None:
     """Return the object in a model folder's `config.json`; None without such a file."""
     try:
-        config = load_json((Path(model) / "config.json").read_text(encoding="utf-8"))
+        config = load_json(read_text(Path(model) / "config.json"))
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) else None
@@ -115,7 +116,7 @@ def pooling_conversion(model: str) -> str:
 def _has_pooling_module(model: str) -> bool:
     """Whether the folder belongs to sentence-transformers, which list their modules in a file."""
     try:
-        modules = load_json((Path(model) / "modules.json").read_text(encoding="utf-8"))
+        modules = load_json(read_text(Path(model) / "modules.json"))
     except (OSError, ValueError):
         return False
     found = modules if isinstance(modules, list) else []

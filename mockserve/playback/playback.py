@@ -4,19 +4,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from blis_sim.options import OptionError
+from blis_sim.options.files import read_text
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.options.content import PlaybackOptions
 from mockserve.playback.fixtures import Fixture, FixtureSearch, Seen, read_fixtures
 from mockserve.playback.journal import Journal
 from mockserve.playback.reply import Conversation, PlayedReply, conversation_of, exact_key, recorded_reply
 from traces.content import RecordedExchange, read_content
-from traces.redaction import Redactor
+from traces.redaction import Redactor, secrets_in
 
 MOST_FORWARDED_BYTES = 64 << 20
 """Memory of the exchanges that are added while the server runs; the file gets further ones, too."""
@@ -85,6 +87,7 @@ class Playback:
         self.num_replies = 0
         self._fixtures: list[Fixture] = []
         self._redactor = Redactor(())
+        self._hiding = lru_cache(maxsize=256)(self._redactor.hiding)
         self._by_key: dict[str, dict[bytes, _ReplyQueue]] = {
             match_mode: defaultdict(_ReplyQueue) for match_mode in options.playback_match
         }
@@ -96,13 +99,16 @@ class Playback:
         elif options.playback:
             recording = read_content(Path(options.playback))
             self._redactor = Redactor(recording.redacted)
+            self._hiding = lru_cache(maxsize=256)(self._redactor.hiding)
             for exchange in recording.exchanges:
                 self.add(exchange)
 
-    @property
-    def redactor(self) -> Redactor:
-        """Redactor of the recording: requests are redacted before they are compared with it."""
-        return self._redactor
+    def redactor_for(self, headers: Iterable[tuple[str, str]], target: str) -> Redactor:
+        """Redactor of the recording, which also hides the keys in the head of this request.
+
+        Requests are redacted before they are compared with the recording.
+        """
+        return self._hiding(tuple(secrets_in(headers, target)))
 
     @property
     def fixtures(self) -> Sequence[Fixture]:
@@ -117,7 +123,9 @@ class Playback:
         kind = exchange.reply_header("content-type")
         reply = recorded_reply(path, exchange.status, kind, exchange.pieces, exchange.is_complete)
         self.num_replies += 1
-        for match_mode, key in _parse_request(path, {}, exchange.body, self._by_key).keys.items():
+        # Recordings of earlier releases have what is recognised as a key only now.
+        body = self._redactor.data(exchange.body)
+        for match_mode, key in _parse_request(path, {}, body, self._by_key).keys.items():
             self._by_key[match_mode][key].add(reply)
         self._in_order[path].append(reply)
 
@@ -131,7 +139,7 @@ class Playback:
     def playback_request(self, path: str, headers: Mapping[str, str], raw: bytes) -> PlaybackRequest:
         """Return a request in the form of the recording: without keys, and redacted."""
         with suppress(UnicodeDecodeError):  # a body that is no text stays as it is
-            raw = self._redactor.body(raw.decode()).encode()
+            raw = self.redactor_for(headers.items(), path).body(raw.decode()).encode()
         return _parse_request(_path(path), headers, raw, self._by_key)
 
     def rules(self, playback_request: PlaybackRequest) -> FixtureSearch:
@@ -187,7 +195,7 @@ def _path(target: str) -> str:
 
 def _fixtures_of(path: Path) -> list[Fixture]:
     try:
-        value = load_yaml(path.read_text(encoding="utf-8"))
+        value = load_yaml(read_text(path))
     except (OSError, ValueError) as error:
         raise OptionError(f"--playback: cannot read {path}: {error}") from error
     if isinstance(value, Mapping) and "trace_version" in value:

@@ -10,6 +10,7 @@ from typing import Any
 
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
@@ -51,7 +52,7 @@ def read_metadata(folder: str) -> ModelMetadata:
 
 def _config(file: Path) -> dict[str, Any]:
     try:
-        found = load_json(file.read_text(encoding="utf-8"))
+        found = load_json(read_text(file))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

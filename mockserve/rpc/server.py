@@ -1,13 +1,14 @@
 """A gRPC server: its port, its health service, its reflection, and its end."""
 
 import asyncio
+import logging
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, StartError
 from mockserve.serving.service import Service
 
 if TYPE_CHECKING:
@@ -50,6 +51,21 @@ class RunningRpcServer:
         self.service.close()
         await self.service.delivery.aside.wait_closed()
         await self.service.delivery.close_observers()
+
+
+class OneLineForMalformed(logging.Filter):
+    """Makes one line of what the library logs with a traceback when a message is no Protocol Buffer."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether to log the record, which is changed in place: always."""
+        error = record.exc_info[1] if record.exc_info else None
+        if type(error).__name__ == "DecodeError":
+            record.msg, record.args, record.exc_info = f"{record.getMessage()}: {error}", (), None
+        return True
+
+
+_LIBRARY_LOGGER = logging.getLogger("grpc._cython.cygrpc")
+_ONE_LINE = OneLineForMalformed()
 
 
 async def listen_for_calls(service: Service) -> RunningRpcServer:
@@ -105,6 +121,7 @@ async def _new_server(service: Service) -> tuple[Any, "aio.HealthServicer"]:
     from mockserve.rpc.messages import read_metadata
     from mockserve.rpc.servicer import VllmEngine
 
+    _LIBRARY_LOGGER.addFilter(_ONE_LINE)
     most_bytes = min(
         service.options.process.max_body_mb * 2**20,
         MOST_BYTES_BESIDE_PROMPT + MOST_BYTES_PER_TOKEN * service.model.planner.max_model_len,

@@ -25,8 +25,8 @@ from mockserve.transport.clients import Caller
 MOST_QUEUED = 8192
 """Maximum number of spans that wait for the exporting process; further spans are dropped."""
 EXPORT_INTERVAL_S = 0.1
-FINAL_EXPORT_TIMEOUT_S = 10.0
-"""Time limit for exporting the last spans of a server."""
+FINAL_EXPORT_TIMEOUT_S = 2.0
+"""Time limit for exporting the last spans of a server, whose receiver may be gone."""
 
 
 class RequestSpans:
@@ -66,9 +66,10 @@ class RequestSpans:
     def close(self) -> None:
         """Export all spans and end the exporting process."""
         self._is_closing.set()
+        give_up_at = time.monotonic() + FINAL_EXPORT_TIMEOUT_S
         self._thread.join(FINAL_EXPORT_TIMEOUT_S)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(FINAL_EXPORT_TIMEOUT_S)
+            self._process.wait(max(0.0, give_up_at - time.monotonic()))
         self._process.kill()
         self._process.wait()
 

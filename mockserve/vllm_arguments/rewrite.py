@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError, StartError
+from blis_sim.options.files import read_text
 from blis_sim.options.text import load_json
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.vllm_arguments.table import FITTED, VllmFlag, checked, read_size
@@ -47,7 +48,7 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
 def read_settings(path: str) -> dict[str, Any]:
     """Return the flags in a YAML file with their values. Raises OptionError for an unusable file."""
     try:
-        settings = load_yaml(Path(path).read_text(encoding="utf-8"))
+        settings = load_yaml(read_text(path))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise StartError(f"--config {path} cannot be read: {reason}") from error

@@ -34,6 +34,7 @@ class RemoteResult:
     finish_reason: str
     chunk_times: "array[int]"
     carries_tokens: bytes
+    first_event: Nanos
     prompt_tokens: int | None
     completion_tokens: int | None
 
@@ -42,6 +43,7 @@ class RemoteResult:
         reply = Reply(streaming=self.streaming)
         reply.chunk_times = self.chunk_times.tolist()
         reply.carries_tokens = bytearray(self.carries_tokens)
+        reply.first_event = self.first_event
         reply.prompt_tokens = self.prompt_tokens
         reply.completion_tokens = self.completion_tokens
         reply.finish_reason = self.finish_reason
@@ -83,6 +85,7 @@ def remote_result_of(sent: SentRequest, clock_offset_ns: int) -> RemoteResult:
         finish_reason=reply.finish_reason,
         chunk_times=array("q", map(there, reply.chunk_times)),
         carries_tokens=bytes(reply.carries_tokens),
+        first_event=there(reply.first_event),
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=reply.completion_tokens,
     )

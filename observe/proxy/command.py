@@ -24,6 +24,7 @@ from observe.recording import reserved_paths
 from observe.server import ServerQueries
 from traces import TraceHeader, dump_json, read_header
 from traces.backup import back_up
+from traces.redaction import Redactor
 
 _QUERY_TIMEOUT_S = 3.0
 _MAX_DRAIN_S = 10.0
@@ -77,6 +78,7 @@ async def _query_server(options: ObserveOptions, clock: Clock) -> tuple[str, flo
 
 def _job(options: ObserveOptions, clock: Clock, model: str, rtt_ms: float | None) -> Job:
     proxying = options.proxying
+    model = Redactor(proxying.redact).text(model)
     header = TraceHeader(
         time_unit="us",
         created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -162,8 +164,7 @@ async def _stop(listeners: Sequence[asyncio.Server], forwarding: Forwarding) -> 
             break
         await asyncio.sleep(_POLL_S)
     for side in list(forwarding.open):
-        if side.transport is not None:
-            side.transport.abort()
+        side.stop()
     await asyncio.sleep(0)
 
 
@@ -179,7 +180,6 @@ class _Recorder:
     @classmethod
     async def begun(cls, job: Job) -> "_Recorder":
         """A process that is ready. Raises ObserveError when its files cannot be made."""
-        loop = asyncio.get_running_loop()
         mine, its = socket.socketpair()
         with its:
             # A session of its own: Ctrl-C reaches this process alone, and kill -9 of this one lets the other finish.
@@ -189,6 +189,16 @@ class _Recorder:
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
+        try:
+            return await cls._briefed(job, process, mine)
+        except BaseException:
+            mine.close()
+            process.kill()
+            raise
+
+    @classmethod
+    async def _briefed(cls, job: Job, process: asyncio.subprocess.Process, mine: socket.socket) -> "_Recorder":
+        loop = asyncio.get_running_loop()
         mine.setblocking(False)
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             mine.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
@@ -196,7 +206,6 @@ class _Recorder:
         assert process.stdout is not None
         ready: RecordingReport | None = await receive(process.stdout)
         if ready is None or ready.problem:
-            mine.close()
             raise ObserveError(ready.problem if ready is not None else "the recording process could not begin")
         tap = Tap(loop)
         await loop.create_unix_connection(lambda: tap, sock=mine)
@@ -245,6 +254,7 @@ def _report(report: RecordingReport, tap: Tap, result: TextIO) -> int:
         "input_tokens": report.prompt_tokens,
         "output_tokens": report.output_tokens,
         "other_exchanges": report.num_other_exchanges,
+        "replies_not_read": report.num_unread,
         "connections_not_recorded": tap.num_dropped,
         "parts": report.num_parts,
     }
@@ -254,6 +264,8 @@ def _report(report: RecordingReport, tap: Tap, result: TextIO) -> int:
     print_message(f"{report.num_requests} requests recorded" + (f" ({shown})" if shown else ""))
     if tap.num_dropped:
         warn(f"{tap.num_dropped} connections are not recorded to their end: the recording process did not keep up")
+    if report.num_unread:
+        warn(f"{report.num_unread} replies were not read to their end and are not kept: of the first, {report.unread}")
     if report.failure:
         print_message(f"blis observe: error: {report.failure}")
         return 1

@@ -1,7 +1,6 @@
 """Exchanges of a request and its reply, from the bytes of connections as a proxy sees them, kept as they came."""
 
 import re
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +9,17 @@ from enum import Enum, auto
 from observe.clock import Nanos
 from observe.errors import ResponseError
 from observe.http import Head, HeadCache, ResponseParser
+from observe.proxy.decoding import (
+    MAX_BODY_BYTES,
+    MAX_JSON_PARTS,
+    MAX_LINES,
+    Decoder,
+    MemoryBudget,
+    UnreadableBodyError,
+    decoded,
+    is_parsable,
+    num_json_parts,
+)
 from observe.proxy.facts import RequestMetadata
 from observe.proxy.tap import EventKind, Message
 from observe.responses.reply import Reply
@@ -186,87 +196,150 @@ def with_host(raw: bytes, authority: str, prefix: str) -> bytes:
 _HOST = re.compile(rb"^([Hh][Oo][Ss][Tt]:[ \t]*)[^\r\n]*", re.MULTILINE)
 
 
-_MAX_BODY_BYTES = 64 << 20
-_GZIP_OR_ZLIB = 47
-"""The window bits that make zlib read both."""
-
-
 @dataclass(slots=True)
 class Exchange:
     """A request and its reply, as far as they have come.
 
-    `sent` is when the last byte of the request came. `status` and `message` are those of a row once it has ended.
+    `sent` is when the last byte of the request came. `status` and `message` are those of a row once it has ended;
+    `detail` has the server's own words about it.
     """
 
     upstream: int
     head: RequestHead
     begun: Nanos
     keeps_content: bool
+    memory: MemoryBudget = field(default_factory=MemoryBudget)
     sent: Nanos = 0
     body: bytearray = field(default_factory=bytearray)
+    num_body_bytes: int = 0
     reply_head: Head | None = None
     reply_fields: list[tuple[str, str]] = field(default_factory=list)
     reply: Reply | None = None
     pieces: list[tuple[Nanos, bytes]] = field(default_factory=list)
     status: str = ""
     message: str = ""
+    detail: str = ""
     ended: Nanos = 0
     is_whole: bool = False
     """Whether the reply came to its end."""
+    unread: str = ""
+    """Why the rest of the reply was not read; empty if it was."""
     facts: RequestMetadata | None = None
     """Facts of a request that generates tokens, from the beginning of its reply on."""
     parser: ResponseParser = field(default_factory=ResponseParser)
-    _inflating: "zlib._Decompress | None" = None
-    _num_reply_bytes: int = 0
+    _decoder: Decoder | None = None
+    _num_held_bytes: int = 0
+    _num_reply_parts: int = 0
+    _num_reply_lines: int = 0
+    _request_body: bytes | None = None
+
+    def take_body(self, part: bytes) -> None:
+        """Take in a piece of the request's body; one that is too long is not kept."""
+        self.num_body_bytes += len(part)
+        if self.num_body_bytes > MAX_BODY_BYTES or not self._hold(len(part)):
+            self.num_body_bytes = max(self.num_body_bytes, MAX_BODY_BYTES + 1)
+            self.body.clear()
+        else:
+            self.body += part
+
+    @property
+    def request_body(self) -> bytes:
+        """The body of the request without its content coding; empty if it cannot be read."""
+        if self._request_body is None:
+            try:
+                coded = bytes(self.body) if self.num_body_bytes <= MAX_BODY_BYTES else b""
+                body = decoded(self.head.header("content-encoding"), coded)
+            except UnreadableBodyError:
+                body = b""
+            self._request_body = body if is_parsable(body) else b""
+        return self._request_body
 
     def take(self, part: bytes, at: Nanos) -> None:
         """Take in a piece of the reply's body."""
-        if not part:
+        if not part or self.unread:
             return
-        if self._inflating is not None:
-            try:
-                part = self._inflating.decompress(part, _MAX_BODY_BYTES)
-            except zlib.error:
-                part = b""
-        if self.reply is not None and part:
-            self.reply.feed(part, at)
-        self._num_reply_bytes += len(part)
-        if self.keeps_content and self._num_reply_bytes <= _MAX_BODY_BYTES:
+        try:
+            part = part if self._decoder is None else self._decoder.feed(part)
+            self._check(part)
+            if self.reply is not None and part:
+                self.reply.feed(part, at)
+        except (UnreadableBodyError, ResponseError) as error:
+            self._give_up(str(error))
+            return
+        if self.keeps_content:
             self.pieces.append((at, part))
+
+    def _check(self, part: bytes) -> None:
+        self._num_reply_parts += num_json_parts(part)
+        if self._num_reply_parts > MAX_JSON_PARTS:
+            raise UnreadableBodyError(f"it has more than {MAX_JSON_PARTS} values")
+        self._num_reply_lines += part.count(b"\n")
+        if self._num_reply_lines > MAX_LINES:
+            raise UnreadableBodyError(f"it has more than {MAX_LINES} lines")
+        if not self._hold(len(part)):
+            raise UnreadableBodyError("the memory for bodies is full")
 
     def begin_reply(self, head: Head) -> None:
         """The head of the reply has come."""
         self.reply_head = head
-        encoding = head.headers.get("content-encoding", "").lower()
-        if encoding in ("gzip", "deflate", "x-gzip"):
-            self._inflating = zlib.decompressobj(_GZIP_OR_ZLIB)
         if self.facts is not None:
             kind = head.headers.get("content-type", "")
             self.reply = Reply(streaming=kind.startswith("text/event-stream"))
             fields = f"HTTP/1.1 {head.status} \r\ncontent-type: {kind}\r\n\r\n"
             self.reply.feed(fields.encode("latin-1", "replace"), self.begun)
             self.reply.first_byte = 0
+        try:
+            self._decoder = Decoder(head.headers.get("content-encoding", ""))
+        except UnreadableBodyError as error:
+            self._give_up(str(error))
 
     def end(self, at: Nanos, *, is_whole: bool, by_client: bool = False, reason: str = "") -> None:
-        """The reply is complete, or one side has hung up."""
+        """The reply is complete, or one side has hung up; the proxy itself where there is a reason."""
         reply = self.reply
         self.ended = at
         self.sent = self.sent or at
         was_done = reply is not None and reply.done and not reply.problem
         self.is_whole = is_whole or was_done
-        if reply is not None and is_whole:
+        if reply is not None and is_whole and not self.unread:
             reply.end(at)
         status = 0 if self.reply_head is None else self.reply_head.status
         if self.is_whole and status != 200:
-            text = "" if reply is None else reply.text
-            self.status, self.message = "error", f"HTTP {status}: {text}"
+            self.status, self.message = "error", f"HTTP {status}"
+            self.detail = "" if reply is None else reply.text
         elif self.is_whole:
-            problem = "" if reply is None else reply.problem
-            self.status, self.message = ("error", f"streaming error: {problem}") if problem else ("ok", "")
+            self.status = "ok"
+            if reply is not None and reply.problem and not self.unread:
+                self._note_problem(reply)
         elif by_client:
             self.status, self.message = "incomplete", "the client closed the connection"
+        elif reason:
+            self.status, self.message = "incomplete", reason
         else:
-            self.status, self.message = "error", reason or "the server closed the connection"
+            self.status, self.message = "error", "the server closed the connection"
+
+    def free(self) -> None:
+        """Give the memory of the bodies back."""
+        self.memory.give_back(self._num_held_bytes)
+        self._num_held_bytes = 0
+
+    def _note_problem(self, reply: Reply) -> None:
+        self.status, self.message = "error", "streaming error" if reply.streaming else "malformed answer"
+        if reply.is_server_problem:
+            self.detail = reply.problem
+        else:
+            self.message += f": {reply.problem}"
+
+    def _give_up(self, reason: str) -> None:
+        self.unread = reason
+        self.pieces.clear()
+        if self.reply is not None and not self.reply.streaming:
+            self.reply = None
+
+    def _hold(self, num_bytes: int) -> bool:
+        if not self.memory.take(num_bytes):
+            return False
+        self._num_held_bytes += num_bytes
+        return True
 
 
 class Conversation:
@@ -278,12 +351,15 @@ class Conversation:
         heads: HeadCache,
         *,
         keeps_content: bool,
+        memory: MemoryBudget,
         facts: Callable[[Exchange], RequestMetadata | None],
         ended: Callable[[Exchange], None],
     ) -> None:
         self._upstream = upstream
         self._heads = heads
         self._keeps_content = keeps_content
+        self._memory = memory
+        self._has_client_ended = False
         self._facts = facts
         self._ended = ended
         self._reader: RequestReader | None = RequestReader()
@@ -296,8 +372,12 @@ class Conversation:
             self._take_request(message.payload, at)
         elif kind is EventKind.REPLY:
             self._take_reply(message.payload, at)
+        elif kind is EventKind.CLIENT_ENDED:
+            self._has_client_ended = True
         elif kind is EventKind.CLIENT_GONE:
             self._end_all(at, by_client=True)
+        elif kind is EventKind.STOPPED:
+            self.close(at)
         elif kind is EventKind.SERVER_GONE:
             self._server_gone(at)
         elif kind is EventKind.DROPPED:
@@ -315,12 +395,11 @@ class Conversation:
                 if part.head is not None:
                     keeps = self._keeps_content and part.head.method == "POST"
                     parser = ResponseParser(self._heads)
-                    self._open.append(Exchange(self._upstream, part.head, at, keeps, parser=parser))
+                    self._open.append(Exchange(self._upstream, part.head, at, keeps, self._memory, parser=parser))
                 elif not self._open:
                     continue
                 exchange = self._open[-1]
-                if len(exchange.body) + len(part.body) <= _MAX_BODY_BYTES:
-                    exchange.body += part.body
+                exchange.take_body(part.body)
                 if part.is_end:
                     exchange.sent = at
         except UnreadableError:
@@ -328,6 +407,7 @@ class Conversation:
 
     def _take_reply(self, data: bytes, at: Nanos) -> None:
         start = 0
+        self._has_client_ended = False  # a client that has only ended its side still reads
         while start < len(data) and self._open:
             exchange = self._open[0]
             parser = exchange.parser
@@ -344,9 +424,7 @@ class Conversation:
             if head is not None and head.status == 101:
                 self._give_up()
             elif parser.complete or (head is not None and exchange.head.method == "HEAD"):
-                self._open.popleft()
-                exchange.end(at, is_whole=True)
-                self._ended(exchange)
+                self._end(at, is_whole=True)
 
     def _begin(self, exchange: Exchange, head: Head) -> None:
         exchange.facts = self._facts(exchange)
@@ -358,17 +436,21 @@ class Conversation:
             exchange = self._open[0]
             exchange.parser.end()
             if exchange.parser.complete:
-                self._open.popleft()
-                exchange.end(at, is_whole=True)
-                self._ended(exchange)
-        self._end_all(at)
+                self._end(at, is_whole=True)
+        # A server that closes after its client has done so only follows.
+        self._end_all(at, by_client=self._has_client_ended)
 
     def _end_all(self, at: Nanos, *, by_client: bool = False, reason: str = "") -> None:
         while self._open:
-            exchange = self._open.popleft()
-            exchange.end(at, is_whole=False, by_client=by_client, reason=reason)
-            self._ended(exchange)
+            self._end(at, is_whole=False, by_client=by_client, reason=reason)
+
+    def _end(self, at: Nanos, *, is_whole: bool, by_client: bool = False, reason: str = "") -> None:
+        exchange = self._open.popleft()
+        exchange.end(at, is_whole=is_whole, by_client=by_client, reason=reason)
+        self._ended(exchange)
+        exchange.free()
 
     def _give_up(self) -> None:
         self._reader = None
-        self._open.clear()
+        while self._open:
+            self._open.popleft().free()

@@ -1,6 +1,7 @@
 """Passes bytes between clients and servers: each connection of a client has one to a server for itself."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -120,6 +121,7 @@ class ClientSide(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Asyncio calls this when the client sends no more; replies may still come."""
         self._has_ended = True
+        self.tap.put(EventKind.CLIENT_ENDED, self.number, perf_counter_ns())
         if self.server is not None:
             self.server.end()
         return self.upstream.tls is None
@@ -133,6 +135,20 @@ class ClientSide(asyncio.Protocol):
         elif self._connecting is not None:
             self._connecting.cancel()
             self.tap.put(EventKind.SERVER_GONE, self.number, perf_counter_ns())
+
+    @property
+    def has_gone(self) -> bool:
+        """Whether the client has closed its connection as a whole, of which the loop may not have heard yet."""
+        if not self._has_ended or self.transport is None:
+            return False
+        connected = self.transport.get_extra_info("socket")
+        return self.transport.is_closing() or connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+
+    def stop(self) -> None:
+        """Hang up because the proxy ends."""
+        self.tap.put(EventKind.STOPPED, self.number, perf_counter_ns())
+        if self.transport is not None:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         """Asyncio calls this when the client reads too slowly."""
@@ -220,6 +236,8 @@ class ServerSide(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio calls this when the server is gone: the client sees the same."""
         client = self._client
+        if client.has_gone:
+            client.tap.put(EventKind.CLIENT_GONE, client.number, perf_counter_ns())
         client.tap.put(EventKind.SERVER_GONE, client.number, perf_counter_ns())
         if client.transport is not None:
             if error is None:

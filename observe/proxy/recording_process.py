@@ -5,16 +5,28 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from time import perf_counter_ns
 from typing import Any
 
 from observe.clock import Nanos
 from observe.http import HeadCache
 from observe.processes import packed, read_packed
+from observe.proxy.decoding import MemoryBudget
 from observe.proxy.exchanges import Conversation, Exchange
-from observe.proxy.rows import PartWriter, RowMaker, content_of, part_numbers, part_paths, read_part
+from observe.proxy.rows import (
+    PartWriter,
+    RowMaker,
+    content_of,
+    part_numbers,
+    part_paths,
+    read_part,
+    secrets_of,
+)
 from observe.proxy.tap import EventKind, Job, Message, MessageReader, RecordingReport
+from observe.redacting import redacted_row
 from traces import TraceError, TraceRow
 from traces.content import line_of
 from traces.redaction import Redactor
@@ -31,6 +43,8 @@ class Recording:
         self.report = RecordingReport()
         self._job = job
         self._redactor = Redactor(job.redact)
+        self._hiding = lru_cache(maxsize=256)(self._redactor.hiding)
+        self._memory = MemoryBudget()
         self._heads = HeadCache()
         self._conversations: dict[int, Conversation] = {}
         self._rows: list[TraceRow] = []
@@ -50,6 +64,7 @@ class Recording:
                 int(message.payload),
                 self._heads,
                 keeps_content=self._job.paths.content is not None,
+                memory=self._memory,
                 facts=self._facts,
                 ended=self._ended,
             )
@@ -72,6 +87,7 @@ class Recording:
                 rows, chunks, content = self._rows, self._chunks, self._content
                 self._rows, self._chunks, self._content = [], [], []
                 self._writer.write(rows, chunks, content)
+                self._count(rows)
         except (OSError, TraceError) as error:
             text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             self.report.failure = f"the recording has ended: {text.lower()}"
@@ -84,8 +100,15 @@ class Recording:
         with suppress(OSError):
             self._writer.close()
         self.report.num_parts = self._writer.num_parts
-        if self._maker is not None:
-            self.report.num_sessions = self._maker.sessions.num_sessions - self._num_sessions
+
+    def _count(self, rows: Sequence[TraceRow]) -> None:
+        """Count what has been written."""
+        report = self.report
+        report.num_requests += len(rows)
+        report.by_status.update(row.status for row in rows)
+        report.num_sessions += sum(bool(row.session_id) and not row.round_index for row in rows)
+        report.prompt_tokens += sum(row.prefix_length + row.input_tokens for row in rows)
+        report.output_tokens += sum(row.output_tokens for row in rows)
 
     def _facts(self, exchange: Exchange) -> Any:
         assert self._maker is not None
@@ -104,21 +127,22 @@ class Recording:
         assert maker is not None
         facts = exchange.facts or maker.facts(exchange)
         number = None
+        redactor = self._hiding(tuple(secrets_of(exchange)))
         if facts is None:
             report.num_other_exchanges += 1
         else:
             number, self._next = self._next, self._next + 1
-            row = maker.row(number, exchange, facts)
-            self._rows.append(row)
-            if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
-                self._chunks.append((number, list(times)))
-            report.num_requests += 1
-            report.by_status[row.status] += 1
-            report.prompt_tokens += row.prefix_length + row.input_tokens
-            report.output_tokens += row.output_tokens
+        if exchange.unread and facts is not None:
+            report.num_unread += 1
+            report.unread = report.unread or exchange.unread
         if exchange.keeps_content:
             upstream = self._job.upstreams[exchange.upstream]
-            self._content.append(line_of(content_of(exchange, number, self._job.clock, self._redactor, upstream)))
+            content, redactor = content_of(exchange, number, self._job.clock, redactor, upstream)
+            self._content.append(line_of(content))
+        if facts is not None and number is not None:
+            self._rows.append(redacted_row(maker.row(number, exchange, facts), redactor, ("x_request_id",)))
+            if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
+                self._chunks.append((number, list(times)))
 
     def _opened(self) -> PartWriter:
         job = self._job

@@ -1,11 +1,13 @@
 """Rows of a recording, one for each exchange, and its files, in one part or in several by size and time."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from time import monotonic
+
+import orjson
 
 from observe.clock import Clock, Nanos
 from observe.output_paths import OutputPaths, stem_of
@@ -21,7 +23,8 @@ from observe.proxy.facts import (
 from observe.workloads.workload import SESSION_COLUMNS
 from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, write_header
 from traces.content import ContentWriter, RecordedExchange, complete_content_lines
-from traces.redaction import Redactor, without_secret_headers, without_secret_parameters
+from traces.redaction import Redactor, secrets_in, without_secret_headers
+from traces.secret_rules import without_secret_parameters
 
 COLUMNS = SESSION_COLUMNS | {"vllm_priority"}
 
@@ -182,7 +185,10 @@ class RowMaker:
         """Facts of a request; None if it does not ask for tokens."""
         if not is_generating(exchange.head.method, exchange.head.target):
             return None
-        return request_metadata_of(bytes(exchange.body), self._tenant(exchange).encode())
+        body = exchange.request_body
+        if not body:
+            return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes)
+        return request_metadata_of(body, self._tenant(exchange).encode())
 
     def row(self, number: int, exchange: Exchange, facts: RequestMetadata) -> TraceRow:
         """The row of an exchange for tokens that has ended; later rounds then have its figures."""
@@ -220,13 +226,18 @@ class RowMaker:
             server_input_tokens=counted,
             arrival_time_us=(exchange.sent - self.origin) // 1000,
             send_time_us=epoch_us(exchange.sent),
-            first_chunk_time_us=epoch_us(times[0]) if times else 0,
+            first_chunk_time_us=0 if reply is None else epoch_us(reply.first_token),
             last_chunk_time_us=epoch_us(times[-1]) if times else 0,
             num_chunks=0 if reply is None else len(times) if reply.streaming else len(times[:1]),
             status=exchange.status,
-            error_message=exchange.message[:2000],
-            finish_reason="abort" if exchange.status == "incomplete" else "" if reply is None else reply.finish_reason,
+            error_message=_error_message(exchange),
+            finish_reason="abort"
+            if exchange.status == "incomplete"
+            else ""
+            if reply is None
+            else _label(reply.finish_reason),
             x_request_id=_label(exchange.head.header("x-request-id") or _of_reply(exchange, "x-request-id")),
+            first_event_time_us=0 if reply is None else epoch_us(reply.first_event),
         )
 
     def chunk_times_us(self, exchange: Exchange) -> Sequence[int]:
@@ -266,25 +277,81 @@ def _num_output_tokens(exchange: Exchange) -> int:
     return sum(reply.carries_tokens) if reply.completion_tokens is None else reply.completion_tokens
 
 
+_NAME = re.compile(r"[A-Za-z]{1,32}(?:_[A-Za-z]{1,32}){0,5}")
+_MAX_MESSAGE_CHARS = 2000
+
+
+def _error_message(exchange: Exchange) -> str:
+    """The error of a row; in the server's words only where content is recorded, as they may repeat keys and prompts."""
+    detail = exchange.detail if exchange.keeps_content else ", ".join(_error_names(exchange.detail))
+    return (f"{exchange.message}: {detail}" if detail else exchange.message)[:_MAX_MESSAGE_CHARS]
+
+
+def _error_names(text: str) -> list[str]:
+    """The type and the code of an error in JSON, where they are plain names."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return []
+    error = value.get("error", value) if isinstance(value, dict) else None
+    found = [error.get("type"), error.get("code")] if isinstance(error, dict) else []
+    return [each for each in dict.fromkeys(found) if isinstance(each, str) and _NAME.fullmatch(each)]
+
+
+def secrets_of(exchange: Exchange) -> list[str]:
+    """The keys that the heads of a request and its reply show."""
+    return [
+        *secrets_in(exchange.head.headers, exchange.head.target),
+        *secrets_in(exchange.reply_fields),
+    ]
+
+
+_BINARY = ("audio/", "image/", "video/", "multipart/", "application/octet-stream")
+_CODING = "content-encoding"
+
+
 def content_of(
     exchange: Exchange, number: int | None, clock: Clock, redactor: Redactor, upstream: str
-) -> RecordedExchange:
-    """The content of an exchange as it may be written: without keys, and redacted."""
-    head = exchange.reply_head
+) -> tuple[RecordedExchange, Redactor]:
+    """The content of an exchange as it may be written, without keys and redacted, and the redactor that knows its keys.
+
+    Bodies are written without their content coding; what cannot be read is left out.
+    """
+    head, found = exchange.reply_head, exchange.head
+    removed: list[str] = []
+    body = exchange.request_body
+    kind = found.header("content-type")
+    body = redactor.data(body, kind, removed) if _is_readable(body, kind) else b""
+    redactor = redactor.hiding(removed)
+    reply = b"".join(piece for _, piece in exchange.pieces[:1])
+    is_reply_readable = _is_readable(reply, _of_reply(exchange, "content-type"))
     recorded = RecordedExchange(
         request_id=number,
         sent_at_us=clock.epoch_us(exchange.sent),
-        method=exchange.head.method,
-        path=redactor.text(without_secret_parameters(exchange.head.target)),
-        upstream=upstream,
-        headers=[(name, redactor.text(value)) for name, value in without_secret_headers(exchange.head.headers)],
-        body=redactor.data(bytes(exchange.body)),
+        method=found.method,
+        path=redactor.text(without_secret_parameters(found.target)),
+        upstream=redactor.text(upstream),
+        headers=_headers(found.headers, redactor, is_decoded=bool(body)),
+        body=body,
         status=0 if head is None else head.status,
-        reply_headers=[(name, redactor.text(value)) for name, value in without_secret_headers(exchange.reply_fields)],
-        pieces=[((at - exchange.sent) // 1000, piece) for at, piece in exchange.pieces],
-        is_complete=exchange.is_whole,
+        reply_headers=_headers(exchange.reply_fields, redactor, is_decoded=not exchange.unread),
+        pieces=[((at - exchange.sent) // 1000, piece) for at, piece in exchange.pieces] if is_reply_readable else [],
+        is_complete=exchange.is_whole and not exchange.unread,
     )
-    return recorded.in_pieces(redactor)
+    return recorded.in_pieces(redactor), redactor
+
+
+def _headers(headers: Iterable[tuple[str, str]], redactor: Redactor, *, is_decoded: bool) -> list[tuple[str, str]]:
+    return [
+        (name, redactor.text(value))
+        for name, value in without_secret_headers(headers)
+        if not (is_decoded and name.lower() == _CODING)
+    ]
+
+
+def _is_readable(body: bytes, content_type: str) -> bool:
+    """Whether secrets could be found in a body: it is text, or of a kind that has none."""
+    return content_type.startswith(_BINARY) or b"\0" not in body
 
 
 def _num_repeated(before: Round) -> int:

@@ -40,6 +40,10 @@ class RecordingReport:
     prompt_tokens: int = 0
     output_tokens: int = 0
     num_other_exchanges: int = 0
+    num_unread: int = 0
+    """Requests whose replies could not be read to their end."""
+    unread: str = ""
+    """Why the first of them could not."""
     num_parts: int = 0
     problem: str = ""
     failure: str = ""
@@ -61,6 +65,10 @@ class EventKind(IntEnum):
     SERVER_GONE = 4
     DROPPED = 5
     """Bytes were left out, as the recording process did not keep up: the rest of the connection is not recorded."""
+    CLIENT_ENDED = 6
+    """The client sends no more; it may still read."""
+    STOPPED = 7
+    """The proxy itself cuts the connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,11 @@ from typing import Any
 
 import orjson
 
+from observe.errors import ResponseError
+
 DONE = b"[DONE]"
+_MAX_LINE_BYTES = 4 << 20
+"""Each piece of a line that has no end yet is joined to those before, so it must not grow without limit."""
 
 
 def event_in_chunk(data: bytes, start: int) -> tuple[bytes, int]:
@@ -46,6 +50,8 @@ class EventSplitter:
         """The data of the events that this piece completes."""
         lines = (self._rest + piece).split(b"\n")
         self._rest = lines.pop()
+        if len(self._rest) > _MAX_LINE_BYTES:
+            raise ResponseError(f"a line of the stream is longer than {_MAX_LINE_BYTES >> 20} MB")
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]
 
     def end(self) -> list[bytes]:
@@ -53,7 +59,9 @@ class EventSplitter:
         return self.feed(b"\n")
 
 
-_NON_CONTENT_KEYS = ("reasoning_content", "reasoning", "tool_calls")
+_NON_CONTENT_KEYS = ("reasoning_content", "reasoning", "tool_calls", "function_call", "refusal", "audio")
+_TOKEN_KEYS = ("token_ids", "logprobs")
+"""Members of a choice that stand for tokens, whatever their text."""
 _MAX_TOKENS = 2**31 - 1
 """Upper limit of token counts; larger counts would not fit into the columns of a recording."""
 
@@ -78,16 +86,19 @@ def has_non_content_tokens(choice: dict[str, Any]) -> bool:
 
 
 def carries_tokens(choice: dict[str, Any]) -> bool:
-    """An event with text has tokens; one without too, unless it only announces the role or the end.
+    """An event with text has tokens; one with an empty text too, unless it only announces the role or the end.
 
-    A token that ends inside a UTF-8 character gives no text until the next one.
+    A token that ends inside a UTF-8 character gives no text until the next one. Events without any text, which some
+    servers send to keep a connection open, have none.
     """
+    if any(map(choice.get, _TOKEN_KEYS)):
+        return True
     delta = choice.get("delta")
     if isinstance(delta, dict):
         if any(delta.get(name) for name in ("content", *_NON_CONTENT_KEYS)):
             return True
-        return "role" not in delta and not choice.get("finish_reason")
-    return bool(choice.get("text")) or not choice.get("finish_reason")
+        return delta.get("content") == "" and "role" not in delta and not choice.get("finish_reason")
+    return bool(choice.get("text")) or (choice.get("text") == "" and not choice.get("finish_reason"))
 
 
 def count_of(usage: dict[str, Any], name: str, otherwise: int | None = None) -> int | None:
@@ -123,6 +134,8 @@ class ResponsesEvent:
 _MESSAGE_EVENTS = frozenset(
     {"content_block_delta", "content_block_start", "content_block_stop", "message_delta", "message_stop", "ping"}
 )
+_SIGNS = ("signature_delta", "citations_delta")
+"""Kinds of deltas that come beside the tokens."""
 _STOP_REASONS = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 
 
@@ -144,10 +157,13 @@ def messages_event(event: dict[str, Any]) -> ResponsesEvent | None:
     if kind == "message_delta":
         return _of_message({**event, **delta})
     content = delta.get("text")
+    block = event.get("content_block")
+    begins_call = isinstance(block, dict) and str(block.get("type")).endswith("tool_use")
+    has_tokens = begins_call or (kind == "content_block_delta" and delta.get("type") not in _SIGNS)
     return ResponsesEvent(
-        carries_tokens=kind == "content_block_delta",
+        carries_tokens=has_tokens,
         text=content if isinstance(content, str) else "",
-        has_non_content_tokens=kind == "content_block_delta" and content is None,
+        has_non_content_tokens=has_tokens and content is None,
         is_last=kind == "message_stop",
     )
 
@@ -173,10 +189,13 @@ def responses_event(event: dict[str, Any]) -> ResponsesEvent | None:
         if isinstance(answer, dict):
             return _of_answer(answer)
         text = event.get("delta") if kind == "response.output_text.delta" else None
+        item = event.get("item")
+        begins_call = kind.endswith("item.added") and isinstance(item, dict) and str(item.get("type")).endswith("_call")
+        has_tokens = begins_call or kind.endswith(".delta")
         return ResponsesEvent(
-            carries_tokens=kind.endswith(".delta"),
+            carries_tokens=has_tokens,
             text=text if isinstance(text, str) else "",
-            has_non_content_tokens=kind.endswith(".delta") and text is None,
+            has_non_content_tokens=has_tokens and text is None,
         )
     if kind == "error":
         return ResponsesEvent(problem=str(event.get("message") or event.get("error") or "error"), is_last=True)

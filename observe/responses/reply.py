@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 
 from observe.clock import Nanos
+from observe.errors import ResponseError
 from observe.http import Head, HeadCache, ResponseParser
 from observe.responses.events import (
     DONE,
@@ -88,6 +89,7 @@ class EventTemplate:
 
 
 _MAX_ERROR_BYTES = 65536
+_MAX_BODY_BYTES = 64 << 20
 _END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 """End of a stream in the form of most servers; other forms are parsed line by line."""
 
@@ -97,7 +99,8 @@ class Reply:
 
     `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`; of the
     Responses API, which reports all it does, it has only those with tokens.
-    `carries_tokens` has a 1 where the event of the same place carries generated tokens.
+    `carries_tokens` has a 1 where the event of the same place carries generated tokens. `first_event` is when the first
+    event of any kind came, also one that `chunk_times` lacks.
     """
 
     __slots__ = (
@@ -114,7 +117,9 @@ class Reply:
         "done",
         "finish_reason",
         "first_byte",
+        "first_event",
         "is_all_content",
+        "is_server_problem",
         "problem",
         "prompt_tokens",
         "status_code",
@@ -136,7 +141,10 @@ class Reply:
         self.is_all_content = True
         """False for a reply with tokens that `content` leaves out: reasoning, or tool calls."""
         self.problem = ""
+        self.is_server_problem = False
+        """Whether `problem` is in the words of the server."""
         self.first_byte: Nanos = 0
+        self.first_event: Nanos = 0
         self._is_event_stream = False
         self._first_body_byte: Nanos = 0
         self._parser = ResponseParser(heads)
@@ -165,6 +173,14 @@ class Reply:
     def content(self) -> str:
         """Return the text of the reply, without reasoning."""
         return b"".join(self._content).decode("utf-8", "replace")
+
+    @property
+    def first_token(self) -> Nanos:
+        """When the first event with a token came, or the first byte of a reply that is no stream; 0 before that."""
+        if not self.streaming:
+            return self.chunk_times[0] if self.chunk_times else 0
+        place = self.carries_tokens.find(1)
+        return self.chunk_times[place] if place >= 0 else 0
 
     def feed(self, data: bytes, at: Nanos) -> bool:
         """Take in bytes that came at this instant; true when they complete the answer."""
@@ -234,8 +250,10 @@ class Reply:
             return
         if not self._first_body_byte:
             self._first_body_byte = at
-        if self.status_code == 200 or len(self._body) < _MAX_ERROR_BYTES:
+        if len(self._body) < (_MAX_BODY_BYTES if self.status_code == 200 else _MAX_ERROR_BYTES):
             self._body += body
+        elif self.status_code == 200:
+            raise ResponseError(f"the answer is longer than {_MAX_BODY_BYTES >> 20} MB")
 
     def _take_event(self, payload: bytes, at: Nanos) -> None:
         text = self._stencil.text_of(payload)
@@ -250,6 +268,7 @@ class Reply:
         if payload == DONE:
             self.done = True
             return
+        self.first_event = self.first_event or at
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
@@ -274,7 +293,8 @@ class Reply:
             self.completion_tokens if content.completion_tokens is None else content.completion_tokens
         )
         self.finish_reason = content.finish_reason or self.finish_reason
-        self.problem = content.problem or self.problem
+        if content.problem:
+            self.problem, self.is_server_problem = content.problem, True
         self.done = self.done or content.is_last
         if content.text:
             self._content.append(content.text.encode("utf-8", "replace"))
@@ -291,7 +311,7 @@ class Reply:
             self.prompt_tokens = count_of(usage, "prompt_tokens", self.prompt_tokens)
         if "error" in event:
             is_only_text = False
-            self.problem = error_text(event["error"])
+            self.problem, self.is_server_problem = error_text(event["error"]), True
         choice = first_choice(event)
         if choice is None:
             return False
@@ -304,7 +324,8 @@ class Reply:
             self.is_all_content = False
         text = text_of(choice)
         if not text:
-            return carries_tokens(choice)
+            # An output that is empty has the token that ends it.
+            return carries_tokens(choice) or bool(self.finish_reason and 1 not in self.carries_tokens)
         self._content.append(text.encode("utf-8", "replace"))
         if is_only_text and payload:
             self._stencil.learn(payload, text)
@@ -327,6 +348,7 @@ class Reply:
             self.problem = "expected a JSON object as the answer"
         else:
             self.chunk_times = [self._first_body_byte, at]
+            self.first_event = self._first_body_byte
             content = responses_event(answer)
             if content is None:
                 self._take_fields(answer)

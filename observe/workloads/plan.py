@@ -7,7 +7,7 @@ from random import Random
 from blis_sim.options.limits import MOST_TOKENS
 from observe.connection import Outcome
 from observe.dispatch import SentRequest
-from observe.errors import ObserveError, warn
+from observe.errors import ObserveError, print_message, warn
 from observe.options import ObserveOptions
 from observe.requests import (
     PlannedRequest,
@@ -109,8 +109,7 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
         raise ObserveError(
             f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {num_requests}"
         )
-    if any(map(_has_media, requests)) or any(map(_has_media, workload.rows)):
-        warn(f"{path}: images, audio and video are sent as text of as many tokens")
+    _warn_of_replaced([*requests, *workload.rows], path)
     if workload.rows:
         return _plan_of_rows(workload)
     if any(request.keeps_context and request.round_index for request in requests):
@@ -126,6 +125,14 @@ def _plan_from_spec(options: ObserveOptions, path: str) -> Plan:
     return Plan(plan, Conversations(workload.sessions, most, workload.horizon_us), workload.goodput_slo_targets)
 
 
+def _warn_of_replaced(requests: Sequence[WorkloadRequest | TraceRow], path: str) -> None:
+    """Name what requests of a spec have and what is sent in its place."""
+    if any(map(_has_media, requests)):
+        warn(f"{path}: images, audio and video are sent as text of as many tokens")
+    if any(request.adapter for request in requests):
+        warn(f"{path}: adapters are not requested, their clients' requests go to the base model")
+
+
 def _has_media(request: WorkloadRequest | TraceRow) -> bool:
     return bool(request.image_tokens or request.audio_tokens or request.video_tokens)
 
@@ -133,10 +140,7 @@ def _has_media(request: WorkloadRequest | TraceRow) -> bool:
 def _plan_of_rows(workload: Workload) -> Plan:
     """The plan of a workload with agents."""
     rows, plan = requests_of_trace(workload.rows, None)
-    plan = [
-        replace(each, model=row.model, timeout_us=row.deadline_us and row.deadline_us - row.arrival_time_us)
-        for each, row in zip(plan, rows, strict=True)
-    ]
+    plan = [replace(each, model=row.model) for each, row in zip(plan, rows, strict=True)]
     fixed = workload.fixed_sessions
     graph = graph_of(rows, plan, is_real=False, fixed_sessions=fixed, horizon_us=workload.horizon_us)
     return Plan(plan if graph is None else graph.first, graph, workload.goodput_slo_targets)
@@ -145,11 +149,38 @@ def _plan_of_rows(workload: Workload) -> Plan:
 def plan_of(options: ObserveOptions) -> Plan:
     """Return the plan of the options. Raises BlisError when the recording to send cannot be used."""
     plan = _plan(options)
+    _note_streaming(options, plan.requests)
     for number, planned in enumerate(plan.requests):
         if not planned.prompt:
             place = f"{options.source or '--prompt-tokens'} request {number}"
             _check_prompt(place, planned.prefix_tokens + planned.input_tokens)
     return plan
+
+
+def _note_streaming(options: ObserveOptions, plan: Sequence[PlannedRequest]) -> None:
+    """Name the requests that are not streamed, and those whose own wish a flag overrides."""
+    total = len(plan)
+    if options.streaming is None:
+        count = sum(planned.streaming is False for planned in plan)
+        if count:
+            print_message(
+                f"note: {count} of {total} requests are sent without streaming, as {options.source} says; their first"
+                " token comes with the last (--streaming streams all)"
+            )
+        return
+    count = sum(planned.streaming is (not options.streaming) for planned in plan)
+    if count:
+        flag, theirs = ("--streaming", "false") if options.streaming else ("--no-streaming", "true")
+        print_message(f"note: {flag} overrides streaming: {theirs} of {count} of {total} requests of {options.source}")
+
+
+def _note_models(options: ObserveOptions, rows: Sequence[TraceRow]) -> None:
+    """Name models and adapters of a trace that are not requested again."""
+    names = sorted({row.adapter or row.model for row in rows} - {"", options.model})
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        aim = options.model or "the server's first model"
+        print_message(f"note: requests of {options.trace} that name {shown} are sent to {aim}")
 
 
 def _check_prompt(place: str, num_tokens: int) -> None:
@@ -168,6 +199,7 @@ def _plan(options: ObserveOptions) -> Plan:
             )
         if len(plan) < (options.num_requests or 0):
             warn(f"{options.trace} has {len(plan)} requests, fewer than --num-requests {options.num_requests}")
+        _note_models(options, rows)
         num_empty = sum(not row.output_tokens for row in rows)
         if num_empty and not options.unconstrained_output:
             warn(f"{num_empty} requests of {options.trace} got no output; they ask for one token")

@@ -16,9 +16,10 @@ from observe.spans import traceparent
 from observe.workloads.graph import GRAPH_COLUMNS, Graph
 from observe.workloads.plan import Conversations, Plan
 from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header
+from traces.redaction import Redactor
 from traces.slo import class_name
 
-COLUMNS = frozenset({"x_request_id"})
+COLUMNS = frozenset({"x_request_id", "first_event_time_us"})
 """Columns written on request that every recording has."""
 SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
 URGENCY_COLUMNS = frozenset({"vllm_priority", "slo_e2e_us"})
@@ -92,7 +93,7 @@ def remaining_schedule(options: ObserveOptions, whole: Plan) -> RequestSchedule:
 def check_same_model(options: ObserveOptions, earlier: EarlierRecording, model: str) -> None:
     """Raise ObserveError when the recording is of another model."""
     recorded = earlier.header.server.get("model")
-    if recorded != model:
+    if recorded != Redactor(options.proxying.redact).text(model):
         raise ObserveError(f"{options.paths.header}: recorded from model {recorded}, cannot be resumed with {model}")
 
 
@@ -115,11 +116,11 @@ def _earlier_recording(options: ObserveOptions) -> EarlierRecording | None:
 
 def _check_same_run(options: ObserveOptions, plan: Sequence[PlannedRequest], earlier: EarlierRecording) -> None:
     """Raise ObserveError unless the recording came from the same schedule."""
-    paths, header = options.paths, earlier.header
+    paths, header, redactor = options.paths, earlier.header, Redactor(options.proxying.redact)
     for flag, recorded, asked in (
         ("--seed", header.workload_seed, options.seed),
         ("--warmup-requests", header.warm_up_requests, options.warmup_requests),
-        ("the workload", header.workload_spec, options.source),
+        ("the workload", header.workload_spec, redactor.text(options.source)),
     ):
         if recorded != asked:
             raise ObserveError(f"{paths.header}: recorded with {flag} {recorded}, cannot be resumed with {asked}")
@@ -179,14 +180,21 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
         prompt = planned.prompt or _prompt(workload.prompts, request_id, planned)
         x_request_id = str(uuid.uuid4())
         is_traced = has_spans and request_id >= workload.options.warmup_requests
-        body = style.body(prompt, planned.output_tokens, planned.model, planned.earlier, planned.priority or 0)
+        body = style.body(
+            prompt,
+            planned.output_tokens,
+            planned.model,
+            planned.earlier,
+            planned.priority or 0,
+            streaming=planned.streaming,
+        )
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
         return PreparedRequest(
             request_id=request_id,
             planned=planned,
             x_request_id=x_request_id,
             request=post_bytes_of(labels, x_request_id, body, traceparent(x_request_id) if is_traced else ""),
-            streaming=style.streaming,
+            streaming=style.streams(planned.streaming),
             turn=prompt,
         )
 

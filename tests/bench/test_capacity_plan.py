@@ -162,6 +162,10 @@ def test_each_price_has_a_source_and_a_date(tmp_path: Path) -> None:
         ({"simulation": (*LOAD, "--tp", "2")}, "--tp is what a plan searches: give --tp-sizes"),
         ({"simulation": (*LOAD, "--num-instances", "2")}, "--num-instances is what a plan searches"),
         ({"simulation": ("--rate", "3")}, "--model"),
+        ({"simulation": (*LOAD, "--rate", "nan")}, "--rate must be a finite number, got nan"),
+        ({"simulation": (*LOAD, "--rate", "inf")}, "--rate must be a finite number, got inf"),
+        ({"simulation": (*LOAD, "--rate", "1e999")}, "--rate must be a finite number, got inf"),
+        ({"simulation": (*LOAD, "--rate", "-1")}, "--rate must be above 0, got -1.0"),
     ],
 )
 def test_an_impossible_plan_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:

@@ -41,6 +41,13 @@ def test_role_and_usage_chunks_are_not_counted_as_tokens(chunks: list[int], plac
     assert real_itl_us(chunks, output_tokens=5) == 10_000
 
 
+@pytest.mark.parametrize("chunks", [[1_000, *TOKENS], [1_000, *TOKENS, 50_010], [1_000, 2_000, *TOKENS, 51_000]])
+def test_a_recording_that_names_its_first_token_needs_no_guess_at_what_came_before(chunks: list[int]) -> None:
+    first, last = content_chunks(chunks, output_tokens=5, first_token_us=10_000)
+    assert chunks[first : last + 1] == TOKENS
+    assert real_itl_us(chunks, 5, 10_000) == 10_000
+
+
 def test_a_burst_at_the_start_is_not_taken_for_a_role_chunk() -> None:
     assert content_chunks([10_000, 10_030, 10_033, 20_000, 30_000, 33_000], output_tokens=5) == (0, 4)
 

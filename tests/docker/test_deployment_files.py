@@ -55,8 +55,20 @@ def test_the_image_is_built_from_the_packages_and_nothing_else() -> None:
     lines = (DOCKER / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
     assert "*" in lines
-    assert allowed == {*PACKAGES, "hatch_build.py", "pyproject.toml", "README.md", "LICENSE"}
+    assert allowed == {*PACKAGES, "hatch_build.py", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"}
     assert [name for name in allowed if not (PROJECT / name).exists()] == []
+
+
+def test_everything_in_the_image_has_a_version_that_the_tests_passed_with() -> None:
+    installs = [each.rest for each in dockerfile() if each.name == "RUN" and "pip install" in each.rest]
+    assert len(installs) == 2
+    assert all("/requirements/constraints.txt" in each for each in installs)
+    pinned = {line.partition("==")[0].lower() for line in (PROJECT / "constraints.txt").read_text().splitlines()}
+    project = pyproject()["project"]
+    extras = instruction("ARG").rest.removeprefix("EXTRAS=").split(",")
+    needed = [*project["dependencies"], *(each for name in extras for each in project["optional-dependencies"][name])]
+    names = {re.split(r"[<>=!;\[ ]", each)[0].lower() for each in needed}
+    assert {name for name in names if name not in pinned and name.replace("-", "_") not in pinned} == set()
 
 
 def test_the_image_asks_for_extras_that_exist() -> None:

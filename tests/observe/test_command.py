@@ -92,7 +92,7 @@ def test_chunk_times_are_recorded_for_every_data_event(observe: Observe) -> None
     for row in run.trace.rows:
         # Four tokens, the role and the usage.
         assert len(chunks[row.request_id]) == row.num_chunks == 6
-        assert chunks[row.request_id][0] == row.first_chunk_time_us
+        assert chunks[row.request_id][:2] == [row.first_event_time_us, row.first_chunk_time_us]
         assert chunks[row.request_id][-1] == row.last_chunk_time_us
 
 

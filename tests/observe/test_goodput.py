@@ -32,6 +32,15 @@ def test_each_class_is_held_to_its_own_targets() -> None:
     assert goodput_lines(found)[1:] == ["  batch: 100.0% of 2, TTFT 100.0%", "  default: 50.0% of 2, TTFT 50.0%"]
 
 
+def test_a_stream_that_opens_before_its_first_token_is_judged_by_the_token() -> None:
+    opened_early = ended(token_ms=(5, 75, 95))
+    opened_early.outcome.reply.carries_tokens[0] = 0
+    log = log_of(opened_early)
+    assert log.latencies["ttft"].tolist() == [75_000_000]
+    found = goodput_summary(log, {"default": SloTargets(ttft_ms=30)}, 1)
+    assert found["per_class"]["default"]["slo_attainment_by_dim"] == {"ttft": 0}
+
+
 def test_a_request_that_failed_met_no_target() -> None:
     log = log_of(ended(), ended(kind="http_500", token_ms=()), ended(kind="timeout", token_ms=(1,)))
     found = goodput_summary(log, {"default": SloTargets(ttft_ms=1000)}, 1)

@@ -30,13 +30,13 @@ def _error(folder: Path, text: str | bytes) -> str:
 
 def test_the_needed_columns_are_enough_and_the_rest_is_empty(tmp_path: Path) -> None:
     rows = _rows(tmp_path, f"{NEEDED}\n3,100,20,5000\n")
-    assert rows == [TraceRow(request_id=3, input_tokens=100, output_tokens=20, arrival_time_us=5000)]
+    assert rows == [TraceRow(request_id=3, input_tokens=100, output_tokens=20, arrival_time_us=5000, streaming=None)]
     assert rows[0].vllm_priority is None
 
 
 def test_columns_may_stand_in_any_order_among_unknown_ones(tmp_path: Path) -> None:
     rows = _rows(tmp_path, "note,arrival_time_us,input_tokens,zebra,request_id,output_tokens\nx,5000,100,y,3,20\n")
-    assert rows == [TraceRow(request_id=3, input_tokens=100, output_tokens=20, arrival_time_us=5000)]
+    assert rows == [TraceRow(request_id=3, input_tokens=100, output_tokens=20, arrival_time_us=5000, streaming=None)]
 
 
 def test_a_target_column_does_not_shift_the_columns_left_of_it(tmp_path: Path) -> None:
@@ -67,7 +67,8 @@ def test_the_oldest_layout_of_22_columns_loads(tmp_path: Path) -> None:
     ids=["crlf", "byte order mark", "blank lines", "upper case", "spaces", "quotes, no last newline"],
 )
 def test_harmless_differences_load(tmp_path: Path, text: str) -> None:
-    assert _rows(tmp_path, text) == [TraceRow(request_id=1, input_tokens=2, output_tokens=3, arrival_time_us=4)]
+    expected = TraceRow(request_id=1, input_tokens=2, output_tokens=3, arrival_time_us=4, streaming=None)
+    assert _rows(tmp_path, text) == [expected]
 
 
 def test_an_empty_optional_cell_takes_its_default(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_an_empty_optional_cell_takes_its_default(tmp_path: Path) -> None:
         tmp_path,
         f"{NEEDED},think_time_us,vllm_priority,reason_ratio,streaming\n1,2,3,4,,,,\n2,2,3,4,9,0,.25,t\n",
     )
-    assert (first.think_time_us, first.vllm_priority, first.reason_ratio, first.streaming) == (0, None, 0.0, False)
+    assert (first.think_time_us, first.vllm_priority, first.reason_ratio, first.streaming) == (0, None, 0.0, None)
     assert (second.think_time_us, second.vllm_priority, second.reason_ratio, second.streaming) == (9, 0, 0.25, True)
 
 

@@ -9,12 +9,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.wire.serving import TestServer, running_server
 from traces.content import ContentWriter, RecordedExchange, line_of, read_content
 from traces.redaction import Redactor
@@ -169,6 +170,50 @@ def test_misses_that_are_forwarded_are_recorded_and_played_from_then_on(tmp_path
     assert len(kept) == 2
     assert kept[1].reply_body == first[1]
     assert b"Bearer k" not in (tmp_path / "r.content.jsonl").read_bytes()
+
+
+def upstream_of(reply: bytes) -> socket.socket:
+    """A server that sends these bytes to each request and hangs up."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(reply)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listening
+
+
+@pytest.mark.parametrize(
+    ("head", "part"),
+    [
+        (b"content-length: 500", b'{"choices":'),
+        (b"transfer-encoding: chunked", b"5\r\nhello\r\n"),
+        (b"transfer-encoding: chunked", b""),
+    ],
+)
+def test_a_connection_whose_upstream_ended_early_is_closed_without_a_second_reply(
+    head: bytes, part: bytes, tmp_path: Path
+) -> None:
+    path = recording(tmp_path / "r.content.jsonl")
+    with upstream_of(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%s\r\n\r\n%s" % (head, part)) as upstream:
+        url = f"http://127.0.0.1:{upstream.getsockname()[1]}"
+        with running_server(playback=path, playback_miss="forward", playback_upstream=url) as server:
+            body = b'{"prompt":"x"}'
+            with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
+                head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+                connection.sendall(b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body))
+                received = b""
+                with suppress(ConnectionResetError):
+                    while data := connection.recv(65536):
+                        received += data
+    assert received.count(b"HTTP/1.1") == 1
+    assert not received.endswith(b"0\r\n\r\n")
+    assert len(read_content(tmp_path / "r.content.jsonl").exchanges) == 1
 
 
 def test_fixtures_and_the_journal_work_over_http() -> None:

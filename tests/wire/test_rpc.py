@@ -126,6 +126,21 @@ def test_what_vllm_refuses_is_an_invalid_argument(engine: Any, wrong: dict[str, 
     assert refused.value.details().startswith(words)
 
 
+@pytest.mark.parametrize("method", ["Embed", "Abort"])
+def test_a_malformed_message_is_one_line_of_the_log(
+    method: str, server: TestServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with grpc.insecure_channel(f"{server.host}:{server.port}") as channel:
+        call = channel.unary_unary(f"/vllm.grpc.engine.VllmEngine/{method}")
+        with pytest.raises(grpc.RpcError) as refused:
+            call(b"\xff\xff\xff\xff no message", timeout=PATIENCE_S)
+    assert refused.value.code() is grpc.StatusCode.UNKNOWN
+    wait_until(lambda: bool(caplog.records))
+    (record,) = caplog.records
+    assert f"VllmEngine/{method}]: Error parsing message" in record.getMessage()
+    assert record.exc_info is None
+
+
 def test_the_server_describes_itself_and_ends_requests_on_demand(server: TestServer, engine: Any) -> None:
     assert engine.HealthCheck(pb.HealthCheckRequest()).healthy
     model = engine.GetModelInfo(pb.GetModelInfoRequest())

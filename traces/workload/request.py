@@ -24,7 +24,8 @@ class WorkloadRequest(NamedTuple):
     adapter: str = ""
     prefix_group: str = ""
     prefix_tokens: int = 0
-    streaming: bool = False
+    streaming: bool | None = None
+    """Whether its reply is to be streamed; None leaves that to the sender."""
     deadline_us: int = 0
     """When it is given up, on the clock of arrivals; 0 is never."""
     slo_target_us: int = 0

@@ -150,7 +150,7 @@ class Traffic:
     output_distribution: Distribution
     prefix_group: str = ""
     prefix_length: Tokens = 0
-    streaming: bool = False
+    streaming: bool | None = None
     network: Network | None = None
     multimodal: Multimodal | None = None
     reasoning: Reasoning | None = None

@@ -12,7 +12,7 @@ from blis_sim.bench import BenchError
 from blis_sim.bench.runner.commands import RECORDINGS, SIMULATIONS, Simulation, simulation
 from blis_sim.engine.deployment import resolve
 from blis_sim.options import BlisError, OptionError, options_of
-from blis_sim.options.option import Setting
+from blis_sim.options.option import Setting, check_value
 from blis_sim.options.text import find_setting, flags_of, load_json, parse_command_line, parse_value, parse_yaml_value
 from traces import beside
 from traces.text_file import read_yaml
@@ -191,12 +191,21 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, besid
     for name in by_flags.keys() & {*vary_by_flags, *together}:
         raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
     settings |= by_flags
+    _check_numbers(found, settings)
     in_file = dict(_vary_of_file(found, config, given.get("vary", {})))
     varied = {name: values for name, values in (in_file | vary_by_flags).items() if name not in together}
     for name in {*varied, *together}:
         settings.pop(name, None)
     notes += _notes_on_names([*(each.partition("=")[0] for each in single), *_names_in_file(given)], found)
     return Plan(found, settings, varied, tuple(notes), coupled_by_flags)
+
+
+def _check_numbers(found: Simulation, settings: Mapping[str, Any]) -> None:
+    """Raise OptionError for a number out of bounds, before any arithmetic with it."""
+    for setting in options_of(found.options):
+        value = settings.get(setting.name)
+        if isinstance(value, float) and value != setting.default:
+            check_value(setting, value)
 
 
 def _by_kind(vary: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError
+from blis_sim.options.files import read_text
 from mockserve.generation.chat_templates.turns import (
     ChatMLTemplate,
     ChatTemplate,
@@ -170,7 +171,7 @@ def _given_source(given: str | None) -> str | None:
     if given is None:
         return None
     try:
-        return Path(given).read_text(encoding="utf-8")
+        return read_text(given)
     except (OSError, UnicodeDecodeError) as error:
         if "{" not in given and "\n" not in given:
             raise OptionError(

@@ -72,6 +72,40 @@ def test_reasoning_counts_as_tokens() -> None:
     assert list(streamed(delta(role="assistant", reasoning_content="hm"), b"[DONE]").carries_tokens) == [1]
 
 
+ROLE = delta(role="assistant", content="")
+OPENED = {"type": "message_start", "message": {"usage": {"input_tokens": 3}}}
+TEXT_BLOCK = {"type": "content_block_start", "content_block": {"type": "text", "text": ""}}
+CALL_BLOCK = {"type": "content_block_start", "content_block": {"type": "tool_use", "name": "f"}}
+TEXT_DELTA = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}
+CREATED = {"type": "response.created", "response": {"status": "in_progress"}}
+CALL_ADDED = {"type": "response.output_item.added", "item": {"type": "function_call", "name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("events", "first_token"),
+    [
+        ([ROLE, delta(content="a"), delta("stop")], 30),
+        ([ROLE, delta(reasoning=" r"), delta(content="a")], 30),
+        ([ROLE, delta(), delta(tool_calls=[{"index": 0}])], 40),
+        ([{"choices": [], "prompt_filter_results": []}, ROLE, delta(content=None), delta(content="a")], 50),
+        ([ROLE, delta(content=""), delta(content="é")], 30),
+        ([ROLE | {"choices": [{"delta": {"role": "assistant"}, "token_ids": [7]}]}, delta(content="a")], 20),
+        ([{"choices": [{"text": None}]}, text("a")], 30),
+        ([ROLE, delta("stop")], 30),
+        ([OPENED, TEXT_BLOCK, {"type": "ping"}, TEXT_DELTA], 50),
+        ([OPENED, CALL_BLOCK], 30),
+        ([CREATED, CALL_ADDED], 30),
+        ([CREATED, {"type": "response.output_text.delta", "delta": "a"}], 30),
+        ([ROLE], 0),
+    ],
+)
+def test_the_first_token_is_the_first_event_with_content_and_the_first_event_is_kept_beside_it(
+    events: list[Any], first_token: int
+) -> None:
+    reply = streamed(*events)
+    assert (reply.first_token, reply.first_event) == (first_token, 20)
+
+
 def test_usage_is_that_of_the_last_event_that_has_it() -> None:
     reply = streamed(
         text("a") | {"usage": {"prompt_tokens": 9, "completion_tokens": 1}}, text("b"), usage(9, 2), b"[DONE]"

@@ -79,9 +79,11 @@ def proxy(server: ByteServer, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.mark.parametrize("name", REPLIES)
 def test_replies_come_as_they_were_sent(name: str, server: ByteServer, proxy: RunningProxy) -> None:
     reply = REPLIES[name]
+    # A client that hangs up before its server does would be the one that ended the connection.
+    end = b"" if b"connection: close" in reply else reply[-8:]
     request = post(path_of(name), CHAT, b"client.example")
     for pieces in ([request], [request[:9], request[9:60], request[60:]]):
-        assert talk(proxy.ports[0], *pieces, until=reply[-8:]) == reply
+        assert talk(proxy.ports[0], *pieces, until=end) == reply
 
 
 def test_requests_in_a_row_share_a_connection_and_arrive_with_the_host_of_the_server(

@@ -9,6 +9,7 @@ import pytest
 
 from observe.clock import Clock
 from observe.output_paths import OutputPaths
+from observe.proxy.decoding import MemoryBudget
 from observe.proxy.recording_process import Recording
 from observe.proxy.tap import EventKind, Job, Message, MessageReader
 from traces import TraceHeader, TraceRow, read_itl, read_rows
@@ -118,8 +119,8 @@ def test_a_client_that_hangs_up_and_a_server_that_fails_have_rows(tmp_path: Path
     cancelled, failed, stopped = rows_in(tmp_path)
     assert (cancelled.status, cancelled.finish_reason, cancelled.output_tokens) == ("incomplete", "abort", 1)
     assert (failed.status, failed.error_message) == ("error", "the server closed the connection")
-    assert (stopped.status, stopped.error_message) == ("error", "the proxy was stopped")
-    assert recording.report.by_status == {"incomplete": 1, "error": 2}
+    assert (stopped.status, stopped.error_message) == ("incomplete", "the proxy was stopped")
+    assert recording.report.by_status == {"incomplete": 2, "error": 1}
 
 
 def test_tenants_are_distinguished_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
@@ -225,6 +226,55 @@ def test_a_full_disk_ends_the_recording_with_a_reason(tmp_path: Path, monkeypatc
     monkeypatch.setattr("traces.append_file.os.write", full)
     recording.close()
     assert recording.report.failure == "the recording has ended: no space left on device"
+
+
+def test_what_is_counted_is_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 0, messages=user("a"))
+    wire.answer(one, 10, 20)
+    recording.write()
+    before = (1, {"ok": 1}, 1, 20, 2)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("traces.append_file.os.write", full)
+    wire.ask(one, 30, messages=user("b"))
+    wire.answer(one, 40, 50)
+    recording.close()
+    report = recording.report
+    found = (report.num_requests, report.by_status, report.num_sessions, report.prompt_tokens, report.output_tokens)
+    assert found == before
+
+
+def test_a_server_that_closes_after_its_client_has_done_so_is_not_blamed(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    gone, reading = wire.connect(), wire.connect()
+    for each in (gone, reading):
+        wire.ask(each, 0, messages=user("a"), stream=True)
+        wire.happens(EventKind.CLIENT_ENDED, each, 5)
+    wire.happens(EventKind.REPLY, reading, 6, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n")
+    for each in (gone, reading):
+        wire.happens(EventKind.SERVER_GONE, each, 10)
+    recording.close()
+    assert [row.status for row in rows_in(tmp_path)] == ["incomplete", "error"]
+
+
+def test_bodies_of_many_connections_have_a_common_bound(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    recording._memory = MemoryBudget(1_000)
+    wire = Wire(recording)
+    connections = [wire.connect() for _ in range(3)]
+    for each in connections:
+        wire.ask(each, 0, messages=user("a" * 200), stream=True)
+    for each in connections:
+        wire.answer(each, 10, text="b" * 300)
+    recording.close()
+    assert [row.status for row in rows_in(tmp_path)] == ["ok"] * 3
+    assert (recording.report.num_unread, recording.report.unread) == (2, "the memory for bodies is full")
 
 
 def test_a_connection_that_was_not_seen_whole_leaves_no_row(tmp_path: Path) -> None:

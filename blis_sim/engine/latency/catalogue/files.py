@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.engine.errors import EngineError
+from blis_sim.options.files import read_text
 
 YAML_SUFFIXES = (".yaml", ".yml")
 
@@ -15,7 +16,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises EngineError with the path, and the line where parsing failed.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise EngineError(f"{path}: cannot be read: {reason}") from None

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.collectives.network import Collective, Group, moved_share
 from blis_sim.engine.specs import GpuSpec
+from blis_sim.options.files import read_text
 from blis_sim.options.yaml_text import YamlError, load_yaml
 
 _COLUMN_OF_NODES = {1: 1, 2: 2, 4: 3, 8: 4, 16: 5, 32: 6, 64: 7, 128: 8, 9: 9}
@@ -58,7 +59,7 @@ def read_ratios(folder: str) -> Ratios:
 
 def _read(path: Path) -> RatioTable:
     try:
-        rows = [row for row in csv.reader(path.read_text().splitlines()) if any(row)][1:]
+        rows = [row for row in csv.reader(read_text(path).splitlines()) if any(row)][1:]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise EngineError(f"{path}: expected a table of ratios by size, {error}") from None
     if len(rows) < 2:
@@ -99,7 +100,7 @@ def read_busbw(path: str) -> BusBandwidths:
     The first line may be a name, and what follows a comma is ignored, as older files have a size there.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = read_text(path).splitlines()
         named = [line for line in lines if line.strip() and (":" in line or line.startswith("#"))]
         content = load_yaml("\n".join(f" {line}" if _is_item(line) else line for line in named))
     except (OSError, UnicodeDecodeError) as error:

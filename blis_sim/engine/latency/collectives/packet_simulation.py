@@ -1,11 +1,11 @@
 """Times of collectives from SimAI's packet simulation: workload files, a program run for each, and cached results."""
 
 import csv
-import gzip
 import hashlib
 import shlex
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.collectives.network import Collective, Group, Network
+from blis_sim.options.files import read_given
 
 _FIELDS = 12
 _KINDS = {"ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL"}
@@ -112,9 +113,8 @@ def expert_workload(collective: Collective, num_gpus: int, size_bytes: int) -> s
 def read_workload(path: str) -> Workload:
     """Read a workload file, gzipped or not. Raises EngineError that names the line."""
     try:
-        content = Path(path).read_bytes()
-        text = (gzip.decompress(content) if path.endswith(".gz") else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+        text = read_given(path).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise EngineError(f"{path}: expected a workload file, {error}") from None
     lines = text.splitlines()
     if len(lines) < 2 or not lines[1].strip().isdecimal():

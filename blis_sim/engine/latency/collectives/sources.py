@@ -26,6 +26,7 @@ from blis_sim.engine.latency.step_work import ALL_TO_ALL_BACKENDS
 from blis_sim.engine.latency.wrapped import RanksLatencyModel
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
+from blis_sim.options.files import read_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,6 @@ def _topology(name: str, gpu: GpuSpec, num_gpus: int) -> str:
 
 def _text(path: str, flag: str) -> str:
     try:
-        return Path(path).read_text()
+        return read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{flag} {path}: {error}") from None

@@ -20,6 +20,7 @@ import numpy as np
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.operators.learning import monotone
 from blis_sim.engine.latency.operators.tables import Line
+from blis_sim.options.files import read_text
 
 PREFILL, DECODE = "prefill", "decode"
 ATTENTION, MLP, MOE = "attention", "mlp", "moe"
@@ -108,7 +109,7 @@ class AicbFolder:
 def read_layers(path: Path) -> Layers:
     """Read one file. Raises EngineError that names the file and the row."""
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_text(path, "utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{path}: expected a table of AICB, {error}") from None
     layers = _of_json(text, path) if path.suffix == ".json" else _of_lines(text, path)

@@ -4,7 +4,6 @@ Facts: vidur/execution_time_predictor/sklearn_execution_time_predictor.py.
 """
 
 import csv
-import gzip
 import math
 import zlib
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.options.files import read_given
 
 MLP_OPERATORS = (
     "attn_pre_proj",
@@ -138,9 +138,7 @@ class _Tables:
         if path is None:
             raise EngineError(f"--operators {self._folder}: expected {name} or {name}.gz in it, found none")
         try:
-            content = path.read_bytes()
-            text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-            return list(csv.DictReader(text.splitlines()))
+            return list(csv.DictReader(read_given(path).decode().splitlines()))
         except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
             raise EngineError(f"{path}: expected a CSV file, {error}") from None
 

@@ -1,6 +1,5 @@
 """Lookup tables of a layer's operators: milliseconds by tokens, by decodes and context, by prompt chunk and context."""
 
-import gzip
 import math
 import zlib
 from bisect import bisect_right
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.errors import EngineError
+from blis_sim.options.files import read_given
 
 COMPUTE_OPERATORS = (
     "attn_pre_proj",
@@ -198,8 +198,7 @@ def _rows(prefix: str, kind: str) -> _Rows:
     if path is None:
         raise EngineError(f"{paths[0]}: no such file, nor one without .gz")
     try:
-        data = path.read_bytes()
-        lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig").splitlines()
+        lines = read_given(path).decode("utf-8-sig").splitlines()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise EngineError(f"{path}: expected a CSV file, {error}") from None
     lines = [line for line in lines if line.strip()]
