@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from workshop.sections import write_sections
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -38,6 +37,7 @@ from replay.simulation.record import Record
 from replay.simulation.simulate import simulate, simulate_reissued
 from traces import Trace, TraceRow, read_itl, read_trace
 from traces.client_cap import ClientCap, client_cap_of
+from workshop.sections import write_sections
 
 METRICS = ("ttft", "e2e", "itl")
 

@@ -13,12 +13,12 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from workshop.accuracy import options_of
-from workshop.left_out import recordings_of
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
 from calibrate.fit.kernel_terms import SCALES, KernelsDeployment, kernels_deployment
 from calibrate.fit.learn import Budget, learn
+from workshop.accuracy import options_of
+from workshop.left_out import recordings_of
 
 BUDGET = 9_000
 """Requests in each of the last rounds: there are four coefficients, not twenty."""

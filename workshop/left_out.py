@@ -24,9 +24,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from workshop.accuracy import PHASES, Score, options_of, predict, table
-from workshop.coverage import figures_inside
-from workshop.sections import write_sections
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.latency.model import LatencyModel
@@ -37,6 +34,9 @@ from calibrate.fit.recording import Recording, recording_of
 from calibrate.fit.terms import FittedDeployment, Learnable
 from traces import read_itl, read_trace
 from traces.client_cap import client_cap_of
+from workshop.accuracy import PHASES, Score, options_of, predict, table
+from workshop.coverage import figures_inside
+from workshop.sections import write_sections
 
 CAPPED_PHASES = 2
 """Phases for recordings of clients with a cap, which are long, and in which phases matter little."""

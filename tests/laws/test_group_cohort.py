@@ -5,13 +5,13 @@ from functools import partial
 
 import pytest
 
-from workshop.vllm_oracle.groups import KINDS, with_groups
-from workshop.vllm_oracle.simulated import requests_of
-from workshop.vllm_oracle.workload import Workload, draw_workload
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled
 from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
+from workshop.vllm_oracle.groups import KINDS, with_groups
+from workshop.vllm_oracle.simulated import requests_of
+from workshop.vllm_oracle.workload import Workload, draw_workload
 
 SEEDS = int(os.environ.get("BLIS_GROUP_SEEDS", "12"))
 """BLIS_GROUP_SEEDS raises the number of random runs."""

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from workshop.attack.engine.runs import KINDS, record_run
 from tests.architecture.project import PROJECT
+from workshop.attack.engine.runs import KINDS, record_run
 
 
 @pytest.mark.parametrize("kind", KINDS)

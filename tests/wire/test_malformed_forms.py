@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from workshop.attack.uploads import MULTIPART, VALID, WAVE, Part, encoded, field, recording
 from tests.wire.plain_http import PlainReply, call
 from tests.wire.serving import TestServer, running_server
+from workshop.attack.uploads import MULTIPART, VALID, WAVE, Part, encoded, field, recording
 
 PATH = "/v1/audio/transcriptions"
 DISPOSITION = b'Content-Disposition: form-data; name="%b"'

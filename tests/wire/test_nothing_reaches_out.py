@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from workshop.attack.constraints import answer_of, call_of, demand
 from mockserve.serving.aside import MODULES
 from mockserve.serving.worker_pool import WorkerPool
 from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call
 from tests.wire.reaching_out import noted_openings
 from tests.wire.serving import TestServer, running_server
+from workshop.attack.constraints import answer_of, call_of, demand
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 ADDRESS = "ADDRESS"

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.wire.plain_http import call
+from tests.wire.serving import running_server
 from workshop.vllm_oracle.wire_search.questions import shape_questions
 from workshop.vllm_oracle.wire_search.said import Parsers
 from workshop.vllm_oracle.wire_search.shapes import reply_shape
-from tests.wire.plain_http import call
-from tests.wire.serving import running_server
 
 TABLE = Path(__file__).parent / "parser_shapes.csv"
 

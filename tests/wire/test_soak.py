@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from workshop.attack.soak import Measured, judged
 from tests.architecture.project import PROJECT
+from workshop.attack.soak import Measured, judged
 
 
 @pytest.mark.slow

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.wire.serving import TestServer, running_server
 from workshop.vllm_oracle.replies import HttpReply, answer
 from workshop.vllm_oracle.speech_search import SpeechRequest, found_differences
-from tests.wire.serving import TestServer, running_server
 
 TABLE = Path(__file__).with_name("speech_replies.jsonl")
 ROWS = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()]

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-from workshop.attack.constraints import answer_of, doubling
 from tests.patience import PATIENCE_S
 from tests.wire.asked import table
 from tests.wire.asked.folders import write_folder
@@ -32,6 +31,7 @@ from tests.wire.test_nothing_reaches_out import ADDRESS, CHAT, bodies
 from tests.wire.test_route_replies import DEV_MODE, ROWS
 from tests.wire.test_route_replies import body_of as body_of_row
 from tests.wire.tracing import SystemCall, calls_in, can_trace, reaching_out, traced
+from workshop.attack.constraints import answer_of, doubling
 
 pytestmark = pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not attach to a process")
 

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from traces import read_rows
 from workshop.day.clients import MODEL, LoadReplies, load
 from workshop.day.processes import judged, running, stopped
-from traces import read_rows
 
 RECORDING = ("--record-itl", "--record-content")
 PLAYING = ("--playback", "day.content.jsonl", "--playback-miss", "error")

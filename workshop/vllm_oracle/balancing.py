@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from workshop.vllm_oracle.__main__ import ENVIRONMENT
 from blis_sim.engine.dp_balance import RankBalancer, RankLoad
+from workshop.vllm_oracle.__main__ import ENVIRONMENT
 
 NUM_EVENTS = 300
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from workshop.vllm_oracle.workload import Workload
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
+from workshop.vllm_oracle.workload import Workload
 
 Change: TypeAlias = tuple[Any, ...]
 

@@ -38,6 +38,8 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[imp
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
+from blis_sim.engine.pipeline import Pipeline
+from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 from workshop.vllm_oracle.content import Contents
 from workshop.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
 from workshop.vllm_oracle.workload import (
@@ -48,8 +50,6 @@ from workshop.vllm_oracle.workload import (
     ScheduledStep,
     Workload,
 )
-from blis_sim.engine.pipeline import Pipeline
-from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 
 MODEL = {
     "architectures": ["LlamaForCausalLM"],

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from workshop.vllm_oracle.workload import Arrival, Workload
 from blis_sim.engine.request import EncoderLimits, Medium
+from workshop.vllm_oracle.workload import Arrival, Workload
 
 MEDIA_TOKENS = 900_000_000_000
 """Token ids each picture has for itself, above those of prompts."""

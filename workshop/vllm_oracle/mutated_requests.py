@@ -19,13 +19,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
+from tests.wire.asked.setups import MAX_MODEL_LEN
+from tests.wire.asked.table import SETUPS
+from tests.wire.captured.case_files import read_cases
 from workshop.vllm_oracle.replies import HttpRequest, answer
 from workshop.vllm_oracle.route_search import VALID, VALUES
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from workshop.vllm_oracle.wire_search.fields import field_questions
-from tests.wire.asked.setups import MAX_MODEL_LEN
-from tests.wire.asked.table import SETUPS
-from tests.wire.captured.case_files import read_cases
 
 SHOWN = 4
 MOST_TOKENS = 3

@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from workshop.vllm_oracle.__main__ import ENVIRONMENT
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+from workshop.vllm_oracle.__main__ import ENVIRONMENT
 
 NUM_OPERATIONS = 300
 MOST_BLOCKS = 12

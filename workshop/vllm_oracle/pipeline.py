@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from workshop.vllm_oracle.workload import TICK_US, Workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.pipeline import PipelineStages
+from workshop.vllm_oracle.workload import TICK_US, Workload
 
 PARTS = 8
 """Stages take whole eighths of a step whose times are multiples of eight ticks, so that all instants stay on the grid.

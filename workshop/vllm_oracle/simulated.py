@@ -2,16 +2,6 @@
 
 from collections import Counter
 
-from workshop.vllm_oracle.content import Contents
-from workshop.vllm_oracle.workload import (
-    MANY_LINES,
-    AbortedRequest,
-    Arrival,
-    ProcessedOutputs,
-    RunRecord,
-    ScheduledStep,
-    Workload,
-)
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
@@ -22,6 +12,16 @@ from blis_sim.engine.scheduler.vllm import VllmScheduler
 from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+from workshop.vllm_oracle.content import Contents
+from workshop.vllm_oracle.workload import (
+    MANY_LINES,
+    AbortedRequest,
+    Arrival,
+    ProcessedOutputs,
+    RunRecord,
+    ScheduledStep,
+    Workload,
+)
 
 
 def simulated_story(workload: Workload) -> RunRecord:

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from workshop.vllm_oracle.workload import Workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.speculation import DRAFTERS, Speculation
+from workshop.vllm_oracle.workload import Workload
 
 
 def with_speculation(workload: Workload, seed: int) -> Workload:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from workshop.coverage import Size, drawn_kind, drawn_server, simulated_inside
 from calibrate.fit.terms import COMPUTE_TERMS, EXPECTED_COMPUTE, TERMS
 from replay.simulation.uncertainty import ServerSpread
 from tests.calibrate.fit.known_server import DEPLOYED, VALUES
+from workshop.coverage import Size, drawn_kind, drawn_server, simulated_inside
 
 COMPUTE = [TERMS.place(name) for name in COMPUTE_TERMS]
 

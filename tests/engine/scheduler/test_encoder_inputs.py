@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.media import with_media
-from workshop.vllm_oracle.simulated import changes, simulated_story
-from workshop.vllm_oracle.table import composition_rows
-from workshop.vllm_oracle.workload import draw_workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
@@ -17,6 +13,10 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import EncoderLimits, Medium, Request, UniqueBlocks
 from tests.fakes import TestLatency
+from workshop.vllm_oracle.media import with_media
+from workshop.vllm_oracle.simulated import changes, simulated_story
+from workshop.vllm_oracle.table import composition_rows
+from workshop.vllm_oracle.workload import draw_workload
 
 TABLE = Path(__file__).parent / "tables" / "media.csv"
 """Written by `python -m workshop.vllm_oracle --media --table` with vLLM 0.33: stages, kind, seed, instant, tokens by

@@ -6,11 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.pipeline import with_pipeline
-from workshop.vllm_oracle.simulated import changes, simulated_story
-from workshop.vllm_oracle.speculation import with_speculation
-from workshop.vllm_oracle.table import composition_rows
-from workshop.vllm_oracle.workload import draw_workload
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
@@ -19,6 +14,11 @@ from blis_sim.engine.pipeline import Pipeline, PipelineStages
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
+from workshop.vllm_oracle.pipeline import with_pipeline
+from workshop.vllm_oracle.simulated import changes, simulated_story
+from workshop.vllm_oracle.speculation import with_speculation
+from workshop.vllm_oracle.table import composition_rows
+from workshop.vllm_oracle.workload import draw_workload
 
 TABLES = Path(__file__).parent / "tables"
 """Written by `python -m workshop.vllm_oracle --table` with vLLM 0.33: stages, kind, seed, instant, tokens by request,

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from workshop.attack.engine.workloads import GRID_US, Workload, draw_workload
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation import DECIDERS, DisaggregationSettings, Pools, TransferSettings
@@ -24,6 +23,7 @@ from blis_sim.engine.cluster.settings import Freshness, Latencies, SeededTieBrea
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES
+from workshop.attack.engine.workloads import GRID_US, Workload, draw_workload
 
 BYTES_PER_BLOCK = 1000.0
 FAULTS = ("add", "drain", "kill", "kill")

@@ -10,8 +10,6 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from workshop.attack.engine.clusters import ClusterWorkload, draw_cluster
-from workshop.attack.engine.workloads import GRID_US, Workload, draw_workload
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
@@ -20,6 +18,8 @@ from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import ProgressWatch
 from blis_sim.engine.units import Micros
+from workshop.attack.engine.clusters import ClusterWorkload, draw_cluster
+from workshop.attack.engine.workloads import GRID_US, Workload, draw_workload
 
 MOST_INSTANTS = 60_000
 """Far more instants at which something happens than a run of this size has: one that comes here spins."""

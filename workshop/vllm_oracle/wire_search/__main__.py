@@ -24,12 +24,12 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from mockserve.options.content import REASONING_PARSERS
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from workshop.vllm_oracle.wire_search.fields import field_questions
 from workshop.vllm_oracle.wire_search.markup import CALLS, PAIRED, WITHOUT_MARKUP
 from workshop.vllm_oracle.wire_search.questions import CHAT, SearchRequest, questions
 from workshop.vllm_oracle.wire_search.said import AnswerParts, Parsers, read_chat
-from mockserve.options.content import REASONING_PARSERS
 
 SHOWN_PER_QUESTION = 3
 MOST_TRIES = 3

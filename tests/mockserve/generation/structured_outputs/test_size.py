@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workshop.attack.constraints import HOSTILE, doubling
 from mockserve.generation.structured_outputs.checks import is_small_pattern, is_small_schema
 from mockserve.generation.structured_outputs.json_instances import needs_validation
 from mockserve.generation.structured_outputs.kinds import (
@@ -21,6 +20,7 @@ from mockserve.generation.structured_outputs.kinds import (
 )
 from mockserve.options.content import ArgumentRanges
 from mockserve.protocol.errors import ApiError
+from workshop.attack.constraints import HOSTILE, doubling
 
 MOST_CALLS = 100_000
 """Most calls of functions, in C and in Python: some 10 ms."""
