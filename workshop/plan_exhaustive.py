@@ -24,6 +24,7 @@ from blis_sim.bench.capacity.simulations import Simulations, simulations
 from blis_sim.bench.runner.plan import plan_of
 from blis_sim.bench.runner.workers import process_pool
 from blis_sim.options.text import parse_command_line, parse_value
+from workshop.ending import run_command
 
 _AT_ONCE = 40
 
@@ -99,4 +100,4 @@ def _search(sims: Simulations, found: CapacityPlan, grid: Sequence[TrialRequest]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -33,6 +33,7 @@ from calibrate.fit.terms import FittedDeployment
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from traces import TraceRow
+from workshop.ending import run_command
 
 FITTED, KERNELS, DEFAULT = "fitted", "kernels", "trained-physics"
 SEED = 1
@@ -332,4 +333,4 @@ def _stamped(folder: Path) -> Recording:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

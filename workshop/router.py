@@ -21,6 +21,8 @@ from typing import Any
 
 import aiohttp
 
+from workshop.ending import refuse, run_command
+
 MODEL = "qwen/qwen3-14b"
 FIRST_PORT = 22_000
 NUM_ROUTED, NUM_LOADED, NUM_DYING = 20, 4, 5
@@ -127,6 +129,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--router", default=sys.executable, help="Python interpreter that has sglang-router")
     given = parser.parse_args()
+    if subprocess.run([given.router, "-c", "import sglang_router"], stderr=subprocess.DEVNULL, check=False).returncode:
+        refuse(f"{given.router} has no sglang-router: pip install sglang-router")
     serving = [sys.executable, "-m", "blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1"]
     serving += ["--ports", f"{FIRST_PORT}-{FIRST_PORT + given.count - 1}", "--enable-state-control"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
@@ -152,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -31,6 +31,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate_reissued
 from traces import TraceRow
+from workshop.ending import run_command
 
 PREAMBLE = """# Deployments of many models, GPUs and precisions
 
@@ -277,4 +278,4 @@ def _line(name: str, pairs: list[tuple[MeasuredDeployment, Predicted]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -204,7 +204,7 @@ def requests_left(server: Running) -> float:
 
 def bounds_of(given: argparse.Namespace, setup: Setup) -> Bounds:
     """The bounds that the command line sets; streams have none where the engine makes them wait by its rules."""
-    bounds = Bounds(given.gap_p99_ms, given.gap_worst_ms, given.health_ms, given.memory_mb)
+    bounds = Bounds.of(given)
     return bounds if setup.shares_steps else replace(bounds, gap_p99_ms=math.inf, gap_worst_ms=math.inf)
 
 
@@ -267,8 +267,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--shrink", action="store_true", help="show the smallest request with each unexpected error")
     parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
     parser.add_argument("--replies", help="append what was sent and answered to this file, as JSON lines")
-    for name, default in (("gap-p99-ms", 50), ("gap-worst-ms", 100), ("health-ms", 100), ("memory-mb", 200)):
-        parser.add_argument(f"--{name}", type=float, default=float(default), help="bound of the growth")
+    Bounds.add_to(parser)
     return parser.parse_args()
 
 

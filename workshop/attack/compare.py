@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from workshop.ending import run_command
+
 Row: TypeAlias = dict[str, Any]
 
 _VARYING = re.compile(r"[0-9a-f]{8,}|0x[0-9a-f]+|\d{10}")
@@ -54,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -147,7 +147,7 @@ def mutated(draw: st.DrawFn, tree: Any, others: Mapping[str, Any] | None = None)
             found[name] = copy.deepcopy(draw(odd_values) if chance < 6 else others[name])
         else:
             # Nodes near the root are few, and every one of them is a field that is read.
-            near = [each for each in known if each[0] is found]
+            near = [each for each in known if each[0] is found] if others else []
             container, key = draw(st.sampled_from(near if near and chance % 2 else known))
             draw(st.sampled_from(CHANGES))(draw, container, key)
     return found
@@ -162,8 +162,12 @@ def _remove(_draw: st.DrawFn, container: Any, key: Any) -> None:
 
 
 def _wrap(draw: st.DrawFn, container: Any, key: Any) -> None:
-    name = draw(st.sampled_from((None, *NAMES[:6])))
+    name = draw(st.none() | st.sampled_from(NAMES[:6]))
     container[key] = [container[key]] if name is None else {name: container[key]}
+
+
+def _nullify(_draw: st.DrawFn, container: Any, key: Any) -> None:
+    container[key] = None
 
 
 def _unwrap(_draw: st.DrawFn, container: Any, key: Any) -> None:
@@ -206,7 +210,8 @@ def _swap(draw: st.DrawFn, container: Any, key: Any) -> None:
 
 
 CHANGES: tuple[Change, ...] = (
-    _replace, _replace, _replace, _replace, _remove, _wrap, _unwrap, _repeat, _stringify, _scale, _add, _rename, _swap,
+    _replace, _replace, _replace, _replace, _remove, _nullify, _wrap, _wrap, _unwrap, _repeat, _stringify, _scale, _add,
+    _rename, _swap,
 )  # fmt: skip
 _TOKEN = re.compile(r'"[^"\\\n]*"(?=[,\]}:\s])|[\w.+-]+')
 

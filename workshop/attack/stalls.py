@@ -122,6 +122,7 @@ def main(kinds: Sequence[Costly] = COSTLY, described: str | None = __doc__) -> N
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each may take")
     parser.add_argument("--quiet-s", type=float, default=2.0, help="the pause before each")
     parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
+    Bounds.add_to(parser)
     given = parser.parse_args()
     number, _, parts = given.part.partition("/")
     chosen = [each for each in kinds if any(word in each.name for word in given.only.split("|"))]
@@ -136,8 +137,8 @@ def main(kinds: Sequence[Costly] = COSTLY, described: str | None = __doc__) -> N
         with running(setup) as server:
             for kind in fitting:
                 stall = measure(server, setup, kind, given.seconds, given.quiet_s, given.times, given.as_measured)
-                is_over = is_over or any(stall.over(Bounds()))
-                print(_row(kind, stall, Bounds()), flush=True)
+                is_over = is_over or any(stall.over(Bounds.of(given)))
+                print(_row(kind, stall, Bounds.of(given)), flush=True)
             tracebacks = read_errors(server.errors).count("Traceback ")
         if tracebacks:
             print(f"{setup.name}: {tracebacks} tracebacks")

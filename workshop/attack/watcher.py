@@ -1,6 +1,6 @@
 """Watches a server from a process of its own: gaps of streams, and how long /health takes.
 
-    python -m workshop.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY] [--pid PID]
+    python -m workshop.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY] [--pid PID] [--seconds S]
 
 FILE gets a line for each sample: its kind, the monotonic clock's instant and milliseconds. SIGTERM stops the watcher.
 """
@@ -165,14 +165,16 @@ def _schedstat(thread: Path) -> tuple[int, int]:
     return ran_ns, waited_ns
 
 
-async def _watch(watcher: Watcher, with_streams: bool) -> None:
+async def _watch(watcher: Watcher, with_streams: bool, seconds: float | None) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     jobs = [watcher.watch_itself(), watcher.watch_health()]
     if with_streams:
         jobs += [watcher.watch_streams(number) for number in range(NUM_STREAMS)]
     tasks = [asyncio.create_task(job) for job in jobs]
-    await stopped.wait()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopped.wait()
     watcher.note_open()
     for task in tasks:
         task.cancel()
@@ -203,9 +205,11 @@ def main() -> None:
     parser.add_argument("--no-streams", action="store_true")
     parser.add_argument("--api-key")
     parser.add_argument("--pid", type=int)
+    parser.add_argument("--seconds", type=float, help="stop after this time")
     given = parser.parse_args()
     with open(given.file, "w", encoding="utf-8") as file:
-        asyncio.run(_watch(Watcher(given.host, given.port, file, given.api_key, given.pid), not given.no_streams))
+        watcher = Watcher(given.host, given.port, file, given.api_key, given.pid)
+        asyncio.run(_watch(watcher, not given.no_streams, given.seconds))
 
 
 if __name__ == "__main__":
