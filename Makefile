@@ -18,7 +18,7 @@ test: $(VENV)/.installed-test
 coverage: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
-# Clients and fuzzers that bring versions of their own of what others need.
+# Clients that bring versions of their own of what others need.
 test-clients: $(VENV)-clients/.installed-clients
 	$(VENV)-clients/bin/python -m pytest tests/wire/clients
 

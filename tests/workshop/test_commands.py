@@ -17,17 +17,30 @@ WORKSHOP = PROJECT / "workshop"
 NOWHERE = "http://127.0.0.1:9"
 BOTH_NOWHERE = ("--genuine", NOWHERE, "--ours", NOWHERE)
 UNBOUNDED = ("--gap-p99-ms", "1e9", "--gap-worst-ms", "1e9", "--health-ms", "1e9", "--memory-mb", "1e9")
-PLAN = ("--model", "qwen/qwen3-14b", "--rate", "1", "--ttft-p99", "1s", "--gpus", "H100", "--tp-sizes", "1")
+PLAN = (
+    "--model",
+    "qwen/qwen3-14b",
+    "--rate",
+    "1",
+    "--ttft-p99",
+    "1s",
+    "--gpus",
+    "H100",
+    "--tp-sizes",
+    "1",
+    "--max-gpus",
+    "2",
+)
 
 RUNS: dict[str, tuple[str, ...]] = {
     "workshop.attack.bodies": ("--setups", "plain", "--count", "10", "--heavy-rounds", "0", *UNBOUNDED),
     "workshop.attack.compare": ("replies.jsonl", "replies.jsonl", "--texts"),
-    "workshop.attack.constraints": ("--only", "long repeat", "--quiet-s", "0.2", *UNBOUNDED),
+    "workshop.attack.constraints": ("--only", "huge bounds", "--seconds", "1", "--quiet-s", "0.2", *UNBOUNDED),
     "workshop.attack.engine": ("--runs", "5", "--no-compiled", "--processes", "1"),
     "workshop.attack.files": ("--count", "5"),
     "workshop.attack.interrupts": ("--instants", "1", "--only", "run"),
     "workshop.attack.soak": ("--seconds", "4", "--seed", "1", "--clients", "2"),
-    "workshop.attack.stalls": ("--only", "n of 10", "--quiet-s", "0.2", *UNBOUNDED),
+    "workshop.attack.stalls": ("--only", "n of 10", "--seconds", "1", "--quiet-s", "0.2", *UNBOUNDED),
     "workshop.attack.watcher": ("127.0.0.1", "9", "samples", "--seconds", "0.2"),
     "workshop.client": ("--bare", "--only", "rate", "--requests", "20"),
     "workshop.cluster": ("--requests", "100"),
@@ -102,7 +115,8 @@ def folder(tmp_path: Path) -> Path:
     from blis_sim.engine.latency.operators.profiles import MLP_OPERATORS
 
     names = ["num_tensor_parallel_workers", "num_tokens", *(f"time_stats.{each}.median" for each in MLP_OPERATORS)]
-    lines = [",".join(names), *(",".join(["1", str(n), *["0.5"] * len(MLP_OPERATORS)]) for n in range(1, 20))]
+    cells = ["0.5", *[""] * (len(MLP_OPERATORS) - 1)]
+    lines = [",".join(names), *(",".join(["1", str(n), *cells]) for n in range(1, 20))]
     (tmp_path / "mlp.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return tmp_path
 

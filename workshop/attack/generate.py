@@ -21,6 +21,7 @@ SHOWN_CHARS = 3000
 GENERATING_PREFIXES = ("/v1/c", "/v1/r", "/v1/m", "/inv", "/inf", "/v1/audio", "/blis/instances")
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 SHORT_TOKENS = 4
+OWN_HEADERS = ("content-length", "x-schemathesis")
 ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "utf-8-sig", "utf-7", "cp500")
 HEAVY = (*costly.COSTLY, *constraints.HOSTILE)
 
@@ -49,18 +50,18 @@ def small_requests(draw: st.DrawFn, setup: Setup) -> HostileRequest:
     """One mutation of a valid request of the set-up."""
     valid = draw(st.sampled_from(setup.routes))
     share = draw(st.integers(0, 99))
-    if share < (50 if setup.takes_uploads else 3):
+    if share >= (50 if setup.takes_uploads else 97):
         kind, message = draw(hostile_uploads(PATHS if setup.takes_uploads else (valid.path,)))
         return _request(f"upload: {kind}", valid.path, _signed(draw, message, setup))
     message = _signed(draw, _message(valid, valid.body), setup)
-    if share >= 72:
+    if share >= (36 if setup.takes_uploads else 69):
         kind, (pieces, is_complete) = draw(hostile_messages(message))
         return HostileRequest(
             kind=f"http: {kind}", route=valid.path, pieces=pieces, is_complete=is_complete, disturbs=valid.disturbs,
             runs_alone=valid.disturbs, may_generate=_generates(valid.path),
             shown=pieces[0][:SHOWN_CHARS].decode("latin-1"),
         )  # fmt: skip
-    if share >= 52 and valid.body is not None:
+    if share >= (24 if setup.takes_uploads else 49) and valid.body is not None:
         kind, text = draw(_texts(json.dumps(valid.body)))
         message = Message(method=valid.method, path=valid.path, body=text)
     else:
@@ -110,7 +111,7 @@ def described_requests(document: Mapping[str, Any], setup: Setup, seed: int, cou
                 parts = urlsplit(str(sent.url))
                 path = parts.path + (f"?{parts.query}" if parts.query else "")
                 body = sent.body.encode() if isinstance(sent.body, str) else bytes(sent.body or b"")
-                headers = {k: v for k, v in sent.headers.items() if k.lower() != "content-length"}
+                headers = {k: v for k, v in sent.headers.items() if not k.lower().startswith(OWN_HEADERS)}
                 message = Message(method=str(sent.method), path=path, body=body, headers=headers)
                 disturbs = any(each.disturbs and each.path.partition("?")[0] == parts.path for each in setup.routes)
                 yield _request(f"described: {mode.value}", operation.path, authorised(message, setup), disturbs)
