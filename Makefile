@@ -49,7 +49,7 @@ site: $(VENV)/.installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed-test
-	$(BIN)/python workshop/engine_cost.py
+	$(BIN)/python -m workshop.engine_cost
 
 clean:
 	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

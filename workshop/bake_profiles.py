@@ -1,6 +1,6 @@
 """Bakes the kernel profiles that ship: those of common models of the catalogue on their default GPUs, and a few others.
 
-    python workshop/bake_profiles.py
+    python -m workshop.bake_profiles
 
 Needs the tables of the extra `kernels`. Profiles of deployments that are no longer listed are deleted.
 """

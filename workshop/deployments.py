@@ -1,6 +1,6 @@
 """Serves deployments that people run, observes each for a minute, replays the recording and grades the replay.
 
-    python workshop/deployments.py [--seconds 60] [--rate 4] [NAME ...]
+    python -m workshop.deployments [--seconds 60] [--rate 4] [NAME ...]
 
 Runs the commands that a user would type. Prints a row for each deployment: the mean error of a request's TTFT, E2E and
 time between tokens, the least correlation, grades. The exit code is 1 when a grade is not excellent. The benchmark

@@ -1,6 +1,6 @@
 """The cost of the engine: simulated tokens and steps per second of CPU, memory, and how both grow.
 
-    python workshop/engine_cost.py [--requests 20000] [--plot docs/pictures/engine-cost.svg]
+    python -m workshop.engine_cost [--requests 20000] [--plot docs/pictures/engine-cost.svg]
 
 Qwen3-14B on one H100, prompts and outputs of 512 +- 256 tokens. Each case runs in a process of its own, so that its
 memory is its own; figures compare with each other within one run, not with other machines.

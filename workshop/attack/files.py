@@ -47,6 +47,7 @@ _ELSEWHERE = (
     "the workload",
     "Got unexpected extra argument",
     "To serve at least one request",
+    "Unknown quantization method",
 )
 """Marks of errors that name no file: flags, folders, the workload made by a spec, and error texts of vLLM."""
 TOO_SLOW = "too slow"

@@ -95,7 +95,8 @@ def described_requests(document: Mapping[str, Any], setup: Setup, seed: int, cou
     from hypothesis.errors import Unsatisfiable
     from requests import Request
 
-    for operation in (each.ok() for each in schemathesis.openapi.from_dict(dict(document)).get_all_operations()):
+    for result in schemathesis.openapi.from_dict(dict(document)).get_all_operations():
+        operation: Any = result.ok()  # type: ignore[union-attr]  # the document is the server's own
         takes_input = operation.body or operation.path_parameters or operation.query
         for mode in schemathesis.GenerationMode if takes_input else [schemathesis.GenerationMode.POSITIVE]:
             name = f"{setup.name}/{seed}/{operation.label}/{mode.value}"
@@ -110,8 +111,8 @@ def described_requests(document: Mapping[str, Any], setup: Setup, seed: int, cou
                 sent = Request(**case.as_transport_kwargs(base_url="http://localhost")).prepare()
                 parts = urlsplit(str(sent.url))
                 path = parts.path + (f"?{parts.query}" if parts.query else "")
-                body = sent.body.encode() if isinstance(sent.body, str) else bytes(sent.body or b"")
-                headers = {k: v for k, v in sent.headers.items() if not k.lower().startswith(OWN_HEADERS)}
+                body = sent.body if isinstance(sent.body, bytes) else str(sent.body or "").encode()
+                headers = {k: str(v) for k, v in sent.headers.items() if not k.lower().startswith(OWN_HEADERS)}
                 message = Message(method=str(sent.method), path=path, body=body, headers=headers)
                 disturbs = any(each.disturbs and each.path.partition("?")[0] == parts.path for each in setup.routes)
                 yield _request(f"described: {mode.value}", operation.path, authorised(message, setup), disturbs)

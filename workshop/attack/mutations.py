@@ -220,7 +220,7 @@ _TOKEN = re.compile(r'"[^"\\\n]*"(?=[,\]}:\s])|[\w.+-]+')
 def respelled(draw: st.DrawFn, text: str) -> str:
     """A text with one word, number or quoted string written in another way."""
     tokens = list(_TOKEN.finditer(text))
-    literal = draw(st.sampled_from(LITERALS + TEXTS))
+    literal: str = draw(st.sampled_from(LITERALS + TEXTS))
     if not tokens:
         return literal
     token = draw(st.sampled_from(tokens))
