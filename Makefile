@@ -33,7 +33,7 @@ compiled: $(VENV)/.installed-test
 coverage: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term:skip-covered
 
-# Clients and fuzzers that bring versions of their own of what others need.
+# Clients that bring versions of their own of what others need.
 test-clients: $(VENV)-clients/.installed-clients
 	$(VENV)-clients/bin/python -m pytest tests/wire/clients
 
@@ -64,7 +64,7 @@ site: $(VENV)/.installed-test
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 bench: $(VENV)/.installed-test
-	$(BIN)/python workshop/engine_cost.py
+	$(BIN)/python -m workshop.engine_cost
 
 clean:
 	rm -rf $(VENV) $(VENV)-clients $(VENV)-newest-aiohttp .compiled site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -37,6 +37,7 @@ from replay.simulation.record import Record
 from replay.simulation.simulate import simulate, simulate_reissued
 from traces import Trace, TraceRow, read_itl, read_trace
 from traces.client_cap import ClientCap, client_cap_of
+from workshop.ending import run_command
 from workshop.sections import write_sections
 
 METRICS = ("ttft", "e2e", "itl")
@@ -240,4 +241,4 @@ def _error(real: float, simulated: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

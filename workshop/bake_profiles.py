@@ -1,17 +1,18 @@
 """Bakes the kernel profiles that ship: those of common models of the catalogue on their default GPUs, and a few others.
 
-    python workshop/bake_profiles.py
+    python -m workshop.bake_profiles
 
 Needs the tables of the extra `kernels`. Profiles of deployments that are no longer listed are deleted.
 """
 
-import sys
+from importlib.util import find_spec
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue.entries import load_gpu
 from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
 from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
 from blis_sim.engine.latency.kernels.sources import PROFILES, deployment_name, digest_of, measured_grids, profile_text
+from workshop.ending import run_command
 
 COMMON = (
     "codellama-34b-instruct-hf", "deepseek-v3", "glm-4.5-air-fp8", "gpt-oss-120b", "gpt-oss-20b",
@@ -60,6 +61,8 @@ OTHERS = (
 
 def main() -> int:
     """Write the files, and print which deployments have none and why."""
+    if find_spec("aiconfigurator_core") is None:  # or every profile would count as one that cannot be baked
+        raise ModuleNotFoundError(name="aiconfigurator-core")
     common = [(model, *(default_deployment(model) or ("", 0))) for model in COMMON]
     PROFILES.mkdir(exist_ok=True)
     written = set()
@@ -83,4 +86,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

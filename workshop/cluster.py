@@ -1,6 +1,6 @@
 """The cost of a cluster: CPU per request, and how it grows with instances and with load.
 
-    python workshop/cluster.py [--requests 20000]
+    python -m workshop.cluster [--requests 20000]
 
 Qwen3-14B on H100s, prompts and outputs as `blis run` makes them. Instances get the same load however many there are, so
 what grows with their number is the routing. Figures compare with each other within one run, not with other machines.

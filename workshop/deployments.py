@@ -1,6 +1,6 @@
 """Serves deployments that people run, observes each for a minute, replays the recording and grades the replay.
 
-    python workshop/deployments.py [--seconds 60] [--rate 4] [NAME ...]
+    python -m workshop.deployments [--seconds 60] [--rate 4] [NAME ...]
 
 Runs the commands that a user would type. Prints a row for each deployment: the mean error of a request's TTFT, E2E and
 time between tokens, the least correlation, grades. The exit code is 1 when a grade is not excellent. The benchmark
@@ -49,6 +49,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="how long each is observed")
     parser.add_argument("--rate", type=float, default=4.0, help="requests per second")
     parser.add_argument("--output", type=Path, default=None, help="folder to keep the files in")
+    parser.add_argument("--any-grade", action="store_true", help="print grades that are not excellent, without failing")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.names if name not in DEPLOYMENTS]
     if unknown:
@@ -60,7 +61,7 @@ def main() -> int:
             folder = (arguments.output or Path(temporary)) / name
             folder.mkdir(parents=True, exist_ok=True)
             is_excellent &= _graded(name, folder, arguments.rate, arguments.seconds)
-    return 0 if is_excellent else 1
+    return 0 if is_excellent or arguments.any_grade else 1
 
 
 def _graded(name: str, folder: Path, rate: float, seconds: float) -> bool:

@@ -1,6 +1,6 @@
 """Memory and processor time of hundreds of endpoints in one process, idle and at a rate of requests each.
 
-python workshop/endpoints.py --count 500 --rate 1 --seconds 20
+python -m workshop.endpoints --count 500 --rate 1 --seconds 20
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The cost of the engine: simulated tokens and steps per second of CPU, memory, and how both grow.
 
-    python workshop/engine_cost.py [--requests 20000] [--plot docs/pictures/engine-cost.svg]
+    python -m workshop.engine_cost [--requests 20000] [--plot docs/pictures/engine-cost.svg]
 
 Qwen3-14B on one H100, prompts and outputs of 512 +- 256 tokens. Each case runs in a process of its own, so that its
 memory is its own; figures compare with each other within one run, not with other machines.
@@ -27,6 +27,9 @@ from blis_sim.engine.simulation import run_virtual
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+SIZES = (1, 4, 16, 64, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +62,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--plot", type=Path, default=None)
+    parser.add_argument("--only", default="", choices=("paths", "load", "requests", "batch size"))
     parser.add_argument("--case", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.case is not None:
         print(json.dumps(asdict(measure(Case(**json.loads(arguments.case))))))
         return 0
-    _compare_paths(arguments.requests)
-    _measure_growth("load", [Case("vllm", rate, arguments.requests) for rate in (1, 2, 5, 10, 20, 50)])
-    _measure_growth("requests", [Case("vllm", 10, count) for count in (1_000, 10_000, 100_000)])
-    sizes = [Case("vllm", 1_000, 20_000, max_num_seqs=size) for size in (1, 4, 16, 64, 256, 1024)]
-    costs = _measure_growth("batch size", sizes)
-    if arguments.plot is not None:
-        _plot(arguments.plot, [case.max_num_seqs for case in sizes], [cost.ns_per_token for cost in costs])
+    growths = {
+        "load": [Case("vllm", rate, arguments.requests) for rate in (1, 2, 5, 10, 20, 50)],
+        "requests": [Case("vllm", 10, max(1, arguments.requests * share // 20)) for share in (1, 10, 100)],
+        "batch size": [Case("vllm", 1_000, arguments.requests, max_num_seqs=size) for size in SIZES],
+    }
+    if arguments.only in ("", "paths"):
+        _compare_paths(arguments.requests)
+    for what, cases in growths.items():
+        if arguments.only in ("", what):
+            costs = _measure_growth(what, cases)
+            if what == "batch size" and arguments.plot is not None:
+                _plot(arguments.plot, [case.max_num_seqs for case in cases], [cost.ns_per_token for cost in costs])
     return 0
 
 

@@ -18,6 +18,7 @@ from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
 from calibrate.fit.kernel_terms import SCALES, KernelsDeployment, kernels_deployment
 from calibrate.fit.learn import Budget, learn
 from workshop.accuracy import options_of
+from workshop.ending import run_command
 from workshop.left_out import recordings_of
 
 BUDGET = 9_000
@@ -82,4 +83,4 @@ def _learned(folder: Path, num_requests: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -36,6 +36,7 @@ from traces import read_itl, read_trace
 from traces.client_cap import client_cap_of
 from workshop.accuracy import PHASES, Score, options_of, predict, table
 from workshop.coverage import figures_inside
+from workshop.ending import run_command
 from workshop.sections import write_sections
 
 CAPPED_PHASES = 2
@@ -179,4 +180,4 @@ def lone_requests(recording: Recording) -> npt.NDArray[np.bool_]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

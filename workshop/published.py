@@ -1,6 +1,6 @@
 """How well a replay predicts published experiments on other models, beside the published errors of other simulators.
 
-    python workshop/published.py RECORDINGS [--coefficients FILE] [--write docs/published.md]
+    python -m workshop.published RECORDINGS [--coefficients FILE] [--write docs/published.md]
 
 RECORDINGS holds `experiments`, folders of what inference-perf reports of a real server (`exp-config.yaml`,
 `profile.yaml`, `summary_lifecycle_metrics.json`), and `llmservingsim`, recordings with the server's own time stamps
@@ -33,6 +33,7 @@ from calibrate.fit.terms import FittedDeployment
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from traces import TraceRow
+from workshop.ending import run_command
 
 FITTED, KERNELS, DEFAULT = "fitted", "kernels", "trained-physics"
 SEED = 1
@@ -51,7 +52,7 @@ learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) 
 `trained-physics` is the default of `--engine blis`. Errors of the means over both rates are signed. The time between
 tokens is the mean duration after the first token over the tokens asked for.
 
-The tables are produced by `python workshop/published.py RECORDINGS --write docs/published.md`.
+The tables are produced by `python -m workshop.published RECORDINGS --write docs/published.md`.
 """
 
 WHY = """## What the errors come from
@@ -332,4 +333,4 @@ def _stamped(folder: Path) -> Recording:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

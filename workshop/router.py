@@ -1,7 +1,7 @@
 """A router of another project in front of 20 of 500 endpoints: it routes by load, and survives the death of five.
 
     pip install sglang-router
-    python workshop/router.py
+    python -m workshop.router
 
 Four of the 20 have synthetic load, behind which requests queue. The router sends requests to the
 least busy endpoint when loads differ; after a first load five endpoints die in the midst of a second one.
@@ -20,6 +20,8 @@ from statistics import mean
 from typing import Any
 
 import aiohttp
+
+from workshop.ending import refuse, run_command
 
 MODEL = "qwen/qwen3-14b"
 FIRST_PORT = 22_000
@@ -127,6 +129,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--router", default=sys.executable, help="Python interpreter that has sglang-router")
     given = parser.parse_args()
+    if subprocess.run([given.router, "-c", "import sglang_router"], stderr=subprocess.DEVNULL, check=False).returncode:
+        refuse(f"{given.router} has no sglang-router: pip install sglang-router")
     serving = [sys.executable, "-m", "blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1"]
     serving += ["--ports", f"{FIRST_PORT}-{FIRST_PORT + given.count - 1}", "--enable-state-control"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
@@ -152,4 +156,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,6 +1,6 @@
 """How much load `blis serve` carries and how well it keeps time, beside a plain aiohttp handler and other mocks.
 
-    python workshop/server.py [--only events,time,arrivals,admission] [--repetitions 3]
+    python -m workshop.server [--only events,time,arrivals,admission] [--repetitions 3] [--share 1]
 
 Server and client have a core each, one server runs at a time, repetitions take turns and medians are shown. Figures
 compare within one run, not with other machines. The reference does per token what any handler must do (one JSON object,
@@ -41,8 +41,13 @@ class Bench:
     """Repetitions and processor cores of a measurement."""
 
     repetitions: int
+    share: float
     server_core: int | None
     client_core: int | None
+
+    def of(self, number: int) -> int:
+        """The share of a number of streams or requests."""
+        return max(1, round(number * self.share))
 
     def costs(self, peers: Sequence[Peer], case: Case, ttft_ms: float = 0.0) -> dict[str, list[Cost]]:
         """`case` on each of `peers` in turn, so many times; a server lives for one case."""
@@ -93,6 +98,7 @@ def events(bench: Bench, peers: Sequence[Peer]) -> None:
     print("\n## Events per second, no time between tokens\n")
     print("| server | streams x tokens | events/s | x reference | server CPU per event, us |\n|---|---|---|---|---|")
     for num_streams, num_tokens in ((1, 4000), (64, 2000), (512, 500), (512, 60)):
+        num_streams = bench.of(num_streams)
         costs = bench.costs(peers, Case(num_requests=num_streams, num_tokens=num_tokens))
         rates = {name: statistics.median(map(rate, each)) for name, each in costs.items()}
         for name, each in costs.items():
@@ -109,7 +115,7 @@ def timing(bench: Bench, peers: Sequence[Peer]) -> None:
     print("\n## 20 ms between tokens, 250 tokens a stream, at most 400 starts a second\n")
     print("| server | streams | drift, % | error p50, ms | p99, ms | server CPU per event, us |")
     print("|---|---|---|---|---|---|")
-    for num_streams in (1, 100, 500, 1000):
+    for num_streams in sorted({bench.of(number) for number in (1, 100, 500, 1000)}):
         case = Case(num_requests=num_streams, num_tokens=250, spread_s=num_streams / 400, gap_ms=20)
         costs = bench.costs(peers, case, ttft_ms=20)
         for name, each in costs.items():
@@ -127,9 +133,10 @@ def arrivals(bench: Bench, peers: Sequence[Peer]) -> None:
     print("\n## 200 requests/s of 10 tokens, first token modelled after 50 ms\n")
     print("| server | TTFT - 50 ms p50, ms | p99, ms | server CPU per request, ms |\n|---|---|---|---|")
     peers = [peer for peer in peers if peer.name != STEPS_NAME]  # whose first token depends on when a step begins
-    costs = bench.costs(peers, Case(num_requests=600, num_tokens=10, spread_s=3.0, gap_ms=20), ttft_ms=50)
+    number = bench.of(600)
+    costs = bench.costs(peers, Case(num_requests=number, num_tokens=10, spread_s=number / 200, gap_ms=20), ttft_ms=50)
     for name, each in costs.items():
-        cpu_ms = statistics.median(cost.cpu_s for cost in each) / 600 * 1000
+        cpu_ms = statistics.median(cost.cpu_s for cost in each) / number * 1000
         print(
             f"| {name}{failed(each)} | {median(each, 'ttft_p50_ms') - 50:.2f} | "
             f"{median(each, 'ttft_p99_ms') - 50:.2f} | {cpu_ms:.3f} |",
@@ -141,9 +148,13 @@ def admission(bench: Bench, peers: Sequence[Peer]) -> None:
     """Cost of a request beside its tokens."""
     print("\n## Requests of one token, 400 requests/s\n")
     print("| server | server CPU per request, ms |\n|---|---|")
-    costs = bench.costs(peers, Case(num_requests=1000, num_tokens=1, spread_s=2.5))
+    number = bench.of(1000)
+    costs = bench.costs(peers, Case(num_requests=number, num_tokens=1, spread_s=number / 400))
     for name, each in costs.items():
-        print(f"| {name}{failed(each)} | {statistics.median(cost.cpu_s for cost in each):.3f} |", flush=True)
+        print(
+            f"| {name}{failed(each)} | {statistics.median(cost.cpu_s for cost in each) / number * 1000:.3f} |",
+            flush=True,
+        )
 
 
 PARTS = {"events": events, "time": timing, "arrivals": arrivals, "admission": admission}
@@ -154,16 +165,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help="parts to measure, of: " + ", ".join(PARTS))
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--share", type=float, default=1.0, help="part of the streams and requests that is sent")
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.only.split(",") if name not in PARTS]:
+        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(PARTS)}")
     cores = sorted(os.sched_getaffinity(0))
     server_core, client_core = (cores[0], cores[1]) if len(cores) > 1 else (None, None)
     if server_core is None:
         print("Only one core: server and client share it, and figures mean little.")
-    bench = Bench(arguments.repetitions, server_core, client_core)
+    bench = Bench(arguments.repetitions, arguments.share, server_core, client_core)
     peers = [
         reference(),
         blis("blis, set times", ("--inter-token-latency-ms", "0"), *SET_TIMES, *ROOM),
-        blis(STEPS_NAME, ("--speed", "max"), *STEPS, *ROOM),
+        blis(STEPS_NAME, ("--speed", "max"), *STEPS, *ROOM, pace_flags=None),
     ]
     found = guidellm()
     if isinstance(found, str):

@@ -1,8 +1,8 @@
 """Whether `blis serve` holds a crowd: many open streams, clients that are killed, and a million requests.
 
-    python workshop/server_scale.py streams [--streams 10000] [--seconds 60]
-    python workshop/server_scale.py killed [--streams 1000]
-    python workshop/server_scale.py short [--requests 1000000]
+    python -m workshop.server_scale streams [--streams 10000] [--seconds 60]
+    python -m workshop.server_scale killed [--streams 1000]
+    python -m workshop.server_scale short [--requests 1000000]
 
 Further arguments go to the server, such as --latency-calculator constant --inter-token-latency-ms 1000, with which the
 tokens of `streams` are spread over each second; without, all are due at one instant, which is harder. Server and client
@@ -87,9 +87,9 @@ def running_server(*arguments: str) -> Iterator[Server]:
             _pin(process.pid, 0)
             line = ""
             while (found := re.search(r"http://\S+", line)) is None:
-                line = process.stderr.readline()
+                said, line = line, process.stderr.readline()
                 if not line:
-                    raise SystemExit(f"the server has ended with code {process.wait()}")
+                    raise SystemExit(f"the server has ended with code {process.wait()}: {said}")
             yield Server(process.pid, found[0])
         finally:
             process.send_signal(signal.SIGTERM)
@@ -183,8 +183,8 @@ async def _all_of_streams(address: tuple[str, int], num_streams: int, num_tokens
 
 def streams(num_streams: int, seconds: int, further: list[str]) -> bool:
     """Streams of a token a second; whether all came whole."""
-    room = ("--max-num-seqs", str(num_streams), "--max-num-batched-tokens", str(num_streams * 16))
-    blocks = ("--num-gpu-blocks-override", str(num_streams * (2 + seconds // 16) * 2))
+    room = ("--max-num-seqs", str(num_streams), "--max-num-batched-tokens", str(max(8192, num_streams * 16)))
+    blocks = ("--num-gpu-blocks-override", str(max(4096, num_streams * (2 + seconds // 16) * 2)))
     with running_server(*room, *blocks, *STEP_OF_A_SECOND, *further) as server:
         _pin(0, 1)
         idle_mib, began_s, began_cpu_s = server.memory_mib(), time.monotonic(), server.cpu_s()
@@ -222,7 +222,7 @@ def _hold_streams(address: tuple[str, int], num_streams: int) -> None:
 def killed(num_streams: int, further: list[str]) -> bool:
     """Kill a process with many streams; how soon the engine is empty, against the time of a step."""
     step = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", f"{KILLED_STEP_MS}000,0,0")
-    blocks = ("--num-gpu-blocks-override", str(num_streams * 300))
+    blocks = ("--num-gpu-blocks-override", str(max(4096, num_streams * 300)))
     with running_server("--max-num-seqs", str(num_streams), *blocks, *step, *further) as server:
         client = multiprocessing.get_context("spawn").Process(target=_hold_streams, args=(server.address, num_streams))
         client.start()

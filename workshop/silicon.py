@@ -1,6 +1,6 @@
 """How well replays predict measured deployments of many models, GPUs and precisions.
 
-    python workshop/silicon.py CSV [--latency-model M] [--write FILE] [--processes N]
+    python -m workshop.silicon CSV [--latency-model M] [--write FILE] [--processes N]
 
 CSV has one deployment per row: the flags of the server, the load, and the mean time to first token and per output token
 in milliseconds. docs/silicon.md describes its columns. Each row is replayed as its load generator sent it: ten
@@ -31,6 +31,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate_reissued
 from traces import TraceRow
+from workshop.ending import run_command
 
 PREAMBLE = """# Deployments of many models, GPUs and precisions
 
@@ -44,7 +45,7 @@ scripts of the day. Nothing is learned from the rows. Absolute errors of the mea
 *gap* are rows of an unknown load generator, *doubtful* are those that beat what the GPU can do, *kv-limited* those
 whose KV cache was too small for all that was in flight; none of these is among **main**.
 
-The tables are produced by `python workshop/silicon.py CSV --write docs/silicon.md`. CSV has the columns `model_path`,
+The tables are produced by `python -m workshop.silicon CSV --write docs/silicon.md`. CSV has the columns `model_path`,
 `system`, `precision`, `tp`, `ep`, `isl`, `osl`, `conc`, `mbt` (tokens of a step), `kv` (type of the KV cache),
 `kv_tokens`, `kind`, `ttft` and `tpot` in milliseconds, `cls` and `set`.
 """
@@ -277,4 +278,4 @@ def _line(name: str, pairs: list[tuple[MeasuredDeployment, Predicted]]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

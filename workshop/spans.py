@@ -1,7 +1,7 @@
 """What OpenTelemetry spans cost a server, and whether a receiver can join them with those of its clients.
 
     pip install -e '.[otel]'
-    python workshop/spans.py
+    python -m workshop.spans
 
 Clients have spans of the official SDK, whose context goes along as `traceparent`. A receiver of OTLP over HTTP takes
 the server's spans, each of which must be well formed and the child of its client's span.

@@ -1,6 +1,6 @@
 """The start-up of `blis` in one checkout, as ratios to that of another one.
 
-    python workshop/startup.py TREE BASE [--pairs 20] [--case help --case replay --case serve]
+    python -m workshop.startup TREE BASE [--pairs 20] [--case help --case replay --case serve]
 
 Cases are `blis --help`, `blis replay` of 1,000 requests, and `blis serve` until /health answers. Runs of the two
 checkouts alternate, so that a machine whose speed changes is as fast for both. A ratio is the median of the ratios of

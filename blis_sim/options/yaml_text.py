@@ -37,6 +37,8 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9_]*)", re.ASCII)
 _BASED_INT = re.compile(r"[-+]?(0x[0-9a-fA-F_]+|0o[0-7_]+|0b[01_]+)", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*\.[0-9_]*|(0|[1-9][0-9_]*)(?=[eE]))([eE][-+]?[0-9]+)?", re.ASCII)
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Only the escapes of a text in double quotes can write one."""
 _SPECIAL_FLOATS = {
     sign + spelling: float(sign + word)
     for word in ("inf", "nan")
@@ -218,6 +220,8 @@ def _merge(event: _Event, merged: dict[Hashable, Any], value: Any) -> None:
 
 def _scalar(event: yaml.ScalarEvent) -> _Node:
     text = event.value
+    if event.style == '"' and _SURROGATE.search(text):
+        _refuse(event, f"{_shown(text)} has half of a surrogate pair, which is no character")
     if event.tag is None:
         if not event.implicit[0]:  # it is quoted, or a block
             return _Node(text)

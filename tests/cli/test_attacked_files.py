@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
-from workshop.attack import file_contents as contents
-from workshop.attack.file_samples import FileSample, samples
+from workshop.attack.file_samples import FileSample, content, samples, trace_rows
 from workshop.attack.files import attack, attacked, cases, prepared
 
 RUN = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "3"]
@@ -35,26 +34,25 @@ def test_makes_equal_cases_for_an_equal_seed() -> None:
 
 
 def _config(**keys: object) -> str:
-    return json.dumps({**contents.CONFIG, **keys})
+    return json.dumps({**json.loads(content("config.json")), **keys})
 
 
-ROWS = contents.TRACE_ROWS
 CASES = {
     "negative zero": (
         "w.yaml",
-        contents.SPEC.replace("std_dev: 5", "std_dev: -0.0"),
+        content("spec.yaml").replace("std_dev: 5", "std_dev: -0.0"),
         ["--workload-spec", "w.yaml"],
         "",
     ),
     "vast variation": (
         "w.yaml",
-        contents.VIDUR_SPEC.replace("cv: 2", "cv: 1e200"),
+        content("vidur.yaml").replace("cv: 2", "cv: 1e200"),
         ["--workload-spec", "w.yaml"],
         "w.yaml key vidur.interval.cv: expected a number between 0.000001 and 1000000, got 1e+200",
     ),
     "vast window": (
         "s.yaml",
-        contents.SATURATION.replace("window_size_sec: 2", "window_size_sec: 1e18"),
+        content("saturation.yaml").replace("window_size_sec: 2", "window_size_sec: 1e18"),
         ["--detectors", "all", "--saturation-config", "s.yaml"],
         "s.yaml key backlog_drift.window_size_sec: expected a number of at most 1e+09, got 1e+18",
     ),
@@ -84,7 +82,7 @@ CASES = {
     ),
     "small machines": (
         "p.yaml",
-        contents.SCALING.replace("gpu_memory_gib: 80", "gpu_memory_gib: 5"),
+        content("scaling.yaml").replace("gpu_memory_gib: 80", "gpu_memory_gib: 5"),
         ["--policy-config", "p.yaml"],
         "p.yaml: node pool 'cheap': qwen3-14b leaves no room for a KV cache",
     ),
@@ -107,8 +105,8 @@ def test_refuses_a_pause_that_no_clock_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("t.yaml").write_text(contents.TRACE_HEADER)
-    lines = [line.split(",") for line in ROWS.splitlines()]
+    Path("t.yaml").write_text(content("trace.yaml"))
+    lines = [line.split(",") for line in trace_rows().splitlines()]
     lines[-1][lines[0].index("think_time_us")] = str(2**63 - 1)
     Path("t.csv").write_text("".join(",".join(cells) + "\n" for cells in lines))
     assert run(["replay", "t.yaml", "--model", "qwen/qwen3-14b", "--session-mode", "closed-loop"]) == 2
@@ -121,7 +119,7 @@ def test_refuses_a_chat_template_that_cannot_be_compiled(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (served,) = [sample for sample in samples() if sample.name == "served tokenizer_config.json"]
-    settings = json.dumps({**contents.TOKENIZER_CONFIG, "chat_template": template})
+    settings = json.dumps({**json.loads(content("tokenizer_config.json")), "chat_template": template})
     with prepared() as folder:
         case = attacked(0, served, settings.encode(), folder)
     assert (case.code, case.finding) == (1, "")

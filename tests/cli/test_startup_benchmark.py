@@ -1,4 +1,4 @@
-"""The benchmark of start-up, `python workshop/startup.py`."""
+"""The benchmark of start-up, `python -m workshop.startup`."""
 
 import subprocess
 import sys

@@ -151,3 +151,14 @@ def test_errors_of_pyyaml_are_mistakes_like_others(text: str) -> None:
 def test_a_text_that_is_no_yaml_is_an_error_of_yaml(text: str) -> None:
     with pytest.raises(YamlError):
         load_yaml(text)
+
+
+@pytest.mark.parametrize(
+    "text", [r'a: "\ud800"', r'"\udfff": 1', r'- !!str "x\uD83D"', r'"\ud83d\ude00"', r'! "\udc00"']
+)
+def test_refuses_half_a_surrogate_pair_with_its_line(text: str) -> None:
+    with pytest.raises(YamlError, match="half of a surrogate pair") as mistake:
+        load_yaml(f"\n{text}")
+    assert mistake.value.line == 2
+    assert load_yaml(r'"\U0001f600"') == "\U0001f600"
+    assert load_yaml(r"a: \ud800") == {"a": r"\ud800"}

@@ -1,12 +1,12 @@
 """A sample of the attack with hostile bodies: no server fails, disconnects or logs a traceback in any set-up."""
 
 import asyncio
-import itertools
 import re
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from workshop.attack.generate import hostile_requests
 from workshop.attack.hostile import HostileRequest
 from workshop.attack.judging import AttackResult, Bounds, judged
 from workshop.attack.samples import doing, read_samples
-from workshop.attack.sending import exchange
+from workshop.attack.sending import Exchange, exchange
 from workshop.attack.setups import SETUPS, Running, Setup, running
 from workshop.attack.watcher import RAN, Watcher
 
@@ -31,17 +31,12 @@ def attacked(setup: Setup, server: Running, seed: int) -> AttackResult:
     requests = (each for each in hostile_requests(setup, seed, NUM_REQUESTS, heavy_rounds=0) if not each.disturbs)
     found = AttackResult(setup.name)
 
-    async def send_all() -> None:
-        for group in iter(lambda: list(itertools.islice(requests, NUM_LANES)), []):
-            await asyncio.gather(*map(send, group))
-
-    async def send(request: HostileRequest) -> None:
-        sends_head = request.pieces[0].startswith(b"HEAD ")
+    def send(request: HostileRequest) -> tuple[HostileRequest, Exchange]:
         patience_s = 1.0 if request.may_generate else PATIENCE_S
-        done = await exchange(server.host, server.port, request.pieces, patience_s, request.is_complete, sends_head)
-        found.exchanges.append((request, done))
+        return request, exchange(server.host, server.port, request.pieces, patience_s, request.is_complete)
 
-    asyncio.run(send_all())
+    with ThreadPoolExecutor(NUM_LANES) as lanes:
+        found.exchanges += lanes.map(send, requests)
     assert server.errors is not None
     found.errors = server.errors.read_text(errors="replace")
     return found
@@ -61,10 +56,10 @@ def test_survives_hostile_requests(setup: Setup) -> None:
 
 
 def test_equal_seeds_make_equal_requests() -> None:
-    for setup in SETUPS:
-        first, again = (list(hostile_requests(setup, 3, 60, heavy_rounds=0)) for _ in range(2))
+    for setup in (SETUPS[0], SETUPS[-1]):
+        first, again = (list(hostile_requests(setup, 3, 15, heavy_rounds=0)) for _ in range(2))
         assert first == again
-        assert first != list(hostile_requests(setup, 4, 60, heavy_rounds=0))
+        assert first != list(hostile_requests(setup, 4, 15, heavy_rounds=0))
 
 
 def test_ends_at_its_time_limit_where_a_server_answers_nothing(
@@ -75,7 +70,7 @@ def test_ends_at_its_time_limit_where_a_server_answers_nothing(
         monkeypatch.setattr("sys.argv", ["bodies.py", "--time-limit-s", "1", "--patience-s", "0.1"])
         server = Running("127.0.0.1", silent.getsockname()[1])
         began_s = time.monotonic()
-        found = asyncio.run(bodies.Attack(SETUPS[0], server, bodies.parsed()).run())
+        found = bodies.Attack(SETUPS[0], server, bodies.parsed()).run()
     assert time.monotonic() - began_s < 20
     assert found.num_unsent == 5000 - len(found.exchanges)
     verdict = judged(found, {}, Bounds())

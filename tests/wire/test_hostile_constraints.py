@@ -1,7 +1,6 @@
 """Small requests with costly constraints block no other request, and are answered or refused in bounded time."""
 
 import http.client
-import json
 import os
 import signal
 import threading
@@ -18,7 +17,8 @@ from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.plain_http import call, complete, open_request, raw_completion
 from tests.wire.serving import TestServer, running_server
 from tests.wire.test_server_process import ask, connect, process
-from workshop.attack.constraints import HOSTILE, Hostile, answer_of, doubling
+from workshop.attack.constraints import HOSTILE, answer_of, doubling
+from workshop.attack.costly import Costly
 
 LONGEST_PAUSE_S = 0.25
 """Server, client and watch share one interpreter here; without worker processes these demands take 0.5 to 40 s."""
@@ -53,9 +53,9 @@ def longest_pause_s(server: TestServer, during: threading.Thread) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name)
-def test_health_is_answered_while_a_hostile_demand_is_met_or_refused(server: TestServer, hostile: Hostile) -> None:
+def test_health_is_answered_while_a_hostile_demand_is_met_or_refused(server: TestServer, hostile: Costly) -> None:
     statuses: list[int] = []
-    body = json.dumps(hostile.body()).encode()
+    body = hostile.data()
     for _ in attempts():
         asking = threading.Thread(target=lambda: statuses.append(call(server, "POST", hostile.path, body).status))
         if longest_pause_s(server, asking) < LONGEST_PAUSE_S:

@@ -1,20 +1,15 @@
 """Large requests delay no other request and take little memory."""
 
-import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from tests.patience import attempts
-from workshop.attack.large_bodies import CASES
-from workshop.attack.stalls import measure, server_for
-from workshop.server_load.peers import Pace, Running, running
-
-pytestmark = pytest.mark.slow
-
-MOST_GAP_GROWTH_MS = 100.0
-MOST_HEALTH_MS = 100.0
-MOST_MEMORY_MIB = 200.0
+from workshop.attack.costly import COSTLY
+from workshop.attack.judging import Bounds
+from workshop.attack.setups import Running, Setup, running
+from workshop.attack.stalls import SERVERS, measure
 
 SECONDS = 4.0
 """Duration of each client's load."""
@@ -24,36 +19,34 @@ GENERATING = (
     "prompt logprobs n", "echo stream", "bad words", "detokenize", "batch chat", "beams", "responses items",
     "json values", "json lists",
 )  # fmt: skip
-WITH_FLAGS = ("pictures", "template loop", "template text", "embeddings", "score")
-
-
-@pytest.fixture(scope="module", params=WITH_FLAGS)
-def special(request: pytest.FixtureRequest) -> Iterator[tuple[str, Running]]:
-    with running(server_for(CASES[request.param]().flags), Pace(), None) as server:
-        yield request.param, server
+OTHERS = ("pictures", "template loop", "template text", "embeddings", "score")
+BY_NAME = {each.name: each for each in COSTLY}
 
 
 @pytest.fixture(scope="module")
-def generating() -> Iterator[Running]:
-    with running(server_for(()), Pace(), None) as server:
-        yield server
+def servers() -> Iterator[Callable[[str], tuple[Running, Setup]]]:
+    """A server for each kind of request, started when the first one needs it."""
+    with ExitStack() as stack:
+        started: dict[str, tuple[Running, Setup]] = {}
+
+        def server_for(needs: str) -> tuple[Running, Setup]:
+            if needs not in started:
+                setup = next(each for each in SERVERS if needs in each.heavy_needs)
+                started[needs] = stack.enter_context(running(setup)), setup
+            return started[needs]
+
+        yield server_for
 
 
-def check_bounds(server: Running, name: str) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*GENERATING, *OTHERS])
+def test_large_requests_delay_no_other_client(servers: Callable[[str], tuple[Running, Setup]], name: str) -> None:
     """Measure until all bounds hold at once, since a busy machine makes gaps longer; memory must hold at once."""
+    kind = BY_NAME[name]
+    server, setup = servers(kind.needs)
     for _ in attempts():
-        stall = asyncio.run(measure(server.port, server.pid, CASES[name](), SECONDS, before_s=1.0))
-        assert stall.memory_mib <= MOST_MEMORY_MIB, stall
+        stall = measure(server, setup, kind, SECONDS, before_s=1.0)
+        assert stall.memory_growth_mb <= Bounds().memory_mb, stall
         assert not stall.status.startswith("5"), stall
-        if stall.gap_max_growth_ms <= MOST_GAP_GROWTH_MS and stall.health_max_ms <= MOST_HEALTH_MS:
+        if stall.gap_worst_growth_ms <= Bounds().gap_worst_ms and stall.health_worst_ms <= Bounds().health_ms:
             return
-
-
-@pytest.mark.parametrize("name", GENERATING)
-def test_large_requests_delay_no_other_client(generating: Running, name: str) -> None:
-    check_bounds(generating, name)
-
-
-def test_large_requests_to_optional_routes_delay_no_other_client(special: tuple[str, Running]) -> None:
-    name, server = special
-    check_bounds(server, name)

@@ -1,6 +1,6 @@
 """Compares how two servers answered the same hostile requests.
 
-    python workshop/attack/compare.py GENUINE.jsonl OURS.jsonl [--texts]
+    python -m workshop.attack.compare GENUINE.jsonl OURS.jsonl [--texts]
 
 The files are written by `bodies.py --replies`, with equal --count, --seed and --setups. Requests that were answered
 with different statuses are listed, and with --texts those whose error messages differ, too. The exit code is 1 when
@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from workshop.ending import run_command
 
 Row: TypeAlias = dict[str, Any]
 
@@ -54,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -1,11 +1,11 @@
 """Attacks the commands that read files with mutated ones, and reports each that is not answered as it should be.
 
-    python workshop/attack/files.py [--count 20000] [--first 0] [--seed 0] [--only WORD] [--keep FOLDER]
+    python -m workshop.attack.files [--count 20000] [--first 0] [--seed 0] [--only WORD] [--keep FOLDER]
 
-Every case writes one mutated file beside valid ones and runs a real command on it, in this process. A case is answered
-well when the command succeeds, or ends with exit code 2, a server also with 1, and one line that names the file, within
-limits of time and memory, and when a strict second reading has no objection to a file that was accepted. Equal
-arguments make equal cases.
+Every case writes one mutated file beside valid ones and runs a real command on it, in this process. hypothesis draws
+the mutations, and with --shrink finds the smallest file with each finding. A case is answered well when the command
+succeeds, or ends with exit code 2, a server also with 1, and one line that names the file, within limits of time and
+memory, and when a strict second reading has no objection to a file that was accepted. Equal arguments make equal cases.
 The exit code is 1 when a case is not answered well.
 """
 
@@ -23,14 +23,15 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from types import FrameType
 from unittest.mock import patch
 
 from blis_sim.cli.main import run
-from workshop.attack.file_mutations import mutations
 from workshop.attack.file_samples import FileSample, samples
+from workshop.attack.mutations import Draws, mutated_file
 from workshop.attack.strict_files import objection
 
 MOST_SECONDS = 10
@@ -46,8 +47,10 @@ _ELSEWHERE = (
     "the workload",
     "Got unexpected extra argument",
     "To serve at least one request",
+    "Unknown quantization method",
 )
 """Marks of errors that name no file: flags, folders, the workload made by a spec, and error texts of vLLM."""
+TOO_SLOW = "too slow"
 _UNREACHABLE = "cannot reach http://127.0.0.1:9"
 
 
@@ -72,10 +75,23 @@ def cases(count: int, seed: int, only: str = "", first: int = 0) -> Iterator[tup
     known = samples()
     weights = [sample.weight for sample in known]
     for number in range(first, first + count):
-        random = Random(f"{seed}/{number}")
-        sample = random.choices(known, weights)[0]
+        sample = Random(f"{seed}/{number}").choices(known, weights)[0]
         if only in sample.name:
-            yield number, sample, mutations(sample.kind, sample.content, random)
+            yield number, sample, _draws(sample.kind, sample.content).one(f"{seed}/{number}")
+
+
+@cache
+def _draws(kind: str, text: str) -> Draws[bytes]:
+    return Draws(mutated_file(kind, text))
+
+
+def shrunk(case: Case, seed: int, folder: Path) -> bytes | None:
+    """The smallest content that changes to the same finding."""
+    if case.finding == TOO_SLOW:  # every try would take as long again
+        return None
+    return _draws(case.sample.kind, case.sample.content).smallest(
+        f"{seed}/{case.number}", lambda each: attacked(0, case.sample, each, folder).finding == case.finding
+    )
 
 
 def attacked(number: int, sample: FileSample, content: bytes, folder: Path) -> Case:
@@ -89,7 +105,7 @@ def attacked(number: int, sample: FileSample, content: bytes, folder: Path) -> C
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said), _limited():
             code = run(list(sample.command))
     except _TooSlowError as error:
-        finding, detail = "too slow", _frames(error)
+        finding, detail = TOO_SLOW, _frames(error)
     except BaseException as error:  # noqa: BLE001 (every exception is a finding)
         finding, detail = f"{type(error).__name__}: {error}"[:200], _frames(error)
     growth_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) // 1024
@@ -207,12 +223,14 @@ def attack(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Attack the commands that read files.")
+    """Report the findings by kind. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=20_000)
     parser.add_argument("--first", type=int, default=0, help="number of the first case, to run them in pieces")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="only samples with this word in their name")
     parser.add_argument("--keep", help="write the files of all findings to this folder")
+    parser.add_argument("--shrink", action="store_true", help="show the smallest file with each finding")
     given = parser.parse_args()
     outcomes, bad = attack(given.count, given.seed, given.only, progress=True, first=given.first)
     groups: dict[tuple[str, str, str], list[Case]] = defaultdict(list)
@@ -220,6 +238,9 @@ def main() -> int:
         groups[case.sample.name, case.finding, case.detail if "<" in case.detail else ""].append(case)
     for (name, finding, _), found in sorted(groups.items(), key=lambda each: -len(each[1])):
         sys.stdout.write(f"{len(found):5} {name}: {finding} (case {found[0].number})\n      {found[0].detail[:500]}\n")
+        if given.shrink:
+            with prepared() as folder:
+                sys.stdout.write(f"      smallest: {shrunk(found[0], given.seed, folder)!r}\n")
         if given.keep:
             folder = Path(given.keep) / str(found[0].number)
             folder.mkdir(parents=True, exist_ok=True)

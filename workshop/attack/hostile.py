@@ -46,5 +46,7 @@ class HostileRequest:
     """Whether no other request of the attack is in flight meanwhile."""
     disturbs: bool = False
     """Whether the request may legitimately end or stall other requests."""
+    name: str = ""
+    """The name by which the request was drawn, where it can be drawn again and shrunk."""
     shown: str = ""
     """The beginning of the body, for the report."""

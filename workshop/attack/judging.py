@@ -1,9 +1,10 @@
 """The findings of an attack on one server, and the bounds it broke."""
 
+import argparse
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from workshop.attack.hostile import HostileRequest
@@ -22,6 +23,17 @@ class Bounds:
     gap_worst_ms: float = 100.0
     health_ms: float = 100.0
     memory_mb: float = 200.0
+
+    @staticmethod
+    def add_to(parser: argparse.ArgumentParser) -> None:
+        """Add a flag for each bound."""
+        for each in fields(Bounds):
+            parser.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default, help="bound")
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> "Bounds":
+        """The bounds that a command line sets."""
+        return cls(*(getattr(given, each.name) for each in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,8 @@ def _anonymous_pages(pid: int) -> int:
 
 def peak_mb(pid: int) -> float:
     """The most resident memory that one process has had so far."""
-    return _kib(f"/proc/{pid}/status", "VmHWM:") * 1024 / MB
-
-
-def _kib(path: str, name: str) -> int:
     with suppress(OSError):
-        for line in Path(path).read_text().splitlines():
-            if line.startswith(name):
-                return int(line.split()[1])
-    return 0
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024 / MB
+    return 0.0

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from workshop.attack import heavy, valid_bodies
+from workshop.attack import costly, valid_bodies
 from workshop.attack.valid_bodies import ValidRequest
 
 START_TIMEOUT_S = 120.0
@@ -49,7 +49,7 @@ class Setup:
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     routes: tuple[ValidRequest, ...] = GENERATING
-    heavy_needs: frozenset[str] = frozenset({heavy.GENERATION})
+    heavy_needs: frozenset[str] = frozenset({costly.GENERATION})
     takes_uploads: bool = False
     api_key: str | None = None
     shares_steps: bool = True
@@ -58,11 +58,11 @@ class Setup:
     @property
     def generates(self) -> bool:
         """Whether there is a stream to watch."""
-        return heavy.GENERATION in self.heavy_needs
+        return costly.GENERATION in self.heavy_needs
 
 
 def _pooling(name: str, convert: str, routes: tuple[ValidRequest, ...], *flags: str, scores: bool = True) -> Setup:
-    needs = frozenset({heavy.POOLING, heavy.SCORING} if scores else {heavy.POOLING})
+    needs = frozenset({costly.POOLING, costly.SCORING} if scores else {costly.POOLING})
     return Setup(
         name=name,
         flags=("--runner", "pooling", "--convert", convert, *flags),
@@ -86,7 +86,7 @@ SETUPS = (
         name="scale-out",
         flags=("--enable-scale-out",),
         routes=GENERATING + valid_bodies.SCALING_OUT,
-        heavy_needs=frozenset({heavy.GENERATION, heavy.SCALE_OUT}),
+        heavy_needs=frozenset({costly.GENERATION, costly.SCALE_OUT}),
     ),
     Setup(
         name="dev",

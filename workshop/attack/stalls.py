@@ -1,232 +1,149 @@
-"""The effect of one hostile request on all others: gaps of other streams, /health, and memory.
+"""The effect of one costly request on all others: gaps of streams, /health, and memory.
 
-    python -m workshop.attack.stalls [--only NAME,NAME] [--seconds S]
+    python -m workshop.attack.stalls [--only TEXT|TEXT] [--part I/N] [--times 1] [--seconds 20] [--as-measured]
 
-Each case starts a server, measures four streams and `/health` for a while without the request and then with it, and
-prints by how much the gaps between tokens grew, how long `/health` took and what memory the server gained.
+Each request is sent to a server that has its route, while a process of its own reads streams and polls `/health`. A row
+for each has by how much the gaps of the streams grew over those before it, how long `/health` took, and by how many
+megabytes memory grew. A star marks what is over its bound, and the exit code is 1 when there is one. The time for which
+server or watcher waited for a processor is the machine's load, and is subtracted unless --as-measured is given.
 """
 
 import argparse
-import asyncio
-import json
-import socket
+import itertools
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
-import numpy as np
+from workshop.attack import costly, memory
+from workshop.attack.costly import COSTLY, Costly
+from workshop.attack.generate import authorised
+from workshop.attack.hostile import Message
+from workshop.attack.judging import Bounds, read_errors
+from workshop.attack.samples import Spread, overlap, read_samples
+from workshop.attack.sending import Exchange, Outcome, exchange
+from workshop.attack.setups import Running, Setup, running
+from workshop.attack.watcher import GAP, HEALTH, watching
 
-from workshop.attack.large_bodies import CASES, Attack
-from workshop.server_load.peers import MODEL, Pace, Peer, running
-
-STEP_MS = 10
-NUM_STREAMS = 4
-HEALTH_EVERY_S = 0.02
-RECEIVE_BYTES = 1 << 18
-
-GAP_P99_LIMIT_MS = 50.0
-GAP_MAX_LIMIT_MS = 100.0
-HEALTH_LIMIT_MS = 100.0
-MEMORY_LIMIT_MIB = 200.0
-
-
-@dataclass(slots=True)
-class ProbeSamples:
-    """Samples of the probes in one stretch of time."""
-
-    gaps_ms: list[float] = field(default_factory=list)
-    health_ms: list[float] = field(default_factory=list)
+SETTLING_S = 0.5
+LEAST_WINDOW_S = 1.5
+"""Shorter windows would have too few gaps for a percentile."""
+MEMORY_EVERY_S = 0.05
+GENERATING = (
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-body-mb", "300", "--enable-scale-out"),
+    *("--tokens-per-medium", "256", "--trust-request-chat-template"),
+)
+SERVERS = (
+    Setup(name="generating", flags=GENERATING, heavy_needs=frozenset({costly.GENERATION, costly.SCALE_OUT})),
+    Setup(name="embed", flags=("--runner", "pooling", "--convert", "embed"), heavy_needs=frozenset({costly.POOLING})),
+    Setup(
+        name="score", flags=("--runner", "pooling", "--convert", "classify"), heavy_needs=frozenset({costly.SCORING})
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Result of one case."""
+    """What one request did to others; a status with dots is of a reply that was not finished."""
 
     gap_p99_growth_ms: float
-    gap_max_growth_ms: float
-    health_max_ms: float
-    memory_mib: float
+    gap_worst_growth_ms: float
+    health_worst_ms: float
+    memory_growth_mb: float
     status: str
+    num_bytes: int
     took_s: float
 
-    @property
-    def holds(self) -> bool:
-        """Whether every bound is kept."""
-        return (
-            self.gap_p99_growth_ms <= GAP_P99_LIMIT_MS
-            and self.gap_max_growth_ms <= GAP_MAX_LIMIT_MS
-            and self.health_max_ms <= HEALTH_LIMIT_MS
-            and self.memory_mib <= MEMORY_LIMIT_MIB
-        )
+    def over(self, bounds: Bounds) -> list[bool]:
+        """Whether each of the four figures is over its bound."""
+        return [found > allowed for found, allowed in zip(astuple(self)[:4], astuple(bounds), strict=True)]
 
 
-class Probe:
-    """Streams and health checks that run on a loop of their own until they are stopped."""
-
-    def __init__(self, port: int, path: str = "/v1/completions") -> None:
-        self._port = port
-        self._path = path
-        self.seen = ProbeSamples()
-        self._last_s: dict[int, float] = {}
-        self._asked_s: float | None = None
-
-    def open_gaps_ms(self) -> list[float]:
-        """Return the time since the last event of each stream."""
-        return [1e3 * (time.monotonic() - each) for each in self._last_s.values()]
-
-    def open_health_ms(self) -> list[float]:
-        """Return the time that the present check has taken so far."""
-        return [] if self._asked_s is None else [1e3 * (time.monotonic() - self._asked_s)]
-
-    async def stream(self) -> None:
-        """Streams of long answers, one after the other; notes the gaps between events."""
-        body = {"prompt": "hi", "max_tokens": 1500, "ignore_eos": True, "stream": True}
-        own = len(self._last_s)
-        self._last_s[own] = time.monotonic()
-        while True:
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            try:
-                writer.write(request_bytes(self._path, json.dumps(body).encode()))
-                last_s = 0.0
-                while data := await reader.read(65536):
-                    now_s = time.monotonic()
-                    if last_s:
-                        self.seen.gaps_ms.append(1e3 * (now_s - last_s))
-                    last_s = self._last_s[own] = now_s
-                    if b"[DONE]" in data:
-                        break
-            finally:
-                writer.close()
-
-    async def health(self) -> None:
-        """GET /health again and again."""
-        while True:
-            began_s = self._asked_s = time.monotonic()
-            reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            try:
-                writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                await reader.read(100)
-            finally:
-                writer.close()
-            self.seen.health_ms.append(1e3 * (time.monotonic() - began_s))
-            self._asked_s = None
-            await asyncio.sleep(HEALTH_EVERY_S)
-
-
-def request_bytes(path: str, body: bytes, further: str = "") -> bytes:
-    """A POST request as it goes over the wire."""
-    return request_head(path, len(body), further) + body
-
-
-def request_head(path: str, num_body_bytes: int, further: str = "") -> bytes:
-    """The head of a POST request."""
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{further}"
-    return f"{head}Content-Length: {num_body_bytes}\r\n\r\n".encode()
-
-
-def resident_mib(pid: int) -> float:
-    """Memory of a process and its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    pages = sum(int(Path(f"/proc/{each}/statm").read_text().split()[1]) for each in (pid, *children))
-    return pages * 4096 / 2**20
-
-
-def send(port: int, attack: Attack, seconds: float, found: dict[str, str]) -> None:
-    """Send the request, read its reply, and hang up when `seconds` are over."""
-    until_s = time.monotonic() + seconds
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
-        connection.sendall(request_head(attack.path, len(attack.body)))
-        connection.sendall(attack.body)  # by itself, since to copy 250 MB would stop the probes of this process
-        num_bytes, first = 0, b""
-        while time.monotonic() < until_s:
-            connection.settimeout(max(0.01, until_s - time.monotonic()))
-            data = connection.recv(RECEIVE_BYTES)
-            if not data:
-                break
-            first = first or data[:64]
-            num_bytes += len(data)
-            found["status"] = f"{first[9:12].decode()} {num_bytes / 1e6:.1f} MB"
-            if num_bytes < 400 and data.endswith(b"}"):
-                break
-
-
-async def measure(port: int, pid: int, attack: Attack, seconds: float, before_s: float = 3.0) -> Stall:
-    """`attack` on a server that listens, and the `before_s` seconds before it."""
-    probe = Probe(port)
-    tasks = [asyncio.create_task(probe.stream()) for _ in range(NUM_STREAMS)] if attack.streams else []
-    tasks.append(asyncio.create_task(probe.health()))
-    await asyncio.sleep(before_s / 3)
-    before = probe.seen = ProbeSamples()
-    await asyncio.sleep(before_s)
-    memory_mib = peak_mib = resident_mib(pid)
-    during = probe.seen = ProbeSamples()
-    status: dict[str, str] = {}
-    began_s = time.monotonic()
-    thread = threading.Thread(target=send, args=(port, attack, seconds, status), daemon=True)
-    thread.start()
-    while thread.is_alive():
-        await asyncio.sleep(0.02)
-        peak_mib = max(peak_mib, resident_mib(pid))
-    took_s = time.monotonic() - began_s
-    for _ in range(75):
-        await asyncio.sleep(0.02)
-        peak_mib = max(peak_mib, resident_mib(pid))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    gap_p99, gap_max = _growth(before.gaps_ms, [*during.gaps_ms, *probe.open_gaps_ms()])
-    stalled = max((*during.health_ms, *probe.open_health_ms()))
-    return Stall(gap_p99, gap_max, stalled, peak_mib - memory_mib, status.get("status", "no reply"), took_s)
-
-
-def _growth(before: Sequence[float], during: Sequence[float]) -> tuple[float, float]:
-    """Return the growth of the 99th percentile and of the largest of the gaps."""
-    if not before or not during:
-        return 0.0, 0.0
-    return (
-        float(np.percentile(during, 99) - np.percentile(before, 99)),
-        float(max(during) - np.percentile(before, 99)),
+def measure(
+    server: Running, setup: Setup, kind: Costly, seconds: float, before_s: float = 3.0, times: int = 1,
+    as_measured: bool = False,
+) -> Stall:  # fmt: skip
+    """Send a request so many times, each for at most `seconds`, after `before_s` seconds without it."""
+    message = authorised(Message(method="POST", path=kind.path, body=kind.data()), setup)
+    pid = server.pid or 0
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "samples"
+        with watching(server, file, setup.generates, setup.api_key):
+            time.sleep(SETTLING_S)
+            quiet_s = time.monotonic()
+            time.sleep(before_s)
+            before_mb, peak_before_mb = memory.anonymous_mb(pid), memory.peak_mb(pid)
+            began_s, exchanges, most_mb = time.monotonic(), list[Exchange](), before_mb
+            with ThreadPoolExecutor(1) as sender:
+                for _ in range(times):
+                    sending = sender.submit(exchange, server.host, server.port, [message.serialised()], seconds)
+                    while not sending.done():
+                        wait([sending], MEMORY_EVERY_S)
+                        most_mb = max(most_mb, memory.anonymous_mb(pid))
+                    exchanges.append(sending.result())
+            ended_s = time.monotonic()
+            time.sleep(max(SETTLING_S, LEAST_WINDOW_S - (ended_s - began_s)))
+            most_mb = max(most_mb, memory.anonymous_mb(pid), before_mb + memory.peak_mb(pid) - peak_before_mb)
+            window = began_s, time.monotonic()
+        samples = read_samples(file, as_measured)
+    quiet = Spread.of([each for each in samples.get(GAP, []) if overlap(each.window, [(quiet_s, began_s)])])
+    during, health = (
+        Spread.of([each for each in samples.get(name, []) if overlap(each.window, [window])]) for name in (GAP, HEALTH)
+    )
+    return Stall(
+        during.p99_ms - quiet.p99_ms if during.count else 0.0,
+        during.worst_ms - quiet.p99_ms if during.count else 0.0,
+        health.worst_ms,
+        most_mb - before_mb,
+        ",".join(sorted({f"{each.status}{'' if each.outcome is Outcome.ANSWERED else '…'}" for each in exchanges})),
+        len(message.body),
+        (ended_s - began_s) / times,
     )
 
 
-class SteppingServer(Peer):
-    """A server whose pace, steps of 10 ms, is in its command."""
-
-    def arguments(self, port: int, pace: Pace) -> list[str]:
-        return [*self.command, "--port", str(port)]
-
-
-def server_for(flags: Sequence[str]) -> Peer:
-    """A server with steps of 10 ms."""
-    steps = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", f"{STEP_MS * 1000},0,0")
-    command = (str(Path(sys.executable).with_name("blis")), "serve", MODEL, "--host", "127.0.0.1", *steps, *flags)
-    return SteppingServer("blis", command)
+def _row(kind: Costly, stall: Stall, bounds: Bounds) -> str:
+    over = stall.over(bounds)
+    figures = " ".join(
+        f"{value:+8.0f}{'*' if each else ' '}" for value, each in zip(astuple(stall), over, strict=False)
+    )
+    line = f"{kind.name:34} {stall.num_bytes / 1e6:6.1f} {stall.status:>9} {stall.took_s:5.1f} {figures}"
+    return f"{'OVER' if any(over) else 'ok  '} {line}"
 
 
-def main() -> None:
-    """Run every case, or the cases named on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="names of cases, separated by commas")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long each request may take")
-    arguments = parser.parse_args()
-    names = [each for each in arguments.only.split(",") if each] or list(CASES)
-    print(f"{'case':28} {'gap p99 +ms':>11} {'gap max +ms':>11} {'health ms':>9} {'MiB':>7} {'s':>6}  reply")
-    failed = 0
-    for name in names:
-        attack = CASES[name]()
-        with running(server_for(attack.flags), Pace(), None) as server:
-            stall = asyncio.run(measure(server.port, server.pid, attack, arguments.seconds))
-        failed += not stall.holds
-        print(
-            f"{name:28} {stall.gap_p99_growth_ms:11.1f} {stall.gap_max_growth_ms:11.1f} {stall.health_max_ms:9.1f} "
-            f"{stall.memory_mib:7.0f} {stall.took_s:6.1f}  {stall.status}{'' if stall.holds else '  BOUND BROKEN'}",
-            flush=True,
-        )
-    raise SystemExit(1 if failed else 0)
+def main(kinds: Sequence[Costly] = COSTLY, described: str | None = __doc__) -> None:
+    """Measure all kinds, or those whose name has a text in it. Exit 1 if one is over the bounds."""
+    parser = argparse.ArgumentParser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="requests with this in their name, or texts with |")
+    parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N parts of the requests")
+    parser.add_argument("--times", type=int, default=1, help="how often each is sent")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long each may take")
+    parser.add_argument("--quiet-s", type=float, default=2.0, help="the pause before each")
+    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
+    Bounds.add_to(parser)
+    given = parser.parse_args()
+    number, _, parts = given.part.partition("/")
+    chosen = [each for each in kinds if any(word in each.name for word in given.only.split("|"))]
+    chosen = list(itertools.islice(chosen, int(number) - 1, None, int(parts or 1)))
+    print(
+        f"     {'request':34} {'MB':>6} {'reply':>9} {'s':>5} {'gap p99':>8}  {'gap max':>8}  {'/health':>8}  {'MB':>8}"
+    )
+    is_over = not chosen
+    for setup in SERVERS:
+        if not (fitting := [each for each in chosen if each.needs in setup.heavy_needs]):
+            continue
+        with running(setup) as server:
+            for kind in fitting:
+                stall = measure(server, setup, kind, given.seconds, given.quiet_s, given.times, given.as_measured)
+                is_over = is_over or any(stall.over(Bounds.of(given)))
+                print(_row(kind, stall, Bounds.of(given)), flush=True)
+            tracebacks = read_errors(server.errors).count("Traceback ")
+        if tracebacks:
+            print(f"{setup.name}: {tracebacks} tracebacks")
+            is_over = True
+    sys.exit(is_over)
 
 
 if __name__ == "__main__":

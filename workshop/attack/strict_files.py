@@ -4,13 +4,16 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import yaml
 
 from traces import TRACE_COLUMNS
 from traces.rows import STATUSES
+from workshop.attack.file_samples import samples
+from workshop.attack.mutations import places
 
 _WHOLE = re.compile(r"\s*[-+]?[0-9]{1,19}\s*")
 _NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*")
@@ -136,86 +139,32 @@ def _ambiguous(loaded: Any, key: str) -> str | None:
         return next(filter(None, (_ambiguous(value, str(name)) for name, value in loaded.items())), None)
     if isinstance(loaded, list):
         return next(filter(None, (_ambiguous(value, key) for value in loaded)), None)
-    is_number = key in _NUMERIC and isinstance(loaded, str) and _AMBIGUOUS.fullmatch(loaded)
+    is_number = key in _numeric_keys() and isinstance(loaded, str) and _AMBIGUOUS.fullmatch(loaded)
     return f"{key} is {loaded!r}" if is_number else None
 
 
-_NUMERIC = frozenset(
-    [
-        "trace_version",
-        "warm_up_requests",
-        "workload_seed",
-        "tensor_parallel",
-        "max_num_seqs",
-        "block_size",
-        "gpu_memory_utilization",
-        "max_model_len",
-        "measured_rtt_ms",
-        "ttft_ms",
-        "itl_ms",
-        "e2e_ms",
-        "seed",
-        "aggregate_rate",
-        "num_requests",
-        "horizon",
-        "rate_fraction",
-        "cv",
-        "mean",
-        "std_dev",
-        "min",
-        "max",
-        "mu",
-        "sigma",
-        "prefix_length",
-        "timeout",
-        "slo_target_us",
-        "value",
-        "max_rounds",
-        "think_time_us",
-        "population",
-        "alpha",
-        "xm",
-        "mix_weight",
-        "start_time_us",
-        "duration_us",
-        "rtt_ms",
-        "bandwidth_mbps",
-        "shape",
-        "scale",
-        "start_us",
-        "end_us",
-        "trace_rate",
-        "concurrency",
-        "rate",
-        "duration",
-        "qps",
-        "theta",
-        "min_tokens",
-        "max_tokens",
-        "prefill_to_decode_ratio",
-        "threshold_ms",
-        "window_size_sec",
-    ]
-)
+def _numeric(tree: Any) -> Iterator[str]:
+    """Yield the keys whose values are numbers."""
+    for container, key in places(tree):
+        value = container[key]
+        if isinstance(container, dict) and isinstance(value, int | float) and not isinstance(value, bool):
+            yield str(key)
+
+
+@cache
+def _numeric_keys() -> frozenset[str]:
+    trees = [yaml.safe_load(sample.content) for sample in samples() if sample.kind == "yaml"]
+    return frozenset(key for tree in trees for key in _numeric(tree))
+
+
 _READERS: Mapping[str, Callable[[str], str | None]] = {
     "trace rows": _distinct_rows,
-    "calibrated rows": _rows,
-    "composed rows": _rows,
-    "sent rows": _rows,
-    "second recording": _rows,
-    "token times": _plain_cells,
-    "lengths of vidur": _plain_cells,
-    "convert azure": _plain_cells,
-    "convert burstgpt": _plain_cells,
-    "convert vidur": _plain_cells,
+    **dict.fromkeys(("calibrated rows", "composed rows", "sent rows", "second recording"), _rows),
     "convert servegen lengths": lambda text: None,
-    "convert servegen": _plain_cells,
-    "data set burstgpt": _plain_cells,
+    **dict.fromkeys(("token times", "lengths of vidur", "convert azure", "convert burstgpt"), _plain_cells),
+    **dict.fromkeys(("convert vidur", "convert servegen", "data set burstgpt"), _plain_cells),
     "config.json": _config,
     "hardware": _hardware,
     "results": _results,
-    "trace header": _yaml,
-    "spec": _yaml,
-    "composed": _yaml,
-    "saturation": _yaml,
+    **dict.fromkeys(("trace header", "spec", "composed", "saturation"), _yaml),
 }

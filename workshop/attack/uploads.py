@@ -1,14 +1,12 @@
 """Malformed uploads: multipart and urlencoded forms for the routes of recordings."""
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+
+from hypothesis import strategies as st
 
 from workshop.attack.hostile import Message
-
-Form: TypeAlias = tuple[str, bytes]
-"""A media type and a body."""
+from workshop.attack.mutations import spoiled
 
 BOUNDARY = "frontier"
 MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
@@ -99,73 +97,41 @@ def encoded(parts: Sequence[Part], boundary: bytes = BOUNDARY.encode(), ends: bo
     return b"\r\n".join(shown) + b"\r\n" + (b"--" + boundary + b"--\r\n" if ends else b"")
 
 
-def hostile_upload(rng: random.Random, paths: Sequence[str] = PATHS) -> tuple[str, Message]:
+@st.composite
+def hostile_uploads(draw: st.DrawFn, paths: Sequence[str] = PATHS) -> tuple[str, Message]:
     """The name of what is wrong with a form, and the form."""
-    kind = rng.choice(list(_FORMS))
-    content_type, body = _FORMS[kind](rng)
+    kind = draw(st.sampled_from(KINDS))
+    content_type, body = MULTIPART, encoded(_parts(draw, kind), ends=kind != "no end")
+    if kind == "content type":
+        content_type = draw(st.sampled_from(CONTENT_TYPES))
+    elif kind == "urlencoded":
+        content_type, body = "application/x-www-form-urlencoded", draw(st.sampled_from(URLENCODED))
+    elif kind == "broken bytes":
+        body = draw(spoiled(body))
+    elif kind == "bare lines":
+        body = body.replace(b"\r\n", draw(st.sampled_from([b"\n", b"\r"])))
+    elif kind == "preamble":
+        body = draw(st.sampled_from([b"preamble\r\n", b"\r\n", b"--", bytes(100)])) + body + b"epilogue"
     headers = {"Content-Type": content_type} if content_type else {}
-    return kind, Message(method="POST", path=rng.choice(paths), body=body, headers=headers)
+    return kind, Message(method="POST", path=draw(st.sampled_from(paths)), body=body, headers=headers)
 
 
-def _odd_part(rng: random.Random) -> Form:
-    at = rng.randrange(len(VALID) + 1)
-    return MULTIPART, encoded((*VALID[:at], rng.choice(ODD_PARTS), *VALID[at:]))
+def _parts(draw: st.DrawFn, kind: str) -> list[Part]:
+    parts, at = list(VALID), draw(st.integers(1, len(VALID) - 1))
+    if kind == "odd part":
+        parts.insert(at, draw(st.sampled_from(ODD_PARTS)))
+    elif kind == "odd value":
+        parts[at] = Part(VALID[at].lines, draw(st.sampled_from(ODD_FIELD_VALUES) | st.binary()))
+    elif kind == "missing part":
+        del parts[draw(st.integers(0, len(VALID) - 1))]
+    elif kind == "many parts":
+        parts += [field(f"f{each}", b"x") for each in range(draw(st.sampled_from([200, 1100, 3000])))]
+    elif kind == "odd recording":
+        parts[0] = recording(draw(st.sampled_from(ODD_RECORDINGS) | st.binary()))
+    return parts
 
 
-def _odd_value(rng: random.Random) -> Form:
-    at = rng.randrange(1, len(VALID))
-    odd = Part(VALID[at].lines, rng.choice(ODD_FIELD_VALUES))
-    return MULTIPART, encoded((*VALID[:at], odd, *VALID[at + 1 :]))
-
-
-def _missing_part(rng: random.Random) -> Form:
-    at = rng.randrange(len(VALID))
-    return MULTIPART, encoded((*VALID[:at], *VALID[at + 1 :]))
-
-
-def _many_parts(rng: random.Random) -> Form:
-    return MULTIPART, encoded((*VALID, *(field(f"f{each}", b"x") for each in range(rng.choice([200, 1100, 3000])))))
-
-
-def _odd_recording(rng: random.Random) -> Form:
-    return MULTIPART, encoded((recording(rng.choice(ODD_RECORDINGS)), *VALID[1:]))
-
-
-def _odd_content_type(rng: random.Random) -> Form:
-    return rng.choice(CONTENT_TYPES), encoded(VALID)
-
-
-def _no_end(_chance: random.Random) -> Form:
-    return MULTIPART, encoded(VALID, ends=False)
-
-
-def _broken_bytes(rng: random.Random) -> Form:
-    data = bytearray(encoded(VALID))
-    for _ in range(rng.randint(1, 6)):
-        data[rng.randrange(len(data))] = rng.randrange(256)
-    return MULTIPART, bytes(data)
-
-
-def _cut(rng: random.Random) -> Form:
-    body = encoded(VALID)
-    return MULTIPART, body[: rng.randrange(len(body))]
-
-
-def _urlencoded(rng: random.Random) -> Form:
-    return "application/x-www-form-urlencoded", rng.choice(URLENCODED)
-
-
-def _bare_lines(rng: random.Random) -> Form:
-    return MULTIPART, encoded(VALID).replace(b"\r\n", rng.choice([b"\n", b"\r"]))
-
-
-def _preamble(rng: random.Random) -> Form:
-    return MULTIPART, rng.choice([b"preamble\r\n", b"\r\n", b"--", bytes(100)]) + encoded(VALID) + b"epilogue"
-
-
-_FORMS: Mapping[str, Callable[[random.Random], Form]] = {
-    "odd part": _odd_part, "odd value": _odd_value, "missing part": _missing_part, "many parts": _many_parts,
-    "odd recording": _odd_recording, "content type": _odd_content_type, "no end": _no_end,
-    "broken bytes": _broken_bytes, "cut": _cut, "urlencoded": _urlencoded, "bare lines": _bare_lines,
-    "preamble": _preamble,
-}  # fmt: skip
+KINDS = (
+    "odd part", "odd part", "odd value", "missing part", "many parts", "odd recording", "content type", "no end",
+    "broken bytes", "broken bytes", "urlencoded", "bare lines", "preamble",
+)  # fmt: skip

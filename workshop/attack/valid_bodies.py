@@ -96,135 +96,107 @@ class ValidRequest:
     disturbs: bool = False
 
 
+def _gets(*paths: str) -> tuple[ValidRequest, ...]:
+    return tuple(ValidRequest("GET", path) for path in paths)
+
+
+def _posts(path: str, *bodies: Any, disturbs: bool = False) -> tuple[ValidRequest, ...]:
+    return tuple(ValidRequest("POST", path, body, disturbs) for body in bodies)
+
+
+_TALK: dict[str, Any] = {"model": MODEL, "messages": CONVERSATION, "max_tokens": 4}
+_WITH_USAGE = {"stream_options": {"include_usage": True}}
+_FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA, "strict": True}}
+_DERENDERED: dict[str, Any] = {"model": MODEL, "prompt_token_ids": [5]}
+_IN_PARTS = {"stream": True, "generate_chunk": GENERATED, "stream_state": None}
 EVERYWHERE = (
-    ValidRequest("POST", "/tokenize", {"model": MODEL, "prompt": "hello", "add_special_tokens": True,
-                                       "return_token_strs": True}),
-    ValidRequest("POST", "/tokenize", {"model": MODEL, "messages": CONVERSATION, "add_generation_prompt": True,
-                                       "continue_final_message": False, "tools": [TOOL], "chat_template_kwargs": {}}),
-    ValidRequest("POST", "/detokenize", {"model": MODEL, "tokens": [5, 6, 7]}),
-    ValidRequest("GET", "/v1/models"),
-    ValidRequest("GET", "/metrics"),
-    ValidRequest("GET", "/load"),
-    ValidRequest("GET", "/version"),
-    ValidRequest("POST", "/ping", {}),
-    ValidRequest("GET", "/openapi.json"),
-    ValidRequest("GET", "/kv_event_sources"),
+    *_posts("/tokenize", {"model": MODEL, "prompt": "hello", "add_special_tokens": True, "return_token_strs": True},
+            {"model": MODEL, "messages": CONVERSATION, "add_generation_prompt": True, "continue_final_message": False,
+             "tools": [TOOL], "chat_template_kwargs": {}}),
+    *_posts("/detokenize", {"model": MODEL, "tokens": [5, 6, 7]}),
+    *_posts("/ping", {}),
+    *_gets("/v1/models", "/metrics", "/load", "/version", "/openapi.json", "/kv_event_sources"),
 )  # fmt: skip
 GENERATING = (
-    ValidRequest("POST", "/v1/chat/completions", CHAT | CHAT_OPTIONS),
-    ValidRequest("POST", "/v1/chat/completions", {"model": MODEL, "messages": CONVERSATION, "max_tokens": 4,
-                                                  "tools": [TOOL], "tool_choice": "auto", "stream": True,
-                                                  "stream_options": {"include_usage": True}}),
-    ValidRequest("POST", "/v1/chat/completions", {"model": MODEL, "messages": CONVERSATION, "max_tokens": 16,
-                                                  "response_format": {"type": "json_schema", "json_schema": {
-                                                      "name": "s", "schema": SCHEMA, "strict": True}}}),
-    ValidRequest("POST", "/v1/completions", COMPLETION),
-    ValidRequest("POST", "/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 8, "stream": True,
-                                             "structured_outputs": {"json": SCHEMA}}),
-    ValidRequest("POST", "/v1/chat/completions/batch", {"model": MODEL, "messages": [CONVERSATION, CONVERSATION],
-                                                        "max_tokens": 4, "temperature": 0.5}),
-    ValidRequest("POST", "/v1/responses", RESPONSE),
-    ValidRequest("GET", "/v1/responses/resp_1"),
-    ValidRequest("POST", "/v1/responses/resp_1/cancel", {}),
-    ValidRequest("POST", "/v1/messages", MESSAGES),
-    ValidRequest("POST", "/v1/messages", {**MESSAGES, "stream": True}),
-    ValidRequest("POST", "/v1/messages/count_tokens", {name: value for name, value in MESSAGES.items()
-                                                       if name not in ("max_tokens", "stream")}),
-    ValidRequest("POST", "/invocations", CHAT),
-    ValidRequest("POST", "/invocations", COMPLETION),
-    ValidRequest("POST", "/scale_elastic_ep", {"new_data_parallel_size": 1, "drain_timeout": 10}),
-    ValidRequest("POST", "/is_scaling_elastic_ep", {}),
+    *_posts("/v1/chat/completions", CHAT | CHAT_OPTIONS, _TALK | {"max_tokens": 16, "response_format": _FORMAT},
+            _TALK | {"tools": [TOOL], "tool_choice": "auto", "stream": True, **_WITH_USAGE}),
+    *_posts("/v1/completions", COMPLETION, {"model": MODEL, "prompt": "hi", "max_tokens": 8, "stream": True,
+                                            "structured_outputs": {"json": SCHEMA}}),
+    *_posts("/v1/chat/completions/batch", _TALK | {"messages": [CONVERSATION, CONVERSATION], "temperature": 0.5}),
+    *_posts("/v1/responses", RESPONSE),
+    *_gets("/v1/responses/resp_1"),
+    *_posts("/v1/responses/resp_1/cancel", {}),
+    *_posts("/v1/messages", MESSAGES, {**MESSAGES, "stream": True}),
+    *_posts("/v1/messages/count_tokens", {each: MESSAGES[each] for each in MESSAGES
+                                          if each not in ("max_tokens", "stream")}),
+    *_posts("/invocations", CHAT, COMPLETION),
+    *_posts("/scale_elastic_ep", {"new_data_parallel_size": 1, "drain_timeout": 10}),
+    *_posts("/is_scaling_elastic_ep", {}),
 )  # fmt: skip
 SCALING_OUT = (
-    ValidRequest("POST", "/v1/chat/completions/render", CHAT),
-    ValidRequest("POST", "/v1/completions/render", COMPLETION),
-    ValidRequest("POST", "/v1/messages/render", MESSAGES),
-    ValidRequest("POST", "/v1/responses/render", RESPONSE),
-    ValidRequest("POST", "/inference/v1/generate", GENERATE),
-    ValidRequest("POST", "/v1/chat/completions/derender", {"model": MODEL, "generate_response": GENERATED,
-                                                           "prompt_tokens": 3, "prompt_token_ids": [5],
-                                                           "chat_request": CHAT}),
-    ValidRequest("POST", "/v1/chat/completions/derender", {"model": MODEL, "stream": True, "generate_chunk": GENERATED,
-                                                           "stream_state": None, "prompt_token_ids": [5],
-                                                           "chat_request": CHAT}),
-    ValidRequest("POST", "/v1/completions/derender", {"model": MODEL, "generate_responses": [GENERATED],
-                                                      "prompt_tokens": [3], "completion_request": COMPLETION,
-                                                      "prompt_token_ids": [[5]]}),
-    ValidRequest("POST", "/v1/completions/derender", {"model": MODEL, "stream": True, "generate_chunk": GENERATED,
-                                                      "stream_state": None, "completion_request": COMPLETION}),
-    ValidRequest("POST", "/inference/v1/abort_requests", {"request_ids": ["x"]}),
+    *_posts("/v1/chat/completions/render", CHAT),
+    *_posts("/v1/completions/render", COMPLETION),
+    *_posts("/v1/messages/render", MESSAGES),
+    *_posts("/v1/responses/render", RESPONSE),
+    *_posts("/inference/v1/generate", GENERATE),
+    *_posts("/v1/chat/completions/derender", _DERENDERED | _IN_PARTS | {"chat_request": CHAT},
+            _DERENDERED | {"generate_response": GENERATED, "prompt_tokens": 3, "chat_request": CHAT}),
+    *_posts("/v1/completions/derender", _DERENDERED | _IN_PARTS | {"completion_request": COMPLETION},
+            {"model": MODEL, "generate_responses": [GENERATED], "prompt_tokens": [3], "prompt_token_ids": [[5]],
+             "completion_request": COMPLETION}),
+    *_posts("/inference/v1/abort_requests", {"request_ids": ["x"]}),
 )  # fmt: skip
 DEVELOPING = (
-    ValidRequest("POST", "/abort_requests", {"request_ids": ["x"]}, disturbs=True),
-    ValidRequest("POST", "/pause?mode=keep&clear_cache=true", {}, disturbs=True),
-    ValidRequest("POST", "/resume", {}, disturbs=True),
-    ValidRequest("GET", "/is_paused"),
-    ValidRequest("POST", "/sleep?level=1&mode=keep", {}, disturbs=True),
-    ValidRequest("POST", "/wake_up?tags=weights", {}, disturbs=True),
-    ValidRequest("GET", "/is_sleeping"),
-    ValidRequest("POST", "/release_kv_cache_memory", {}, disturbs=True),
-    ValidRequest("POST", "/reset_prefix_cache?reset_running_requests=false&reset_external=true", {}, disturbs=True),
-    ValidRequest("POST", "/reset_mm_cache", {}),
-    ValidRequest("POST", "/reset_encoder_cache", {}),
-    ValidRequest("GET", "/server_info?config_format=json"),
-    ValidRequest("GET", "/get_world_size?include_dp=true"),
-    ValidRequest("POST", "/update_weight_version", {"new_version": "w2"}),
-    ValidRequest("POST", "/collective_rpc", {"method": "f", "args": [1], "kwargs": {"a": 1}, "timeout": 3}),
-)
+    *_posts("/abort_requests", {"request_ids": ["x"]}, disturbs=True),
+    *(request for path in (
+        "/pause?mode=keep&clear_cache=true", "/resume", "/sleep?level=1&mode=keep", "/wake_up?tags=weights",
+        "/release_kv_cache_memory", "/reset_prefix_cache?reset_running_requests=false&reset_external=true",
+    ) for request in _posts(path, {}, disturbs=True)),
+    *_posts("/reset_mm_cache", {}),
+    *_posts("/reset_encoder_cache", {}),
+    *_gets("/is_paused", "/is_sleeping", "/server_info?config_format=json", "/get_world_size?include_dp=true"),
+    *_posts("/update_weight_version", {"new_version": "w2"}),
+    *_posts("/collective_rpc", {"method": "f", "args": [1], "kwargs": {"a": 1}, "timeout": 3}),
+)  # fmt: skip
 FAULTY = (
-    ValidRequest("GET", "/blis/faults"),
-    ValidRequest("POST", "/blis/faults", {"rates": {"rate_limit": 0.01}, "retry_after_s": 2}, disturbs=True),
-    ValidRequest("POST", "/blis/faults", {"engine": {"slow": False}}, disturbs=True),
+    *_gets("/blis/faults"),
+    *_posts("/blis/faults", {"rates": {"rate_limit": 0.01}, "retry_after_s": 2}, {"engine": {"slow": False}},
+            disturbs=True),
     ValidRequest("DELETE", "/blis/faults", disturbs=True),
-)
+)  # fmt: skip
 ADAPTING = (
-    ValidRequest("POST", "/v1/load_lora_adapter", {"lora_name": "ad1", "lora_path": "./ad1", "load_inplace": True}),
-    ValidRequest("POST", "/v1/unload_lora_adapter", {"lora_name": "ad1", "lora_int_id": 1}),
-    ValidRequest("POST", "/v1/completions", {"model": "ad0", "prompt": "hi", "max_tokens": 2}),
+    *_posts("/v1/load_lora_adapter", {"lora_name": "ad1", "lora_path": "./ad1", "load_inplace": True}),
+    *_posts("/v1/unload_lora_adapter", {"lora_name": "ad1", "lora_int_id": 1}),
+    *_posts("/v1/completions", {"model": "ad0", "prompt": "hi", "max_tokens": 2}),
 )
 CONTROLLING = (
-    ValidRequest("GET", "/blis/instances"),
-    ValidRequest("POST", "/blis/instances", {"startup_s": 1.5}, disturbs=True),
-    ValidRequest("POST", "/blis/instances/99/drain", {}, disturbs=True),
+    *_gets("/blis/instances"),
+    *_posts("/blis/instances", {"startup_s": 1.5}, disturbs=True),
+    *_posts("/blis/instances/99/drain", {}, disturbs=True),
     ValidRequest("DELETE", "/blis/instances/99", disturbs=True),
 )
 URGENT = (
-    ValidRequest(
-        "POST",
-        "/v1/completions",
-        {
-            "model": MODEL,
-            "prompt": "hi",
-            "max_tokens": 8,
-            "priority": 9,
-            "stream": True,
-            "vllm_xargs": {"slo_e2e_ms": 60},
-        },
-    ),
-    ValidRequest(
-        "POST",
-        "/v1/chat/completions",
-        {"model": MODEL, "messages": CONVERSATION, "max_tokens": 8, "priority": -4, "vllm_xargs": {"slo_e2e_ms": 0.5}},
-    ),
-)
+    *_posts("/v1/completions", {"model": MODEL, "prompt": "hi", "max_tokens": 8, "priority": 9, "stream": True,
+                                "vllm_xargs": {"slo_e2e_ms": 60}}),
+    *_posts("/v1/chat/completions", _TALK | {"priority": -4, "vllm_xargs": {"slo_e2e_ms": 0.5}}),
+)  # fmt: skip
 EMBEDDING = (
-    ValidRequest("POST", "/v1/embeddings", {**POOLED, **CONVERTING, "input": ["a", "b c"], "dimensions": None}),
-    ValidRequest("POST", "/v1/embeddings", {**POOLED, "messages": CONVERSATION, "add_generation_prompt": False}),
-    ValidRequest("POST", "/v2/embed", {"model": MODEL, "texts": ["a b"], "embedding_types": ["float"],
-                                       "input_type": "search_query", "truncate": "END", "max_tokens": 20}),
-    ValidRequest("POST", "/v2/embed", {"model": MODEL, "inputs": [{"content": [{"type": "text", "text": "a"}]}]}),
+    *_posts("/v1/embeddings", {**POOLED, **CONVERTING, "input": ["a", "b c"], "dimensions": None},
+            {**POOLED, "messages": CONVERSATION, "add_generation_prompt": False}),
+    *_posts("/v2/embed", {"model": MODEL, "texts": ["a b"], "embedding_types": ["float"], "input_type": "search_query",
+                          "truncate": "END", "max_tokens": 20},
+            {"model": MODEL, "inputs": [{"content": [{"type": "text", "text": "a"}]}]}),
 )  # fmt: skip
 POOLING = (
-    ValidRequest("POST", "/pooling", {**POOLED, **CONVERTING, "input": [[5, 6], [7]], "task": None}),
-    ValidRequest("POST", "/invocations", {**POOLED, "input": "a"}),
+    *_posts("/pooling", {**POOLED, **CONVERTING, "input": [[5, 6], [7]], "task": None}),
+    *_posts("/invocations", {**POOLED, "input": "a"}),
 )
-CLASSIFYING = (ValidRequest("POST", "/classify", {**POOLED, "input": ["a", "b"], "use_activation": True}),)
+CLASSIFYING = _posts("/classify", {**POOLED, "input": ["a", "b"], "use_activation": True})
 SCORED = {**POOLED, "max_tokens_per_query": 0, "max_tokens_per_doc": 9, "use_activation": True}
 SCORING = (
-    ValidRequest("POST", "/score", {**SCORED, "text_1": "a", "text_2": ["b", "c"]}),
-    ValidRequest("POST", "/v1/score", {**SCORED, "queries": ["a", "b"], "documents": ["b", "c"]}),
-    ValidRequest("POST", "/rerank", {**SCORED, "query": "a", "documents": ["b", "c d"], "top_n": 1}),
-    ValidRequest("POST", "/v2/rerank", {**SCORED, "query": {"content": [{"type": "text", "text": "a"}]},
-                                        "documents": ["b"]}),
-    ValidRequest("POST", "/invocations", {**SCORED, "query": "a", "documents": ["b"]}),
-)  # fmt: skip
+    *_posts("/score", {**SCORED, "text_1": "a", "text_2": ["b", "c"]}),
+    *_posts("/v1/score", {**SCORED, "queries": ["a", "b"], "documents": ["b", "c"]}),
+    *_posts("/rerank", {**SCORED, "query": "a", "documents": ["b", "c d"], "top_n": 1}),
+    *_posts("/v2/rerank", {**SCORED, "query": {"content": [{"type": "text", "text": "a"}]}, "documents": ["b"]}),
+    *_posts("/invocations", {**SCORED, "query": "a", "documents": ["b"]}),
+)

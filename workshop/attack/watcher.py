@@ -1,6 +1,6 @@
 """Watches a server from a process of its own: gaps of streams, and how long /health takes.
 
-    python -m workshop.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY] [--pid PID]
+    python -m workshop.attack.watcher HOST PORT FILE [--no-streams] [--api-key KEY] [--pid PID] [--seconds S]
 
 FILE gets a line for each sample: its kind, the monotonic clock's instant and milliseconds. SIGTERM stops the watcher.
 """
@@ -9,12 +9,18 @@ import argparse
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from workshop.attack.memory import threads_of, tree
+
+if TYPE_CHECKING:
+    from workshop.attack.setups import Running
 
 HEALTH_EVERY_S = 0.02
 NUM_STREAMS = 2
@@ -47,6 +53,13 @@ class Watcher:
         self._waited_ns: dict[Path, int] = {}
         self._threads_at_s = 0.0
         self._key_line = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._open_since_s: dict[str, tuple[str, float]] = {}
+        """What is waited for, with its kind and the instant since which it is due."""
+
+    def note_open(self) -> None:
+        """Record how long what is still waited for has been due, as if it came now."""
+        for kind, since_s in self._open_since_s.values():
+            self._note(kind, (time.monotonic() - since_s) * 1000)
 
     def _note(self, kind: str, ms: float) -> None:
         self._file.write(f"{kind} {time.monotonic():.6f} {ms:.3f}\n")
@@ -89,6 +102,7 @@ class Watcher:
         request = b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
         while True:
             before_s = time.monotonic()
+            self._open_since_s[HEALTH] = HEALTH, before_s
             with suppress(OSError):
                 async with asyncio.timeout(LONGEST_WAIT_S):
                     reader, writer = await asyncio.open_connection(*self._address)
@@ -96,6 +110,7 @@ class Watcher:
                     await reader.readline()
                     writer.transport.abort()
             self._note(HEALTH, (time.monotonic() - before_s) * 1000)
+            del self._open_since_s[HEALTH]
             await asyncio.sleep(HEALTH_EVERY_S)
 
     async def watch_streams(self, number: int) -> None:
@@ -114,15 +129,16 @@ class Watcher:
             try:
                 reader, writer = await asyncio.open_connection(*self._address)
                 writer.write(request)
-                is_whole = await self._read(reader)
+                is_whole = await self._read(reader, f"stream {number}")
                 writer.transport.abort()
             except OSError:
                 is_whole = False
+            self._open_since_s.pop(f"stream {number}", None)
             if not is_whole:
                 self._note(BROKEN, 0.0)
                 await asyncio.sleep(0.1)
 
-    async def _read(self, reader: asyncio.StreamReader) -> bool:
+    async def _read(self, reader: asyncio.StreamReader, name: str) -> bool:
         last_s = 0.0
         while line := await reader.readline():
             if line.startswith(b"data: [DONE]"):
@@ -132,6 +148,7 @@ class Watcher:
                 if last_s:
                     self._note(GAP, (now_s - last_s) * 1000)
                 last_s = now_s
+                self._open_since_s[name] = GAP, now_s
         return False
 
 
@@ -148,17 +165,35 @@ def _schedstat(thread: Path) -> tuple[int, int]:
     return ran_ns, waited_ns
 
 
-async def _watch(watcher: Watcher, with_streams: bool) -> None:
+async def _watch(watcher: Watcher, with_streams: bool, seconds: float | None) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     jobs = [watcher.watch_itself(), watcher.watch_health()]
     if with_streams:
         jobs += [watcher.watch_streams(number) for number in range(NUM_STREAMS)]
     tasks = [asyncio.create_task(job) for job in jobs]
-    await stopped.wait()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopped.wait()
+    watcher.note_open()
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def watching(server: "Running", file: Path, with_streams: bool, api_key: str | None) -> Iterator[None]:
+    """The watcher of a server, in a process of its own."""
+    command = [sys.executable, "-m", "workshop.attack.watcher", server.host, str(server.port), str(file)]
+    command += [] if with_streams else ["--no-streams"]
+    command += [] if api_key is None else ["--api-key", api_key]
+    command += [] if server.pid is None else ["--pid", str(server.pid)]
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
 
 
 def main() -> None:
@@ -170,9 +205,11 @@ def main() -> None:
     parser.add_argument("--no-streams", action="store_true")
     parser.add_argument("--api-key")
     parser.add_argument("--pid", type=int)
+    parser.add_argument("--seconds", type=float, help="stop after this time")
     given = parser.parse_args()
     with open(given.file, "w", encoding="utf-8") as file:
-        asyncio.run(_watch(Watcher(given.host, given.port, file, given.api_key, given.pid), not given.no_streams))
+        watcher = Watcher(given.host, given.port, file, given.api_key, given.pid)
+        asyncio.run(_watch(watcher, not given.no_streams, given.seconds))
 
 
 if __name__ == "__main__":

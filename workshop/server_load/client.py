@@ -6,7 +6,6 @@ python -m workshop.server_load.client PORT CASE    a `Case` as JSON; prints a `M
 import asyncio
 import gc
 import json
-import sys
 import time
 from array import array
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import uvloop
+
+from workshop.ending import positional, run_command
 
 EVENT_END = b"\n\n"
 BODY_END = b"\r\n0\r\n\r\n"
@@ -174,10 +175,11 @@ def summarized(case: Case, streams: list[Stream], started_s: float) -> Measured:
 
 def main() -> None:
     """Run the case that is given as JSON."""
-    port, case = int(sys.argv[1]), Case(**json.loads(sys.argv[2]))
+    given_port, given_case = positional("PORT", "CASE")
+    port, case = int(given_port), Case(**json.loads(given_case))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         print(json.dumps(asdict(runner.run(measure(port, case)))))
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

@@ -36,7 +36,8 @@ class Peer:
 
     name: str
     command: "tuple[str, ...]"
-    pace_flags: "tuple[str, str]" = ("--ttft-ms", "--itl-ms")
+    pace_flags: "tuple[str, str] | None" = ("--ttft-ms", "--itl-ms")
+    """None for a server whose pace is in its command."""
     fixed_flags: "tuple[str, ...]" = ()
     max_flags: "tuple[str, ...]" = ()
     """For a pace of zero, instead of the two times."""
@@ -45,7 +46,9 @@ class Peer:
 
     def arguments(self, port: int, pace: Pace) -> list[str]:
         """The whole command line."""
-        times = [self.pace_flags[0], str(pace.ttft_ms), self.pace_flags[1], str(pace.itl_ms)]
+        times: list[str] = []
+        if self.pace_flags is not None:
+            times = [self.pace_flags[0], str(pace.ttft_ms), self.pace_flags[1], str(pace.itl_ms)]
         if pace.is_fastest and self.max_flags:
             times = list(self.max_flags)
         if self.tokens_flag:
@@ -70,12 +73,15 @@ class Running:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def blis(name: str, max_flags: Sequence[str], *flags: str) -> Peer:
+TIMES = ("--time-to-first-token-ms", "--inter-token-latency-ms")
+
+
+def blis(name: str, max_flags: Sequence[str], *flags: str, pace_flags: tuple[str, str] | None = TIMES) -> Peer:
     """`blis serve` of this environment."""
     return Peer(
         name=name,
         command=(str(Path(sys.executable).with_name("blis")), "serve", MODEL, "--host", "127.0.0.1"),
-        pace_flags=("--time-to-first-token-ms", "--inter-token-latency-ms"),
+        pace_flags=pace_flags,
         fixed_flags=("--max-num-seqs", "1024", "--max-model-len", "4096", *flags),
         max_flags=tuple(max_flags),
     )

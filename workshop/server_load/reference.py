@@ -8,6 +8,7 @@ of vLLM's. The handler has no engine, no metrics and no tokens; it is what one w
 
 import argparse
 import asyncio
+import sys
 import time
 
 import orjson
@@ -73,15 +74,16 @@ def main() -> None:
     arguments = parser.parse_args()
     app = web.Application()
     app.router.add_post("/v1/completions", Reference(arguments.ttft_ms / 1000, arguments.itl_ms / 1000).completions)
-    web.run_app(
-        app,
-        host="127.0.0.1",
-        port=arguments.port,
-        access_log=None,
-        print=None,
-        loop=uvloop.new_event_loop(),
-        backlog=2048,
-    )
+    uvloop.run(_serve(app, arguments.port))
+
+
+async def _serve(app: web.Application, port: int) -> None:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, backlog=2048)
+    await site.start()
+    print(f"serving on http://127.0.0.1:{runner.addresses[0][1]}", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

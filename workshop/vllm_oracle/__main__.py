@@ -15,10 +15,10 @@ an encoder has to compute and to keep. With `--content` the events of what the p
 
 import argparse
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from workshop.ending import run_command
 from workshop.vllm_oracle.budgets import with_budgets
 from workshop.vllm_oracle.content import with_content
 from workshop.vllm_oracle.groups import KINDS, with_groups
@@ -165,4 +165,4 @@ def _count(seen: Counter[str], workload: Workload, lines: list[Reported]) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

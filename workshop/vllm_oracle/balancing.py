@@ -7,7 +7,6 @@ Run it like `workshop.vllm_oracle`. Requests come and end, and news of the ranks
 
 import argparse
 import os
-import sys
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from blis_sim.engine.dp_balance import RankBalancer, RankLoad
+from workshop.ending import run_command
 from workshop.vllm_oracle.__main__ import ENVIRONMENT
 
 NUM_EVENTS = 300
@@ -91,4 +91,4 @@ def _genuine(num_ranks: int, num_front_ends: int, front_end: int) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tests.wire.asked.setups import MAX_MODEL_LEN
 from tests.wire.asked.table import SETUPS
 from tests.wire.captured.case_files import read_cases
+from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.replies import HttpRequest, answer
 from workshop.vllm_oracle.route_search import VALID, VALUES
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
@@ -67,6 +68,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     parser.add_argument("--only", default="", help="paths that begin with this alone")
     given = parser.parse_args()
+    check_reachable(given.genuine, given.ours)
     document = json.loads(answer(given.genuine, HttpRequest("GET", "/openapi.json")).body)
     genuine, ours = Server.at(given.genuine), Server.at(given.ours)
     random = Random(given.seed)
@@ -200,4 +202,4 @@ def _prompt_tokens(reply: Reply) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

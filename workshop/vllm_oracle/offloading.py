@@ -8,11 +8,11 @@ Run it like `workshop.vllm_oracle`. Requests with common beginnings store, load 
 import argparse
 import os
 import random
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+from workshop.ending import run_command
 from workshop.vllm_oracle.__main__ import ENVIRONMENT
 
 NUM_OPERATIONS = 300
@@ -140,4 +140,4 @@ def _end_transfer(kind: str, request: Pair, keys: list[bytes], theirs: Any, ours
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -8,12 +8,12 @@ Each argument is a file with what GET /openapi.json answers in that set-up. Desc
 import csv
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mockserve.protocol.server.openapi.document import REFERENCE, canonical, digest, reachable, read_type, without_prose
+from workshop.ending import positional, run_command
 
 FOLDER = Path("mockserve/protocol/server/openapi")
 DIGESTS = Path("tests/wire/openapi_digests.csv")
@@ -29,7 +29,7 @@ _PLAIN = {"integer": "int", "number": "num", "string": "str", "boolean": "bool",
 
 def main() -> int:
     """Read the documents, write the tables."""
-    texts = [Path(each).read_text(encoding="utf-8") for each in sys.argv[1:]]
+    texts = [Path(each).read_text(encoding="utf-8") for each in positional(*(name.upper() for name in SETUPS))]
     documents = {name: without_prose(json.loads(text)) for name, text in zip(SETUPS, texts, strict=True)}
     (FOLDER / "schemas.txt").write_text("\n".join(_schema_lines(documents)) + "\n", encoding="utf-8")
     with (FOLDER / "operations.csv").open("w", encoding="utf-8", newline="") as file:
@@ -162,4 +162,4 @@ def _digests(documents: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

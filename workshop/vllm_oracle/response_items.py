@@ -7,10 +7,11 @@ values, or `null`, `list`, `sequence`, `iterable`, `dict` or `union` and the typ
 """
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from workshop.ending import positional, run_command
 
 Written: TypeAlias = Any
 
@@ -104,6 +105,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 
 def main() -> int:
     """Write the file."""
+    (file,) = positional("FILE")
     from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
     from pydantic import TypeAdapter
 
@@ -114,9 +116,9 @@ def main() -> int:
     items = writer.written(top)
     writer.define(definitions)
     table = without_doubles({"items": items[1:], "forms": writer.forms})
-    Path(sys.argv[1]).write_text(json.dumps(table, separators=(",", ":")) + "\n", encoding="utf-8")
+    Path(file).write_text(json.dumps(table, separators=(",", ":")) + "\n", encoding="utf-8")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

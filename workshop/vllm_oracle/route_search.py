@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 from urllib.parse import quote
 
+from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.replies import HttpRequest, answer, differences
 
 MESSAGES = [{"role": "user", "content": "hello there"}]
@@ -99,6 +100,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     parser.add_argument("--only", default="", help="paths that begin with this alone")
     given = parser.parse_args()
+    check_reachable(given.genuine, given.ours)
     document = json.loads(answer(given.genuine, HttpRequest("GET", "/openapi.json")).body)
     random = Random(given.seed)
     asked: Counter[str] = Counter()
@@ -172,4 +174,4 @@ def _without_body(random: Random, method: str, path: str, operation: Mapping[str
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -9,7 +9,7 @@ from blis_sim.engine.speculation import DRAFTERS, Speculation
 from workshop.vllm_oracle.workload import Workload
 
 METHODS = [method for method in DRAFTERS if method != "medusa"]
-"""Those that the release beside has."""
+"""Methods whose drafters the genuine scheduler tells apart."""
 
 
 def with_speculation(workload: Workload, seed: int) -> Workload:

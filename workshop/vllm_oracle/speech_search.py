@@ -19,6 +19,7 @@ from random import Random
 from typing import Any, NamedTuple, TypeAlias
 
 from workshop.attack.uploads import MULTIPART, PATHS, Part, encoded, field
+from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.replies import HttpReply, HttpRequest, answer, differences
 
 NUMBERS = ("0", "1", "-1", "0.5", "2.5", "1e400", "nan", "x", "", "3", "100000", "-0.5")
@@ -74,6 +75,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, help="number of requests")
     parser.add_argument("--seed", type=int, default=0, help="seed of the draws")
     given = parser.parse_args()
+    check_reachable(given.genuine, *([] if given.record else [given.ours]))
     random = Random(given.seed)
     asked: Counter[str] = Counter()
     num_different = 0
@@ -200,4 +202,4 @@ def _kind(value: Any, name: str = "") -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -11,12 +11,12 @@ import argparse
 import http.client
 import json
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from workshop.ending import run_command
 from workshop.vllm_oracle.constraint_cases import Case, draw_case
 
 MOST_TOKENS = 300
@@ -145,4 +145,4 @@ def _seeds(text: str) -> range:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

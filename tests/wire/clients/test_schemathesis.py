@@ -11,7 +11,7 @@ from tests.wire.serving import TestServer
 
 schemathesis = client_library("schemathesis")
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 
 MAX_CHOICES = 4
 """More take as long as as many requests."""

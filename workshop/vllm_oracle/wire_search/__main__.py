@@ -25,6 +25,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from mockserve.options.content import REASONING_PARSERS
+from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from workshop.vllm_oracle.wire_search.fields import field_questions
 from workshop.vllm_oracle.wire_search.markup import CALLS, PAIRED, WITHOUT_MARKUP
@@ -44,6 +45,7 @@ WORDS = " the of and"
 def main() -> int:
     """Exit code 1 if there is a difference."""
     arguments = _arguments()
+    check_reachable(arguments.genuine)
     tokenizer = Tokenizer.from_file(str(Path(arguments.model) / "tokenizer.json"))
     genuine = Server.at(arguments.genuine)
     seen: Counter[str] = Counter()
@@ -187,4 +189,4 @@ def _wait_until_healthy(port: int, process: "subprocess.Popen[bytes]") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

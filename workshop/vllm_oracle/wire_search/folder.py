@@ -4,11 +4,11 @@ python -m workshop.vllm_oracle.wire_search.folder BASE OUT; BASE is a folder wit
 """
 
 import json
-import sys
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
+from workshop.ending import positional, run_command
 from workshop.vllm_oracle.wire_search.markup import MARKS
 
 SPARE_IDS = 64
@@ -22,7 +22,7 @@ CHAT = (
 
 def main() -> int:
     """Write the folder."""
-    base, out = Path(sys.argv[1]), Path(sys.argv[2])
+    base, out = map(Path, positional("BASE", "OUT"))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
     tokenizer.add_tokens([AddedToken(each, normalized=False) for each in MARKS])
@@ -37,4 +37,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from workshop.ending import check_reachable, run_command
+
 FIRST_EVENTS = 1
 """Events that only open a stream."""
 PAIRS = (
@@ -117,6 +119,7 @@ def main() -> int:
     parser.add_argument("--model", required=True, help="model folder of both servers")
     parser.add_argument("--reasons", type=Path, help="a table whose reasons hold for what has not changed")
     arguments = parser.parse_args()
+    check_reachable(arguments.genuine)
     tokenizer = Tokenizer.from_file(f"{arguments.model}/tokenizer.json")
     genuine = Server.at(arguments.genuine)
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -139,4 +142,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)
