@@ -3,8 +3,12 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from traces.importers import ConvertOptions, Imported, import_from
+
+if TYPE_CHECKING:
+    from traces.workload import WorkloadSpec
 
 __all__ = ["ConvertOptions", "run"]
 
@@ -18,7 +22,7 @@ def run(options: ConvertOptions) -> int:
         text = spec_text(imported.spec)
         parse_spec(text, f"{options.name}, as a spec")
         write_spec(text, options.output)
-        _print_note(f"{len(imported.spec.clients)} clients, {len(imported.spec.cohorts)} cohorts")
+        _print_note(_summary(imported.spec))
     elif options.to is not None:
         _export(options.to, Path(f"{options.output}"), imported)
     else:
@@ -28,6 +32,16 @@ def run(options: ConvertOptions) -> int:
     for note in imported.notes:
         _print_note(f"note: {note}")
     return 0
+
+
+def _summary(spec: "WorkloadSpec") -> str:
+    section = spec.inference_perf
+    if section is None:
+        return f"{len(spec.clients)} clients, {len(spec.cohorts)} cohorts"
+    num_stages = len(section.stages) + len(section.concurrent_stages)
+    shared = section.shared_prefix
+    num_users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
+    return f"a section inference_perf: {num_stages} stages, {num_users} users"
 
 
 def write_spec(text: str, output: str | None) -> None:

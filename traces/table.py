@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +70,8 @@ class Table:
     path: Path
     text: str
     columns: dict[str, list[Any]]
+    unread: dict[str, int] = field(default_factory=dict)
+    """Columns that were not asked for, each with the number of its cells that are not empty."""
 
     def cell_error(self, row: int, name: str, expected: str, cell: str) -> TraceError:
         """The error for the cell of a row, counted from 0 without header and blank lines."""
@@ -82,7 +84,7 @@ class Table:
 
 
 def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -> Table:
-    """Read the named columns, in whatever order the file has them; columns it has besides are ignored.
+    """Read the named columns, in whatever order the file has them; of those it has besides the cells are counted.
 
     Case does not matter in header names. Blank lines are skipped; every row has as many cells as the header. `text`
     stands for the content of the file where that has been read already.
@@ -91,13 +93,17 @@ def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -
     table = Table(path, read_text(path) if text is None else text, {column.name: [] for column in columns})
     with _long_cells_allowed(), gc_disabled():
         reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
-        names = _header(table, reader)
+        titles = _header(table, reader)
+        names = [title.lower() for title in titles]
         places = _places(path, names, columns)
+        unread = _unread(titles, columns)
         num_rows = 0
         while lines := _next_lines(table, reader):
             rows = [cells for cells in lines if not _is_blank(cells)]
             if rows:
                 _append(table, num_rows, rows, columns, places, len(names))
+                for place, title in unread.items():
+                    table.unread[title] = table.unread.get(title, 0) + sum(bool(cells[place].strip()) for cells in rows)
             num_rows += len(rows)
     return table
 
@@ -140,7 +146,7 @@ def _line_of(text: str, row: int) -> int:
 def _header(table: Table, reader: Any) -> list[str]:
     while lines := _next_lines(table, reader, at_most=1):
         if not _is_blank(lines[0]):
-            return [name.strip().lower() for name in lines[0]]
+            return [name.strip() for name in lines[0]]
     raise TraceError(f"{table.path}: the file is empty, expected a first line naming the columns")
 
 
@@ -159,6 +165,12 @@ def _places(path: Path, names: list[str], columns: Sequence[Column]) -> dict[str
     if missing:
         raise TraceError(f"{path} line 1: the column {missing[0]} is missing, found {', '.join(names)}")
     return places
+
+
+def _unread(titles: list[str], columns: Sequence[Column]) -> dict[int, str]:
+    """The places of columns that were not asked for, each with its name."""
+    known = {column.name for column in columns}
+    return {place: title for place, title in enumerate(titles) if title.lower() not in known}
 
 
 def _append(

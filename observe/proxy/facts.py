@@ -1,7 +1,7 @@
 """Facts that the body of a request shows: model, size and shared start of the prompt, and its session."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -133,6 +133,8 @@ class RequestMetadata:
     num_prompt_bytes: int = 0
     num_shared_bytes: int = 0
     """Bytes of instructions and tools at its start, which other requests may share."""
+    has_media: bool = False
+    """Whether the prompt has images, sounds or files, whose tokens do not follow from bytes."""
     shared_start: bytes = b""
     """Digest of that start; empty without one."""
     turns: Turns | None = None
@@ -175,6 +177,7 @@ def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
         **common,
         num_prompt_bytes=num_shared_bytes + _num_bytes(turns),
         num_shared_bytes=num_shared_bytes,
+        has_media=_has_media(items),
         shared_start=digest(name.encode(), key) if shared else b"",
         turns=_turns(digest(client, name.encode(), key), turns) if turns and bare else None,
     )
@@ -219,16 +222,31 @@ def _dump(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
+_MEDIA = ("image", "audio", "video", "file")
+
+
+def _is_media(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type")
+    return isinstance(kind, str) and any(word in kind for word in _MEDIA)
+
+
 def _num_bytes(value: Any) -> int:
-    """Bytes of all texts inside a value."""
-    total = 0
+    """Bytes of all texts inside a value, those of images and other media left out: they are no words."""
+    return sum(len(each.encode("utf-8", "replace")) for each in _leaves(value) if isinstance(each, str))
+
+
+def _has_media(value: Any) -> bool:
+    return any(isinstance(each, dict) for each in _leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """All texts and numbers inside a value, and the parts that are media."""
     left = [value]
     while left:
         each = left.pop()
-        if isinstance(each, str):
-            total += len(each.encode("utf-8", "replace"))
-        elif isinstance(each, dict):
+        if isinstance(each, dict) and not _is_media(each):
             left += each.values()
         elif isinstance(each, list):
             left += each
-    return total
+        else:
+            yield each

@@ -196,7 +196,7 @@ class RowMaker:
         reply = exchange.reply
         counted = 0 if reply is None else reply.prompt_tokens or 0
         num_prompt_tokens = counted or self.scales.tokens(facts.model, facts.num_prompt_bytes)
-        if counted:
+        if counted and not facts.has_media:
             self.scales.learn(facts.model, facts.num_prompt_bytes, counted)
             if not facts.num_shared_bytes:
                 self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)

@@ -9,12 +9,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
-from traces.graph import repeated_places
+from traces.graph import ids_in, repeated_places
 from traces.header import TraceHeader
-from traces.rows import TraceRow
+from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.text_file import writing
 
 
@@ -40,23 +40,15 @@ def prompt_tokens(row: TraceRow) -> int:
     return row.server_input_tokens or row.prefix_length + row.input_tokens
 
 
+_WRITTEN = ("request_id", "arrival_time_us", "input_tokens", "prefix_length", "output_tokens", "server_input_tokens")
+
+
 def unsupported_columns_note(rows: Sequence[TraceRow], kept: Sequence[str] = ()) -> tuple[str, ...]:
     """Return a note about the columns with values in some row that a format has no place for, beside those `kept`."""
-    columns = {
-        "client_id": "",
-        "tenant_id": "",
-        "slo_class": "",
-        "session_id": "",
-        "prefix_group": "",
-        "context_tokens": 0,
-        "model": "",
-        "adapter": "",
-        "parents": "",
-        "first_chunk_time_us": 0,
-        "status": "",
-    }
     found = [
-        name for name, empty in columns.items() if name not in kept and any(getattr(row, name) != empty for row in rows)
+        column.name
+        for column in TRACE_COLUMNS
+        if column.name not in (*_WRITTEN, *kept) and any(getattr(row, column.name) != column.default for row in rows)
     ]
     return (f"there is no place for {', '.join(found)}",) if found else ()
 
@@ -92,34 +84,79 @@ def _written(given: ToExport, titles: Sequence[str], lines: Iterable[Sequence[ob
 
 
 _BLOCK_TOKENS = 512
-_KEPT = ("session_id", "prefix_group", "context_tokens")
+_KEPT = ("session_id", "round_index", "prefix_group", "context_tokens", "context_of", "think_time_us")
 
 
 def mooncake(given: ToExport) -> Exported:
-    """Write a line for each request, with sessions and pauses in aiperf's form."""
+    """Write a line for each request, with sessions and pauses in AIPerf's form.
+
+    AIPerf puts the conversation so far before each later turn of a session: these lines have what a turn adds.
+    """
+    rows = given.rows
+    before, is_split = _turns_before(rows)
+    fresh = count()
     with writing(given.path) as file:
-        for row, hash_ids in zip(given.rows, _hash_ids(given.rows), strict=True):
+        for place, (row, hash_ids) in enumerate(zip(rows, _hash_ids(rows, fresh), strict=True)):
+            num_tokens, is_turn = prompt_tokens(row), row.session_id and row.session_id not in is_split
+            if is_turn and place in before:
+                num_tokens -= _said(rows[before[place]])
+                hash_ids = [next(fresh) for _ in range(-(-num_tokens // _BLOCK_TOKENS))]
             line: dict[str, float | list[int] | str] = {
                 "timestamp": _plain(row.arrival_time_us / 1000),
-                "input_length": prompt_tokens(row),
+                "input_length": num_tokens,
                 "output_length": row.output_tokens,
                 "hash_ids": hash_ids,
             }
-            if row.session_id:
+            if is_turn:
                 line["session_id"] = row.session_id
-            if row.session_id and row.round_index:
+            if is_turn and place in before:
                 line["delay"] = _plain(row.think_time_us / 1000)
             file.write(json.dumps(line) + "\n")
-    return Exported(notes=unsupported_columns_note(given.rows, _KEPT))
+    reason = "sessions whose prompts do not go on from the reply before: their requests are written without a session"
+    loses_parents = any(
+        row.parents and (place not in before or row.session_id in is_split) for place, row in enumerate(rows)
+    )
+    kept = _KEPT if loses_parents else (*_KEPT, "parents")
+    return Exported(left_out={reason: len(is_split)}, notes=unsupported_columns_note(rows, kept))
+
+
+def _said(row: TraceRow) -> int:
+    return prompt_tokens(row) + row.output_tokens
+
+
+def _turns_before(rows: Sequence[TraceRow]) -> tuple[dict[int, int], set[str]]:
+    """The place of the turn before each later turn of a session, and the sessions that are not one conversation.
+
+    In a conversation each prompt is all that was said before, and more.
+    """
+    repeated = repeated_places(rows)
+    turns: dict[str, list[int]] = {}
+    for place, row in enumerate(rows):
+        if row.session_id:
+            turns.setdefault(row.session_id, []).append(place)
+    before: dict[int, int] = {}
+    is_split = set()
+    for session_id, places in turns.items():
+        for earlier, later in pairwise(sorted(places, key=lambda place: rows[place].round_index)):
+            before[later] = earlier
+            if repeated.get(later) != earlier or not _goes_on(rows[earlier], rows[later]):
+                is_split.add(session_id)
+    return before, is_split
+
+
+def _goes_on(before: TraceRow, row: TraceRow) -> bool:
+    """Whether a turn waits for the one before alone, and repeats all of it."""
+    waits = not row.parents or ids_in(row.parents) == (before.request_id,)
+    return waits and _said(before) == row.context_tokens < prompt_tokens(row)
 
 
 def _plain(value_ms: float) -> float | int:
     return int(value_ms) if value_ms.is_integer() else value_ms
 
 
-def _hash_ids(rows: Sequence[TraceRow]) -> Iterator[list[int]]:
+def _hash_ids(rows: Sequence[TraceRow], fresh: "count[int]") -> Iterator[list[int]]:
     """Yield the hashes of each prompt. Those of its reply follow on them: a later prompt may repeat both."""
-    fresh, before = count(), repeated_places(rows)
+    before = repeated_places(rows)
     of_group: dict[str, list[int]] = {}
     chains: dict[int, list[int]] = {}
     for place, row in enumerate(rows):

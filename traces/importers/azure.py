@@ -1,9 +1,9 @@
-"""Azure's LLM inference traces: CSV with the time of each request and its token counts."""
+"""Azure's LLM inference traces: CSV with the time of each request, its token counts, and in 2025 its images."""
 
 from collections import Counter
 from datetime import UTC, datetime
 
-from traces.importers.reading import sendable_rows
+from traces.importers.reading import Unread, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, Table, read_table
@@ -12,6 +12,7 @@ _COLUMNS = (
     Column("timestamp", str, required=True),
     Column("contexttokens", int, required=True, at_least=0),
     Column("generatedtokens", int, required=True, at_least=0),
+    Column("numimages", int, default=0, at_least=0),
 )
 
 
@@ -21,11 +22,19 @@ def convert(options: ConvertOptions) -> Imported:
     cells = zip(*(table.columns[column.name] for column in _COLUMNS), strict=True)
     rows = [
         TraceRow(request_id=place, arrival_time_us=_time_us(table, place, text), input_tokens=read, output_tokens=made)
-        for place, (text, read, made) in enumerate(cells)
+        for place, (text, read, made, _) in enumerate(cells)
     ]
     left_out: Counter[str] = Counter()
+    left_out["images (NumImages): the file does not say which of ContextTokens are theirs"] = sum(
+        table.columns["numimages"]
+    )
+    unread = Unread()
+    unread.add_columns(table)
     return Imported(
-        header=workload_header(options.path.name), rows=sendable_rows(options, rows, left_out), left_out=left_out
+        header=workload_header(options.path.name),
+        rows=sendable_rows(options, rows, left_out),
+        left_out=left_out,
+        notes=unread.note(),
     )
 
 

@@ -1,11 +1,12 @@
 """Results of guidellm (its JSON output): a recording, with the times of each request of each benchmark."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from traces.header import TraceHeader
-from traces.importers.reading import at, expect
+from traces.importers.reading import Unread, at, check_times, expect, first_at
 from traces.importers.registry import ConvertOptions, Imported, in_order
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_json
@@ -17,62 +18,134 @@ _TIMES: Mapping[str, tuple[str, ...]] = {
     "first": ("first_token_iteration", "first_iteration", "first_token_time"),
     "last": ("last_token_iteration", "last_iteration", "last_token_time"),
     "due": ("targeted_start",),
+    "ended": ("request_end", "request_end_time", "end_time"),
 }
+_KNOWN = (
+    *(key for keys in _TIMES.values() for key in keys),
+    *("request_id", "prompt_tokens", "output_tokens", "token_iterations", "info", "timings", "error"),
+    *("conversation_id", "turn_index", "input_metrics", "output_metrics"),
+)
+_MODALITIES = ("text_tokens", "image_tokens", "audio_tokens", "video_tokens")
 
 
 def convert(options: ConvertOptions) -> Imported:
     """The requests of all benchmarks, each a client, at the times at which they were due. Raises TraceError."""
     source = str(options.path)
     results = expect(source, "an object", read_json(options.path))
-    left_out = {"requests that were never sent": 0, "requests beyond --num-requests": 0}
+    left_out: Counter[str] = Counter()
+    unread = Unread()
     found: list[TraceRow] = []
     for number, benchmark in enumerate(at(source, results, "benchmarks", "a list")):
         place = f"{source} benchmark {number}"
         expect(place, "an object", benchmark)
-        for status, inside, entry in _entries(place, at(place, benchmark, "requests", "an object")):
-            row = _row(inside, entry, status, f"benchmark-{number}")
+        entries = list(_entries(place, benchmark))
+        left_out["requests that the report counts and does not list"] += max(0, _total(benchmark) - len(entries))
+        for status, inside, entry in entries:
+            row = _row(inside, entry, status, f"benchmark-{number}", unread)
             if row is None:
                 left_out["requests that were never sent"] += 1
             else:
                 found.append(row)
     if not found:
-        raise TraceError(f"{source}: expected requests under benchmarks, got none that was sent")
-    rows = in_order(found)
+        raise TraceError(f"{source}: expected requests under benchmarks, got none{_cause(left_out)}")
+    conversations = {row.session_id for row in found if row.round_index}
+    rows = in_order(
+        row if row.session_id in conversations else replace(row, session_id="", round_index=0) for row in found
+    )
     kept = rows[: options.num_requests]
     left_out["requests beyond --num-requests"] = len(rows) - len(kept)
     header = TraceHeader(time_unit="us", mode="real", workload_spec=options.path.name)
-    return Imported(header=header, rows=kept, left_out=left_out, notes=("token times are not in the file",))
+    notes = ("token times are not in the file", *unread.note())
+    return Imported(header=header, rows=kept, left_out=left_out, notes=notes)
 
 
-def _entries(place: str, requests: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def _cause(left_out: Mapping[str, int]) -> str:
+    """Why a report has no request, as far as it says so."""
+    if left_out["requests that were never sent"]:
+        return " that was sent"
+    counted = left_out["requests that the report counts and does not list"]
+    return f": the report counts {counted} and was saved without them" if counted else ""
+
+
+def _total(benchmark: Mapping[str, Any]) -> int:
+    """How many requests a benchmark says that it had; 0 where it does not."""
+    for holder in (benchmark.get("metrics"), benchmark):
+        totals = holder.get("request_totals") if isinstance(holder, dict) else None
+        total = totals.get("total") if isinstance(totals, dict) else None
+        if isinstance(total, int):
+            return total
+    return 0
+
+
+def _entries(place: str, benchmark: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The requests that a benchmark lists, none where the key is there and empty."""
+    requests = {} if benchmark.get("requests", ...) is None else at(place, benchmark, "requests", "an object")
+    if requests and requests.get("successful", ...) is not None:
+        at(f"{place} key requests", requests, "successful", "a list")
     for name, status in _STATUS.items():
         for number, entry in enumerate(expect(f"{place} {name}", "a list", requests.get(name) or [])):
             inside = f"{place} {name} request {number}"
             yield status, inside, expect(inside, "an object", entry)
 
 
-def _row(place: str, entry: dict[str, Any], status: str, client: str) -> TraceRow | None:
+def _row(place: str, entry: dict[str, Any], status: str, client: str, unread: Unread) -> TraceRow | None:
     info = expect(f"{place} key info", "an object", entry.get("info") or {})
     known = {**entry, **expect(f"{place} key timings", "an object", info.get("timings") or {})}
     times = {name: _time_us(place, known, keys) for name, keys in _TIMES.items()}
-    if not times["sent"]:
+    is_answered = status == "ok"
+    if not times["sent"] and not is_answered:
         return None
+    unread.add(entry, _KNOWN)
+    unread.add(info, _KNOWN, "info ")
+    times["sent"] = times["sent"] or _needed_us(place, known, "sent")
+    _check_first(place, known, times, is_answered=is_answered)
+    ended_us = times["last"] or (times["ended"] or _needed_us(place, known, "ended") if is_answered else 0)
     row = TraceRow(
         request_id=0,
         client_id=client,
+        session_id=str(info.get("conversation_id") or ""),
+        round_index=_count(place, info, "turn_index"),
         streaming=bool(times["first"]),
-        input_tokens=_count(place, entry, "prompt_tokens"),
-        output_tokens=_count(place, entry, "output_tokens"),
+        input_tokens=_tokens(place, entry, "prompt_tokens", "input_metrics", is_needed=is_answered),
+        output_tokens=_tokens(place, entry, "output_tokens", "output_metrics", is_needed=is_answered),
         arrival_time_us=times["due"] or times["sent"],
         send_time_us=times["sent"],
-        first_chunk_time_us=times["first"],
-        last_chunk_time_us=times["last"],
+        first_chunk_time_us=times["first"] or (ended_us if is_answered else 0),
+        last_chunk_time_us=ended_us,
         num_chunks=_count(place, known, "token_iterations"),
         status=status,
         error_message=str(info.get("error") or entry.get("error") or ""),
         x_request_id=str(entry.get("request_id") or ""),
     )
-    return replace(row, server_input_tokens=row.input_tokens)
+    check_times(place, row)
+    known_tokens: dict[str, Any] = {"server_input_tokens": row.input_tokens, **_modalities(place, entry)}
+    return replace(row, **known_tokens)
+
+
+def _tokens(place: str, entry: Mapping[str, Any], key: str, part: str, *, is_needed: bool) -> int:
+    """A count of tokens, which also stands in a part of its own as a total."""
+    given = expect(f"{place} key {part}", "an object", entry.get(part) or {})
+    known = entry if entry.get(key) is not None or given.get("total_tokens") is None else {key: given["total_tokens"]}
+    return _count(place, known, key, is_needed=is_needed)
+
+
+def _modalities(place: str, entry: Mapping[str, Any]) -> dict[str, int]:
+    """The tokens of each kind of input, where there is more than text."""
+    given = expect(f"{place} key input_metrics", "an object", entry.get("input_metrics") or {})
+    found = {name: _count(f"{place} key input_metrics", given, name) for name in _MODALITIES}
+    return found if any(found[name] for name in _MODALITIES[1:]) else {}
+
+
+def _check_first(place: str, known: Mapping[str, Any], times: Mapping[str, int], *, is_answered: bool) -> None:
+    """Raise TraceError where the first token of a stream has no time: its end would be taken for it."""
+    is_stream = times["last"] or known.get("time_to_first_token_ms") or _count(place, known, "token_iterations") > 1
+    if is_answered and is_stream and not times["first"]:
+        _needed_us(place, known, "first")
+
+
+def _needed_us(place: str, known: Mapping[str, Any], name: str) -> int:
+    at_s = first_at(place, known, _TIMES[name], "a time in seconds")
+    return round(float(at_s) * 1e6)
 
 
 def _time_us(place: str, known: Mapping[str, Any], keys: tuple[str, ...]) -> int:
@@ -82,6 +155,6 @@ def _time_us(place: str, known: Mapping[str, Any], keys: tuple[str, ...]) -> int
     return 0
 
 
-def _count(place: str, holder: Mapping[str, Any], key: str) -> int:
-    value = holder.get(key)
-    return 0 if value is None else int(expect(f"{place} key {key}", "a whole number", value))
+def _count(place: str, holder: Mapping[str, Any], key: str, *, is_needed: bool = False) -> int:
+    """A count, 0 where there is none. Raises TraceError for one that is needed."""
+    return int(at(place, holder, key, "a whole number")) if is_needed or holder.get(key) is not None else 0

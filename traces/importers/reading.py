@@ -1,8 +1,9 @@
 """Rows of a file that another program wrote: values of a known kind, selection, arrival times, and counts of tokens."""
 
+import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +15,7 @@ from blis_sim.options.limits import LATEST_US
 from traces.graph import restricted_to
 from traces.importers.registry import ConvertOptions, in_order
 from traces.rows import TraceRow
+from traces.table import Table
 from traces.text_file import TraceError, read_bytes
 
 MAX_S = 9_000_000_000
@@ -66,15 +68,66 @@ _KINDS = {
 
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSON-lines file, each with its place for errors. Raises TraceError."""
-    for number, line in enumerate(read_bytes(path).split(b"\n"), start=1):
+    yield from _lines(path, read_bytes(path))
+
+
+def _lines(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(content.split(b"\n"), start=1):
         place = f"{path} line {number}"
         if not line.strip():
             continue
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            raise TraceError(f"{place}: expected a JSON object, {error.msg}") from error
+            value = _with_nan(line)
+            if value is None:
+                raise TraceError(f"{place}: expected a JSON object, {error.msg}") from error
         yield place, expect(place, "an object", value)
+
+
+def json_files(path: Path) -> list[Path]:
+    """The path itself, or the JSON and JSON-lines files of a folder. Raises TraceError where it has none."""
+    paths = sorted([*path.glob("*.json"), *path.glob("*.jsonl")]) if path.is_dir() else [path]
+    if not paths:
+        raise TraceError(f"{path}: expected .json or .jsonl files in this folder, got none")
+    return paths
+
+
+def json_documents(path: Path) -> Iterator[tuple[str, Any]]:
+    """The value of a JSON file, or the objects of a JSON-lines file, each with its place for errors.
+
+    Raises TraceError.
+    """
+    content = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    try:
+        yield str(path), orjson.loads(content)
+        return
+    except orjson.JSONDecodeError as error:
+        value, problem = _with_nan(content), error
+    if value is not None:
+        yield str(path), value
+    elif _is_json(content.lstrip().partition(b"\n")[0]):
+        yield from _lines(path, content)
+    else:
+        raise TraceError(f"{path} line {problem.lineno}: expected JSON, {problem.msg}")
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return _with_nan(line) is not None
+    return True
+
+
+def _with_nan(text: bytes) -> Any:
+    """The value of JSON with the words NaN and Infinity, as Python writes it; None of any other text."""
+    if not (b"NaN" in text or b"Infinity" in text):
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def at(place: str, holder: Mapping[str, Any], key: str, kind: str) -> Any:
@@ -82,6 +135,81 @@ def at(place: str, holder: Mapping[str, Any], key: str, kind: str) -> Any:
     if key not in holder:
         raise TraceError(f"{place}: the key {key} is missing, found {', '.join(map(str, holder)) or 'none'}")
     return expect(f"{place} key {key}", kind, holder[key])
+
+
+def first_at(place: str, holder: Mapping[str, Any], keys: Sequence[str], kind: str) -> Any:
+    """The value of the first of several keys, names of one figure, that has one. Raises TraceError where none has."""
+    for key in keys:
+        if holder.get(key) is not None:
+            return expect(f"{place} key {key}", kind, holder[key])
+    return at(place, holder, keys[0], kind)
+
+
+OTHER_BLOCKS = "; --block-tokens gives blocks another size"
+
+
+def block_hashes(
+    place: str, entry: Mapping[str, Any], input_tokens: int, block_tokens: int, hint: str = ""
+) -> list[int]:
+    """The hashes of a prompt's blocks, or of the first ones. Raises TraceError where a prompt has not that many."""
+    given = at(place, entry, "hash_ids", "a list") if entry.get("hash_ids") is not None else []
+    hash_ids = [expect(f"{place} key hash_ids", "a whole number", each) for each in given]
+    most = -(-input_tokens // block_tokens)
+    if len(hash_ids) > most:
+        raise TraceError(
+            f"{place} key hash_ids: expected at most {most} blocks of {block_tokens} tokens, as the prompt has"
+            f" {input_tokens} tokens, got {len(hash_ids)}{hint}"
+        )
+    return hash_ids
+
+
+_MOST_NAMED = 40
+
+
+class Unread:
+    """Counts the values that a conversion finds and has no place for, to name all of them in one note."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, found: Mapping[str, Any], known: Container[str], inside: str = "") -> None:
+        """Count the values below keys that are not known; `inside` stands before their names."""
+        for key, value in found.items():
+            if key not in known and value not in (None, "", [], {}):
+                self._counts[f"{inside}{key}"[:60]] += 1
+
+    def add_columns(self, table: Table) -> None:
+        """Count the cells of columns that were not read."""
+        self._counts.update({name: count for name, count in table.unread.items() if count})
+
+    def note(self) -> tuple[str, ...]:
+        """The note, none where nothing was found."""
+        if not self._counts:
+            return ()
+        named = [f"{name} ({count})" for name, count in islice(self._counts.items(), _MOST_NAMED)]
+        further = [f"{len(self._counts) - len(named)} more"] if len(self._counts) > len(named) else []
+        return (f"values left out, by key or column: {', '.join(named + further)}",)
+
+
+def check_order(place: str, *instants: tuple[str, int]) -> None:
+    """Raise TraceError where a later one of these instants, each with its name, comes before an earlier one.
+
+    An instant of 0 was not recorded.
+    """
+    known = [each for each in instants if each[1]]
+    for (before, at_us), (name, later_us) in pairwise(known):
+        if later_us < at_us:
+            raise TraceError(f"{place}: expected {name} not before {before}, got {(at_us - later_us) / 1e6:g} s before")
+
+
+def check_times(place: str, row: TraceRow) -> None:
+    """Raise TraceError where a reply of a recording begins before its request, or ends before it begins."""
+    check_order(
+        place,
+        ("the sending", row.send_time_us),
+        ("the first token", row.first_chunk_time_us),
+        ("the last token", row.last_chunk_time_us),
+    )
 
 
 def expect(place: str, kind: str, value: Any) -> Any:

@@ -101,10 +101,18 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         True,
         ("time", "window_duration_seconds", "drain_timeout_seconds", "seed"),
     ),
-    "inference-perf": Format("inference_perf", "a configuration of inference-perf", "config.yaml", True, ()),
+    "inference-perf": Format("inference_perf", "a configuration of inference-perf", "config.yaml", True, ("rate",)),
     "azure": Format("azure", "an Azure LLM inference trace", "AzureLLMInferenceTrace_conv.csv"),
     "burstgpt": Format("burstgpt", "a BurstGPT trace", "BurstGPT_1.csv"),
-    "mooncake": Format("mooncake", "a Mooncake trace", "conversation_trace.jsonl"),
+    "mooncake": Format(
+        "mooncake",
+        "a Mooncake trace, also with AIPerf's sessions",
+        "conversation_trace.jsonl",
+        flags=("num_requests", "session_prompts", "block_tokens"),
+    ),
+    "bailian": Format(
+        "bailian", "a trace of Alibaba's Bailian", "qwen_traceA_blksz_16.jsonl", flags=("num_requests", "block_tokens")
+    ),
     "weka": Format(
         "weka",
         "agentic traces of Weka's KV-cache tester, a file or a folder of them",
@@ -123,7 +131,12 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         "openhands.json",
         flags=("rate", "seed", "num_requests", "tokenizer"),
     ),
-    "otel": Format("otel", "OpenTelemetry spans of generative AI (OTLP's JSON)", "spans.jsonl"),
+    "otel": Format(
+        "otel",
+        "OpenTelemetry spans of generative AI, OTLP's JSON or flat spans, a file or a folder of them",
+        "spans.jsonl",
+        flags=("num_requests", "tokenizer"),
+    ),
     "sharegpt": Format(
         "sharegpt",
         "ShareGPT conversations",
@@ -138,7 +151,7 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         "genai_perf", "a profile of genai-perf", "profile_export.json", flags=("num_requests", "tokenizer")
     ),
     "inference-perf-results": Format(
-        "inference_perf:convert_results", "requests of a report of inference-perf", "per_request_lifecycle_metrics.json"
+        "inference_perf_results", "requests of a report of inference-perf", "per_request_lifecycle_metrics.json"
     ),
     "sglang-bench": Format(
         "sglang:convert_bench",
@@ -213,7 +226,8 @@ class ConvertOptions:
     )
     rate: float | None = option(
         None,
-        "Requests per second of a preset (default 1), or of a file that has no arrival times.",
+        "Requests per second of a preset (default 1), or of a file that has no arrival times. With a configuration of"
+        " inference-perf the rate that its sweep goes up to.",
         above=0,
         at_least=LEAST_RATE,
         at_most=MOST_RATE,
@@ -223,6 +237,17 @@ class ConvertOptions:
     window_duration_seconds: int = option(600, "How long each ServeGen period lasts.", at_least=1)
     drain_timeout_seconds: int = option(180, "The pause behind each ServeGen period.", at_least=0)
     tokenizer: str | None = option(None, "A tokenizer.json to count the tokens of texts with.", metavar="FILE")
+    session_prompts: str = option(
+        "new",
+        "Whether the lengths of Mooncake rows with a session_id are those of what a turn adds, as AIPerf reads and"
+        " writes them, or of whole prompts. --to mooncake writes what a turn adds.",
+        choices=("new", "whole"),
+    )
+    block_tokens: int | None = option(
+        None,
+        "How many tokens each hash of a prompt's blocks stands for. Default: 512 of Mooncake, 16 of Bailian.",
+        at_least=1,
+    )
     think_time_ms: float = option(0.0, "Pause between the rounds of a ShareGPT conversation.", at_least=0)
 
     def __post_init__(self) -> None:

@@ -11,18 +11,19 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from blis_sim.options.addition import sequential_sum
-from traces.importers.reading import at, expect
+from traces.importers.reading import Unread, at, expect
 from traces.importers.registry import ConvertOptions, Imported
 from traces.text_file import TraceError, read_json, read_text
 from traces.workload import Arrival, WorkloadSpec
-from traces.workload.spec import Cohort, Distribution, Spike
+from traces.workload.checks import MODALITIES
+from traces.workload.spec import Cohort, Distribution, Multimodal, Spike
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,20 @@ class RateSegment:
 
 
 @dataclass(frozen=True, slots=True)
+class Items:
+    """Images, or items of another kind: the tokens of one, and how many a prompt has, each number with its share."""
+
+    tokens: Fit
+    count: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Lengths:
-    """Length distributions of the prompts and the replies of a client."""
+    """Length distributions of the prompts (of their text, where there are items) and the replies of a client."""
 
     input: Fit
     output: Fit
+    items: Mapping[str, Items] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +98,8 @@ class Chunk:
         return self.lengths[max(before) if before else min(self.lengths)]
 
 
-def read_chunks(folder: Path, left_out: Counter[str]) -> list[Chunk]:
-    """The clients of a folder, by their numbers; counts the rows that cannot be used. Raises TraceError."""
+def read_chunks(folder: Path, left_out: Counter[str], unread: Unread | None = None) -> list[Chunk]:
+    """The clients of a folder, by their numbers; counts what cannot be used. Raises TraceError."""
     paths = sorted(folder.glob("chunk-*-trace.csv"), key=_number)
     if not paths:
         raise TraceError(f"{folder}: expected a folder with files chunk-*-trace.csv, found none")
@@ -97,7 +107,7 @@ def read_chunks(folder: Path, left_out: Counter[str]) -> list[Chunk]:
     for path in paths:
         dataset = path.with_name(path.name.replace("-trace.csv", "-dataset.json"))
         segments = _moments(path, left_out)
-        lengths = _lengths(dataset, left_out)
+        lengths = _lengths(dataset, left_out, unread or Unread())
         if segments and lengths:
             chunks.append(Chunk(segments, lengths))
         else:
@@ -137,17 +147,40 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise TraceError(f"{path} line {rows.line_num}: expected comma-separated cells, {error}") from error
 
 
-def _lengths(path: Path, left_out: Counter[str]) -> dict[float, Lengths]:
+_KNOWN_LENGTHS = ("input_tokens", "output_tokens", "text_tokens", "reason_ratio")
+_ITEM_KEYS = tuple(f"{kind}_{what}" for kind in MODALITIES for what in ("tokens", "count"))
+
+
+def _lengths(path: Path, left_out: Counter[str], unread: Unread) -> dict[float, Lengths]:
+    """The lengths from each instant on; of a prompt of several kinds of input they are those of its text."""
     found = {}
     for start, entry in expect(str(path), "an object", read_json(path)).items():
         place = f"{path} key {start}"
         expect(place, "an object", entry)
         if "reason_ratio" in entry:
             left_out["distributions of the share of reasoning"] += 1
-        fits = [_fit(place, entry, key, left_out) for key in ("input_tokens", "output_tokens")]
-        if fits[0] is not None and fits[1] is not None:
-            found[_seconds(place, start)] = Lengths(fits[0], fits[1])
+        is_mixed = "text_tokens" in entry
+        unread.add(entry, (*_KNOWN_LENGTHS, *_ITEM_KEYS) if is_mixed else _KNOWN_LENGTHS)
+        prompt, reply = (
+            _fit(place, entry, key, left_out)
+            for key in ("text_tokens" if is_mixed else "input_tokens", "output_tokens")
+        )
+        if prompt is not None and reply is not None:
+            items = dict(_items(place, entry, left_out)) if is_mixed else {}
+            found[_seconds(place, start)] = Lengths(prompt, reply, items)
     return found
+
+
+def _items(place: str, entry: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, Items]]:
+    """The kinds of input beside text that prompts have."""
+    for kind in MODALITIES:
+        counts = _shares(place, entry, f"{kind}_count", left_out, least=0) if f"{kind}_count" in entry else {}
+        if any(counts):
+            shares = _shares(place, entry, f"{kind}_tokens", left_out, least=0)
+            tokens = {length: share for length, share in shares.items() if length}
+            if not tokens:
+                raise TraceError(f"{place} key {kind}_tokens: expected a length above 0, as {kind}_count has one")
+            yield kind, Items(lognormal_fit(tokens), counts)
 
 
 def _seconds(place: str, text: str) -> float:
@@ -158,16 +191,22 @@ def _seconds(place: str, text: str) -> float:
 
 
 def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str]) -> Fit | None:
-    """The fit of a histogram written as `{length: share, ...}`; None when nothing in it can be used."""
+    """The fit of a histogram; None when nothing in it can be used."""
+    weights = _shares(place, entry, key, left_out, least=1)
+    return lognormal_fit(weights) if weights else None
+
+
+def _shares(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str], *, least: int) -> dict[int, float]:
+    """A histogram written as `{length: share, ...}`, as far as it can be used."""
     weights = {}
     for item in filter(str.strip, at(place, entry, key, "text").strip().strip("{}").split(",")):
         matched = _ENTRY.fullmatch(item)
-        length, weight = (float(matched[1]), float(matched[2] + (matched[3] or ""))) if matched else (0.0, 0.0)
-        if 1 <= length < _MAX_TOKENS and 0 < weight < inf:
+        length, weight = (float(matched[1]), float(matched[2] + (matched[3] or ""))) if matched else (-1.0, 0.0)
+        if least <= length < _MAX_TOKENS and 0 < weight < inf:
             weights[int(length)] = weight
         else:
-            left_out[f"shares of {key} without a length from 1 on"] += 1
-    return lognormal_fit(weights) if weights else None
+            left_out[f"shares of {key} without a length from {least} on"] += 1
+    return weights
 
 
 PERIODS: Mapping[str, int] = {"midnight": 0, "morning": 8 * 3600, "afternoon": 14 * 3600}
@@ -191,7 +230,8 @@ class PeriodTiming:
 def convert(options: ConvertOptions) -> Imported:
     """The cohorts of the periods asked for. Raises TraceError."""
     left_out: Counter[str] = Counter()
-    chunks = read_chunks(options.path, left_out)
+    unread = Unread()
+    chunks = read_chunks(options.path, left_out, unread)
     assignment = assign_to_classes(chunks, Random(f"{options.seed}/servegen"), left_out)
     timing = PeriodTiming(window_s=options.window_duration_seconds, drain_s=options.drain_timeout_seconds)
     cohorts = cohorts_of(assignment, timing)
@@ -199,8 +239,10 @@ def convert(options: ConvertOptions) -> Imported:
     if not chosen:
         raise TraceError(f"{options.path}: expected clients that are active in the chosen periods, got none")
     left_out["cohorts of other periods than --time"] = len(cohorts) - len(chosen)
-    spec = WorkloadSpec(version="2", seed=options.seed, cohorts=chosen)
-    return Imported(spec=spec, left_out=left_out)
+    is_mixed = any(cohort.multimodal is not None for cohort in chosen)
+    spec = WorkloadSpec(version="2", seed=options.seed, category="multimodal" if is_mixed else "", cohorts=chosen)
+    notes = ("tokens of images, sounds and videos are taken as those of one of them",) if is_mixed else ()
+    return Imported(spec=spec, left_out=left_out, notes=(*notes, *unread.note()))
 
 
 def assign_to_classes(chunks: Sequence[Chunk], random: Random, left_out: Counter[str]) -> ClassAssignment:
@@ -208,7 +250,10 @@ def assign_to_classes(chunks: Sequence[Chunk], random: Random, left_out: Counter
     assignment: dict[str, list[list[tuple[Chunk, RateSegment]]]] = {}
     used = 0
     for period, start_s in PERIODS.items():
-        window_s = start_s + WINDOW_S * random.randrange(_NUM_WINDOWS)
+        windows_s = [start_s + WINDOW_S * number for number in range(_NUM_WINDOWS)]
+        # Rows may be further apart than windows: one without a row says nothing about its period.
+        busy_s = [each_s for each_s in windows_s if active_at(chunks, each_s)] or windows_s
+        window_s = busy_s[random.randrange(len(busy_s))]
         active = active_at(chunks, window_s)
         used += len(active)
         random.shuffle(active)
@@ -254,8 +299,29 @@ def _cohort(period: str, slo_class: str, clients: Sequence[tuple[Chunk, RateSegm
         input_distribution=_lognormal(mean_fit([each.input for each in lengths])),
         output_distribution=_lognormal(mean_fit([each.output for each in lengths])),
         streaming=True,
+        multimodal=_multimodal(lengths),
         spike=spike,
     )
+
+
+def _multimodal(lengths: Sequence[Lengths]) -> Multimodal | None:
+    """The averages of the clients, of which those without items of a kind have 0 of them."""
+    kinds = [kind for kind in MODALITIES if any(kind in each.items for each in lengths)]
+    if not kinds:
+        return None
+    found: dict[str, Distribution] = {"text_distribution": _lognormal(mean_fit([each.input for each in lengths]))}
+    for kind in kinds:
+        items = [each.items[kind] for each in lengths if kind in each.items]
+        counts: dict[int, float] = {}
+        for each in lengths:
+            shares = each.items[kind].count if kind in each.items else {0: 1.0}
+            total = sequential_sum(shares.values())
+            for number, share in shares.items():
+                counts[number] = counts.get(number, 0.0) + share / total / len(lengths)
+        found[f"{kind}_distribution"] = _lognormal(mean_fit([each.tokens for each in items]))
+        params = {str(number): counts[number] for number in sorted(counts)}
+        found[f"{kind}_count_distribution"] = Distribution(type="empirical", params=params)
+    return Multimodal(**found)
 
 
 def _arrival(segments: Sequence[RateSegment]) -> Arrival:

@@ -15,8 +15,8 @@ from itertools import accumulate
 from typing import Any
 
 from blis_sim.options import OptionError
-from traces.importers.aiperf import text_of
-from traces.importers.reading import at, drawn_arrivals_us, expect, sendable_rows, token_counter
+from traces.importers.messages import words_of
+from traces.importers.reading import Unread, at, drawn_arrivals_us, expect, sendable_rows, token_counter
 from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_bytes, read_json
@@ -36,7 +36,9 @@ def convert_bench(options: ConvertOptions) -> Imported:
     runs = [_run(f"{source} line {number}", line) for number, line in enumerate(_lines(options), start=1)]
     place, results = next(((place, run) for place, run in reversed(runs) if _LISTS[0] in run), ("", None))
     if results is None:
-        raise TraceError(f"{source}: the key {_LISTS[0]} is missing, save results with --output-details")
+        has_others = any(name in run for _, run in runs for name in _LISTS)
+        hint = " beside other lists" if has_others else ", save results with --output-details"
+        raise TraceError(f"{source}: the key {_LISTS[0]} is missing{hint}")
     lists = [expect(f"{place} key {name}", "a list", results.get(name)) for name in _LISTS]
     if len(set(map(len, lists))) != 1:
         lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(_LISTS, lists, strict=True))
@@ -48,7 +50,12 @@ def convert_bench(options: ConvertOptions) -> Imported:
         _request(f"{place} request {number}", *each)
         for number, each in enumerate(zip(entries, offsets, starts_us, strict=True))
     ]
-    return recording(options, found, (note,), earlier_runs_in_the_file=len(runs) - 1)
+    unread = Unread()
+    for name, values in results.items():
+        if name not in _LISTS and isinstance(values, list) and len(values) == len(entries):
+            for value in values:
+                unread.add({name: value}, ())
+    return recording(options, found, (note, *unread.note()), earlier_runs_in_the_file=len(runs) - 1)
 
 
 def _lines(options: ConvertOptions) -> list[bytes]:
@@ -132,9 +139,11 @@ def convert_agentic(options: ConvertOptions) -> Imported:
     loaded = expect(str(options.path), "an object", read_json(options.path))
     conversations = at(str(options.path), loaded, "conversations", "a list")
     left_out: Counter[str] = Counter()
+    unread = Unread()
+    unread.add(loaded, ("conversations", "metadata"))
     sessions = []
     for number, given in enumerate(conversations):
-        turns = [*_turns(f"{options.path} conversation {number}", given, count_tokens)]
+        turns = [*_turns(f"{options.path} conversation {number}", given, count_tokens, left_out, unread)]
         if turns:
             sessions.append((f"conversation-{number}", turns))
         else:
@@ -145,17 +154,21 @@ def convert_agentic(options: ConvertOptions) -> Imported:
         rows += _rows(name, turns, start_us, len(rows))
     notes = (how, f"replies without two lengths of prompts have {DEFAULT_OUTPUT_TOKENS} tokens, as SGLang asks for")
     first = sendable_rows(options, rows, left_out)
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
+    header = workload_header(options.path.name)
+    return Imported(header=header, rows=first, left_out=left_out, notes=(*notes, *unread.note()))
 
 
-def _turns(place: str, given: Any, count_tokens: Callable[[str], int]) -> Iterator[tuple[int, int]]:
+def _turns(
+    place: str, given: Any, count_tokens: Callable[[str], int], left_out: Counter[str], unread: Unread
+) -> Iterator[tuple[int, int]]:
     """The tokens of the new messages of each turn that has any, and of its whole prompt; 0 where that is not said."""
     for number, each in enumerate(expect(place, "a list", given)):
         inside = f"{place} turn {number}"
         turn = expect(inside, "an object", each)
-        messages = expect(f"{inside} key messages", "a list", turn.get("messages") or [])
+        unread.add(turn, ("messages", "prompt_tokens"), "turn ")
+        messages = at(inside, turn, "messages", "a list")
         if messages:
-            own = sum(count_tokens(text_of(f"{inside} message", message)) for message in messages)
+            own = sum(count_tokens(words_of(f"{inside} message", message, left_out)) for message in messages)
             yield own, expect(f"{inside} key prompt_tokens", "a whole number", turn.get("prompt_tokens") or 0)
 
 

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from traces.importers.reading import drawn_arrivals_us, expect, token_counter
+from traces.importers.reading import Unread, drawn_arrivals_us, expect, json_documents, token_counter
 from traces.importers.registry import ConvertOptions, Imported, in_order, workload_header
 from traces.rows import TraceRow
-from traces.text_file import read_json
 
 _HUMAN = ("human", "user")
 _MODEL = ("gpt", "assistant", "chatgpt", "bard", "bing")
@@ -17,12 +17,13 @@ def convert(options: ConvertOptions) -> Imported:
     """Return a session per conversation, begun at --rate; each prompt has the whole conversation before it. Raises
     BlisError."""
     path = options.path
-    entries = expect(str(path), "a list", read_json(path))
+    entries = list(_entries(path))
     count_tokens, how = token_counter(options)
     left_out: Counter[str] = Counter()
+    unread = Unread()
     conversations = []
     for place, entry in enumerate(entries):
-        rounds = list(_rounds(f"{path} entry {place}", entry, count_tokens, left_out))
+        rounds = list(_rounds(f"{path} entry {place}", entry, count_tokens, left_out, unread))
         if rounds:
             conversations.append((str(entry.get("id", place)), rounds))
         else:
@@ -36,20 +37,31 @@ def convert(options: ConvertOptions) -> Imported:
         for number, (name, rounds) in enumerate(kept)
         for row in _rows(f"{number}-{name}", rounds, starts_us[number], think_us)
     ]
-    notes = (how, "rounds of a conversation follow each other by --think-time-ms and 1 us per output token")
+    how_timed = "rounds of a conversation follow each other by --think-time-ms and 1 us per output token"
+    notes = (how, how_timed, *unread.note())
     return Imported(header=workload_header(path.name), rows=in_order(rows), left_out=left_out, notes=notes)
 
 
+def _entries(path: Path) -> Iterator[Any]:
+    """The conversations of a list, or one a line."""
+    for place, value in json_documents(path):
+        if ".jsonl" in path.suffixes or ".ndjson" in path.suffixes:
+            yield value
+        else:
+            yield from expect(place, "a list", value)
+
+
 def _rounds(
-    place: str, entry: Any, count_tokens: Callable[[str], int], left_out: Counter[str]
+    place: str, entry: Any, count_tokens: Callable[[str], int], left_out: Counter[str], unread: Unread
 ) -> Iterator[tuple[int, int]]:
     """The tokens of each question and of the answer right behind it."""
-    expect(place, "an object", entry)
+    unread.add(expect(place, "an object", entry), ("id", "conversations", "conversation"))
     turns = expect(f"{place} key conversations", "a list", entry.get("conversations", entry.get("conversation")))
     question: int | None = None
     for number, turn in enumerate(turns):
         inside = f"{place} turn {number}"
         speaker = expect(inside, "an object", turn).get("from", turn.get("role"))
+        unread.add(turn, ("from", "role", "value", "content"), "turn ")
         length = count_tokens(expect(inside, "text", turn.get("value", turn.get("content"))))
         if speaker in _HUMAN and question is None and length:
             question = length
@@ -72,6 +84,7 @@ def _rows(session: str, rounds: list[tuple[int, int]], start_us: int, think_us: 
             input_tokens=context + question,
             output_tokens=answer,
             think_time_us=think_us if number else 0,
+            context_tokens=context,
         )
         context += question + answer
         at_us += think_us + answer

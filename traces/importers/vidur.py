@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from traces.importers.reading import MAX_S, drawn_arrivals_us, sendable_rows
+from traces.importers.reading import MAX_S, Unread, drawn_arrivals_us, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.table import Column, read_table
@@ -18,7 +18,9 @@ def convert(options: ConvertOptions) -> Imported:
     """The requests of a trace; without times they arrive at --rate. Raises BlisError."""
     table = read_table(options.path, _COLUMNS)
     given = table.columns["arrived_at"]
-    has_times = bool(given) and all(at_s is not None for at_s in given)
+    has_times = any(at_s is not None for at_s in given)
+    if has_times and None in given:
+        raise table.cell_error(given.index(None), "arrived_at", "a time, as other rows have one", "")
     arrivals_us = [round(at_s * 1e6) for at_s in given] if has_times else drawn_arrivals_us(options, len(given))
     lengths = zip(table.columns["num_prefill_tokens"], table.columns["num_decode_tokens"], strict=True)
     rows = [
@@ -27,5 +29,9 @@ def convert(options: ConvertOptions) -> Imported:
     ]
     left_out: Counter[str] = Counter()
     notes = ("--rate has no effect, the file has arrival times",) if has_times and options.rate else ()
+    unread = Unread()
+    unread.add_columns(table)
     first = sendable_rows(options, rows, left_out)
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
+    return Imported(
+        header=workload_header(options.path.name), rows=first, left_out=left_out, notes=(*notes, *unread.note())
+    )

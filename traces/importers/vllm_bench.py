@@ -1,60 +1,72 @@
-"""Results of `vllm bench serve --save-result --save-detailed`: a recording, with the times of each request."""
+"""Results of `vllm bench serve --save-result --save-detailed`: a recording, with the times of each request.
 
+A file of `--append-result` has a line for each run: each becomes a client, at the time of day of its run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
 from traces.header import TraceHeader
-from traces.importers.reading import expect
-from traces.importers.registry import ConvertOptions, Imported
+from traces.importers.reading import Unread, at, check_times, expect, json_documents
+from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
-from traces.text_file import TraceError, read_json
+from traces.text_file import TraceError
 
 _LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors")
 
 
 def convert(options: ConvertOptions) -> Imported:
-    """The requests of a run with all they experienced; it was due when it was sent. Raises TraceError.
+    """The requests of all runs with all they experienced; each was due when it was sent. Raises TraceError.
 
-    The times of the file count from some start; `date` is when the file was written.
+    The times of the file count from some start; `date` is when a run was written.
     """
-    source = str(options.path)
-    results = expect(source, "an object", read_json(options.path))
+    runs = [(place, expect(place, "an object", results)) for place, results in json_documents(options.path)]
+    unread = Unread()
+    found: list[tuple[TraceRow, list[int]]] = []
+    for number, (place, results) in enumerate(runs):
+        client = f"run-{number}" if len(runs) > 1 else ""
+        found += [(replace(row, client_id=client), times) for row, times in _requests(place, results, unread)]
+    imported = recording(options, found, unread.note())
+    began_us = min((row.send_time_us - row.arrival_time_us for row in imported.rows), default=0)
+    models = dict.fromkeys(str(results.get("model_id", "")) for _, results in runs)
+    header = TraceHeader(
+        time_unit="us",
+        mode="real",
+        created_at=datetime.fromtimestamp(began_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        server={"type": "vllm", "model": next(iter(models)) if len(models) == 1 else ""},
+    )
+    return replace(imported, header=header)
+
+
+def _requests(source: str, results: Mapping[str, Any], unread: Unread) -> list[tuple[TraceRow, list[int]]]:
+    """The rows of a run, each with its chunk times."""
     missing = [name for name in _LISTS if name not in results]
     if missing:
-        raise TraceError(f"{source}: the key {missing[0]} is missing, save results with --save-detailed")
+        hint = ", save results with --save-detailed" if len(missing) == len(_LISTS) else " beside other lists"
+        raise TraceError(f"{source}: the key {missing[0]} is missing{hint}")
     lists = [expect(f"{source} key {name}", "a list", results[name]) for name in _LISTS]
     if len(set(map(len, lists))) != 1:
         lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(_LISTS, lists, strict=True))
         raise TraceError(f"{source}: expected lists of one length, got {lengths}")
+    for name, values in results.items():
+        if name not in _LISTS and isinstance(values, list) and len(values) == len(lists[0]):
+            for value in values:
+                unread.add({name: value}, ())
     starts = [
-        expect(f"{source} request {place} start_time", "a time in seconds", at) for place, at in enumerate(lists[0])
+        expect(f"{source} request {place} start_time", "a time in seconds", at_s) for place, at_s in enumerate(lists[0])
     ]
-    order = sorted(range(len(starts)), key=lambda place: float(starts[place]))
-    first_s = starts[order[0]] if order else 0.0
-    origin_us = _began_us(results, source)
-    rows, chunks = [], {}
-    for number, place in enumerate(order[: options.num_requests]):
+    first_s, origin_us = min(starts, default=0.0), _began_us(results, source)
+    found = []
+    for place in sorted(range(len(starts)), key=lambda place: float(starts[place])):
         entry = dict(zip(_LISTS, (each[place] for each in lists), strict=True))
-        sent_us = origin_us + round((entry["start_times"] - first_s) * 1e6)
-        row, times = _row(f"{source} request {place}", number, entry, sent_us, sent_us - origin_us)
-        rows.append(row)
-        if times:
-            chunks[number] = times
-    return Imported(
-        header=TraceHeader(
-            time_unit="us",
-            mode="real",
-            created_at=datetime.fromtimestamp(origin_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            server={"type": "vllm", "model": str(results.get("model_id", ""))},
-        ),
-        rows=rows,
-        chunks=chunks,
-        left_out={"requests beyond --num-requests": len(order) - len(rows)},
-    )
+        found.append(_row(f"{source} request {place}", entry, origin_us + round((starts[place] - first_s) * 1e6)))
+    return found
 
 
-def _row(place: str, number: int, entry: dict[str, Any], sent_us: int, due_us: int) -> tuple[TraceRow, list[int]]:
+def _row(place: str, entry: dict[str, Any], sent_us: int) -> tuple[TraceRow, list[int]]:
     """The row of a request and its chunk times."""
     error = str(entry["errors"] or "")
     ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
@@ -64,11 +76,11 @@ def _row(place: str, number: int, entry: dict[str, Any], sent_us: int, due_us: i
     answered = not error and ttft_s > 0
     times = [sent_us + round(at * 1e6) for at in accumulate(gaps_s, initial=ttft_s)] if answered else []
     row = TraceRow(
-        request_id=number,
+        request_id=0,
         streaming=True,
         input_tokens=expect(f"{place} input_len", "a whole number", entry["input_lens"]),
         output_tokens=expect(f"{place} output_len", "a whole number", entry["output_lens"]),
-        arrival_time_us=due_us,
+        arrival_time_us=0,
         send_time_us=sent_us,
         first_chunk_time_us=times[0] if times else 0,
         last_chunk_time_us=times[-1] if times else 0,
@@ -76,14 +88,15 @@ def _row(place: str, number: int, entry: dict[str, Any], sent_us: int, due_us: i
         status="ok" if answered else "error",
         error_message=error,
     )
+    check_times(place, row)
     return row, times
 
 
-def _began_us(results: dict[str, Any], source: str) -> int:
+def _began_us(results: Mapping[str, Any], source: str) -> int:
     """Unix time of the start: the file is written at the end."""
     try:
         written = datetime.strptime(str(results.get("date")), "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
         raise TraceError(f"{source} key date: expected a time like 20260131-235959") from None
-    duration_s = expect(f"{source} key duration", "a time in seconds", results.get("duration", 0))
+    duration_s = at(source, results, "duration", "a time in seconds")
     return round((written.timestamp() - float(duration_s)) * 1e6)

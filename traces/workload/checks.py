@@ -17,6 +17,7 @@ from traces.workload.spec import (
     Client,
     Cohort,
     Distribution,
+    InferencePerf,
     Multimodal,
     Traffic,
     WorkloadSpec,
@@ -136,12 +137,23 @@ def _check_sources(spec: WorkloadSpec) -> None:
     if spec.clients or spec.cohorts:
         other = "clients" if spec.clients else "cohorts"
         raise _ProblemError(f"inference_perf: expected no {other} beside it, got both")
-    if not spec.inference_perf.stages:
-        raise _ProblemError("inference_perf.stages: expected at least one stage, got none")
-    shared = spec.inference_perf.shared_prefix
+    _check_inference_perf(spec.inference_perf)
+
+
+def _check_inference_perf(section: InferencePerf) -> None:
+    if bool(section.stages) == bool(section.concurrent_stages):
+        got = "both" if section.stages else "none"
+        raise _ProblemError(
+            f"inference_perf.stages: expected at least one stage, of stages or of concurrent_stages, got {got}"
+        )
+    shared = section.shared_prefix
     num_users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
     if num_users > MAX_USERS:
         raise _ProblemError(f"inference_perf.shared_prefix: expected at most {MAX_USERS} users, got {num_users}")
+    for name in ("question_distribution", "output_distribution"):
+        distribution = getattr(shared, name)
+        if distribution is not None:
+            _check_distribution(f"inference_perf.shared_prefix.{name}", distribution)
 
 
 def _check_alone(spec: WorkloadSpec, section: str) -> None:

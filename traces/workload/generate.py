@@ -27,7 +27,8 @@ from traces.workload.lengths import LengthProfile, draw_turns
 from traces.workload.request import Round, Session, Workload, WorkloadRequest
 from traces.workload.sections import Vidur
 from traces.workload.sources import Source, Users, sources_of
-from traces.workload.spec import Client, WorkloadSpec
+from traces.workload.spec import Client, InferencePerf, WorkloadSpec
+from traces.workload.staged import has_waiting_requests, staged_rows
 from traces.workload.streams import Streams
 from traces.workload.vidur import vidur_requests
 
@@ -107,6 +108,8 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         from traces.workload.adaptive import scenario_requests  # few specs are scenarios
 
         return _limited_to_spec(spec, scenario_requests(spec.scenario, spec.seed), timeout_us or 0)
+    if spec.inference_perf is not None and has_waiting_requests(spec.inference_perf):
+        return _of_stages(spec, spec.inference_perf, timeout_us or 0)
     sources, users = _sources(spec)
     _check_has_end(spec, sources, users)
     limit_us = spec.horizon or NEVER
@@ -146,6 +149,27 @@ def _with_agents(spec: WorkloadSpec, kept: Sequence["_KeptRequests"], timeout_us
         notes=spec.notes,
         rows=graph.rows,
         fixed_sessions=graph.fixed_sessions,
+    )
+
+
+def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> Workload:
+    """The workload of requests that wait for others; conversations of stages with rates keep to their times."""
+    rows = staged_rows(section, spec.seed)
+    if spec.horizon and section.stages:
+        rows = [row for row in rows if row.arrival_time_us <= spec.horizon]
+    if spec.num_requests:
+        rows = rows[: spec.num_requests]
+    if timeout_us:
+        rows = [replace(row, deadline_us=row.arrival_time_us + timeout_us) for row in rows]
+    return Workload(
+        requests=[],
+        sessions=[],
+        max_requests=None,
+        horizon_us=spec.horizon or None,
+        goodput_slo_targets=_targets(spec),
+        notes=spec.notes,
+        rows=rows,
+        fixed_sessions=frozenset(row.session_id for row in rows) if section.stages else frozenset(),
     )
 
 

@@ -237,6 +237,14 @@ def fixed_count_arrivals(
     return FixedCountArrivals(gaps=gaps, num_gaps=num_gaps, start_us=start_us, duration_us=duration_us, keeps_last=True)
 
 
+def arrivals_before_end(
+    arrival: Arrival, rate: float, start_us: int, duration_us: float, count: int
+) -> FixedCountArrivals:
+    """A fixed number of arrivals, all of them before the end: those of the process, given how many there are."""
+    gaps, _ = gaps_of(arrival, rate)
+    return FixedCountArrivals(gaps=gaps, num_gaps=count + 1, start_us=start_us, duration_us=duration_us)
+
+
 def _filled(arrival: Arrival, window: Window, aggregate_share: float) -> FixedCountArrivals:
     """Arrivals that fill one window: as many gaps as its rate asks for, the last one ending with it.
 

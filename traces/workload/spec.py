@@ -238,22 +238,46 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConcurrentStage:
+    """So many requests, of which a number are under way at a time; a stage begins when the one before is answered."""
+
+    num_requests: AtLeastOne
+    concurrency_level: AtLeastOne
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """Users in groups that share a system prompt, each prompt and question of fixed length."""
+    """Users in groups that share a system prompt. Distributions stand in the place of fixed lengths.
+
+    A user of a multi-turn chat begins a new conversation after `turns_per_conversation` requests, 0 is never. Its first
+    question has `dynamic_system_prompt_len` tokens besides.
+    """
 
     num_unique_system_prompts: AtLeastOne
     num_users_per_system_prompt: AtLeastOne
     system_prompt_len: Tokens
     question_len: Tokens
     output_len: Tokens
+    question_distribution: Distribution | None = None
+    output_distribution: Distribution | None = None
     enable_multi_turn_chat: bool = False
+    context_growth: Annotated[str, Bounds(choices=("", ACCUMULATE))] = ""
+    turns_per_conversation: Count = 0
+    dynamic_system_prompt_len: Tokens = 0
+    tool_time_us: Pause = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferencePerf:
-    """A workload as the load generator inference-perf describes it."""
+    """A workload as the load generator inference-perf describes it: stages with rates, or with concurrency.
 
-    stages: tuple[Stage, ...]
+    Without a `process` a single stage is BLIS's own: the last request of each user comes at its end.
+    """
+
+    stages: tuple[Stage, ...] = ()
+    concurrent_stages: tuple[ConcurrentStage, ...] = ()
+    process: Annotated[str, Bounds(choices=("", "poisson", "constant"))] = ""
+    streaming: bool = False
     shared_prefix: SharedPrefix
 
 

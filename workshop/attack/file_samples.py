@@ -135,20 +135,41 @@ def _descriptions() -> Iterator[FileSample]:
 
 def _sources() -> Iterator[FileSample]:
     kinds = {".csv": "csv", ".json": "json", ".jsonl": "lines", ".yaml": "yaml"}
-    for file in (
-        "azure.csv", "burstgpt.csv", "vidur.csv", "mooncake.jsonl", "vllm-bench.json", "guidellm.json",
-        "inference-perf.yaml", "aiperf.jsonl", "genai-perf.json", "inference-perf-results.json", "sglang-bench.jsonl",
-        "sharegpt.json",
-    ):  # fmt: skip
-        source, kind = Path(file).stem, kinds[Path(file).suffix]
+    for file, source in (
+        ("azure.csv", "azure"),
+        ("burstgpt.csv", "burstgpt"),
+        ("vidur.csv", "vidur"),
+        ("mooncake.jsonl", "mooncake"),
+        ("mooncake-sessions.jsonl", "mooncake"),
+        ("bailian.jsonl", "bailian"),
+        ("weka.json", "weka"),
+        ("otel.json", "otel"),
+        ("vllm-bench.json", "vllm-bench"),
+        ("guidellm.json", "guidellm"),
+        ("inference-perf.yaml", "inference-perf"),
+        ("inference-perf-talk.yaml", "inference-perf"),
+        ("aiperf.jsonl", "aiperf"),
+        ("genai-perf.json", "genai-perf"),
+        ("genai-perf-triton.json", "genai-perf"),
+        ("inference-perf-results.json", "inference-perf-results"),
+        ("inference-perf-results-parts.json", "inference-perf-results"),
+        ("sglang-bench.jsonl", "sglang-bench"),
+        ("sharegpt.json", "sharegpt"),
+    ):
         rate = ("--rate", "2") if source == "sharegpt" else ()
         command = ("convert", source, "s", "--output", "out", *rate)
-        yield FileSample(f"convert {source}", kind, "s", content(file), command, {}, 6)
+        yield FileSample(f"convert {source}", kinds[Path(file).suffix], "s", content(file), command, {}, 6)
     trace, lengths = "chunks/chunk-0-trace.csv", "chunks/chunk-0-dataset.json"
     servegen = ("convert", "servegen", "chunks", "--output", "out")
     files = {trace: content("servegen-trace.csv"), lengths: content("servegen-lengths.json")}
     yield FileSample("convert servegen", "csv", trace, files[trace], servegen, {lengths: files[lengths]})
     yield FileSample("convert servegen lengths", "json", lengths, files[lengths], servegen, {trace: files[trace]})
+    mixed = content("servegen-mixed.json")
+    yield FileSample("convert servegen images", "json", lengths, mixed, servegen, {trace: files[trace]})
+    sweep = ("convert", "inference-perf", "s", "--output", "out", "--rate", "9")
+    yield FileSample("convert inference-perf sweep", "yaml", "s", content("inference-perf-random.yaml"), sweep)
+    stages = (*RUN, "--workload-spec", "s", "--num-requests", "20")
+    yield FileSample("stages that wait", "yaml", "s", content("concurrent-stages.yaml"), stages)
     perf = ("convert", "inference-perf", "s", "--output", "out")
     yield FileSample("convert inference-perf spec", "yaml", "s", content("stages.yaml"), perf)
 

@@ -161,6 +161,7 @@ _READERS: Mapping[str, Callable[[str], str | None]] = {
     "trace rows": _distinct_rows,
     **dict.fromkeys(("calibrated rows", "composed rows", "sent rows", "second recording"), _rows),
     "convert servegen lengths": lambda text: None,
+    "convert servegen images": lambda text: None,
     **dict.fromkeys(("token times", "lengths of vidur", "convert azure", "convert burstgpt"), _plain_cells),
     **dict.fromkeys(("convert vidur", "convert servegen", "data set burstgpt"), _plain_cells),
     "config.json": _config,

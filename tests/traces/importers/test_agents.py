@@ -120,6 +120,43 @@ def run_convert(*arguments: str) -> None:
     assert convert(ConvertOptions(format=arguments[0], file=arguments[1], output=given["-o"], rate=rate)) == 0
 
 
+def nested(at_s: float, *times_s: float) -> dict[str, Any]:
+    """A session whose helper has calls at these times."""
+    calls = [weka_call(each_s, 4, 70, 9, [8]) for each_s in times_s]
+    helper = {"t": at_s, "type": "subagent", "agent_id": "a", "subagent_type": "Explore", "requests": calls}
+    return {"id": "w", "block_size": 64, "requests": [weka_call(0, 5, 130, 20, [1, 2]), helper]}
+
+
+@pytest.mark.parametrize("times_s", [(0.0, 10.0), (100.0, 110.0), (0.0, 110.0 - 100.0)])
+def test_times_of_a_helper_may_count_from_its_start(times_s: tuple[float, ...], tmp_path: Path) -> None:
+    found = imported("weka", tmp_path / "t.json", json.dumps(nested(100.0, *times_s)))
+    assert [row.arrival_time_us for row in found.rows] == [0, 100_000_000, 110_000_000]
+    assert graph(found)[1][:2] == ("0", 95_000_000)
+    is_relative = times_s[0] < 100
+    assert any("times of 1 helpers count from the start of their helper" in note for note in found.notes) == is_relative
+
+
+def test_a_helper_that_outlasts_the_time_before_it_counts_from_its_start_as_a_whole(tmp_path: Path) -> None:
+    found = imported("weka", tmp_path / "t.json", json.dumps(nested(6.0, 0.0, 20.0)))
+    assert [row.arrival_time_us for row in found.rows] == [0, 6_000_000, 26_000_000]
+
+
+def test_helpers_of_helpers_count_from_where_these_count(tmp_path: Path) -> None:
+    trace = nested(100.0, 0.0)
+    inner = nested(10.0, 0.0)["requests"][1] | {"agent_id": "b"}
+    trace["requests"][1]["requests"].append(inner)
+    found = imported("weka", tmp_path / "t.json", json.dumps(trace))
+    assert [row.arrival_time_us for row in found.rows] == [0, 100_000_000, 110_000_000]
+
+
+def test_a_line_may_be_a_session(tmp_path: Path) -> None:
+    found = imported("weka", tmp_path / "t.jsonl", lines([weka_trace("a"), weka_trace("b")]), rate=1.0)
+    assert {row.session_id for row in found.rows} == {"a", "b"}
+    assert len(found.rows) == 2 * 5
+    with pytest.raises(BlisError, match=r"t\.jsonl line 2: the key id is missing"):
+        imported("weka", tmp_path / "t.jsonl", lines([weka_trace("a"), {}]), rate=1.0)
+
+
 def dag_turn(words: int, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "x" * 4 * words}], "max_tokens": 10, **more}
 
@@ -200,7 +237,7 @@ def test_spans_wait_for_what_had_ended_in_the_agent_around_them(tmp_path: Path) 
         ("2 3", 200_000, "0", 230),
     ]
     assert (found.rows[0].arrival_time_us, found.rows[0].model, found.rows[0].session_id) == (0, "m", "t")
-    assert left_out(found) == {"spans that are no calls of a model with its token counts": 3}
+    assert left_out(found) == {"spans that are no calls of a model": 3}
 
 
 def test_a_conversation_joins_traces_and_older_names_of_counts_are_read(tmp_path: Path) -> None:
@@ -211,6 +248,47 @@ def test_a_conversation_joins_traces_and_older_names_of_counts_are_read(tmp_path
     other = span("y", "", 300, 400, (40, 5), **{"conversation.id": "c"}) | {"traceId": "u"}
     found = imported("otel", tmp_path / "t.json", json.dumps(otlp(other, one)))
     assert graph(found) == [("", 0, "", 0), ("0", 200_000, "0", 18)]
+
+
+def flat(name: str, begin: str, end: str, tokens: tuple[int, int], **more: Any) -> dict[str, Any]:
+    counts = dict(zip(("gen_ai.usage.prompt_tokens", "gen_ai.usage.completion_tokens"), tokens, strict=True))
+    attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", **counts}
+    times = {"start_time": f"2026-02-25T10:00:{begin}", "end_time": f"2026-02-25T10:00:{end}"}
+    return {"trace_id": "t", "span_id": name, "parent_span_id": None, **times, "attributes": attributes, **more}
+
+
+FLAT = [flat("a", "00.000000", "02.500000", (10, 5)), flat("b", "03.000000", "05.000000", (25, 5))]
+SDK = [
+    {"name": "chat", "context": {"trace_id": "0xt", "span_id": each["span_id"]}, "parent_id": None,
+     "start_time": f"{each['start_time']}Z", "end_time": f"{each['end_time']}Z", "attributes": each["attributes"]}
+    for each in FLAT
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"trace_id": "t", "span_count": 2, "spans": FLAT}),
+        json.dumps({"session_id": "t", "spans": [{**each, "trace_id": None} for each in FLAT]}),
+        json.dumps(FLAT),
+        lines(FLAT),
+        lines(SDK),
+    ],
+    ids=["trace", "session", "list", "lines", "sdk"],
+)
+def test_spans_may_be_flat(text: str, tmp_path: Path) -> None:
+    found = imported("otel", tmp_path / "t.json", text)
+    assert graph(found) == [("", 0, "", 0), ("0", 500_000, "0", 15)]
+    assert (found.rows[0].model, found.rows[1].arrival_time_us) == ("m", 3_000_000)
+
+
+def test_spans_of_agents_have_the_sums_of_their_calls_and_are_no_calls(tmp_path: Path) -> None:
+    agent = flat("root", "00", "09", (35, 10))
+    agent["attributes"]["gen_ai.operation.name"] = "invoke_agent"
+    lost = flat("c", "06", "07", (0, 0), status={"code": 2}) | {"attributes": {"gen_ai.operation.name": "chat"}}
+    found = imported("otel", tmp_path / "t.json", json.dumps({"spans": [agent, *FLAT, lost]}))
+    assert len(found.rows) == 2
+    assert left_out(found) == {"spans that are no calls of a model": 1, "calls that failed": 1}
 
 
 def sglang_turn(text: str, prompt_tokens: int | None = None) -> dict[str, Any]:

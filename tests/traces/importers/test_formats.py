@@ -11,6 +11,7 @@ import pytest
 from blis_sim.options import BlisError
 from traces.importers import ConvertOptions, Imported, import_from
 from traces.importers.servegen import lognormal_fit, read_chunks
+from traces.workload.generate import generate
 
 SHARED = """
 data:
@@ -82,6 +83,15 @@ def test_sharegpt_conversations_become_sessions_that_carry_their_history(tmp_pat
     }
 
 
+def test_a_line_of_sharegpt_may_be_a_conversation(tmp_path: Path) -> None:
+    entries = [
+        {"conversations": [{"from": "human", "value": "a" * 8}, {"from": "gpt", "value": "b" * 4 * n}]} for n in (1, 2)
+    ]
+    text = "".join(json.dumps(each) + "\n" for each in entries)
+    found = imported("sharegpt", tmp_path / "t.jsonl", text, rate=2.0)
+    assert [row.output_tokens for row in found.rows] == [1, 2]
+
+
 def test_vidur_with_and_without_times(tmp_path: Path) -> None:
     timed = "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,3,4\n2.0,5,6\n"
     assert requests(imported("vidur", tmp_path / "t.csv", timed)) == [(0, 3, 4), (500_000, 5, 6)]
@@ -123,6 +133,20 @@ def test_vllm_bench_results_are_a_recording_with_token_times(tmp_path: Path) -> 
 def test_vllm_bench_results_without_details_cannot_be_converted(tmp_path: Path) -> None:
     with pytest.raises(BlisError, match=r"start_times is missing, save results with --save-detailed"):
         imported("vllm-bench", tmp_path / "r.json", '{"date": "20260131-120010"}')
+
+
+def test_runs_that_were_appended_to_a_file_are_clients(tmp_path: Path) -> None:
+    later = bench_results() | {"date": "20260131-120110", "request_rate": math.inf, "mean_tpot_ms": math.nan}
+    text = json.dumps(bench_results()) + "\n" + json.dumps(later)
+    found = imported("vllm-bench", tmp_path / "r.json", text)
+    assert [(row.client_id, row.arrival_time_us) for row in found.rows] == [
+        *(("run-0", second * 1_000_000) for second in range(3)),
+        *(("run-1", (60 + second) * 1_000_000) for second in range(3)),
+    ]
+    assert found.header.created_at == "2026-01-31T12:00:00Z"
+    assert found.header.server["model"] == "m"
+    with pytest.raises(BlisError, match=r"r\.json line 2: the key start_times is missing"):
+        imported("vllm-bench", tmp_path / "r.json", json.dumps(bench_results()) + "\n{}")
 
 
 def bench_file(**keys: Any) -> str:
@@ -169,7 +193,7 @@ def test_a_configuration_of_inference_perf_becomes_the_section_of_the_same_words
     assert found.spec.inference_perf is not None
     assert found.spec.inference_perf.shared_prefix.question_len == 4
     assert [(stage.rate, stage.duration) for stage in found.spec.inference_perf.stages] == [(2, 5)]
-    assert left_out(found) == {"key api": 1, "key load.type": 1}
+    assert left_out(found) == {"key api.type": 1}
 
 
 def test_rows_beyond_the_requested_number_are_counted(tmp_path: Path) -> None:
@@ -220,8 +244,8 @@ def test_rows_beyond_the_requested_number_are_counted(tmp_path: Path) -> None:
             bench_file(itls=[[1e12], [], []]),
             "request 0 itl: expected a time in seconds, got 1000000000000",
         ),
-        ("inference-perf", SHARED + "load: {stages: [soon]}\n", "key load.stages: expected an object, got 'soon'"),
-        ("inference-perf", "load: {stages: []}\ndata: {type: random}\n", "key data.type: expected shared_prefix"),
+        ("inference-perf", SHARED + "load: {stages: [soon]}\n", "key load.stages[0]: expected an object, got 'so"),
+        ("inference-perf", "data: {type: random}\n", "key data: the key input_distribution is missing"),
         ("inference-perf", "version: '2'\naggregate_rate: x\n", "aggregate_rate: expected a number"),
     ],
 )
@@ -329,6 +353,36 @@ def test_shares_of_lengths_that_are_no_numbers_are_left_out_and_counted(tmp_path
     )
     found = import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
     assert left_out(found)["shares of input_tokens without a length from 1 on"] == 4
+
+
+def mixed_folder(path: Path, **changed: str) -> None:
+    """A client whose prompts have text and images."""
+    (path / "chunk-0-trace.csv").write_text("0,0.8,0.5,Gamma,3,0.25\n28800,0.9,0.6,Gamma,2.5,0.5\n")
+    lengths = {"text_tokens": "{100: 1}", "image_tokens": "{1000: 0.5, 1200: 0.5}", "image_count": "{0: 0.25, 2: 0.75}"}
+    lengths |= {"audio_tokens": "{0: 1.0}", "audio_count": "{0: 1.0}", "output_tokens": "{21: 1}"} | changed
+    (path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths, "28800": lengths}))
+
+
+def test_a_folder_of_servegen_may_have_prompts_with_images(tmp_path: Path) -> None:
+    mixed_folder(tmp_path)
+    found = import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
+    assert found.spec is not None
+    multimodal = found.spec.cohorts[0].multimodal
+    assert multimodal is not None
+    assert multimodal.image_count_distribution is not None
+    assert multimodal.image_count_distribution.params == {"0": 0.25, "2": 0.75}
+    assert multimodal.audio_distribution is None
+    requests = generate(found.spec).requests
+    assert {request.text_tokens for request in requests} == {100}
+    means = [request.image_tokens / 2 for request in requests if request.image_tokens]
+    assert 0.7 < len(means) / len(requests) < 0.8
+    assert 1000 < sum(means) / len(means) < 1200
+
+
+def test_images_of_servegen_without_tokens_are_refused(tmp_path: Path) -> None:
+    mixed_folder(tmp_path, image_tokens="{0: 1.0}")
+    with pytest.raises(BlisError, match=r"key image_tokens: expected a length above 0, as image_count has one"):
+        import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
 
 
 def aiperf_record(number: int, **about: Any) -> dict[str, Any]:

@@ -67,6 +67,21 @@ OTHERS: list[dict[str, Any]] = [
             },
         }
     },
+    {
+        "inference_perf": {
+            "concurrent_stages": [{"num_requests": 9, "concurrency_level": 2}],
+            "process": "constant",
+            "shared_prefix": {
+                "num_unique_system_prompts": 2,
+                "num_users_per_system_prompt": 3,
+                "system_prompt_len": 64,
+                "question_len": 100,
+                "output_len": 20,
+                "output_distribution": {"type": "constant", "params": {"value": 7}},
+                "turns_per_conversation": 2,
+            },
+        }
+    },
 ]
 Place = tuple[str | int, ...]
 

@@ -13,6 +13,7 @@ from tests.traces.workload.specs import CONSTANT_10, client, cohort, generated, 
 from traces import TraceError
 from traces.workload import Arrival, Lengths, Preset, WorkloadRequest, rate_spec
 from traces.workload.generate import generate
+from traces.workload.request import Workload
 
 GAUSSIAN = {"type": "gaussian", "params": {"mean": 100, "std_dev": 30, "min": 1, "max": 500}}
 SECOND = 1_000_000
@@ -256,10 +257,43 @@ def test_stages_of_inference_perf_follow_each_other(turns: bool) -> None:
     assert {each.input_tokens for each in first} == {1}
     assert all(each.client_id.startswith("stage-0") == (each.arrival_us < 10 * SECOND) for each in first)
     if turns:
-        assert sum(1 + len([*session.later]) for session in workload.sessions) <= 600
+        assert sum(1 + len([*session.later]) for session in workload.sessions) == 600
         assert {each.think_time_us for session in workload.sessions for each in session.later} == {333_333, 166_667}
     else:
-        assert len(first) == pytest.approx(600, abs=100)
+        assert Counter(each.client_id.partition("-prompt")[0] for each in first) == {"stage-0": 300, "stage-1": 300}
+
+
+def waiting_stages(*stages: tuple[int, int], **keys: Any) -> Workload:
+    section = {
+        "concurrent_stages": [{"num_requests": count, "concurrency_level": level} for count, level in stages],
+        "shared_prefix": {
+            "num_unique_system_prompts": 2,
+            "num_users_per_system_prompt": 2,
+            "system_prompt_len": 64,
+            "question_len": 10,
+            "output_len": 20,
+        },
+    }
+    return generated(clients=None, inference_perf=section, aggregate_rate=None, **keys)
+
+
+def test_concurrent_stages_are_limited_like_other_workloads() -> None:
+    whole = waiting_stages((20, 4), (9, 3), num_requests=0)
+    assert len(whole.rows) == 29
+    assert [row.request_id for row in whole.rows] == list(range(29))
+    assert waiting_stages((20, 4), (9, 3), num_requests=7).rows == whole.rows[:7]
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        (((2_000_000, 4),), "expected at most 1000000 requests, got 2000000"),
+        (((9, 10_000), (9, 10_000)), "expected at most 10000000 waits for stages, got 100000000"),
+    ],
+)
+def test_concurrent_stages_beyond_all_memory_are_refused(stages: tuple[tuple[int, int], ...], message: str) -> None:
+    with pytest.raises(TraceError, match=message):
+        waiting_stages(*stages, num_requests=0)
 
 
 def quick(**keys: Any) -> float:

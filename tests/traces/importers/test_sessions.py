@@ -1,0 +1,156 @@
+"""Rows of sessions are read as their producer means them: what a turn adds, or whole prompts, and when it was sent."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blis_sim.options import BlisError
+from tests.traces.importers.test_formats import imported
+from traces import TraceRow
+from traces.importers import Imported
+
+
+def lines(*entries: dict[str, Any]) -> str:
+    return "".join(json.dumps(each) + "\n" for each in entries)
+
+
+def turn(tokens: int, reply: int, hashes: list[int], **more: Any) -> dict[str, Any]:
+    return {"session_id": "a", "input_length": tokens, "output_length": reply, "hash_ids": hashes, **more}
+
+
+TURNS = (
+    turn(2000, 100, [0, 1, 2, 3], timestamp=0.0),
+    turn(700, 50, [4, 5], delay=1200.5),
+    turn(300, 20, [6], delay=500.0),
+)
+
+
+def prompts(found: Imported) -> list[tuple[int, str, int]]:
+    return [(row.input_tokens, row.context_of, row.context_tokens) for row in found.rows]
+
+
+def test_turns_of_mooncake_sessions_add_up(tmp_path: Path) -> None:
+    found = imported("mooncake", tmp_path / "t.jsonl", lines(*TURNS))
+    assert prompts(found) == [(2000, "", 0), (2800, "0", 2100), (3150, "1", 2850)]
+    assert [row.think_time_us for row in found.rows] == [0, 1_200_500, 500_000]
+    assert "is what its turn adds, as AIPerf reads it" in found.notes[0]
+
+
+def test_whole_prompts_of_mooncake_sessions_are_read_with_a_flag(tmp_path: Path) -> None:
+    whole = (TURNS[0], turn(2560, 50, [0, 1, 2, 3, 9], delay=1))
+    found = imported("mooncake", tmp_path / "t.jsonl", lines(*whole), session_prompts="whole")
+    assert prompts(found) == [(2000, "", 0), (2560, "0", 2048)]
+    assert "is its whole prompt" in found.notes[0]
+    as_turns = imported("mooncake", tmp_path / "t.jsonl", lines(*whole))
+    assert "1 rows of sessions begin with the blocks of the row before: are they whole prompts" in as_turns.notes[1]
+
+
+def test_first_turns_of_mooncake_sessions_share_their_blocks(tmp_path: Path) -> None:
+    other = TURNS[0] | {"session_id": "b", "timestamp": 1}
+    found = imported("mooncake", tmp_path / "t.jsonl", lines(*TURNS, other))
+    assert {row.session_id: row.context_tokens for row in found.rows if not row.round_index} == {"a": 0, "b": 1999}
+    assert "--session-prompts" not in "".join(
+        imported("mooncake", tmp_path / "u.jsonl", lines({**TURNS[0], "session_id": None})).notes
+    )
+
+
+def test_the_pause_before_a_turn_with_a_time_and_no_delay_is_the_time_between_arrivals(tmp_path: Path) -> None:
+    found = imported("mooncake", tmp_path / "t.jsonl", lines(TURNS[0], turn(9, 1, [4], timestamp=1500)))
+    assert found.rows[1].think_time_us == 1_500_000
+
+
+def chat(number: int, parent: int, at_s: float, tokens: int, hashes: list[int], turn: int) -> dict[str, Any]:
+    known = {"chat_id": number, "parent_chat_id": parent, "timestamp": at_s, "type": "text", "turn": turn}
+    return {**known, "input_length": tokens, "output_length": 5, "hash_ids": hashes}
+
+
+def test_chats_of_bailian_go_on_from_their_parents(tmp_path: Path) -> None:
+    chats = [
+        chat(159, -1, 61.125, 40, [1, 2, 3], 1),
+        chat(160, 159, 75.25, 60, [1, 2, 8, 9], 2),
+        chat(161, 159, 80.0, 33, [1, 2, 7], 2),
+        chat(162, 99, 81.0, 16, [4], 6),
+    ]
+    found = imported("bailian", tmp_path / "t.jsonl", lines(*chats))
+    assert [row.arrival_time_us for row in found.rows] == [0, 14_125_000, 18_875_000, 19_875_000]
+    assert [(row.session_id, row.round_index, row.parents) for row in found.rows] == [
+        ("159", 0, ""),
+        ("159", 1, "0"),
+        ("159", 1, "0"),
+        ("162", 5, ""),
+    ]
+    assert prompts(found) == [(40, "", 0), (60, "0", 32), (33, "0", 32), (16, "", 0)]
+    assert found.left_out["parent_chat_id of requests whose parents are not in the file"] == 1
+
+
+@pytest.mark.parametrize(
+    ("chats", "message"),
+    [
+        ([chat(1, -1, 0, 700, list(range(44)), 1)], None),
+        (
+            [chat(1, -1, 0, 700, list(range(45)), 1)],
+            "line 1 key hash_ids: expected at most 44 blocks of 16 tokens, as t",
+        ),
+        ([chat(1, -1, 9, 5, [], 1), chat(2, 1, 8, 5, [], 2)], "line 2 key timestamp: expected none below that of its"),
+        ([chat(1, -1, 9, 5, [], 1), chat(2, 1, 10, 5, [], 5)], "line 2 key turn: expected 2, as parent_chat_id says"),
+        ([chat(1, -1, 9, 5, [], 1), chat(1, -1, 9, 5, [], 1)], "line 2 key chat_id: expected a chat that no line"),
+    ],
+)
+def test_chats_that_contradict_themselves_are_refused(
+    chats: list[dict[str, Any]], message: str | None, tmp_path: Path
+) -> None:
+    if message is None:
+        assert imported("bailian", tmp_path / "t.jsonl", lines(*chats)).rows
+        return
+    with pytest.raises(BlisError, match=message):
+        imported("bailian", tmp_path / "t.jsonl", lines(*chats))
+
+
+def test_bailian_is_not_read_as_mooncake(tmp_path: Path) -> None:
+    with pytest.raises(BlisError, match="line 1: chat_id is a key of Bailian's traces, read them with: blis convert b"):
+        imported("mooncake", tmp_path / "t.jsonl", lines(chat(1, -1, 0, 16, [1], 1)))
+
+
+def test_more_blocks_than_a_prompt_of_mooncake_has_are_refused(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 1100, "output_length": 1}
+    for count in (0, 1, 3):
+        assert imported("mooncake", tmp_path / "t.jsonl", lines(row | {"hash_ids": list(range(count))})).rows
+    text = lines(row | {"hash_ids": list(range(44))})
+    with pytest.raises(
+        BlisError, match=r"line 1 key hash_ids: expected at most 3 blocks of 512 tokens, .* got 44; --b"
+    ):
+        imported("mooncake", tmp_path / "t.jsonl", text)
+    assert imported("mooncake", tmp_path / "t.jsonl", text, block_tokens=25).rows
+
+
+BURST = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    "5,12.0,3.25,ChatGPT,472,18,490,Conversation log\n"
+    "45,12.0,8.5,ChatGPT,1087,230,1317,Conversation log\n"
+    "118,,2.0,GPT-4,417,276,693,API log\n"
+    "120,12.0,1.0,ChatGPT,300,0,300,Conversation log\n"
+    "130,12.0,2.5,ChatGPT,1500,30,1530,Conversation log\n"
+)
+
+
+def test_conversations_of_burstgpt_are_sessions_with_pauses(tmp_path: Path) -> None:
+    found = imported("burstgpt", tmp_path / "t.csv", BURST)
+
+    def about(row: TraceRow) -> tuple[str, int, int]:
+        return row.session_id, row.round_index, row.think_time_us
+
+    assert [about(row) for row in found.rows] == [
+        ("12", 0, 0),
+        ("12", 1, 36_750_000),
+        ("", 0, 0),
+        ("12", 2, 76_500_000),
+    ]
+    assert found.left_out["values of Elapsed time of requests without a conversation or a reply"] == 2
+    assert found.left_out["requests without prompt or output tokens"] == 1
+
+
+def test_a_row_of_burstgpt_whose_total_is_no_sum_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BlisError, match="line 3: expected Total tokens 1317, the sum of the other two, got 1318"):
+        imported("burstgpt", tmp_path / "t.csv", BURST.replace("1317", "1318"))
