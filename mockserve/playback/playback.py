@@ -20,6 +20,7 @@ from mockserve.playback.reply import (
     exact_key,
     recorded_reply,
 )
+from mockserve.protocol.reading.types import as_flag, flag_problem
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor
 
@@ -238,7 +239,8 @@ class PlaybackRequest:
     @property
     def is_stream(self) -> bool:
         """Whether a stream is requested."""
-        return isinstance(self.body, Mapping) and self.body.get("stream") is True
+        flag = self.body.get("stream") if isinstance(self.body, Mapping) else None
+        return flag_problem(flag, "stream") is None and as_flag(flag)
 
 
 class _ReplyQueue:
