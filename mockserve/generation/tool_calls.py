@@ -15,6 +15,7 @@ from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_
 from mockserve.options.content import ANY, FORCED_AS_JSON, ArgumentRanges, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.json_text import compact_json
+from mockserve.protocol.reading.types import flag_or
 
 DEFINITIONS = "$defs"
 NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -37,7 +38,7 @@ def forced_schema(tools: Sequence[Any], choice: Any, parallel: bool | None) -> d
         "minItems": 1,
         "items": {"type": "object", "anyOf": [_call(each) for each in functions]},
     }
-    if parallel is False:
+    if not flag_or(parallel, True):
         schema["maxItems"] = 1
     definitions = _definitions(functions)
     return {**schema, DEFINITIONS: definitions} if definitions else schema
@@ -159,13 +160,13 @@ def _listed_call(function: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_tagged(parser: str | None, body: Mapping[str, Any]) -> bool:
     """Whether calls with `tool_choice` auto have a structural tag: for a strict function, or a limit of one call."""
-    is_strict = any(_function_of(each).get("strict") is True for each in body["tools"])
+    is_strict = any(flag_or(_function_of(each).get("strict"), False) for each in body["tools"])
     if parser in TAGGED_IF_FORCED_PARSERS:
         return is_strict and has_output_constraint(body)
     if is_strict or parser in ALWAYS_TAGGED_PARSERS:
         return True
     return (
-        body.get("parallel_tool_calls") is False
+        not flag_or(body.get("parallel_tool_calls"), True)
         and not has_output_constraint(body)
         and parser not in IGNORES_PARALLEL_CALLS_PARSERS
     )
@@ -270,7 +271,7 @@ def read_tool_use(
         functions=functions,
         is_forced=choice != "auto",
         is_named=isinstance(choice, Mapping),
-        is_parallel=body.get("parallel_tool_calls") is not False,
+        is_parallel=flag_or(body.get("parallel_tool_calls"), True),
         probability=0.0 if has_result else probability,
         extra_probability=extra_probability,
         argument_ranges=argument_ranges,
@@ -360,7 +361,7 @@ def _function(tool: Any) -> Function | None:
         return None
     parameters = found.get("parameters")
     schema = parameters if isinstance(parameters, Mapping) and parameters else _NO_ARGUMENTS
-    return Function(name, schema, found.get("strict") is True)
+    return Function(name, schema, flag_or(found.get("strict"), False))
 
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -17,6 +17,7 @@ from mockserve.options.content import PlaybackOptions
 from mockserve.playback.fixtures import Fixture, FixtureSearch, Seen, read_fixtures
 from mockserve.playback.journal import Journal
 from mockserve.playback.reply import Conversation, PlayedReply, conversation_of, exact_key, recorded_reply
+from mockserve.protocol.reading.types import as_flag, flag_problem
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor, secrets_in
 
@@ -52,7 +53,8 @@ class PlaybackRequest:
     @property
     def is_stream(self) -> bool:
         """Whether a stream is requested."""
-        return isinstance(self.body, Mapping) and self.body.get("stream") is True
+        flag = self.body.get("stream") if isinstance(self.body, Mapping) else None
+        return flag_problem(flag, "stream") is None and as_flag(flag)
 
 
 class _ReplyQueue:

@@ -257,7 +257,10 @@ class Deliveries:
         turn_us = output.queue.turn_us
         wait_us = output.queue.enter(at, num_outputs)
         self.wire.due_s = self.seconds_at(due_at)
-        num_tokens, num_prompt_tokens, num_flights = 0, 0, len(flights)
+        num_tokens = num_prompt_tokens = 0
+        late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
+        """Tokens from the first that ends a request on, with the sequences that end: choices of one reply come in the
+        order of the batch, and requests end after their last step has been recorded."""
         for sequence in event.emitted:
             wait_us += turn_us
             flight = flights.get(sequence.request.id)
@@ -280,21 +283,30 @@ class Deliveries:
                 flight.first_token_latency_us = due_at - flight.arrived_at
                 output.recorder.first_token(flight, flight.first_token_latency_us)
             flight.last_token_at = at
-            if number >= flight.request.output_tokens:
-                # Choices of one reply come in the order of the batch, those that end here, too.
-                self._finished(output, Finished(at, sequence, Outcome.COMPLETED), now)
-                continue
-            if due_at <= now:
-                try:
-                    flight.reply.token(number)
-                except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
-                    _fail_reply(flight)
+            has_ended = number >= flight.request.output_tokens
+            if late or has_ended:
+                late.append((due_at, flight, number, sequence if has_ended else None))
             else:
-                heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
+                self._send_token(due_at, now, flight, number)
         if num_tokens:
             output.recorder.step(num_prompt_tokens, num_tokens, gaps)
-        self._slices.record_step(event, gaps, num_flights)
+        self._slices.record_step(event, gaps, len(flights))
         self.report_step(at)
+        for due_at, flight, number, ended in late:
+            if ended is None:
+                self._send_token(due_at, now, flight, number)
+            else:
+                self._finished(output, Finished(at, ended, Outcome.COMPLETED), now)
+
+    def _send_token(self, due_at: Micros, now: Micros, flight: InFlightRequest, number: int) -> None:
+        """Deliver a token that does not end its request, if it is due."""
+        if due_at > now:
+            heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
+            return
+        try:
+            flight.reply.token(number)
+        except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
+            _fail_reply(flight)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
         """Record the tokens of several steps. If all are due, each request's tokens are delivered together."""

@@ -1,8 +1,10 @@
 """JSON schemas: references, combinations, messages of vLLM's compiler, strings and numbers."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import chain, islice
+from json import dumps
 from random import Random
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -232,6 +234,7 @@ def _listed(value: Any, name: str) -> Iterable[Schema]:
 
 MOST_TRIES = 50
 MOST_TRIES_OF_ASSERTIONS = 300
+MOST_TRIES_OF_UNESCAPED = 10
 PATTERN_SOFT_LIMIT_CHARS = 24
 MOST_CHARS = 100_000
 MAX_WIDTH = 1_000_000
@@ -305,22 +308,40 @@ def _matching_string(grammar: Grammar, random: Random, least: int, most: int | N
     if not grammar.can_end:
         raise SchemaError("Unsatisfiable schema: the pattern matches only texts that are too long")
     soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * verbosity)
-    for attempt in range(MOST_TRIES):
-        # Between none and ample room lies a text of the right length, if there is one.
-        limit = soft_limit_chars if attempt == 0 else random.randint(0, max(soft_limit_chars, most or 0) + 8)
-        text = matching_text(grammar, random, limit)
-        if _is_between(least, text, most):
-            return text
-    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} matches the pattern")
+
+    def texts() -> Iterator[str]:
+        yield matching_text(grammar, random, soft_limit_chars)
+        for _ in range(MOST_TRIES):
+            # Between none and ample room lies a text of the right length, if there is one.
+            yield matching_text(grammar, random, random.randint(0, max(soft_limit_chars, most or 0) + 8))
+
+    return _fitting(texts(), least, most)
 
 
 def _asserted_string(expression: Expression, random: Random, least: int, most: int | None) -> str:
-    for attempt in range(MOST_TRIES_OF_ASSERTIONS):
-        limit = random.randint(0, max(least, PATTERN_SOFT_LIMIT_CHARS) + 8)
-        text = asserted_text(expression, random, limit, is_joined=attempt % 2 == 1)
-        if _is_between(least, text, most) and contains_match(expression, text):
-            return text
-    raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} found that matches the pattern")
+    def texts() -> Iterator[str]:
+        for attempt in range(MOST_TRIES_OF_ASSERTIONS):
+            limit = random.randint(0, max(least, PATTERN_SOFT_LIMIT_CHARS) + 8)
+            text = asserted_text(expression, random, limit, is_joined=attempt % 2 == 1)
+            if _is_between(least, text, most) and contains_match(expression, text):
+                yield text
+
+    return _fitting(texts(), least, most)
+
+
+def _fitting(texts: Iterable[str], least: int, most: int | None) -> str:
+    """Return the first text of the right length, if possible one that JSON does not escape.
+
+    Grammars for patterns have no escapes. Raises SchemaError when no text has the right length.
+    """
+    fitting = (each for each in texts if _is_between(least, each, most))
+    first = next(fitting, None)
+    if first is None:
+        raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} found that matches the pattern")
+    others = islice(fitting, MOST_TRIES_OF_UNESCAPED)
+    return next(
+        (each for each in chain([first], others) if len(dumps(each, ensure_ascii=False)) == len(each) + 2), first
+    )
 
 
 def _is_between(least: int, text: str, most: int | None) -> bool:

@@ -9,7 +9,18 @@ from mockserve.protocol.completions.messages import MESSAGE, check_parts
 from mockserve.protocol.errors import ApiError, bad_fields, bad_value
 from mockserve.protocol.pooling.bodies import Encoding
 from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, Null, OneOf, Text, as_flag, as_integer
+from mockserve.protocol.reading.types import (
+    Anything,
+    FieldType,
+    Flag,
+    Integer,
+    Null,
+    OneOf,
+    Text,
+    as_flag,
+    as_integer,
+    flag_or,
+)
 from mockserve.protocol.refusals import refuse_bad_salt, refuse_media_arguments
 
 ENCODINGS = ("float", "base64", "bytes", "bytes_only")
@@ -224,7 +235,7 @@ def _read(body: dict[str, Any], records: tuple[Record, ...]) -> PoolingRequest:
         truncate_to=None if truncate_to is None else as_integer(truncate_to),
         truncates_left=body.get("truncation_side") != "right",
         pads=body.get("padding") == "max_length",
-        use_activation=body.get("use_activation") is not False,
+        use_activation=flag_or(body.get("use_activation"), True),
         request_id=body.get("request_id"),
         priority=as_integer(body.get("priority", 0)),
         cache_salt=body.get("cache_salt"),

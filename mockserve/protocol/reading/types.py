@@ -268,5 +268,10 @@ def as_flag(value: Any) -> bool:
     return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
 
 
+def flag_or(value: Any, default: bool) -> bool:
+    """Convert a value that is null, or that `flag_problem` accepts."""
+    return default if value is None else as_flag(value)
+
+
 def _characters(number: int) -> str:
     return f"{number} character{'' if number == 1 else 's'}"

@@ -11,7 +11,14 @@ from jsonschema import Draft202012Validator
 from mockserve.generation.answer import Kind
 from mockserve.generation.script import RenderOptions, Segment, render_tokens
 from mockserve.generation.tokenizer import BuiltinTokenizer
-from mockserve.generation.tool_calls import MOST_CALLS, ToolUse, call_script, read_tool_use, tool_constraint_of
+from mockserve.generation.tool_calls import (
+    MOST_CALLS,
+    ToolConstraint,
+    ToolUse,
+    call_script,
+    read_tool_use,
+    tool_constraint_of,
+)
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_output_spec, constraint_check_jobs
 from mockserve.options.content import ContentOptions, ToolOptions
 from mockserve.protocol.bodies import Ending
@@ -73,6 +80,16 @@ def test_parser_that_reads_one_call_gets_one(parser: str) -> None:
 def test_a_named_function_is_called_once() -> None:
     named = required(tool_choice={"type": "function", "function": {"name": "now"}}, extra_probability=1.0)
     assert (counts(named), [each.name for each in named.functions], named.is_named) == ({1}, ["now"], True)
+
+
+def test_flags_of_tools_may_be_text() -> None:
+    assert counts(required(parallel_tool_calls="false", extra_probability=1.0)) == {1}
+    assert counts(required(parallel_tool_calls="yes", extra_probability=1.0)) == {MOST_CALLS}
+    found = read_tool_use({"tools": offered(CITY, strict="true")}, 1, 0)
+    assert found is not None
+    assert found.functions[0].is_strict
+    assert tool_constraint_of("hermes", {"tools": offered(CITY, strict="on")}) is ToolConstraint.TAG
+    assert tool_constraint_of("hermes", {"tools": offered(CITY), "parallel_tool_calls": 0}) is ToolConstraint.TAG
 
 
 def test_a_tool_result_is_answered_with_text() -> None:

@@ -192,6 +192,16 @@ def test_open_values_are_within_the_ranges_of_the_server() -> None:
     assert all(json.loads(instance_text(schema, Random(seed), 2, fields))["maybe"] == {} for seed in range(40))
 
 
+@pytest.mark.parametrize("pattern", ["^.{8,12}$", r"^(?=.*\d).{8,12}$"])
+def test_a_text_of_a_pattern_needs_no_escapes_in_json(pattern: str) -> None:
+    for seed in range(40):
+        assert "\\" not in instance_text({"type": "string", "pattern": pattern}, Random(seed), 2)
+
+
+def test_a_text_of_a_pattern_has_escapes_where_there_is_no_other() -> None:
+    assert instance_text({"type": "string", "pattern": '^"a"$'}, Random(1), 2) == json.dumps('"a"')
+
+
 def test_an_invalid_pattern_is_refused() -> None:
     with pytest.raises(RegexError, match="unclosed group"):
         instance_text({"type": "string", "pattern": "(("}, Random(1), 1)
