@@ -4,6 +4,7 @@ import csv
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -171,7 +172,7 @@ def test_blocks_of_all_ranks_are_counted_and_the_page_is_that_of_several_process
 
 
 @pytest.mark.parametrize(("settings", "is_multiprocess"), [({"api_server_count": 1}, False), ({}, True)])
-def test_an_api_server_alone_shows_itself(settings: dict[str, int], is_multiprocess: bool) -> None:
+def test_an_api_server_alone_shows_itself(settings: dict[str, Any], is_multiprocess: bool) -> None:
     with running_server(dp=2, total_kv_blocks=400, **settings) as server:
         assert ("python_info" not in page(server)) == is_multiprocess
 

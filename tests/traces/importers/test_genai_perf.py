@@ -23,7 +23,7 @@ def triton(inputs: dict[str, Any], *outputs: dict[str, Any]) -> dict[str, Any]:
     return {**known, "response_timestamps": stamps, "response_outputs": list(outputs)}
 
 
-def figures(row: TraceRow) -> tuple[str, int, int, bool]:
+def figures(row: TraceRow) -> tuple[str, int, int, bool | None]:
     return row.status, row.input_tokens, row.output_tokens, row.streaming
 
 
