@@ -13,6 +13,7 @@ import orjson
 from blis_sim.options import OptionError
 from traces.secret_rules import (
     REMOVED,
+    LiteralRule,
     Rule,
     built_in_rules,
     is_secret_header,
@@ -229,9 +230,13 @@ class Redactor:
         return made
 
     @cached_property
-    def _rules(self) -> list[Rule]:
-        known = [Rule(re.compile("|".join(map(re.escape, self._secrets))), REMOVED)] if self._secrets else []
-        return [*known, *self._given, *built_in_rules()]
+    def _known(self) -> list[Rule | LiteralRule]:
+        """Rules that find the same in texts behind each other, with zero bytes between, as in each alone."""
+        return [*([LiteralRule(self._secrets)] if self._secrets else []), *built_in_rules()]
+
+    @property
+    def _rules(self) -> list[Rule | LiteralRule]:
+        return [*self._known, *self._given]
 
     @property
     def shown_patterns(self) -> list[str]:
@@ -271,7 +276,7 @@ class Redactor:
         if parsed.has_names:
             value, has_secrets = without_secret_members(value, removed)
             is_changed = is_changed or has_secrets
-        is_changed = self._redact([(None, value)]) or is_changed
+        is_changed = self._redact_texts(value) or is_changed
         if any(
             rule.spans(body) for rule in self._rules if not rule.needs_name
         ):  # perhaps in a name, a number or a member that is repeated
@@ -316,28 +321,58 @@ class Redactor:
                 is_changed = without_secret_members(parsed.value)[1] or is_changed
             values.append(parsed.value)
             are_changed.append(is_changed)
-        self._redact(list(enumerate(values)), are_changed)
+        self._redact_events(values, are_changed)
         return [
             self.raw_text(payload) if value is None else _dumped(value, payload) if is_changed else payload
             for payload, value, is_changed in zip(payloads, values, are_changed, strict=True)
         ]
 
-    def _redact(self, values: Iterable[tuple[int | None, Any]], are_changed: list[bool] | None = None) -> bool:
-        slots: dict[tuple[Any, ...], list[tuple[int | None, Slot]]] = defaultdict(list)
-        for place, value in values:
-            for path, slot in _texts(value):
-                slots[path if place is not None else (*path, id(slot[0]), slot[1])].append((place, slot))
+    def _redact_texts(self, value: Any) -> bool:
+        """Redact the texts inside a value; whether there was anything to redact."""
+        slots = list(_slots(value))
+        pieces = [each[name] for each, name in slots]
+        redacted = [self._with_given(text) for text in self._without_known(pieces)]
         is_changed = False
-        for found in slots.values():
-            pieces = [slot[0][slot[1]] for _, slot in found]
-            redacted = self._pieces(pieces)
-            for (place, slot), before, after in zip(found, pieces, redacted, strict=True):
-                if before != after:
-                    slot[0][slot[1]] = after
-                    is_changed = True
-                    if are_changed is not None and place is not None:
-                        are_changed[place] = True
+        for (each, name), before, after in zip(slots, pieces, redacted, strict=True):
+            if before != after:
+                each[name] = after
+                is_changed = True
         return is_changed
+
+    def _redact_events(self, values: Sequence[Any], are_changed: list[bool]) -> None:
+        """Redact the texts inside the values of events, those of the same place as one text."""
+        slots: dict[tuple[Any, ...], list[tuple[int, Slot]]] = defaultdict(list)
+        for place, value in enumerate(values):
+            for path, slot in _texts(value):
+                slots[path].append((place, slot))
+        groups = [[slot[0][slot[1]] for _, slot in found] for found in slots.values()]
+        for found, before, after in zip(slots.values(), groups, self._without_known_in(groups), strict=True):
+            redacted = self._pieces_with_given(after)
+            for (place, slot), old, new in zip(found, before, redacted, strict=True):
+                if old != new:
+                    slot[0][slot[1]] = new
+                    are_changed[place] = True
+
+    def _without_known(self, texts: list[str]) -> list[str]:
+        return [text for (text,) in self._without_known_in([[text] for text in texts])]
+
+    def _without_known_in(self, groups: list[list[str]]) -> list[list[str]]:
+        """Groups of pieces, each of one text, without secrets: all of them are searched at once."""
+        pieces = [piece for group in groups for piece in (*group, _BETWEEN)]
+        for rule in self._known:
+            spans = rule.spans("".join(pieces))
+            if spans:
+                pieces = _replaced(pieces, spans, rule.mark)
+        found, at = [], 0
+        for group in groups:
+            found.append(pieces[at : at + len(group)])
+            at += len(group) + 1
+        return found
+
+    def _with_given(self, text: str) -> str:
+        for rule in self._given:
+            text = rule.apply(text)
+        return text
 
     def _rename(self, value: Any) -> None:
         """Redact names of members, and numbers."""
@@ -355,15 +390,16 @@ class Redactor:
         shown = str(member)
         return REDACTED if any(rule.spans(shown) for rule in self._given) else member
 
-    def _pieces(self, pieces: list[str]) -> list[str]:
+    def _pieces_with_given(self, pieces: list[str]) -> list[str]:
         """Pieces of one text after redaction; what is put in the place of a match stands in the piece it begins in."""
-        for rule in self._rules:
-            spans = rule.spans("".join(pieces) if len(pieces) > 1 else pieces[0])
+        for rule in self._given:
+            spans = rule.spans("".join(pieces))
             if spans:
                 pieces = _replaced(pieces, spans, rule.mark)
         return pieces
 
 
+_BETWEEN = "\0"
 _WORD = re.compile(r"[\w-]+")
 
 
@@ -397,6 +433,14 @@ def _replaced(pieces: list[str], spans: list[tuple[int, int]], mark: str) -> lis
         result.append("".join(kept))
         start = end
     return result
+
+
+def _slots(value: Any) -> Iterator[Slot]:
+    """The places of the texts inside a JSON value."""
+    for each in _containers(value):
+        for name, member in each.items() if isinstance(each, dict) else enumerate(each):
+            if isinstance(member, str):
+                yield each, name
 
 
 def _texts(value: Any) -> Iterable[tuple[tuple[Any, ...], Slot]]:

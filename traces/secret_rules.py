@@ -1,7 +1,7 @@
 """Rules for secrets in requests and replies: names of headers, parameters and members, and shapes of known keys."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -45,6 +45,7 @@ def is_secret_parameter(name: str) -> bool:
     return is_secret_header(plain) or plain.lower() in _SECRET_PARAMETERS
 
 
+@lru_cache(maxsize=4096)
 def letters_of(name: str) -> str:
     """A name as rules compare it: small letters and digits."""
     return _NOT_LETTERS.sub("", name.lower())
@@ -96,7 +97,7 @@ _SHAPES = (
     rf"\bSG\.{_KEY}{{8,}}\.{_KEY}{{8,}}",
     r"\bdapi[0-9a-f]{32}",
     rf"\beyJ{_KEY}{{6,}}\.{_KEY}{{4,}}(?:\.{_KEY}*)?",
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-\x00]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
 )
 _SECRET_WORD = (
     r"(?:api[_-]?key|secret|passw(?:or)?d|passphrase|access[_-]?key|private[_-]?key|account[_-]?key|authorization"
@@ -129,11 +130,49 @@ class Rule:
 
     def apply(self, text: str) -> str:
         """The text with marks."""
-        pieces, at = [], 0
-        for start, end in self.spans(text):
-            pieces += [text[at:start], self.mark]
-            at = end
-        return "".join([*pieces, text[at:]]) if pieces else text
+        return _marked(text, self.spans(text), self.mark)
+
+
+_MOST_LITERALS = 500
+
+
+class LiteralRule:
+    """Texts that are replaced wherever they stand; the longest ones, where there are very many."""
+
+    mark = REMOVED
+    needs_name = False
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = sorted(set(texts), key=len, reverse=True)[:_MOST_LITERALS]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The places of what is to be replaced, in order."""
+        found: list[tuple[int, int]] = []
+        for each in self.texts:
+            at = text.find(each)
+            while at >= 0:
+                found.append((at, at + len(each)))
+                at = text.find(each, at + len(each))
+        found.sort()
+        joined: list[tuple[int, int]] = []
+        for start, end in found:
+            if joined and start < joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((start, end))
+        return joined
+
+    def apply(self, text: str) -> str:
+        """The text with marks."""
+        return _marked(text, self.spans(text), self.mark)
+
+
+def _marked(text: str, spans: Iterable[tuple[int, int]], mark: str) -> str:
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces += [text[at:start], mark]
+        at = end
+    return "".join([*pieces, text[at:]]) if pieces else text
 
 
 def _is_no_mark(value: str) -> bool:
@@ -153,10 +192,10 @@ def built_in_rules() -> tuple[Rule, ...]:
         Rule(re2.compile("|".join(_SHAPES)), REMOVED),
         Rule(re2.compile(rf"(?i)\bbearer\s+({_KEY}[A-Za-z0-9_\-.~+/=]{{15,}})"), REMOVED, 1),
         Rule(re2.compile(r"(?i)\bbasic\s+([A-Za-z0-9+/]{8,}={1,2})"), REMOVED, 1),
-        Rule(re2.compile(r"[a-z][a-z0-9+.-]{1,20}://([^/\s:@\"]{1,256}:[^/\s@\"]{1,256})@"), REMOVED, 1),
+        Rule(re2.compile(r"[a-z][a-z0-9+.-]{1,20}://([^/\s:@\"\x00]{1,256}:[^/\s@\"\x00]{1,256})@"), REMOVED, 1),
         Rule(re2.compile(_NAMED + _VALUE), REMOVED, 1, _is_no_word, needs_name=True),
         Rule(
-            re2.compile(rf"(?i){_QUOTED_NAME}\"\s{{0,8}}:\s{{0,8}}\"([^\"\\]+)\""),
+            re2.compile(rf"(?i){_QUOTED_NAME}\"\s{{0,8}}:\s{{0,8}}\"([^\"\\\x00]+)\""),
             REMOVED,
             1,
             _is_no_mark,

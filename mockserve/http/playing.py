@@ -189,7 +189,7 @@ def _append(path: str, exchange: RecordedExchange) -> None:
 
 _PREFIXES = ("/v1/", "/v2/", "/inference/")
 _PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank", "/generative_scoring"})
-_READ_IN_PLACE_BYTES = 1 << 16
+_READ_IN_PLACE_BYTES = 1 << 13
 
 
 def is_played(method: str, path: str) -> bool:

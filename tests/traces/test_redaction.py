@@ -53,3 +53,17 @@ def test_headers_and_parameters_with_keys_lose_their_values() -> None:
 def test_a_pattern_that_is_none_is_refused_by_its_flag() -> None:
     with pytest.raises(OptionError, match=r"--redact must be a regular expression of RE2, got '\(a' .*"):
         Redactor(["(a"])
+
+
+def test_many_small_texts_are_searched_at_once_and_each_for_itself() -> None:
+    texts = ["-----BEGIN RSA PRIVATE KEY-----\nabc", "my api_key", "= not-a-value-1", "x", "sk-proj-abcdefghij0123"]
+    body = json.loads(Redactor(["^x$"]).body(json.dumps({"texts": texts, "same": ["xx", "x"]})))
+    assert body == {
+        "texts": ["[removed]", "my api_key", "= not-a-value-1", "[redacted]", "[removed]"],
+        "same": ["xx", "[redacted]"],
+    }
+
+
+def test_what_is_repeated_of_known_secrets_is_removed_where_they_overlap() -> None:
+    redactor = Redactor([]).hiding(["secret-one-1", "one-1-and-2", "EMPTY", "short"])
+    assert redactor.text("a secret-one-1-and-2 of EMPTY and short words") == "a [removed] of EMPTY and short words"
