@@ -8,7 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from time import perf_counter_ns, time_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
@@ -16,14 +16,15 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 from blis_sim.engine.request import Request
 from mockserve.generation.composer import SCRIPTED_TEXT
 from mockserve.in_flight_request import new_id
-from mockserve.playback.fixtures import MOST_SEARCH_S, SearchTooLongError
+from mockserve.playback.fixtures import MOST_SEARCH_S, Fixture, FixtureSearch, SearchTooLongError
 from mockserve.playback.journal import MOST_BODY_BYTES, MOST_CHARACTERS, JournalEntry
 from mockserve.playback.playback import Playback, PlaybackRequest
 from mockserve.playback.reply import Conversation, PlayedReply, RecordedPiece, conversation_of
 from mockserve.protocol.completions.requests import chat_bodies_of
 from mockserve.protocol.errors import ApiError
+from mockserve.protocol.reading.long_json import CHECKED_BYTES
 from mockserve.replies.choices import failure
-from mockserve.routes.shared import Handler, receive_body
+from mockserve.routes.shared import BODY_RESERVATION, Handler, receive_body
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.service import SERVICE, Service
 from mockserve.transport.clients import arrived_at
@@ -205,17 +206,25 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
     path = service.network.route_path(request.path)
     raw = await receive_body(request)
     headers = {name.lower(): value for name, value in request.headers.items()}
-    if len(raw) > _READ_IN_PLACE_BYTES:
-        playback_request = await service.delivery.aside.run(True, playback.playback_request, path, headers, raw)
-    else:
-        playback_request = playback.playback_request(path, headers, raw)
-    found = await _found(service, playback, playback_request)
+    reservation = request.get(BODY_RESERVATION)
+    if len(raw) > CHECKED_BYTES and (reservation is None or not reservation.value_bytes):
+        return await handler(request)  # which refuses a body with so many values
+    try:
+        if len(raw) > _READ_IN_PLACE_BYTES:
+            search = await service.delivery.aside.run(True, _search, playback, path, headers, raw)
+        else:
+            search = _search(playback, path, headers, raw)
+        found = await _found(service, playback, search)
+        texts = {} if found is not None else await _texts_by_prompt(service, search.playback_request)
+    except SearchTooLongError:
+        message = f"The search of the fixtures takes more than {MOST_SEARCH_S:g} s for this request."
+        raise ApiError(message, status=503, kind="Service Unavailable") from None
+    playback_request = search.playback_request
     if found is not None:
         reply, way = found
         _note(playback, playback_request, request, "playback", way)
         return await _played(request, handler, service, playback_request, reply)
     miss = playback.options.playback_miss
-    texts = await _texts_by_prompt(service, playback_request)
     if texts and (miss == "generate" or None not in texts.values()):
         _note(playback, playback_request, request, "playback", "prompts")
         known = {prompt: text for prompt, text in texts.items() if text is not None}
@@ -232,6 +241,7 @@ async def play_back(request: web.Request, handler: Handler) -> web.StreamRespons
         raise ApiError("There is no recorded reply to this request.", status=404, kind="NotFoundError")
     if miss == "forward":
         return await forward(request, service, playback, playback_request)
+    del raw, search, playback_request  # a large body takes memory until its handler has read it
     return await handler(request)
 
 
@@ -265,7 +275,7 @@ async def _texts_by_prompt(service: Service, playback_request: PlaybackRequest) 
     for number, (prompt, path, body) in enumerate(parts):
         if number and number % _PARTS_AT_ONCE == 0:
             await asyncio.sleep(0)
-        part = playback.playback_request(path, playback_request.headers, orjson.dumps(body))
+        part = _search(playback, path, playback_request.headers, orjson.dumps(body))
         found = await _found(service, playback, part)
         texts[prompt] = found[0].text if found is not None and found[0].status == HTTPStatus.OK else None
     return texts if any(text is not None for text in texts.values()) else {}
@@ -299,22 +309,38 @@ def _decoded(planner: Planner, token_ids: Any) -> str:
     return planner.tokenizer.decode(token_ids)
 
 
-async def _found(
-    service: Service, playback: Playback, playback_request: PlaybackRequest
-) -> tuple[PlayedReply, str] | None:
-    """Return the reply to a request and what found it. A long search for fixtures runs on a thread."""
+class _Search(NamedTuple):
+    """The search for the reply to a request, as far as it went where the body was parsed."""
+
+    playback_request: PlaybackRequest
+    rules: FixtureSearch
+    rule: Fixture | None = None
+    is_begun: bool = False
+
+
+def _search(playback: Playback, path: str, headers: Mapping[str, str], raw: bytes) -> _Search:
+    """Parse a request and, if that is quick or on a thread, find the first fixture. Raises SearchTooLongError."""
+    playback_request = playback.playback_request(path, headers, raw)
     rules = playback.rules(playback_request)
-    is_quick = rules.is_quick
-    try:
-        while (
-            rule := rules.next_match() if is_quick else await service.delivery.aside.run(True, rules.next_match)
-        ) is not None:
-            if rule.take():
-                return rule.reply, "rule"
-    except SearchTooLongError:
-        message = f"The search of the fixtures takes more than {MOST_SEARCH_S:g} s for this request."
-        raise ApiError(message, status=503, kind="Service Unavailable") from None
-    return playback.recorded(playback_request)
+    if len(raw) <= _READ_IN_PLACE_BYTES and not rules.is_quick:
+        return _Search(playback_request, rules)
+    rule = rules.next_match()
+    if rule is None and len(raw) > MOST_BODY_BYTES and not playback.may_know(playback_request):
+        playback_request = playback_request.without_content()
+        rules = FixtureSearch((), playback_request.seen)
+    return _Search(playback_request, rules, rule, is_begun=True)
+
+
+async def _found(service: Service, playback: Playback, search: _Search) -> tuple[PlayedReply, str] | None:
+    """Return the reply to a request and what found it. A long search for fixtures runs on a thread."""
+    rules, rule = search.rules, search.rule
+    is_over = search.is_begun and rule is None
+    while not is_over:
+        if rule is not None and rule.take():
+            return rule.reply, "rule"
+        rule = rules.next_match() if rules.is_quick else await service.delivery.aside.run(True, rules.next_match)
+        is_over = rule is None
+    return playback.recorded(search.playback_request)
 
 
 def _note(

@@ -42,8 +42,20 @@ class Seen:
 
     headers: Mapping[str, str]
     texts: Mapping[str, str]
-    encoded: Mapping[str, bytes]
-    """Texts that patterns go through."""
+    body: bytes
+    _encoded: dict[str, bytes] = field(default_factory=dict)
+
+    def length(self, name: str) -> int:
+        """Return the length of what patterns of a condition go through."""
+        return len(self.body if name == "body" else self.texts[name])
+
+    def encoded(self, name: str) -> bytes:
+        """Return what patterns of a condition go through."""
+        if name == "body":
+            return self.body
+        if name not in self._encoded:
+            self._encoded[name] = self.texts[name].encode("utf-8", "replace")
+        return self._encoded[name]
 
 
 @dataclass(slots=True)
@@ -84,7 +96,7 @@ class Fixture:
 
 def _is_met(name: str, value: str, seen: Seen) -> bool:
     if name.endswith(_PATTERN_SUFFIX):
-        return _compiled(value).search(seen.encoded[name.removesuffix(_PATTERN_SUFFIX)]) is not None
+        return _compiled(value).search(seen.encoded(name.removesuffix(_PATTERN_SUFFIX))) is not None
     return seen.texts[name] == value
 
 
@@ -103,7 +115,7 @@ class FixtureSearch:
         if len(self.fixtures) > _QUICK_FIXTURES:
             return False
         num_characters = sum(
-            len(self.seen.encoded[name.removesuffix(_PATTERN_SUFFIX)])
+            self.seen.length(name.removesuffix(_PATTERN_SUFFIX))
             for each in self.fixtures
             for name in each.conditions
             if name.endswith(_PATTERN_SUFFIX)

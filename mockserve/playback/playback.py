@@ -15,14 +15,18 @@ from blis_sim.options.files import read_text
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.options.content import PlaybackOptions
 from mockserve.playback.fixtures import Fixture, FixtureSearch, Seen, read_fixtures
-from mockserve.playback.journal import Journal
+from mockserve.playback.journal import MOST_CHARACTERS, Journal
 from mockserve.playback.reply import Conversation, PlayedReply, conversation_of, exact_key, recorded_reply
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.reading.body import large_json
 from mockserve.protocol.reading.types import as_flag, flag_problem
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor, secrets_in
 
 MOST_FORWARDED_BYTES = 64 << 20
 """Memory of the exchanges that are added while the server runs; the file gets further ones, too."""
+_PARSED_AT_ONCE_BYTES = 1 << 20
+"""Length of a body that is parsed in one piece, during which no other thread runs."""
 _PIECE_BYTES = 200
 """Memory of a piece of a reply besides its bytes."""
 
@@ -49,6 +53,12 @@ class PlaybackRequest:
     def last_user(self) -> str:
         """Text of the last user message."""
         return self.seen.texts["last_user"]
+
+    def without_content(self) -> "PlaybackRequest":
+        """Return the request without its values, and with the beginning of its last user message alone."""
+        cut = {name: text[:MOST_CHARACTERS] for name, text in self.seen.texts.items()}
+        seen = Seen(self.headers, cut, b"")
+        return PlaybackRequest(self.path, self.headers, self.raw, None, Conversation(()), seen, self.keys)
 
     @property
     def is_stream(self) -> bool:
@@ -141,12 +151,22 @@ class Playback:
     def playback_request(self, path: str, headers: Mapping[str, str], raw: bytes) -> PlaybackRequest:
         """Return a request in the form of the recording: without keys, and redacted."""
         with suppress(UnicodeDecodeError):  # a body that is no text stays as it is
-            raw = self.redactor_for(headers.items(), path).body(raw.decode()).encode()
-        return _parse_request(_path(path), headers, raw, self._by_key)
+            text = raw.decode()
+            redacted = self.redactor_for(headers.items(), path).body(text)
+            raw = raw if redacted is text else redacted.encode()
+        match_modes = [match_mode for match_mode, replies in self._by_key.items() if replies]
+        return _parse_request(_path(path), headers, raw, match_modes)
 
     def rules(self, playback_request: PlaybackRequest) -> FixtureSearch:
         """Return the search for the fixtures that a request meets."""
         return FixtureSearch(self.fixtures, playback_request.seen)
+
+    def may_know(self, playback_request: PlaybackRequest) -> bool:
+        """Whether a recorded reply may answer a request."""
+        return any(
+            match_mode == "order" or playback_request.keys.get(match_mode, b"") in self._by_key[match_mode]
+            for match_mode in self.options.playback_match
+        )
 
     def recorded(self, playback_request: PlaybackRequest) -> tuple[PlayedReply, str] | None:
         """Return the recorded reply to a request and the match mode that found it; None if there is no reply."""
@@ -157,7 +177,7 @@ class Playback:
                     self._places[playback_request.path] = place + 1
                     return self._in_order[playback_request.path][place], match_mode
                 continue
-            found = self._by_key[match_mode].get(playback_request.keys[match_mode])
+            found = self._by_key[match_mode].get(playback_request.keys.get(match_mode, b""))
             if found is not None and (match_mode == "exact" or playback_request.conversation.turns):
                 return found.next_reply(playback_request.is_stream), match_mode
         return None
@@ -173,8 +193,8 @@ def _parse_request(
     path: str, headers: Mapping[str, str], raw: bytes, match_modes: Iterable[str] = ()
 ) -> PlaybackRequest:
     try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError:
+        body = orjson.loads(raw) if len(raw) <= _PARSED_AT_ONCE_BYTES else large_json([raw])
+    except (ApiError, ValueError, RecursionError):
         body = None
     conversation = conversation_of(body)
     keys = {each: _key(each, path, body, raw, conversation) for each in match_modes if each != "order"}
@@ -186,9 +206,7 @@ def _parse_request(
         "last_user": conversation.last_user,
         "tool_result": conversation.tool_result,
     }
-    encoded = {name: texts[name].encode("utf-8", "replace") for name in ("last_user", "tool_result")}
-    seen = Seen(headers, texts, {**encoded, "body": raw})
-    return PlaybackRequest(path, headers, raw, body, conversation, seen, keys)
+    return PlaybackRequest(path, headers, raw, body, conversation, Seen(headers, texts, raw), keys)
 
 
 def _path(target: str) -> str:
