@@ -106,10 +106,10 @@ def test_in_json_each_line_is_an_object() -> None:
         assert (last["logger"], last["open"]) == ("mockserve.server", 1)
 
 
-@pytest.mark.parametrize("value", ["-1", "soon"])
-def test_an_invalid_shutdown_timeout_is_refused(value: str) -> None:
+@pytest.mark.parametrize(("value", "code"), [("-1", 1), ("soon", 2)])
+def test_an_invalid_shutdown_timeout_is_refused(value: str, code: int) -> None:
     with process("--port", "0", "--shutdown-timeout", value) as (running, line):
-        assert running.wait(PATIENCE_S) == 2
+        assert running.wait(PATIENCE_S) == code
         assert "--shutdown-timeout" in line
 
 
