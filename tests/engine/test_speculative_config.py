@@ -106,8 +106,8 @@ def test_a_synthetic_length_is_the_mean_number_of_tokens_a_step_brings() -> None
         ('{"method": "ngram"}', "num_speculative_tokens must be given"),
         (
             "{}",
-            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, suffix, dflash, dspark, medusa,"
-            " got ''",
+            "method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, draft_model, suffix, dflash, dspark, medusa, "
+            "got ''",
         ),
     ],
 )

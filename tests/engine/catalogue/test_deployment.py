@@ -239,7 +239,7 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         (
             {"speculative_config": "{}"},
             "--speculative-config: method must be one of ngram, ngram_gpu, eagle, eagle3, mtp, "
-            "draft_model, suffix, dflash, dspark, got ''",
+            "draft_model, suffix, dflash, dspark, medusa, got ''",
         ),
         (
             {"spec_method": "ngram", "spec_tokens": 2, "engine": "blis"},
