@@ -4,8 +4,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from random import Random
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from mockserve.generation.structured_outputs.demand import Demand, check_demand
@@ -16,6 +16,9 @@ from mockserve.generation.structured_outputs.xgrammar.json_schema import check_j
 from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf
 from mockserve.generation.structured_outputs.xgrammar.structural_tag import check_structural_tag
 from mockserve.protocol.errors import ApiError, sanitized
+
+_constants, _parser = import_module("re._constants"), import_module("re._parser")
+"""The parser of regular expressions, for which there are no types."""
 
 _CONSUMERS = (_parser.LITERAL, _parser.IN, _parser.ANY)
 _ASSERTIONS = (_constants.ASSERT, _constants.ASSERT_NOT)
