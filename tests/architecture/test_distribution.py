@@ -30,6 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
+@pytest.mark.slow
 def test_the_source_distribution_holds_the_project_without_its_workshop(tmp_path: Path) -> None:
     ours = {path.relative_to(PROJECT).as_posix() for path in tracked_files()}
     pytest.importorskip("hatchling", reason="it is built with hatchling")

@@ -36,6 +36,7 @@ def planned(capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, di
     return code, json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_answer_costs_no_more_than_the_cheapest_of_all_settings(capsys: pytest.CaptureFixture[str]) -> None:
     code, found = planned(capsys)
     assert code == 0

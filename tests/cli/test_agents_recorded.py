@@ -18,6 +18,7 @@ from traces import read_trace
 MODEL = "qwen/qwen3-14b"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("api", "mode"), [("chat", "closed-loop"), ("completions", "fixed")])
 def test_a_replay_of_agents_has_the_hit_rate_of_the_server(
     api: str, mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -34,6 +34,7 @@ def written(folder: Path, prefix_tokens: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("api", "prefix_tokens", "reasoning_parser"),
     [("completions", 0, None), ("chat", 100, None), ("chat", 0, "qwen3"), ("responses", 0, None)],

@@ -67,6 +67,7 @@ def health_check(image: Path, port: int) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 def test_the_entry_command_serves_and_stops_and_leaves_nothing_behind(image: Path, tmp_path: Path) -> None:
     with running(image, tmp_path) as (process, port):
         assert health_check(image, port) == 0

@@ -92,6 +92,7 @@ def test_missing_replies_are_forwarded_once(tmp_path: Path) -> None:
         other.close()
 
 
+@pytest.mark.slow
 def test_the_simulator_is_changed_while_it_runs(tmp_path: Path) -> None:
     page = "llm-d-inference-sim.md"
     terminal = Terminal(tmp_path)

@@ -75,6 +75,7 @@ def test_other_draws_change_little_where_loads_decide(case: str, reference: Path
         assert [each[name] for each in ours] == pytest.approx([theirs[name]] * len(SEEDS), rel=0.03), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CACHES_DECIDE)
 def test_the_original_lies_among_other_draws_where_caches_decide(case: str, reference: Path, tmp_path: Path) -> None:
     """The instance that a first tie chose for a prefix keeps it, so that one draw moves the figures by up to a half."""

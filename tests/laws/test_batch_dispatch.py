@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def many_at_once(given_: ClusterWorkload) -> Cluster:
     return with_everything_ahead(given_, cluster)
 
 
+@pytest.mark.slow
 @given(clusters_of_free_passage())
 @settings(max_examples=examples(300))
 def test_arrivals_let_in_together_come_to_the_same_end(given_: ClusterWorkload) -> None:

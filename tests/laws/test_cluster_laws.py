@@ -1,5 +1,6 @@
 """Invariants of every cluster, whichever instance is killed, drained or added meanwhile."""
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
             assert sequence.arrived_at + decisions_us <= sequence.scheduled_at < sequence.first_token_at <= event.at
 
 
+@pytest.mark.slow
 @given(cluster_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=examples(200))
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ClusterWorkload, pauses: list[int]) -> None:
@@ -115,6 +117,7 @@ def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: Cluster
     assert reported(in_pieces(given_, pauses)) == expected
 
 
+@pytest.mark.slow
 @given(cluster_workloads(with_speculation=False))
 @settings(max_examples=examples(200))
 def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:

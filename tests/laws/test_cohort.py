@@ -6,6 +6,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -160,12 +161,14 @@ def check(workload: Workload, driving: Driving) -> None:
 CHUNKS = st.sampled_from([0, 1000, 40_000, 10**9])
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("blis",)), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_of_the_rules_of_blis(workload: Workload, chunk_us: Micros) -> None:
     check(workload, Driving(chunk_us))
 
 
+@pytest.mark.slow
 @given(
     workloads(schedulings=("blis",), with_hang_ups=False),
     st.sampled_from([1, GRID_US, 3 * GRID_US]),
@@ -201,6 +204,7 @@ def test_the_last_in_the_order_of_the_queue_of_prompts_computed_elsewhere_loses_
     check(workload, Driving(transfer_us=transfer_us))
 
 
+@pytest.mark.slow
 @given(usual_workloads("blis"), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_of_the_rules_of_blis_where_nearly_all_sequences_only_decode(
@@ -209,6 +213,7 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_where_nearly_all_sequen
     check(workload, Driving(chunk_us))
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("blis",), with_cpu_tier=True), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_a_cpu_tier_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
@@ -220,12 +225,14 @@ def test_a_cpu_tier_gives_the_results_of_the_previous_release(workload: Workload
         assert_same(expected, result(workload, partial(TieredBlisScheduler, reports_steps=True, tier=tier), driving))
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("vllm",), with_speculation=False), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result(workload: Workload, chunk_us: Micros) -> None:
     check(workload, Driving(chunk_us))
 
 
+@pytest.mark.slow
 @given(usual_workloads(), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_where_nearly_all_sequences_only_decode(
@@ -234,6 +241,7 @@ def test_a_cohort_changes_no_result_where_nearly_all_sequences_only_decode(
     check(workload, Driving(chunk_us))
 
 
+@pytest.mark.slow
 @given(talks(), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_where_requests_find_the_replies_of_others(
@@ -242,6 +250,7 @@ def test_a_cohort_changes_no_result_where_requests_find_the_replies_of_others(
     check(workload, Driving(chunk_us))
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_with_prompts_computed_elsewhere(workload: Workload, transfers: list[int]) -> None:
@@ -264,6 +273,7 @@ def interferences(draw: st.DrawFn, withholds: bool = True) -> tuple[Interference
     return tuple(replace(draw(kinds), at=at) for at in instants)
 
 
+@pytest.mark.slow
 @given(st.one_of(workloads(schedulings=("vllm",), with_speculation=False), usual_workloads(), talks()), interferences())
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_under_holds_resets_and_withheld_blocks(
@@ -285,6 +295,7 @@ def test_a_deferred_request_that_its_step_in_flight_completes_is_deferred_no_mor
     check(workload, driving)
 
 
+@pytest.mark.slow
 @given(st.one_of(workloads(schedulings=("blis",)), usual_workloads("blis")), interferences(withholds=False))
 @settings(max_examples=EXAMPLES)
 def test_a_cohort_changes_no_result_of_the_rules_of_blis_under_holds_and_resets(
@@ -293,6 +304,7 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_under_holds_and_resets(
     check(workload, Driving(interferences=interfering))
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("vllm",)), CHUNKS)
 @settings(max_examples=EXAMPLES)
 def test_speculative_decoding_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:

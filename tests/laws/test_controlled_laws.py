@@ -3,6 +3,7 @@ meanwhile."""
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def test_the_clock_never_goes_back(given_: ControlledWorkload) -> None:
     assert instants == sorted(instants)
 
 
+@pytest.mark.slow
 @given(controlled_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=examples(100))
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ControlledWorkload, pauses: list[int]) -> None:
@@ -62,6 +64,7 @@ def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: Control
     assert reported(in_pieces(given_, pauses)) == expected
 
 
+@pytest.mark.slow
 @given(controlled_workloads(with_speculation=False))
 @settings(max_examples=examples(100))
 def test_fast_instances_make_the_same_cluster(given_: ControlledWorkload) -> None:
@@ -122,6 +125,7 @@ def test_instances_keep_to_their_role(given_: ControlledWorkload) -> None:
         assert roles[sequence.prompt_part.instance] in (Role.PREFILL, Role.BOTH)
 
 
+@pytest.mark.slow
 @given(controlled_workloads(with_gateway=False, with_pools=True))
 def test_no_instance_answers_before_the_prompt_has_come(given_: ControlledWorkload) -> None:
     """INV-PD-1, 3 and 4."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def test_events_are_reported_in_the_order_they_happen(workload: Workload) -> Non
     assert instants == sorted(instants)
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_a_drained_engine_holds_no_block(workload: Workload) -> None:
     """INV-4: used and free blocks always make up the whole cache, and no block is in use at the end."""
@@ -134,6 +136,7 @@ def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> No
         assert engine.last_shape.num_requests <= engine.config.max_num_seqs
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=examples(200))
 def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workload, pauses: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -78,12 +79,14 @@ def assert_same(plain: dict[str, object], other: dict[str, object]) -> None:
         assert other[key] == expected, key
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("vllm",), with_speculation=False))
 @settings(max_examples=EXAMPLES)
 def test_vllm_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
+@pytest.mark.slow
 @given(usual_workloads())
 @settings(max_examples=EXAMPLES)
 def test_fast_equals_plain_where_nearly_every_request_only_decodes(workload: Workload) -> None:
@@ -110,6 +113,7 @@ def tokens(workload: Workload, allows_multi_step: bool) -> list[tuple[Micros, st
     return reported
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("vllm",)))
 @settings(max_examples=EXAMPLES)
 def test_steps_reported_together_equal_those_reported_one_by_one(workload: Workload) -> None:
@@ -117,12 +121,14 @@ def test_steps_reported_together_equal_those_reported_one_by_one(workload: Workl
     assert tokens(workload, allows_multi_step=True) == tokens(workload, allows_multi_step=False)
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("blis",)))
 @settings(max_examples=EXAMPLES)
 def test_blis_scheduling_is_the_same_fast_and_plain(workload: Workload) -> None:
     assert_same(outcome(workload, reports_steps=True), outcome(workload, reports_steps=False))
 
 
+@pytest.mark.slow
 @given(
     workloads(schedulings=("blis",), with_hang_ups=False),
     st.sampled_from([1, GRID_US, 3 * GRID_US]),
@@ -134,6 +140,7 @@ def test_blis_scheduling_is_the_same_fast_and_plain_with_prompts_computed_elsewh
     assert_same(outcome(workload, True, transfer_us), outcome(workload, False, transfer_us))
 
 
+@pytest.mark.slow
 @given(workloads(schedulings=("vllm",), with_speculation=False), st.lists(st.integers(0, 3), min_size=12, max_size=12))
 @settings(max_examples=EXAMPLES)
 def test_fast_equals_plain_with_vllm_for_prompts_computed_by_others(workload: Workload, transfers: list[int]) -> None:

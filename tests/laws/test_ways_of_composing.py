@@ -108,6 +108,7 @@ WAYS = (
 FILLING = ("blocks filled in a step", "blocks filled in a leap", "blocks filled in order of admission")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheduling", "way"),
     [

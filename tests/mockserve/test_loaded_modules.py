@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROJECT = Path(__file__).resolve().parents[2]
 STARTED = """
 import sys
@@ -12,6 +14,7 @@ print(*sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_server_of_one_engine_loads_no_gateway_no_autoscaler_and_no_recorded_replies() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], cwd=PROJECT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

@@ -240,6 +240,7 @@ def test_a_recording_is_sent_again_at_its_own_times_and_lengths(observe: Observe
     assert run.trace.header.workload_spec.endswith("recorded.yaml")
 
 
+@pytest.mark.slow
 def test_only_the_first_requests_of_a_recording_can_be_sent(observe: Observe) -> None:
     first = observe(model="ok")
     assert len(observe(model="ok", trace=f"{first.prefix}.yaml", num_requests=3, output="again").trace.rows) == 3

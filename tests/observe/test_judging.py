@@ -33,6 +33,7 @@ def test_without_targets_the_summary_has_no_goodput(observe: Observe) -> None:
     assert "goodput_rps" not in observe(model="ok").summary
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_run_is_drawn(observe: Observe, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     run = observe(model="ok-20-5", plot=str(tmp_path / "run.svg"))

@@ -81,6 +81,7 @@ def test_three_processes_send_the_requests_of_one(observe: Observe, seen: Seen) 
     assert sent[0] == sent[1]
 
 
+@pytest.mark.slow
 def test_figures_of_all_processes_are_in_the_summary(observe: Observe) -> None:
     run = observe(**SETTINGS, processes=2)
     assert run.summary["output_tokens"] == 90 * 4

@@ -42,6 +42,7 @@ def test_an_earlier_recording_moves_away_with_all_that_belongs_to_it(observe: Ob
     assert len(read_trace(tmp_path / "out.earlier-2" / "out.yaml").rows) == 3
 
 
+@pytest.mark.slow
 def test_a_recording_without_rows_is_just_replaced(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok")
     lines = (tmp_path / "out.csv").read_text().splitlines(keepends=True)
@@ -51,6 +52,7 @@ def test_a_recording_without_rows_is_just_replaced(observe: Observe, tmp_path: P
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.slow
 def test_overwriting_deletes_all_of_it_without_a_note(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     assert "note: " not in observe(model="ok", num_requests=3, overwrite=True).messages
@@ -64,6 +66,7 @@ def test_a_recording_that_is_resumed_is_not_deleted() -> None:
         ObserveOptions(url="http://x", output="out", rate=1.0, num_requests=1, overwrite=True, resume=True)
 
 
+@pytest.mark.slow
 def test_a_compressed_recording_is_one_of_that_name(server_url: str, tmp_path: Path) -> None:
     compressed = {"trace_header": str(tmp_path / "out.yaml"), "trace_data": str(tmp_path / "out.csv.gz")}
     assert run(options(server_url, tmp_path, **compressed)) == 0
@@ -73,6 +76,7 @@ def test_a_compressed_recording_is_one_of_that_name(server_url: str, tmp_path: P
     assert not (tmp_path / "out.csv.gz").exists()
 
 
+@pytest.mark.slow
 def test_a_recording_in_two_folders_is_found_in_one(server_url: str, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     apart = {"trace_data": str(tmp_path / "rows" / "out.csv")}
@@ -113,6 +117,7 @@ def test_a_file_that_is_read_does_not_move(server_url: str, tmp_path: Path) -> N
         options(server_url, tmp_path, prompts=str(prompts))
 
 
+@pytest.mark.slow
 def test_one_of_two_runs_that_replace_a_recording_is_refused(server_url: str, tmp_path: Path) -> None:
     """The lock of the earlier header moves away with it."""
     assert run(options(server_url, tmp_path)) == 0

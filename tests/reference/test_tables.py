@@ -52,6 +52,7 @@ def exactly(value: Any) -> str:
     return json.dumps(value)
 
 
+@pytest.mark.slow
 @given(values)
 def test_packed_values_come_back(value: Any) -> None:
     assert exactly(unpack(json.loads(json.dumps(pack(value))))) == exactly(value)

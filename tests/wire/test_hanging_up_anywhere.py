@@ -64,6 +64,7 @@ def assert_nothing_is_left(server: TestServer) -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(
     requests=st.lists(_requests, min_size=1, max_size=3),

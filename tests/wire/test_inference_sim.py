@@ -76,6 +76,7 @@ def test_the_simulator_starts_as_other_suites_start_it() -> None:
             assert ready.status == 200
 
 
+@pytest.mark.slow
 def test_every_rank_has_a_port_of_its_own() -> None:
     with simulator("--data-parallel-size", "2", servers=2) as addresses:
         assert len(set(addresses)) == 2

@@ -190,6 +190,7 @@ def test_an_instance_that_has_left_is_freed_without_the_collector_of_cyclic_garb
             gc.enable()
 
 
+@pytest.mark.slow
 def test_no_step_log_of_an_instance_that_has_left_waits_for_the_collector_of_cyclic_garbage() -> None:
     with controlled(num_instances=1, instance_ports=0) as server:
         gc.collect()

@@ -109,6 +109,7 @@ def end_at_once(_: int) -> int:
     os._exit(9)
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_reported_in_one_line() -> None:
     with pytest.raises(BlisError, match="one of the processes that compute was killed"):
         list(run_on_processes(end_at_once, [1, 2], 2))

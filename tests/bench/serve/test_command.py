@@ -108,6 +108,7 @@ def test_earlier_results_of_that_name_move_away(bench: Bench, tmp_path: Path) ->
     assert sorted(each.name for each in tmp_path.iterdir()) == ["all.earlier-1", "all.json"]
 
 
+@pytest.mark.slow
 def test_results_are_saved_beside_earlier_ones_that_cannot_move(bench: Bench, tmp_path: Path) -> None:
     name = "r" * 247  # with .earlier-1 too long for a file system
     given = {"save_result": True, "result_dir": str(tmp_path), "result_filename": f"{name}.json"}
@@ -117,6 +118,7 @@ def test_results_are_saved_beside_earlier_ones_that_cannot_move(bench: Bench, tm
     assert labels == {f"{name}.json": "first", f"{name}-2.json": "second"}
 
 
+@pytest.mark.slow
 def test_results_that_do_not_fit_leave_no_half_file(bench: Bench, tmp_path: Path) -> None:
     given = {"save_result": True, "result_dir": str(tmp_path), "result_filename": "all.json"}
     bench(**given)
@@ -175,6 +177,7 @@ def test_one_rate_is_drawn_over_time(bench: Bench, tmp_path: Path) -> None:
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_prompts_differ_between_rates_so_that_no_cache_has_them(bench: Bench, seen: Seen) -> None:
     bench(request_rate=("inf", "inf"))
     prompts = [each["body"]["prompt"] for each in seen() if "x-request-id" in each["headers"]]

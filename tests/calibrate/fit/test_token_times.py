@@ -44,6 +44,7 @@ def test_a_short_recording_with_token_times_determines_steps_better_than_one_wit
     assert np.mean(errors["with"]) < 0.75 * np.mean(errors["without"])
 
 
+@pytest.mark.slow
 def test_clients_that_stall_do_not_disturb(shapes: np.ndarray) -> None:
     plain = recording(200, rate=4.0)
     chunks = token_times(plain.arrivals)

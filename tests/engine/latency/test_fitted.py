@@ -56,6 +56,7 @@ def shapes(draw: st.DrawFn) -> BatchShape:
     return BatchShape(*sums)
 
 
+@pytest.mark.slow
 @given(shapes(), st.sampled_from([1, 2, 8]), st.sampled_from(["qwen3-14b", "qwen3-32b", "mixtral-8x7b"]))
 def test_a_step_takes_its_basis_times_the_coefficients(shape: BatchShape, tp: int, name: str) -> None:
     model = dataclasses.replace(fitted(tp), model=load_model(name))

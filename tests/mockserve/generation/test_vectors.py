@@ -14,6 +14,7 @@ SOURCE = VectorSource(64, seed=3)
 TOKENS = st.lists(st.integers(0, 200_000), min_size=1, max_size=40)
 
 
+@pytest.mark.slow
 @given(TOKENS)
 def test_a_vector_is_the_same_each_time_and_has_length_1(tokens: list[int]) -> None:
     vector = SOURCE.of_text(tokens)

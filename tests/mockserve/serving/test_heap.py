@@ -46,12 +46,14 @@ def kept_mb(setup: str, work: str) -> float:
 needs_glibc = pytest.mark.skipif(aside._glibc() is None, reason="the C library is not glibc")
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_large_blocks_are_returned_when_they_are_freed() -> None:
     assert kept_mb("", LARGE_BLOCKS) > 50
     assert kept_mb("return_large_blocks()", LARGE_BLOCKS) < 10
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_pages_between_small_blocks_are_returned() -> None:
     assert kept_mb("", SMALL_BLOCKS) > 25

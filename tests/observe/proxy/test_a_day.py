@@ -32,6 +32,7 @@ def test_a_simulation_predicts_the_replies_of_a_recorded_day(day: tuple[Path, Lo
     assert found["quality"] == "excellent", found
 
 
+@pytest.mark.slow
 def test_a_recorded_day_says_the_same_when_played_back_at_three_times_the_load(day: tuple[Path, LoadReplies]) -> None:
     with running(day[0], *SERVE, *PLAYING) as (_, url):
         second = asyncio.run(load(url, NUM_REQUESTS, 3 * RATE))
