@@ -31,6 +31,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return bool(USES_WORKSHOP.search(collection_path.read_text(encoding="utf-8"))) or None
 
 
+os.environ["VLLM_LOG_STATS_INTERVAL"] = "86400"
+"""Servers that tests share write no line about throughput into the output of a test."""
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of reference results and recordings beside the checkout; tests that need it skip without it.

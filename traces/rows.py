@@ -33,10 +33,9 @@ def _column(
     trimmed: bool = False,
     on_request: bool = False,
     choices: tuple[str, ...] = (),
-    where_absent: Any = MISSING,
 ) -> Any:
     known = {
-        "default": default if where_absent is MISSING else where_absent,
+        "default": default,
         "help": help,
         "at_least": at_least,
         "at_most": at_most,
@@ -65,7 +64,7 @@ class TraceRow:
     round_index: int = _column(0, "its place in the conversation, from 0", at_least=0)
     prefix_group: str = _column("", "requests of one group share the start of their prompts")
     prefix_length: int = _column(0, "tokens of that shared start", at_least=0, at_most=MOST_TOKENS)
-    streaming: bool | None = _column(False, "whether the reply was streamed, or is to be", where_absent=None)
+    streaming: bool | None = _column(None, "whether the reply was streamed, or is to be, which it is unless said")
     input_tokens: int = _column(help="tokens of the prompt behind the shared prefix", at_least=0, at_most=MOST_TOKENS)
     output_tokens: int = _column(help="tokens of the reply", at_least=0, at_most=MOST_TOKENS)
     text_tokens: int = _column(0, "text tokens of a multimodal prompt", at_least=0, at_most=MOST_TOKENS)

@@ -5,6 +5,7 @@ load. Files are written in the one order that readers by position expect.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
@@ -212,15 +213,17 @@ class TraceWriter:
         self._file.write("".join(lines))
 
     def line(self, row: TraceRow) -> str:
-        """The row as it stands in the file."""
-        return ",".join(map(_cell, self._values(row))) + "\n"
+        """The row as it stands in the file. Requests are streamed unless their source says otherwise."""
+        said = row if row.streaming is not None else replace(row, streaming=True)
+        return ",".join(map(_cell, self._values(said))) + "\n"
 
     def form(self, row: TraceRow, numbers: Collection[str], texts: Collection[str]) -> str:
         """The line of this row with places for other values of these columns, for `form % values`.
 
         Values follow the order of the file. Numbers are whole, and texts such that they need no quotes.
         """
-        cells = (_cell(value).replace("%", "%%") for value in self._values(row))
+        said = row if row.streaming is not None else replace(row, streaming=True)
+        cells = (_cell(value).replace("%", "%%") for value in self._values(said))
         places = {**dict.fromkeys(numbers, "%d"), **dict.fromkeys(texts, "%s")}
         return ",".join(places.get(name, cell) for name, cell in zip(self._names, cells, strict=True)) + "\n"
 

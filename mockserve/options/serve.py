@@ -8,7 +8,7 @@ from typing import Any
 from blis_sim.engine.cluster.options import MAX_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import OptionError, check_options, option, section, with_settings
+from blis_sim.options import OptionError, StartError, check_options, option, section, with_settings
 from mockserve.options.content import ContentOptions, PictureOptions, PlaybackOptions
 from mockserve.options.engine_features import (
     KV_EVENTS_FLAG,
@@ -151,7 +151,7 @@ class ServeOptions:
         self._check_endpoints()
         self._check_engine()
         if self.replies.enable_per_request_metrics and self.observability.disable_log_stats:
-            raise OptionError(
+            raise StartError(
                 "Error: --enable-per-request-metrics requires engine statistics logging; remove --disable-log-stats "
                 "to enable per-request metrics."
             )

@@ -71,7 +71,6 @@ def _row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     row = row_of(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed(each.row, each)
     return replace(
         row,
-        streaming=bool(row.streaming),
         arrival_time_us=at,
         send_time_us=at,
         first_chunk_time_us=first_us,

@@ -86,7 +86,7 @@ def test_an_unknown_flag_is_refused_in_one_line_by_every_command(blis: Blis, com
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in COMMANDS if name not in ("bench serve", "doctor", "gpus", "models")]
+    "command", [name for name in COMMANDS if name not in ("bench serve", "doctor", "gpus", "models", "vidur")]
 )
 def test_every_command_requires_an_argument(blis: Blis, command: str) -> None:
     code, out, err = blis(command)

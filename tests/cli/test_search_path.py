@@ -17,7 +17,7 @@ from tests.cli.conftest import Said
 
 OURS = str(Path(blis_sim.__file__).parents[1])
 """The folder of the packages that are tested, which may be installed ones."""
-COMMAND = ["run", "--latency-model", "blackbox", "--model", "qwen/qwen3-14b", "--num-requests", "3"]
+COMMAND = ["run", "--latency-model", "blackbox", "--model", "qwen/qwen3-14b", "--num-requests", "3", "--json"]
 
 
 @pytest.fixture

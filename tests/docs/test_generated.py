@@ -71,6 +71,7 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         "--entrypoint",
         "--blis-flags",
     }
+    others |= {"--described", "--shrink"}  # of the workshop
     others |= {"--endpoint-type", "--request-count", "--synthetic-input-tokens-mean", "--output-tokens-mean"}
     spoken_of = {
         flag

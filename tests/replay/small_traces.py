@@ -9,7 +9,7 @@ from traces import Trace, TraceHeader, TraceRow, columns_worth_writing, read_tra
 
 def row(request_id: int = 0, arrival_time_us: int = 0, **columns: Any) -> TraceRow:
     """A row of 10 input and 3 output tokens, unless given."""
-    given: dict[str, Any] = {"input_tokens": 10, "output_tokens": 3, **columns}
+    given: dict[str, Any] = {"input_tokens": 10, "output_tokens": 3, "streaming": True, **columns}
     return TraceRow(request_id=request_id, arrival_time_us=arrival_time_us, **given)
 
 

@@ -17,6 +17,7 @@ from traces.append_file import exclusive_writer, open_with_header
 _rows = st.lists(
     st.builds(
         TraceRow,
+        streaming=st.booleans(),
         request_id=st.integers(0, 99),
         input_tokens=st.just(1),
         output_tokens=st.just(2),
@@ -50,8 +51,10 @@ def test_cut_at_any_byte_a_file_has_a_first_part_of_its_rows(
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 def test_a_piece_for_which_there_is_no_room_leaves_no_part_of_itself(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"t{suffix}"
-    large = TraceRow(request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0, error_message=_noise(20_000))
-    small = TraceRow(request_id=2, input_tokens=1, output_tokens=1, arrival_time_us=0)
+    large = TraceRow(
+        streaming=True, request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0, error_message=_noise(20_000)
+    )
+    small = TraceRow(streaming=True, request_id=2, input_tokens=1, output_tokens=1, arrival_time_us=0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with TraceWriter(path) as writer:
@@ -67,8 +70,8 @@ def test_a_piece_for_which_there_is_no_room_leaves_no_part_of_itself(suffix: str
 
 
 def test_kept_rows_and_chunks_stand_before_the_new_ones(tmp_path: Path) -> None:
-    first = TraceRow(request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0)
-    second = TraceRow(request_id=2, input_tokens=1, output_tokens=1, arrival_time_us=0)
+    first = TraceRow(streaming=True, request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0)
+    second = TraceRow(streaming=True, request_id=2, input_tokens=1, output_tokens=1, arrival_time_us=0)
     with TraceWriter(tmp_path / "t.csv", (), [first]) as rows, ItlWriter(tmp_path / "t.itl.csv", {1: [5, 6]}) as itl:
         rows.write(second)
         itl.write(2, [7])
@@ -93,7 +96,9 @@ def test_a_link_to_kept_rows_stays_a_link(tmp_path: Path) -> None:
     TraceWriter(there).close()
     (tmp_path / "t.csv").symlink_to(there)
     TraceWriter(
-        tmp_path / "t.csv", (), [TraceRow(request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0)]
+        tmp_path / "t.csv",
+        (),
+        [TraceRow(streaming=True, request_id=1, input_tokens=1, output_tokens=1, arrival_time_us=0)],
     ).close()
     assert (tmp_path / "t.csv").is_symlink()
     assert len(read_rows(there)) == 1

@@ -73,6 +73,10 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.vllm_oracle": (("--seeds", "1"), "needs the Python package vllm"),
     "workshop.vllm_oracle.balancing": (("--seeds", "1"), "needs the Python package vllm"),
     "workshop.vllm_oracle.offloading": (("--seeds", "1"), "needs the Python package vllm"),
+    "workshop.vllm_oracle.equal_words": (
+        ("--genuine", NOWHERE, "--model", "nowhere", "--answers", "a.json"),
+        f"cannot reach {NOWHERE}",
+    ),
     "workshop.vllm_oracle.mutated_requests": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.route_search": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.speech_search": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),

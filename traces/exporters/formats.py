@@ -43,12 +43,17 @@ def prompt_tokens(row: TraceRow) -> int:
 _WRITTEN = ("request_id", "arrival_time_us", "input_tokens", "prefix_length", "output_tokens", "server_input_tokens")
 
 
+_USUAL = {"streaming": True}
+"""Values that the programs which read these formats take for granted."""
+
+
 def unsupported_columns_note(rows: Sequence[TraceRow], kept: Sequence[str] = ()) -> tuple[str, ...]:
     """Return a note about the columns with values in some row that a format has no place for, beside those `kept`."""
     found = [
         column.name
         for column in TRACE_COLUMNS
-        if column.name not in (*_WRITTEN, *kept) and any(getattr(row, column.name) != column.default for row in rows)
+        if column.name not in (*_WRITTEN, *kept)
+        and any(getattr(row, column.name) not in (column.default, _USUAL.get(column.name)) for row in rows)
     ]
     return (f"there is no place for {', '.join(found)}",) if found else ()
 

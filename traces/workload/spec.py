@@ -277,7 +277,7 @@ class InferencePerf:
     stages: tuple[Stage, ...] = ()
     concurrent_stages: tuple[ConcurrentStage, ...] = ()
     process: Annotated[str, Bounds(choices=("", "poisson", "constant"))] = ""
-    streaming: bool = False
+    streaming: bool | None = None
     shared_prefix: SharedPrefix
 
 

@@ -16,7 +16,6 @@ counted by place.
 import argparse
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.equal_words.clients import MESSAGES, RESPONSES, SaidRequest, drawn_requests
 from workshop.vllm_oracle.equal_words.compared import found_differences
 from workshop.vllm_oracle.replies import HttpRequest, answer
@@ -44,6 +44,7 @@ _NUMBERS = re.compile(r"\[\d+\]")
 def main() -> int:
     """Exit code 1 if there is a difference."""
     arguments = _arguments()
+    check_reachable(arguments.genuine)
     parsers = Parsers(tool="hermes" if arguments.tools else "", reasoning=arguments.reasoning_parser)
     reasons = bool(parsers.reasoning)
     requests = list(drawn_requests(arguments.seed, arguments.count, reasons, offers_tools=arguments.tools))
@@ -135,4 +136,4 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_command(main)
