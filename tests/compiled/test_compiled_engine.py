@@ -9,7 +9,7 @@ import pytest
 from tests.architecture.project import PROJECT, pyproject
 from tests.compiled.builds import compiled_installation, demand_compiler, python
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("compiled")]
 
 MODULES = [
     file.removesuffix(".py").replace("/", ".")
@@ -60,7 +60,6 @@ WITHOUT_COMPILED_PARTS = (
 )
 """A memory plan and the parts that steer a cluster are not compiled; what they steer is in the other tests."""
 TESTS = (("tests/engine", "tests/golden"), ("tests/laws",))
-"""Parts that run beside each other."""
 QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 MIXTRAL = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--tp", "2")
 STAGES = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--pp", "2", "--tp", "1")

@@ -78,6 +78,7 @@ def test_unknown_ids_read_as_words() -> None:
     assert text.replace(" ", "").isalpha()
 
 
+@pytest.mark.slow
 def test_a_thousand_tokens_take_well_under_a_millisecond() -> None:
     tokenizer = BuiltinTokenizer()
     text = " ".join(WORDS * 4)[:5000]

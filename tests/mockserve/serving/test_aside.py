@@ -13,27 +13,36 @@ from mockserve.protocol.errors import ApiError
 from mockserve.serving.aside import OffloadExecutor
 from mockserve.serving.worker_pool import WorkerPool
 from mockserve.workers import Job
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, attempts
 
 
-async def test_the_loop_goes_on_during_python_code() -> None:
-    aside = OffloadExecutor()
-    until_s = time.monotonic() + 0.5
+def busy() -> int:
+    """Count for half a second."""
+    until_s, count = time.monotonic() + 0.5, 0
+    while time.monotonic() < until_s:
+        count += 1
+    return count
 
-    def compute() -> int:
-        count = 0
-        while time.monotonic() < until_s:
-            count += 1
-        return count
 
-    working = asyncio.ensure_future(aside.run(False, compute))
+async def longest_pause_s(working: "asyncio.Future[int]") -> float:
+    """Return the longest time between two turns of the loop during some work."""
     longest_s, last_s = 0.0, time.monotonic()
     while not working.done():
         await asyncio.sleep(0.001)
         now_s = time.monotonic()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
-    assert await working > 0
-    assert longest_s < 0.1
+    return longest_s
+
+
+@pytest.mark.slow
+async def test_the_loop_goes_on_during_python_code() -> None:
+    aside = OffloadExecutor()
+    for _ in attempts():
+        working = asyncio.ensure_future(aside.run(False, busy))
+        pause_s = await longest_pause_s(working)
+        assert await working > 0
+        if pause_s < 0.1:
+            break
     aside.close()
 
 
