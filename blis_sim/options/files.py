@@ -5,9 +5,14 @@ import io
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from gzip import GzipFile
 
 MOST_BYTES = 4 << 30
 """Larger files are refused before they are read."""
+_PIECE_BYTES = 1 << 20
 _LEAST_UNPACKED_BYTES = 64 << 20
 _MOST_UNPACKED_SHARE = 60
 """How many times larger than the packed file what it unpacks to may be; text is 5 to 20 times larger."""
@@ -17,10 +22,22 @@ def read_file(path: Path | str, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file or a pipe. Raises OSError for a device, a file with holes, and one that is too large."""
     with open(path, "rb") as file:
         check_open_file(file.fileno(), most_bytes)
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
+        content = _read_up_to(file, most_bytes)
+    if content is None:
         raise OSError(errno.EFBIG, f"expected at most {most_bytes} bytes, got more")
     return content
+
+
+def _read_up_to(file: "BinaryIO | GzipFile", most_bytes: int) -> bytes | None:
+    """The whole content, or None where it is longer. Memory is taken for what is there, not for what is allowed."""
+    pieces: list[bytes] = []
+    num_bytes = 0
+    while piece := file.read(_PIECE_BYTES):
+        pieces.append(piece)
+        num_bytes += len(piece)
+        if num_bytes > most_bytes:
+            return None
+    return b"".join(pieces)
 
 
 def check_open_file(descriptor: int, most_bytes: int = MOST_BYTES) -> None:
@@ -48,8 +65,8 @@ def unpacked(content: bytes) -> bytes:
 
     most = most_unpacked_bytes(content)
     with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
-        found = file.read(most + 1)
-    if len(found) > most:
+        found = _read_up_to(file, most)
+    if found is None:
         raise OSError(
             errno.EFBIG, f"expected at most {most} bytes unpacked, got more; unpack it first if that is right"
         )

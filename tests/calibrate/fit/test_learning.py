@@ -22,7 +22,7 @@ from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, ar
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
 from tests.replay.small_traces import row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("learning")]
 
 SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
 

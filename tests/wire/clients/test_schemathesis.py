@@ -1,6 +1,7 @@
 """Requests made up from the server's own OpenAPI document: none of them breaks it, or stays in the engine."""
 
 import time
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ def checked(case: Any) -> None:
     if isinstance(case.body, dict) and isinstance(case.body.get("n"), int):
         case.body["n"] = min(case.body["n"], MAX_CHOICES)
     response = case.call(timeout=20)
-    assert response.status_code < 500, response.text
+    assert response.status_code < 500 or response.status_code == HTTPStatus.NOT_IMPLEMENTED, response.text
     if response.status_code >= 400 and case.method != "HEAD":
         assert list(response.json()) in ENVELOPES
 
