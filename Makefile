@@ -3,6 +3,8 @@ VENV ?= .venv
 PYTHON ?= python3
 # Processes that share the tests.
 WORKERS ?= 2
+# Tests start hundreds of processes, which would compile every module anew without bytecode.
+export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin
 
 .PHONY: demo demo-cluster test test-slow test-nightly compiled coverage test-clients test-newest-aiohttp check fix docs site bench clean

@@ -73,6 +73,7 @@ def endings(events: list[Event]) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.slow
 @given(cluster_workloads())
 def test_every_request_ends_exactly_once(given_: ClusterWorkload) -> None:
     """INV-1: nothing is lost and nothing counted twice, on the instances and in front of them."""
@@ -87,6 +88,7 @@ def test_every_request_ends_exactly_once(given_: ClusterWorkload) -> None:
         assert not engine.live
 
 
+@pytest.mark.slow
 @given(cluster_workloads())
 def test_events_are_reported_in_the_order_they_happen(given_: ClusterWorkload) -> None:
     """INV-3: the clock never goes back."""
@@ -94,6 +96,7 @@ def test_events_are_reported_in_the_order_they_happen(given_: ClusterWorkload) -
     assert instants == sorted(instants)
 
 
+@pytest.mark.slow
 @given(cluster_workloads())
 def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
     """INV-5: arrival <= schedule < first token <= end, and no request gets a token in less than decisions take."""
@@ -129,6 +132,7 @@ def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:
     assert fast[0].clock == plain[0].clock
 
 
+@pytest.mark.slow
 @given(workloads())
 def test_a_cluster_of_one_that_decides_nothing_is_its_engine(workload: Workload) -> None:
     alone, door = workload.engine(), one_behind_a_door(workload)
@@ -146,6 +150,7 @@ def one_behind_a_door(workload: Workload) -> Cluster:
     return Cluster([workload.engine()], ADMISSIONS["always-admit"](AdmissionSettings()), RoundRobin())
 
 
+@pytest.mark.slow
 @given(cluster_workloads())
 def test_no_request_comes_to_an_instance_that_is_gone(given_: ClusterWorkload) -> None:
     _, events = drained(given_)

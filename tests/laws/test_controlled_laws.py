@@ -29,6 +29,7 @@ def finished(events: list[Event]) -> list[Finished]:
     return [event for event in events if isinstance(event, Finished)]
 
 
+@pytest.mark.slow
 @given(controlled_workloads())
 @settings(max_examples=examples(100))
 def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: ControlledWorkload) -> None:
@@ -49,6 +50,7 @@ def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: Contr
         assert cluster.disaggregation.network.num_active == 0
 
 
+@pytest.mark.slow
 @given(controlled_workloads())
 def test_the_clock_never_goes_back(given_: ControlledWorkload) -> None:
     """INV-3."""
@@ -75,6 +77,7 @@ def test_fast_instances_make_the_same_cluster(given_: ControlledWorkload) -> Non
     assert fast[0].clock == plain[0].clock
 
 
+@pytest.mark.slow
 @given(controlled_workloads(with_gateway=True, with_pools=False))
 def test_no_request_is_dispatched_before_the_gateway_allows_it(given_: ControlledWorkload) -> None:
     """INV-5 with a queue: arrival + decisions + wait in the queue <= schedule."""
@@ -86,6 +89,7 @@ def test_no_request_is_dispatched_before_the_gateway_allows_it(given_: Controlle
             assert sequence.arrived_at + decisions_us + sequence.gateway_wait_us <= sequence.scheduled_at
 
 
+@pytest.mark.slow
 @given(controlled_workloads(with_gateway=True, with_pools=False, with_hang_ups=False))
 def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(given_: ControlledWorkload) -> None:
     settings_ = given_.flow_control
@@ -110,6 +114,7 @@ def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(g
         assert present <= most
 
 
+@pytest.mark.slow
 @given(controlled_workloads(with_gateway=False, with_pools=True))
 def test_instances_keep_to_their_role(given_: ControlledWorkload) -> None:
     """INV-PD-2 and 5."""

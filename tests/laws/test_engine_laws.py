@@ -51,6 +51,7 @@ def reported(events: list[Event]) -> list[tuple[object, ...]]:
     return lines
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_every_request_ends_exactly_once(workload: Workload) -> None:
     """INV-1: nothing is lost and nothing counted twice."""
@@ -60,6 +61,7 @@ def test_every_request_ends_exactly_once(workload: Workload) -> None:
     assert sum(engine.counters.ended.values()) == len(workload.arrivals)
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_events_are_reported_in_the_order_they_happen(workload: Workload) -> None:
     """INV-3: the clock never goes back."""
@@ -76,6 +78,7 @@ def test_a_drained_engine_holds_no_block(workload: Workload) -> None:
     assert engine.stats.kv_blocks_used == 0
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_causes_come_before_effects(workload: Workload) -> None:
     """INV-5: arrival <= schedule <= first token <= end."""
@@ -89,12 +92,14 @@ def test_causes_come_before_effects(workload: Workload) -> None:
         assert sequence.arrived_at <= sequence.scheduled_at < sequence.first_token_at <= event.at
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_equal_workloads_give_equal_runs(workload: Workload) -> None:
     """INV-6: determinism."""
     assert reported(drained(workload)[1]) == reported(drained(workload)[1])
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_an_engine_with_work_never_idles(workload: Workload) -> None:
     """INV-8: while a request waits or runs, something is due, in deployments whose drafts fit into a step."""
@@ -124,6 +129,7 @@ def test_refusal_sees_only_what_the_client_declared(workload: Workload, input_to
     assert (reason is None) == (fits and within)
 
 
+@pytest.mark.slow
 @given(workloads(with_cpu_tier=True, with_pipeline=True))
 def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> None:
     engine = workload.engine()

@@ -57,6 +57,7 @@ def _reported(event: Event) -> tuple[object, ...]:
     return type(event).__name__, event.at, sequence.request.id, figures if runs else sequence.num_cached_tokens, runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "full"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_a_cohort_of_a_model_with_groups_changes_no_result(kind: str, is_async: bool) -> None:

@@ -15,6 +15,7 @@ def test_random_runs_keep_all_laws(kind: str) -> None:
         assert record_run(number, seed=7) == record_run(number, seed=7)
 
 
+@pytest.mark.slow
 def test_the_command_counts_broken_laws() -> None:
     command = [sys.executable, "-m", "workshop.attack.engine", "--runs", "10", "--no-compiled", "--processes", "1"]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from mockserve.options.environment import ServerEnvironment
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import PlainReply, call, events_of
 from tests.wire.serving import TestServer, running_server
@@ -24,7 +23,7 @@ def keeping() -> Iterator[TestServer]:
         with running_server(
             enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="deepseek_r1", speed=3.0
         ) as running:
-            assert running.service.environment == ServerEnvironment(stores_responses=True)
+            assert running.service.environment.stores_responses
             yield running
 
 

