@@ -1,8 +1,8 @@
 # Each target sets up what it needs in a virtual environment of its own: .venv, or VENV=path.
 VENV ?= .venv
 PYTHON ?= python3
-# Processes that share the tests.
-WORKERS ?= 2
+# Processes that share the tests: one more than there are cores, since tests also wait.
+WORKERS ?= 3
 # Tests start hundreds of processes, which would compile every module anew without bytecode.
 export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin

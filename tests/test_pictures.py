@@ -36,6 +36,7 @@ def panels() -> list[Panel]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_equal_panels_give_equal_files(suffix: str, tmp_path: Path) -> None:
     draw_panels(panels(), str(tmp_path / f"one.{suffix}"), "title with $ and $")

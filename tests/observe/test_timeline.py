@@ -70,6 +70,7 @@ def test_a_picture_is_drawn_and_the_same_every_time(name: str, tmp_path: Path) -
     assert (tmp_path / name).read_bytes() == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
 def test_a_picture_for_which_there_is_no_room_is_one_line(suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

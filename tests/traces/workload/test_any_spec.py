@@ -111,6 +111,7 @@ def changed(spec: dict[str, Any], place: Place, value: Any) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @given(st.sampled_from([RICH, *OTHERS]), st.data(), replacements)
 @settings(max_examples=examples(120))
 def test_any_value_in_any_place_is_understood_or_refused(spec: dict[str, Any], data: st.DataObject, value: Any) -> None:
