@@ -60,6 +60,7 @@ def test_no_token_is_lost(requests: list[tuple[float, list[float]]]) -> None:
     assert found.output_tokens_per_s.sum() * found.width_s == pytest.approx(num_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.svg", "run.png", "run.pdf"])
 def test_a_picture_is_drawn_and_the_same_every_time(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
