@@ -3,7 +3,10 @@ VENV ?= .venv
 PYTHON ?= python3
 # Processes that share the tests: one more than there are cores, since tests also wait.
 WORKERS ?= 3
-# Tests start hundreds of processes, which would compile every module anew without bytecode.
+# Slow tests wait more: for servers to start, and for streams to end.
+SLOW_WORKERS ?= 4
+# Tests start hundreds of processes, which would compile every module anew without bytecode. What is installed is
+# compiled once, or each worker would compile it at the same time.
 export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin
 
@@ -22,9 +25,10 @@ test: $(VENV)/.installed-test
 
 # All others.
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n $(SLOW_WORKERS) --dist loadgroup -m slow
 
-# All tests, with fifty times the random examples: hours.
+# All tests, with a hundred times the random examples and the engine compiled as pip compiles it: hours.
+test-nightly: export MYPYC_OPT_LEVEL = 3
 test-nightly: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --hypothesis-profile nightly --timeout 14400
 
@@ -90,4 +94,5 @@ $(VENV)-clients/.installed-clients: pyproject.toml | $(VENV)-clients/bin/python
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	$(BIN)/python -m compileall -q blis_sim calibrate mockserve observe replay traces workshop
 	touch $@ $(VENV)/.installed

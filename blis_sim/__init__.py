@@ -63,7 +63,7 @@ __all__ = [
 ]
 """The stable names. All others may change in any version."""
 
-_SUBPACKAGES = ("api", "bench", "cli", "engine", "options", "pictures")
+_SUBPACKAGES = ("api", "bench", "cli", "engine", "options", "report")
 
 
 def __getattr__(name: str) -> Any:

@@ -42,11 +42,13 @@ def blis_session_server(blis_flags: Sequence[str]) -> Iterator["Server"]:
 
 @pytest.fixture
 def blis_server(blis_session_server: "Server") -> Iterator["Server"]:
-    """The shared server without faults, whose counts and log begin with the test."""
+    """The shared server without faults and set replies, whose counts, requests and log begin with the test."""
     blis_session_server.clear_faults()
+    blis_session_server.clear_replies()
     blis_session_server.mark()
     yield blis_session_server
     blis_session_server.clear_faults()
+    blis_session_server.clear_replies()
 
 
 @pytest.hookimpl(wrapper=True)

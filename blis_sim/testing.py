@@ -11,10 +11,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import IO, Any
 
 from blis_sim.options import BlisError, options_from
@@ -29,6 +30,21 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 class ServerError(RuntimeError):
     """The server did not start, or has ended; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedRequest:
+    """A request as the server received it, without keys. `body` is its JSON value; None for one over 1 MB.
+
+    `answered_by` is `playback` for a reply that the test has set, else `generated`.
+    """
+
+    path: str
+    headers: Mapping[str, str]
+    model: str
+    last_user: str
+    body: Any
+    answered_by: str
 
 
 @dataclass(slots=True)
@@ -70,6 +86,47 @@ class Server:
             raise KeyError(f"no series {name} with {labels} at {self.url}/metrics")
         return sum(value - self._counted.get(key, 0.0) for key, value in found.items())
 
+    @property
+    def requests(self) -> list[ReceivedRequest]:
+        """The requests to a model since `mark`, the oldest first; the server keeps the latest 10,000."""
+        found = json.loads(self._call("GET", "/blis/requests"))["requests"]
+        names = [each.name for each in fields(ReceivedRequest)]
+        return [ReceivedRequest(**{name: each[name] for name in names}) for each in found]
+
+    def reply(
+        self,
+        text: str | None = None,
+        *,
+        reasoning: str | None = None,
+        tool_calls: Sequence[Mapping[str, Any]] = (),
+        fault: str | int = "",
+        times: int | None = None,
+        **match: str,
+    ) -> None:
+        """Let later requests have this reply, streamed or whole, on every route that generates text.
+
+        A tool call has a `name` and `arguments`. Without a message the reply is generated.
+
+        `fault` is an error by name or status, such as 429, or breaks the reply: `"disconnect; after_events=3"`,
+        `"slow_first_token; first_token_delay_s=2"`. `times` bounds the uses. `match` has conditions on requests:
+        `last_user_regex="weather"`, `model="m"`, `path="/v1/completions"`, `body_regex=...`. The latest reply whose
+        conditions hold answers. Raises ValueError for what the server refuses.
+        """
+        message = {"text": text, "reasoning": reasoning, "tool_calls": list(tool_calls)}
+        fixture: dict[str, Any] = {"match": match}
+        if given := {name: value for name, value in message.items() if value}:
+            fixture["reply"] = given
+        if fault:
+            fixture["fault"] = str(fault)
+        if times is not None:
+            fixture["times"] = times
+        self._call("POST", "/blis/playback", {"fixtures": [fixture]})
+
+    def clear_replies(self) -> None:
+        """Forget all replies that were set, and the requests that were received."""
+        self._call("DELETE", "/blis/playback")
+        self._call("DELETE", "/blis/requests")
+
     def set_faults(self, **faults: Any) -> None:
         """Change the faults of the server, such as `rates={"overloaded": 0.5}`: the fields of POST /blis/faults."""
         self._call("POST", "/blis/faults", faults)
@@ -91,20 +148,29 @@ class Server:
         content = None if body is None else json.dumps(body).encode()
         headers = {} if body is None else {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", content, headers, method=method)
-        with urllib.request.urlopen(request, timeout=_START_S) as response:
-            found: bytes = response.read()
+        try:
+            with urllib.request.urlopen(request, timeout=_START_S) as response:
+                found: bytes = response.read()
+        except urllib.error.HTTPError as error:
+            raise ValueError(f"{method} {path}: {_message_of(error.read())}") from None
         return found
+
+
+def _message_of(reply: bytes) -> str:
+    """Return the message of an error's body."""
+    return str(json.loads(reply)["error"]["message"])
 
 
 @contextmanager
 def server(*flags: str) -> Iterator[Server]:
-    """Start `blis serve` with these flags on a free port, with faults that can be set, and end it afterwards.
+    """Start `blis serve` with these flags on a free port, with faults and replies that can be set, and end it
+    afterwards.
 
     `flags` are words of the command line, such as `"qwen3-14b", "--speed", "10"`. Raises ServerError when the server
     ends before its port is open.
     """
-    words = ["-m", "blis_sim.cli", "serve", *flags, "--host", "127.0.0.1", "--port", "0", "--enable-fault-control"]
-    with serving(words) as running:
+    own_flags = ("--host", "127.0.0.1", "--port", "0", "--enable-fault-control", "--enable-playback-control")
+    with serving(["-m", "blis_sim.cli", "serve", *flags, *own_flags]) as running:
         yield running
 
 

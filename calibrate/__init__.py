@@ -1,7 +1,7 @@
 """How well a simulation predicts a recording, request by request and over all.
 
-Reading order: `pair.py` (which rows are compared, over which network), `itl.py` (times between tokens), `compare.py`
-(how), `report.py` and `table.py` (what is printed), `command.py` (`blis calibrate`).
+Reading order: `compare.py` (which rows are compared, and how), `calibration.py` (a whole comparison), `report.py` (what
+is printed), `command.py` (`blis calibrate`).
 
 Two sets of rules exist side by side. The plain ones count only what can be compared; those called `compat` give the
 numbers of the original tool, for comparison with reports it has made.

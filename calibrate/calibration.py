@@ -1,18 +1,382 @@
-"""One calibration without files: from a trace and the results of its simulation to grades and words."""
+"""One calibration without files: from a trace and results of its simulation, or a second recording, to grades."""
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from calibrate.compare import Comparison, compare, compare_compat, mape
-from calibrate.goodput import Goodput, goodput, goodput_compat, recorded_duration_s
-from calibrate.itl import Itl, itl, itl_compat
-from calibrate.metrics_file import HitRate
-from calibrate.pair import CalibrateError, Floats, Latencies, Network, Pairing, latencies, pair, pair_compat
-from traces import ResultRow, SloTargets, Trace, TraceRow
+from blis_sim.options.addition import sequential_sum
+from calibrate.compare import (
+    OK_STATUSES,
+    RUN_TO_RUN,
+    CalibrateError,
+    Comparison,
+    Floats,
+    Latencies,
+    Network,
+    Pairing,
+    compare,
+    compare_compat,
+    latencies,
+    mape,
+    pair,
+    pair_compat,
+)
+from traces import ResultRow, SloTargets, Trace, TraceHeader, TraceRow
 from traces.client_cap import ClientCap, client_cap_of
+from traces.goodput import Attainment, Bools, attained, attainment, limits_us, members_of, share
+from traces.text_file import read_json
+
+# Mean time between tokens of each request, from the chunk times of the recording and from the simulation.
+#
+# Without chunk times, the times of the first and the last chunk, which every recording has, are used.
+#
+# A stream holds more chunks than tokens: chat begins with a chunk that only names the role, and ends with one that
+# only holds the usage counts. Neither is a token, and counting their gaps makes tokens look faster than they were.
+
+SAME_INSTANT_SHARE = 0.25
+"""Share of the mean gap below which two chunks count as sent together."""
+MAX_CHUNKS_WITHOUT_TOKEN = 3
+"""Role, finish reason and usage. A stream with more is of unknown make and left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Itl:
+    """Mean time between tokens per pair in microseconds, nan where there is none.
+
+    `num_without_gaps` counts pairs whose chunks gave none though there were enough of them.
+    """
+
+    real_us: Floats
+    sim_us: Floats
+    num_without_gaps: int
+
+    def both(self) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Return which pairs have a time between tokens on both sides."""
+        return ~(np.isnan(self.real_us) | np.isnan(self.sim_us))
+
+
+def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
+    """Times between tokens of each pair, chunks without a token left out; without any chunks, `itl_from_ends_us`.
+
+    The simulated side is its mean inter-token latency, else the time from first to last token spread over the gaps.
+    """
+    if chunks:
+        real = [
+            real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, row.first_chunk_time_us)
+            for row in pairing.rows
+        ]
+    else:
+        real = [itl_from_ends_us(row) for row in pairing.rows]
+    enough = [len(chunks.get(row.request_id, ())) >= 2 and row.output_tokens != 1 for row in pairing.rows]
+    num_without_gaps = sum(1 for has, value in zip(enough, real, strict=True) if has and np.isnan(value))
+    return Itl(_array(real), _array([sim_itl_us(result) for result in pairing.results]), num_without_gaps)
+
+
+def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
+    """Compute ITL as the original does: gaps between all chunks, role and usage too; simulated from E2E and TTFT, 0 for
+    one token."""
+    real = []
+    num_without_gaps = 0
+    for row in pairing.rows:
+        times = chunks.get(row.request_id, ())
+        gaps = [later - earlier for earlier, later in pairwise(times) if later >= earlier]
+        num_without_gaps += len(times) >= 2 and not gaps
+        real.append(sequential_sum(gaps) / len(gaps) if gaps else np.nan)
+    sim = [
+        (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else 0.0
+        for result in pairing.results
+    ]
+    return Itl(_array(real), _array(sim), num_without_gaps)
+
+
+def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> tuple[int, int]:
+    """The places of the first and the last chunk that hold a token.
+
+    Where `first_token_us` is behind the first chunk, the first token is there. Else, how many chunks hold none follows
+    from the counts. Two or three are the role before and usage (after a finish reason) behind. A single one is the role
+    if it came together with the next chunk, closer than its neighbours and the last two did, else the usage.
+    """
+    last = len(chunks) - 1
+    if chunks and chunks[0] < first_token_us <= chunks[last]:
+        first = next(place for place, at in enumerate(chunks) if at >= first_token_us)
+        num_behind = last + 1 - first - output_tokens if output_tokens else 0
+        return first, last - num_behind if 0 <= num_behind < MAX_CHUNKS_WITHOUT_TOKEN else last
+    num_extra = len(chunks) - output_tokens if output_tokens else 0
+    if last < 2 or not 1 <= num_extra <= MAX_CHUNKS_WITHOUT_TOKEN:
+        return 0, last
+    if num_extra == 1:
+        hair_us = SAME_INSTANT_SHARE * (chunks[last] - chunks[0]) / last
+        first_gap_us, next_gap_us = chunks[1] - chunks[0], chunks[2] - chunks[1]
+        alone = 2 * first_gap_us < next_gap_us and first_gap_us < chunks[last] - chunks[last - 1]
+        return (1, last) if first_gap_us <= hair_us and alone else (0, last - 1)
+    return 1, last - (num_extra - 1)
+
+
+def real_itl_us(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> float:
+    """Mean time between tokens in microseconds, nan if there is none or the clock went backwards.
+
+    The time from the first to the last token is spread over the tokens the server counted, so that chunks with several
+    tokens count as several; without a count, over the chunks.
+    """
+    first, last = content_chunks(chunks, output_tokens, first_token_us)
+    num_gaps = (output_tokens or last - first + 1) - 1
+    if last <= first or num_gaps < 1 or chunks[last] < chunks[first]:
+        return np.nan
+    return (chunks[last] - chunks[first]) / num_gaps
+
+
+def itl_from_ends_us(row: TraceRow) -> float:
+    """The time from the first to the last chunk of a recorded request, spread over the gaps between its tokens.
+
+    Nan for an output of one token, and for one that came in one piece.
+    """
+    spread_us = row.last_chunk_time_us - row.first_chunk_time_us
+    return spread_us / (row.output_tokens - 1) if row.output_tokens > 1 and spread_us > 0 else np.nan
+
+
+def sim_itl_us(result: ResultRow) -> float:
+    """Mean time between tokens in microseconds, nan for an output of one token."""
+    if result.itl_mean_us is not None:
+        return result.itl_mean_us
+    return (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else np.nan
+
+
+def _array(values: list[float]) -> Floats:
+    return np.array(values, dtype=np.float64)
+
+
+# How many requests met the latency limits of their class, recorded and simulated.
+
+_COUNTED_STATUSES_COMPAT = frozenset({"ok", "error", "timeout"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClassGoodput:
+    """One class of requests on both sides."""
+
+    count: int
+    real: Attainment
+    sim: Attainment
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """All classes with limits. `itl_skipped`: an ITL limit could not be checked because token times are missing."""
+
+    targets: dict[str, SloTargets]
+    classes: dict[str, ClassGoodput]
+    itl_skipped: bool
+
+
+def goodput(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, SloTargets]) -> Goodput:
+    """Attainment of each class's limits over its pairs; each limit's share is over the pairs it was checked for.
+
+    An ITL limit is checked only for pairs with token times on both sides, so that recording and simulation are held to
+    the same limits. Rates divide by the time from the first sending to the last chunk.
+    """
+    both = itl.both()
+    real = _by_limit(times.real_ttft_us, times.real_e2e_us, np.where(both, itl.real_us, np.nan))
+    sim = _by_limit(times.sim_ttft_us, times.sim_e2e_us, np.where(both, itl.sim_us, np.nan))
+    duration_s = recorded_duration_s(pairing)
+    classes = {}
+    skipped = False
+    for name, of_class in sorted(targets.items()):
+        members = members_of(name, (row.slo_class for row in pairing.rows))
+        limits = limits_us(of_class)
+        skipped |= "itl" in limits and bool((members & ~both).any())
+        classes[name] = ClassGoodput(
+            count=int(members.sum()),
+            real=attainment(real, limits, members, duration_s),
+            sim=attainment(sim, limits, members, duration_s),
+        )
+    return Goodput(dict(sorted(targets.items())), classes, skipped)
+
+
+def goodput_compat(pairing: Pairing, times: Latencies, itl: Itl, targets: Mapping[str, SloTargets]) -> Goodput:
+    """Compute goodput as the original does: limits in the order TTFT, E2E, ITL, each checked only for requests that met
+    those before.
+
+    A request without token times misses its ITL limit, failed requests miss all of the recorded side, and the simulated
+    ITL is the one in the results.
+    """
+    sim_itl_us = np.array([result.itl_mean_us or np.nan for result in pairing.results], dtype=np.float64)
+    real = _by_limit(times.real_ttft_us, times.real_e2e_us, itl.real_us)
+    sim = _by_limit(times.sim_ttft_us, times.sim_e2e_us, sim_itl_us)
+    counted = np.array([row.status in _COUNTED_STATUSES_COMPAT for row in pairing.rows], dtype=np.bool_)
+    answered = np.array([row.status == "ok" for row in pairing.rows], dtype=np.bool_)
+    missing = np.isnan(itl.real_us) | np.isnan(sim_itl_us)
+    duration_s = recorded_duration_s(pairing)
+    classes = {}
+    skipped = False
+    for name, of_class in sorted(targets.items()):
+        members = members_of(name, (row.slo_class for row in pairing.rows)) & counted
+        limits = limits_us(of_class)
+        skipped |= "itl" in limits and bool((members & missing).any())
+        num_members = int(members.sum())
+        classes[name] = ClassGoodput(
+            count=num_members,
+            real=_attainment_in_order(real, limits, members & answered, num_members, duration_s),
+            sim=_attainment_in_order(sim, limits, members, num_members, duration_s),
+        )
+    return Goodput(dict(sorted(targets.items())), classes, skipped)
+
+
+def recorded_duration_s(pairing: Pairing) -> float:
+    """Seconds from the first sending of a matched row to the last chunk of one."""
+    first_us = min(row.send_time_us for row in pairing.rows)
+    return (max(row.last_chunk_time_us for row in pairing.rows) - first_us) / 1e6
+
+
+def _by_limit(ttft_us: Floats, e2e_us: Floats, itl_us: Floats) -> dict[str, Floats]:
+    return {"ttft": ttft_us, "e2e": e2e_us, "itl": itl_us}
+
+
+def _attainment_in_order(
+    values: Mapping[str, Floats], limits: Mapping[str, float], good: Bools, num_members: int, duration_s: float
+) -> Attainment:
+    by_limit = {}
+    for name, limit in limits.items():
+        num_checked = int(good.sum())
+        good = good & (values[name] <= limit)
+        by_limit[name] = share(int(good.sum()), num_checked)
+    return attained(int(good.sum()), num_members, by_limit, duration_s)
+
+
+# Figures of JSON files of other commands: hit rates of the prefix cache, and aggregates against a reference.
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsFile:
+    """The object of a file."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def has(self, key: str) -> bool:
+        """Whether the object has a value under a key."""
+        return self.values.get(key) is not None
+
+    def number(self, key: str) -> float:
+        """The number under a key, `a.b` for the key b of the object a. Raises CalibrateError."""
+        value: Any = self.values
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            found = "but the key is missing" if value is None else f"got {value!r}"
+            raise CalibrateError(f"{self.path} key {key}: expected a number, {found}")
+        return value
+
+
+def read_metrics(path: Path) -> MetricsFile:
+    """Read a JSON object. Raises TraceError when it is no JSON, CalibrateError when it is no object."""
+    values = read_json(path)
+    if not isinstance(values, Mapping):
+        raise CalibrateError(f"{path}: expected a JSON object, got {type(values).__name__}")
+    return MetricsFile(path, values)
+
+
+@dataclass(frozen=True, slots=True)
+class HitRate:
+    """Both rates as fractions, their distance and its limit in percentage points, and where the real one is from."""
+
+    real: float
+    sim: float
+    tolerance_pp: float
+    source: str
+
+    @property
+    def error_pp(self) -> float:
+        """Distance in percentage points."""
+        return abs(self.real - self.sim) * 100
+
+    @property
+    def within(self) -> bool:
+        """Whether the distance is within its limit."""
+        return self.error_pp <= self.tolerance_pp + 1e-9
+
+
+def hit_rate(header: TraceHeader, metrics: MetricsFile, tolerance_pp: float) -> HitRate | str:
+    """The two rates, or a sentence saying which side has none. Raises CalibrateError for what is no number."""
+    observed = header.observed_kv_metrics or {}
+    if "hit_rate" not in observed:
+        return "the trace header holds no observed_kv_metrics.hit_rate, so cache hit rates are not compared"
+    if not metrics.has("cache_hit_rate"):
+        return f"{metrics.path} holds no cache_hit_rate, so cache hit rates are not compared"
+    return HitRate(observed["hit_rate"], metrics.number("cache_hit_rate"), tolerance_pp, observed.get("source", ""))
+
+
+_METRICS = (("ttft", "ttft"), ("throughput", "output_throughput"))
+"""Name of a metric, and its key in the reference file."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterMetric:
+    """One metric. `delta_mape` is how much the adapters change the error; None without a blind run."""
+
+    name: str
+    reference: float
+    simulated: float
+    error: float
+    within: bool
+    delta_mape: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterComparison:
+    """All metrics of a model, errors as fractions of the reference."""
+
+    model: str
+    threshold: float
+    metrics: list[AdapterMetric]
+
+    @property
+    def all_within(self) -> bool:
+        """Whether every metric is within the threshold."""
+        return all(metric.within for metric in self.metrics)
+
+
+def compare_adapter(
+    reference: MetricsFile, aware: MetricsFile, blind: MetricsFile | None, threshold: float
+) -> AdapterComparison:
+    """Compare mean TTFT and output throughput of a simulation with a reference file. Raises CalibrateError."""
+    metrics = []
+    for name, key in _METRICS:
+        reference_value = _positive(reference, f"adapter_aware.{key}")
+        simulated = _simulated(aware, name)
+        error = abs(simulated - reference_value) / reference_value
+        delta = None
+        if blind is not None:
+            reference_change = reference_value / _positive(reference, f"adapter_blind.{key}")
+            change = simulated / _above_zero(blind, name, _simulated(blind, name))
+            delta = abs(change - reference_change) / reference_change
+        metrics.append(AdapterMetric(name, reference_value, simulated, error, error <= threshold, delta))
+    return AdapterComparison(str(reference.values.get("model", "")), threshold, metrics)
+
+
+def _simulated(metrics: MetricsFile, name: str) -> float:
+    if name == "ttft":
+        return metrics.number("ttft_mean_ms")
+    return metrics.number("total_output_tokens") / _positive(metrics, "vllm_estimated_duration_s")
+
+
+def _positive(metrics: MetricsFile, key: str) -> float:
+    return _above_zero(metrics, key, metrics.number(key))
+
+
+def _above_zero(metrics: MetricsFile, key: str, value: float) -> float:
+    if value <= 0:
+        raise CalibrateError(f"{metrics.path} key {key}: expected a number above 0, got {value:g}")
+    return value
+
+
+# One calibration without files: from a trace and the results of its simulation to grades and words.
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +593,15 @@ def summary_sentences(found: Calibration, noise_floor: Mapping[str, Comparison] 
         sentences.extend(_hints(found))
     if noise_floor:
         sentences.extend(_against_noise(found, noise_floor))
+    elif not found.is_recording:
+        sentences.append(chance_of_runs(found.metrics))
     return sentences
+
+
+def chance_of_runs(names: Iterable[str]) -> str:
+    """Return a sentence on how much one run of a server differs from the next, for these metrics."""
+    known = [f"{RUN_TO_RUN[name]:.1%} in {NAMES[name]}" for name in NAMES if name in names and name in RUN_TO_RUN]
+    return f"Two runs of one real server differ by about {', '.join(known)}; --second-recording measures this server's."
 
 
 def ignored_cap(cap: ClientCap) -> str:
@@ -336,3 +708,56 @@ def _correlation(one: Floats, other: Floats) -> float:
     if len(one) < 3 or np.ptp(one) == 0 or np.ptp(other) == 0:
         return 0.0
     return float(np.corrcoef(one, other)[0, 1])
+
+
+# A second recording in the place of a simulation: how well one run of the real server predicts another.
+#
+# No simulation can be expected to do better than that. Rows and their numbers are in the order of completion, which
+# differs from run to run; what is the same is when each request was due.
+
+
+def results_of_recording(trace: Trace, second: Trace, chunks: Chunks) -> list[ResultRow]:
+    """The measurements of `second` as results for the requests of `trace` that were due at the same instants.
+
+    Several due at one instant pair up in order of their prompts' lengths. `chunks` are the token times of `second`.
+    Raises CalibrateError when no two belong together.
+    """
+    waiting: dict[int, list[TraceRow]] = defaultdict(list)
+    for row in sorted(second.rows, key=_prompt_tokens, reverse=True):
+        if row.status in OK_STATUSES and 0 < row.send_time_us <= row.first_chunk_time_us <= row.last_chunk_time_us:
+            waiting[row.arrival_time_us].append(row)
+    if not waiting:
+        raise CalibrateError(f"no row of {second.data_path} can be compared: none was answered, with its times")
+    results = []
+    for row in sorted(trace.rows, key=_prompt_tokens):
+        same = waiting.get(row.arrival_time_us)
+        if same:
+            results.append(_result(row.request_id, same.pop(), chunks))
+    if not results:
+        raise CalibrateError(
+            f"{second.data_path} is no recording of the same workload as {trace.data_path}: "
+            "no arrival_time_us is found in both"
+        )
+    return results
+
+
+def _prompt_tokens(row: TraceRow) -> int:
+    return row.server_input_tokens or row.input_tokens
+
+
+def _result(request_id: int, row: TraceRow, chunks: Chunks) -> ResultRow:
+    first_us, last_us = row.first_chunk_time_us, row.last_chunk_time_us
+    itl_us = real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, first_us)
+    if math.isnan(itl_us):
+        itl_us = itl_from_ends_us(row)
+    return ResultRow(
+        request_id=request_id,
+        ttft_us=first_us - row.send_time_us,
+        e2e_us=last_us - row.send_time_us,
+        input_tokens=_prompt_tokens(row),
+        output_tokens=row.output_tokens,
+        slo_class=row.slo_class,
+        model=row.model,
+        itl_mean_us=None if math.isnan(itl_us) else itl_us,
+        sent_at_us=row.send_time_us,
+    )

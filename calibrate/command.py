@@ -2,19 +2,20 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from blis_sim.installation import check_page
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from blis_sim.options.extras import check_page
+from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, printed_format
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
-    from calibrate.calibration import Calibration
-    from calibrate.compare import Comparison
-    from calibrate.metrics_file import HitRate
-    from calibrate.pair import Network
+    from blis_sim.report.report import Report
+    from calibrate.calibration import Calibration, HitRate
+    from calibrate.compare import Comparison, Network
     from traces import ResultRow, SloTargets, Trace
 
 MIN_BANDWIDTH_MBPS = 1e-6
@@ -25,7 +26,12 @@ MIN_BANDWIDTH_MBPS = 1e-6
 class CalibrateOptions:
     """The settings of `blis calibrate`. Raises OptionError for settings that do not fit together."""
 
-    trace: str | None = option(None, "Header file (YAML) of the recording.", positional=True, metavar="TRACE.yaml")
+    trace: str | None = option(
+        None,
+        "Header file (YAML) of the recording. Default: the newest recording of a server in this folder.",
+        positional=True,
+        metavar="TRACE.yaml",
+    )
     trace_header: str | None = option(None, "Header file of the recording, in place of the argument.", hidden=True)
     trace_data: str | None = option(
         None,
@@ -34,8 +40,12 @@ class CalibrateOptions:
         heading="Recordings and simulation",
     )
     sim_results: str | None = option(
-        None, "Latencies per request of the simulation (JSON), from `blis replay --results-path`.", metavar="FILE"
+        None,
+        "Latencies per request of the simulation (JSON), from `blis replay --results-path`. Default: the recording is "
+        "replayed here with the settings of its server; flags of `blis replay` such as --hardware H100 win over these.",
+        metavar="FILE",
     )
+    replay_flag: tuple[str, ...] = option((), "A word of the replay's command line.", hidden=True, repeatable=True)
     second_recording: str | None = option(
         None,
         "Header file (YAML) of a second recording of the same workload. The second recording shows how well one run "
@@ -45,17 +55,27 @@ class CalibrateOptions:
     second_itl_data: str | None = option(None, "Token times of the second recording (CSV).", metavar="FILE")
     itl_data: str | None = option(
         None,
-        "Token times of the recording (CSV). Default: ITL is computed from the first and the last chunk of each "
-        "request.",
+        "Token times of the recording (CSV). Default: those beside a recording that is replayed here, else ITL is "
+        "computed from the first and the last chunk of each request.",
         metavar="FILE",
     )
     report: str | None = option(
         None, "Write the comparison here (JSON).", metavar="FILE", writes={"": "calibration"}, heading="What is written"
     )
     html: str | None = option(
-        None, "Write the comparison here as one page with pictures (HTML).", metavar="FILE", writes={"": "page"}
+        None,
+        "Write the comparison here as one page with pictures (HTML). Default: TRACE.calibration.html beside a "
+        "recording that is replayed here, where matplotlib is installed.",
+        metavar="FILE",
+        writes={"": "page"},
     )
     plots: str | None = option(None, "Write the pictures to this folder (PNG).", metavar="DIR")
+    format: str = format_option(
+        "What standard output gets: tables for people, one JSON object, rows of CSV, Markdown, an HTML page, or the "
+        "report of BLIS as JSON (blis).",
+        (*FORMATS, BLIS),
+    )
+    json: bool = json_option()
     fail_over: str = option(
         "",
         "Limits on MAPE in percent, such as ttft=15,e2e=5; the exit code is 3 when one is exceeded.",
@@ -72,9 +92,15 @@ class CalibrateOptions:
     network_bandwidth_mbps: float = option(
         0.0, "Bandwidth of that network in Mbit/s. 0: no transfer delay.", at_least=0
     )
-    slo_ttft: str = option("", "TTFT limits, such as default=100ms,batch=2s. Limits given replace those of the header.")
-    slo_itl: str = option("", "ITL limits per class.")
-    slo_e2e: str = option("", "E2E limits per class.")
+    goodput: tuple[str, ...] = option(
+        (),
+        "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s; batch/e2e:30s holds for one "
+        "class. They replace those of the header.",
+        metavar="[CLASS/]NAME:DURATION,...",
+    )
+    slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
+    slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
+    slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
     sim_metrics: str | None = option(
         None, "Aggregate metrics of the simulation (JSON), from `blis replay --metrics-path`.", metavar="FILE"
     )
@@ -96,7 +122,7 @@ class CalibrateOptions:
         mbps = self.network_bandwidth_mbps
         if 0 < mbps < MIN_BANDWIDTH_MBPS:
             raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {MIN_BANDWIDTH_MBPS:g}, got {mbps}")
-        _ = self.limits
+        _ = self.limits, printed_format(self)
         check_page("--html", self.html)
         check_page("--plots", self.plots)
         check_outputs(self, *beside(self.trace, self.trace_header, self.trace_data, self.second_recording))
@@ -107,10 +133,9 @@ class CalibrateOptions:
         if self.sim_metrics_blind is not None:
             raise OptionError("--sim-metrics-blind needs --adapter-reference, the figures to compare with")
         _ = self.header_path
-        if self.sim_results is None and self.second_recording is None:
-            raise OptionError(
-                "--sim-results is required, the file `blis replay --results-path` has written; or a --second-recording"
-            )
+        if self.replay_flag and not self.is_replayed_here:
+            given = "--sim-results" if self.sim_results is not None else "--second-recording"
+            raise OptionError(f"{self.replay_flag[0]} is for a replay, which {given} takes the place of")
         if self.second_itl_data is not None and self.second_recording is None:
             raise OptionError("--second-itl-data needs --second-recording, the recording they belong to")
 
@@ -122,12 +147,29 @@ class CalibrateOptions:
         return parse_limits(self.fail_over)
 
     @property
+    def is_replayed_here(self) -> bool:
+        """Whether the recording is replayed by this command: no other result to compare with is given."""
+        return self.sim_results is None and self.second_recording is None and self.adapter_reference is None
+
+    @property
     def header_path(self) -> Path:
-        """The recording's header, however it was given. Raises OptionError when it was not, or twice."""
+        """The recording's header; the newest of this folder if none was given. Raises OptionError."""
         given = [path for path in (self.trace, self.trace_header) if path is not None]
-        if len(given) != 1:
+        if len(given) > 1:
             raise OptionError("give the recording's header file once, as in `blis calibrate trace.yaml`")
-        return Path(given[0])
+        if given:
+            return Path(given[0])
+        from calibrate.own_replay import newest_recording
+
+        return newest_recording(Path())
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """Return a command line in which the flags that only `blis replay` has are kept for the replay."""
+    from calibrate.own_replay import split_arguments
+
+    own, flags = split_arguments(CalibrateOptions, arguments)
+    return [*(word for flag in flags for word in ("--replay-flag", flag)), *own]
 
 
 def run(options: CalibrateOptions) -> int:
@@ -136,12 +178,16 @@ def run(options: CalibrateOptions) -> int:
     A poor grade is no error, but an error above a limit of --fail-over is.
     """
     from calibrate.compare import EXIT_CODE, exceeded_limits
-    from calibrate.table import print_calibration
 
     if options.adapter_reference is not None:
         return _run_adapter(options, options.adapter_reference)
-    found, floor = compare_runs(options, None, _print_note)
-    print_calibration(found, sys.stdout, floor)
+    if options.trace is None and options.trace_header is None:
+        options = replace(options, trace=str(options.header_path))
+        _print_note(f"{options.trace}, the newest recording of a server in this folder")
+    if options.is_replayed_here:
+        options = _with_defaults_of_replay(options)
+    found, _, report = compare_runs(options, None, _print_note)
+    report.print(printed_format(options))
     for note in _notes(found, options):
         _print_note(note)
     over = exceeded_limits(found.metrics, options.limits)
@@ -150,37 +196,60 @@ def run(options: CalibrateOptions) -> int:
     return EXIT_CODE if over else 0
 
 
+def _with_defaults_of_replay(options: CalibrateOptions) -> CalibrateOptions:
+    """Return the options with what a comparison with an own replay reads, and writes if no other report is named."""
+    from importlib.util import find_spec
+
+    from calibrate.own_replay import token_times_beside
+
+    beside = token_times_beside(options.header_path)
+    if options.itl_data is None and beside is not None:
+        options = replace(options, itl_data=str(beside))
+    if (options.html, options.plots, options.report) != (None, None, None) or options.compat:
+        return options
+    if find_spec("matplotlib") is None:
+        _print_note("no page is written: matplotlib is not installed")
+        return options
+    page = options.header_path.with_suffix(".calibration.html")
+    _print_note(f"the page is {page}")
+    return replace(options, html=str(page))
+
+
 def compare_runs(
     options: CalibrateOptions, results: "list[ResultRow] | None", on_note: Callable[[str], None]
-) -> "tuple[Calibration, dict[str, Comparison] | None]":
-    """Compare, and write the reports; also how well a second recording predicts the first, None without one.
+) -> "tuple[Calibration, dict[str, Comparison] | None, Report]":
+    """Compare, write the files, and return the comparison, how well a second recording predicts the first, the answer.
 
     `results` take the place of the file of --sim-results. `on_note` is called with each note. Raises BlisError.
     """
-    from calibrate.report import write_all
+    from calibrate.report import calibration_report, write_pictures
 
-    inputs = _inputs(options, results)
+    inputs = _inputs(options, results, on_note)
     found = _calibration(options, inputs, inputs.results, on_note)
     floor = None
     if options.sim_results is not None and inputs.second_results:
         floor = _calibration(options, inputs, inputs.second_results, on_note, is_recording=True).metrics
-    write_all(
-        found,
-        floor,
-        report=options.report,
-        html=options.html,
-        plots=options.plots,
-        compat=options.compat,
-        origin=_origin(options, inputs),
-    )
-    return found, floor
+    model = str(inputs.trace.header.server.get("model") or "")
+    report = calibration_report(found, floor, partial(_origin, options, model), options.compat)
+    _write_data(options, report)
+    report.write(options.html, None)
+    if options.plots is not None:
+        write_pictures(found, Path(options.plots))
+    return found, floor, report
 
 
-def _origin(options: CalibrateOptions, inputs: "_Inputs") -> "Provenance":
+def _origin(options: CalibrateOptions, model: str) -> "Provenance":
     from blis_sim.options.provenance import Provenance, command_line, input_hashes
 
-    model = str(inputs.trace.header.server.get("model") or "")
     return Provenance(command=command_line("blis calibrate", options), model=model, inputs=input_hashes(options))
+
+
+def _write_data(options: CalibrateOptions, report: "Report") -> None:
+    from traces import dump_json
+    from traces.text_file import write_text
+
+    if options.report is not None:
+        write_text(Path(options.report), dump_json(report.data()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,22 +262,33 @@ class _Inputs:
     second_results: "list[ResultRow]"
 
 
-def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None") -> _Inputs:
-    from calibrate.pair import CalibrateError
-    from calibrate.second_recording import results_of_recording
+def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None", on_note: Callable[[str], None]) -> _Inputs:
+    from calibrate.calibration import results_of_recording
+    from calibrate.compare import CalibrateError
+    from calibrate.own_replay import replayed, token_times_beside
     from traces import read_itl, read_results, read_trace
+    from traces.server_settings import chunks_in_server_time, in_server_time
 
-    trace = read_trace(options.header_path, options.trace_data)
+    trace = in_server_time(read_trace(options.header_path, options.trace_data))
     second: list[ResultRow] = []
     if options.second_recording is not None:
         chunks = {} if options.second_itl_data is None else read_itl(options.second_itl_data)
-        second = results_of_recording(trace, read_trace(options.second_recording), chunks)
+        other = in_server_time(read_trace(options.second_recording))
+        second = results_of_recording(trace, other, chunks_in_server_time(chunks, other))
     results = second
-    if options.sim_results is not None:
-        results = read_results(options.sim_results) if simulated is None else simulated
+    itl_path = None if options.itl_data is None else Path(options.itl_data)
+    if simulated is not None:
+        results = simulated
+    elif options.sim_results is not None:
+        results = read_results(options.sim_results)
+    elif options.is_replayed_here:
+        results = replayed(options.header_path, options.trace_data, options.replay_flag, on_note)
+        itl_path = itl_path or token_times_beside(options.header_path)
     if not results:
-        raise CalibrateError(f"{options.sim_results} holds no results, so there is nothing to compare")
-    return _Inputs(trace, {} if options.itl_data is None else read_itl(options.itl_data), results, second)
+        origin = options.sim_results or "the replay"
+        raise CalibrateError(f"{origin} holds no results, so there is nothing to compare")
+    own_chunks = {} if itl_path is None else chunks_in_server_time(read_itl(itl_path), trace)
+    return _Inputs(trace, own_chunks, results, second)
 
 
 def _calibration(
@@ -219,11 +299,11 @@ def _calibration(
     is_recording: bool = False,
 ) -> "Calibration":
     from calibrate.calibration import COMPAT, PLAIN, calibrate
-    from calibrate.pair import Network, check_same_tokens
+    from calibrate.compare import Network, check_same_tokens
 
     trace = inputs.trace
     from_header = options.warmup_requests < 0
-    is_recording = is_recording or options.sim_results is None
+    is_recording = is_recording or (options.second_recording is not None and options.sim_results is None)
     found = calibrate(
         trace,
         results,
@@ -238,14 +318,13 @@ def _calibration(
         is_recording=is_recording,
     )
     if not is_recording and not options.compat:
-        check_same_tokens(found.pairing, trace, str(options.sim_results))
+        check_same_tokens(found.pairing, trace, options.sim_results or "the replay")
     return found
 
 
 def _run_adapter(options: CalibrateOptions, reference: str) -> int:
-    from calibrate.metrics_file import compare_adapter, read_metrics
+    from calibrate.calibration import compare_adapter, read_metrics
     from calibrate.report import adapter_report
-    from calibrate.table import print_adapter
 
     blind = None if options.sim_metrics_blind is None else read_metrics(Path(options.sim_metrics_blind))
     found = compare_adapter(
@@ -254,13 +333,14 @@ def _run_adapter(options: CalibrateOptions, reference: str) -> int:
         blind,
         options.adapter_mape_threshold,
     )
-    _write_report(options, adapter_report(found))
-    print_adapter(found, sys.stdout)
+    report = adapter_report(found, partial(_origin, options, ""))
+    _write_data(options, report)
+    report.print(printed_format(options))
     return 0
 
 
 def _network(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str], None]) -> "Network":
-    from calibrate.pair import Network, rtt_us_of
+    from calibrate.compare import Network, rtt_us_of
 
     if options.network_rtt_us >= 0:
         return Network(options.network_rtt_us, options.network_bandwidth_mbps)
@@ -271,15 +351,15 @@ def _network(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str],
 
 
 def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTargets]":
-    from traces import slo_targets_from_flags
+    from traces import slo_targets
 
-    return slo_targets_from_flags(options.slo_ttft, options.slo_itl, options.slo_e2e) or (
+    return slo_targets(options.goodput, options.slo_ttft, options.slo_itl, options.slo_e2e) or (
         trace.header.goodput_slo_targets
     )
 
 
 def _hit_rate(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str], None]) -> "HitRate | None":
-    from calibrate.metrics_file import hit_rate, read_metrics
+    from calibrate.calibration import hit_rate, read_metrics
 
     if options.sim_metrics is None:
         return None
@@ -317,14 +397,6 @@ def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
         yield f"warning: {ignored_cap(found.ignored_cap)}"
     if found.goodput is not None and found.goodput.itl_skipped:
         yield "ITL limits could not be checked for all pairs, for want of times between tokens"
-
-
-def _write_report(options: CalibrateOptions, content: dict[str, object]) -> None:
-    from traces import dump_json
-    from traces.text_file import write_text
-
-    if options.report is not None:
-        write_text(Path(options.report), dump_json(content))
 
 
 def _print_note(line: str) -> None:

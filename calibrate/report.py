@@ -1,20 +1,29 @@
-"""The report of a calibration as a JSON object in the form of the original, as a page and as pictures.
+"""The answer of a calibration: tables, and a JSON object whose keys and their order are those of the original."""
 
-Keys and their order are the original's.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from blis_sim.options import check_written
+from blis_sim.options.printing import BLIS
 from blis_sim.options.provenance import Provenance
-from calibrate.calibration import Calibration, summary_sentences
-from calibrate.compare import Comparison, ConfidenceIntervals, Interval, confidence_intervals
-from calibrate.goodput import ClassGoodput, Goodput
-from calibrate.metrics_file import AdapterComparison, HitRate
+from blis_sim.report.figures import panel_png
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable, flat
+from calibrate.calibration import (
+    NAMES,
+    AdapterComparison,
+    Calibration,
+    ClassGoodput,
+    Goodput,
+    HitRate,
+    summary_sentences,
+)
+from calibrate.compare import Comparison, ConfidenceIntervals, confidence_intervals
+from calibrate.figures import panels_of
 from traces import dump_json
-from traces.text_file import naming_write_errors, write_content, write_text
+from traces.text_file import naming_write_errors, write_content
 
 JsonObject = dict[str, Any]
 
@@ -76,7 +85,7 @@ def additions(found: Calibration) -> JsonObject:
     return content
 
 
-def adapter_report(found: AdapterComparison) -> JsonObject:
+def adapter_content(found: AdapterComparison) -> JsonObject:
     """The report of a comparison with an adapter reference."""
     return {
         "model": found.model,
@@ -94,6 +103,29 @@ def adapter_report(found: AdapterComparison) -> JsonObject:
         ],
         "all_within_threshold": found.all_within,
     }
+
+
+def adapter_report(found: AdapterComparison, origin: Callable[[], Provenance]) -> Report:
+    """Return the answer of a comparison with an adapter reference: each metric against its reference."""
+    rows = [
+        [
+            metric.name,
+            f"{metric.reference:.2f}",
+            f"{metric.simulated:.2f}",
+            percent(metric.error),
+            "-" if metric.delta_mape is None else percent(metric.delta_mape),
+            "within" if metric.within else "exceeds",
+        ]
+        for metric in found.metrics
+    ]
+    titles = ("metric", "reference", "simulated", "error", "error of change", f"limit {percent(found.threshold)}")
+    return Report(
+        title="Metrics with adapters against a reference",
+        origin=origin,
+        data=lambda: adapter_content(found),
+        rows=lambda: adapter_content(found)["metrics"],
+        sections=lambda: [Section(table=TextTable(titles, rows))],
+    )
 
 
 def _trace_info(found: Calibration) -> JsonObject:
@@ -167,48 +199,140 @@ def _throughput(real: float, sim: float) -> JsonObject:
     return {"real": real, "sim": sim, "error": sim - real, "percent_error": percent}
 
 
-def write_all(
+def calibration_report(
     found: Calibration,
     noise_floor: Mapping[str, Comparison] | None,
-    *,
-    report: str | None,
-    html: str | None,
-    plots: str | None,
-    compat: bool,
-    origin: Provenance,
-) -> None:
-    """Write what is requested. `compat` keeps the JSON to the keys of the original tool."""
-    if report is not None:
-        write_text(Path(report), dump_json(json_content(found, noise_floor, compat)))
-    if html is None and plots is None:
-        return
-    from calibrate.page import figures
-
-    pictures = list(figures(found))
-    if plots is not None:
-        check_written(
-            [(f"{plots}/{name}.png", "--plots", "picture") for name, *_ in pictures if Path(plots).is_dir()], []
-        )
-        for name, _, png in pictures:
-            _write_picture(Path(plots) / f"{name}.png", png)
-    if html is not None:
-        from calibrate.page import calibration_page
-
-        intervals = {name: confidence_intervals(each.real_us, each.sim_us) for name, each in found.values.items()}
-        sentences = summary_sentences(found, noise_floor)
-        write_text(Path(html), calibration_page(found, sentences, intervals, noise_floor, pictures, origin))
+    origin: Callable[[], Provenance],
+    compat: bool = False,
+) -> Report:
+    """Return the answer of a calibration. `noise_floor` is how well a second recording predicts the first."""
+    intervals = cache(lambda: intervals_of(found))
+    content = partial(json_content, found, noise_floor, intervals)
+    return Report(
+        title=f"Calibration: recording against {'second recording' if found.is_recording else 'simulation'}",
+        origin=origin,
+        data=lambda: report_of(found) if compat else content(),
+        rows=lambda: [{"metric": name, **flat(each)} for name, each in report_of(found)["metrics"].items()],
+        sections=lambda: _sections(found, noise_floor, {} if compat else intervals()),
+        remarks=lambda: [*summary_sentences(found, noise_floor), *_verdicts(found)],
+        panels=lambda: list(panels_of(found).values()),
+        texts={BLIS: lambda: dump_json(report_of(found)) + "\n"},
+    )
 
 
-def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | None, compat: bool) -> dict[str, Any]:
-    """The report; unless `compat`, with intervals, words and the noise floor."""
-    content = report_of(found)
-    if compat:
-        return content
-    content |= additions(found)
-    content["confidence_95"] = {
-        name: _confidence(confidence_intervals(each.real_us, each.sim_us))
-        for name, each in sorted(found.values.items())
+Intervals = Mapping[str, ConfidenceIntervals]
+_STATISTICS = ("mean", "p50", "p90", "p99")
+
+
+def intervals_of(found: Calibration) -> Intervals:
+    """Return the 95 % intervals of each metric's errors."""
+    return {name: confidence_intervals(each.real_us, each.sim_us) for name, each in sorted(found.values.items())}
+
+
+def _sections(
+    found: Calibration, noise_floor: Mapping[str, Comparison] | None, intervals: Intervals
+) -> Iterator[Section]:
+    names = [name for name in NAMES if name in found.metrics]
+    rows = [row for name in names for row in _latency_rows(NAMES[name], found.metrics[name], found.other)]
+    yield Section(table=TextTable(("latency in ms", "", *_STATISTICS), rows, num_left_aligned=2, num_labels=2))
+    for title, metrics in (("prediction", found.metrics), ("second recording", noise_floor or {})):
+        rows = [_prediction_row(NAMES[name], metrics[name]) for name in names if name in metrics]
+        if rows:
+            yield Section(table=TextTable((title, "requests", "MAPE", "r", "grade", "bias"), rows))
+    rows = [[NAMES[name], *_interval_cells(intervals[name])] for name in names if name in intervals]
+    if rows:
+        yield Section(table=TextTable(("95 % intervals", "MAPE", "error of mean", "error of p99", "r"), rows))
+    real, sim = found.real_throughput, found.sim_throughput
+    pairs = {
+        "requests/s": (real.requests_per_s, sim.requests_per_s),
+        "output tokens/s": (real.output_tokens_per_s, sim.output_tokens_per_s),
+        "duration, s": (real.duration_s, sim.duration_s),
     }
+    rows = [[name, f"{one:,.2f}", f"{other:,.2f}", _signed(one, other)] for name, (one, other) in pairs.items()]
+    yield Section(table=TextTable(("throughput", "real", found.other, "error"), rows))
+    for name, groups in (("class", found.by_slo_class), ("model", found.by_model), ("tenant", found.by_tenant)):
+        rows = [
+            [key, f"{group.count:,}", percent(group.ttft_mape), percent(group.e2e_mape)]
+            for key, group in groups.items()
+        ]
+        if rows:
+            yield Section(table=TextTable((name, "requests", "TTFT MAPE", "E2E MAPE"), rows))
+    if found.goodput is not None:
+        yield Section(table=_goodput_table(found.goodput, found.other))
+
+
+def _latency_rows(label: str, comparison: Comparison, other: str) -> list[list[str]]:
+    real = [getattr(comparison.real, name) for name in _STATISTICS]
+    sim = [getattr(comparison.sim, name) for name in _STATISTICS]
+    return [
+        [label, "real", *(f"{value / 1000:,.2f}" for value in real)],
+        ["", other, *(f"{value / 1000:,.2f}" for value in sim)],
+        ["", "error", *(_signed(one, other) for one, other in zip(real, sim, strict=True))],
+    ]
+
+
+def _prediction_row(label: str, comparison: Comparison) -> list[str]:
+    r = "-" if comparison.pearson_r is None else f"{comparison.pearson_r:.3f}"
+    return [label, f"{comparison.count:,}", percent(comparison.mape), r, comparison.quality, comparison.bias]
+
+
+def _interval_cells(intervals: ConfidenceIntervals) -> list[str]:
+    shares = (intervals.mape, intervals.mean_error, intervals.p99_error)
+    r = intervals.pearson_r
+    return [*(f"{each.low:.2%} to {each.high:.2%}" for each in shares), f"{r.low:.3f} to {r.high:.3f}" if r else "-"]
+
+
+def _goodput_table(found: Goodput, other: str) -> TextTable:
+    rows = [
+        [
+            name,
+            f"{each.count:,}",
+            *(percent(side.share) if each.count else "-" for side in (each.real, each.sim)),
+            *(f"{side.per_s:,.3f}" for side in (each.real, each.sim)),
+        ]
+        for name, each in found.classes.items()
+    ]
+    return TextTable(("within limits", "requests", "real", other, "real/s", f"{other}/s"), rows)
+
+
+def _verdicts(found: Calibration) -> Iterator[str]:
+    if found.hit_rate is not None:
+        rates = found.hit_rate
+        verdict = "within" if rates.within else "exceeds"
+        yield (
+            f"KV hit rate: real {percent(rates.real)}, simulated {percent(rates.sim)}, "
+            f"{rates.error_pp:.2f} points apart ({verdict} {rates.tolerance_pp:g})"
+        )
+    verdict = "within" if found.ttft_within else "exceeds"
+    yield f"TTFT MAPE {percent(found.metrics['ttft'].mape)}: {verdict} the threshold of {percent(found.ttft_threshold)}"
+
+
+def _signed(real: float, sim: float) -> str:
+    return f"{(sim - real) / real * 100:+.1f}%" if real > 0 else "-"
+
+
+def percent(fraction: float) -> str:
+    """A fraction in percent."""
+    return f"{fraction * 100:.1f}%"
+
+
+def write_pictures(found: Calibration, folder: Path) -> None:
+    """Write the pictures to a folder, as PNG. Raises TraceError."""
+    panels = panels_of(found)
+    if folder.is_dir():
+        check_written([(str(folder / f"{name}.png"), "--plots", "picture") for name in panels], [])
+    with naming_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for name, panel in panels.items():
+        write_content(folder / f"{name}.png", panel_png(panel))
+
+
+def json_content(
+    found: Calibration, noise_floor: Mapping[str, Comparison] | None, intervals: Callable[[], Intervals]
+) -> dict[str, Any]:
+    """Return the report with intervals, words and the noise floor."""
+    content = report_of(found) | additions(found)
+    content["confidence_95"] = {name: _confidence(each) for name, each in intervals().items()}
     content["in_words"] = summary_sentences(found, noise_floor)
     if noise_floor:
         content["noise_floor"] = {
@@ -219,20 +343,10 @@ def json_content(found: Calibration, noise_floor: Mapping[str, Comparison] | Non
 
 
 def _confidence(intervals: ConfidenceIntervals) -> dict[str, Any]:
-    r = intervals.pearson_r
-    return {
-        "mape": _interval(intervals.mape),
-        "mean_percent_error": _interval(intervals.mean_error),
-        "p99_percent_error": _interval(intervals.p99_error),
-        **({} if r is None else {"pearson_r": _interval(r)}),
+    known = {
+        "mape": intervals.mape,
+        "mean_percent_error": intervals.mean_error,
+        "p99_percent_error": intervals.p99_error,
+        "pearson_r": intervals.pearson_r,
     }
-
-
-def _interval(interval: Interval) -> list[float]:
-    return [interval.low, interval.high]
-
-
-def _write_picture(path: Path, content: bytes) -> None:
-    with naming_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_content(path, content)
+    return {name: [each.low, each.high] for name, each in known.items() if each is not None}

@@ -8,12 +8,13 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from mockserve.protocol.completions import ChatCompletionRequest, CompletionRequest
 from mockserve.routes.table import ROUTES, Route
 from mockserve.serving.model import RouteCondition
 
 FOLDER = Path(__file__).resolve().parent
 WIRE_TESTS = FOLDER.parent / "tests/wire"
+WING_TESTS = FOLDER.parent / "tests/wings"
 CAPTURED = WIRE_TESTS / "captured"
 
 
@@ -22,7 +23,8 @@ def compared_routes() -> Sequence[Sequence[str]]:
     # Of several rows for one route the first is what it does, the others stand in for it where it is not offered.
     described = {(each.method, each.path): _offer(each) for each in reversed(ROUTES)}
     counts = {(row["method"], row["path"]): row for row in _rows(CAPTURED / "coverage.csv")}
-    tests = {path.stem: path.read_text(encoding="utf-8") for path in sorted(WIRE_TESTS.glob("test_*.py"))}
+    files = sorted([*WIRE_TESTS.glob("test_*.py"), *WING_TESTS.rglob("test_*.py")], key=lambda path: path.stem)
+    tests = {path.stem: path.read_text(encoding="utf-8") for path in files}
     rows = []
     for method, path in sorted({*described, *counts}, key=lambda route: (route[1], route[0])):
         asking = [name for name, text in tests.items() if f'"{path}"' in text]
@@ -38,7 +40,7 @@ def request_fields() -> Sequence[Sequence[str]]:
     """Groups of fields, their effect, how it differs, and which tests look at them. Raises ValueError for gaps."""
     rows = _rows(FOLDER / "request-fields.csv")
     listed = [field for row in rows for field in row["fields"].split(", ")]
-    known = {*CHAT_FIELDS, *COMPLETION_FIELDS}
+    known = {*ChatCompletionRequest.model_fields, *CompletionRequest.model_fields}
     if sorted(listed) != sorted(known):
         raise ValueError(f"request-fields.csv must name each field once; wrong: {sorted(known ^ set(listed))}")
     return [

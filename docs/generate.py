@@ -20,23 +20,22 @@ from typing import Any
 import compatibility
 import typed_settings
 
-from blis_sim.bench.capacity.prices import read_prices
-from blis_sim.cli.commands import COMMANDS
-from blis_sim.cli.help import DEFAULT_HEADING, by_heading
+from blis_sim.bench.candidates import read_prices
+from blis_sim.cli.commands import COMMANDS, commands_in
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.entries import gpu_entry, gpu_names, model_entry, model_names
+from blis_sim.engine.latency.catalogue import gpu_entry, gpu_names, model_entry, model_names
 from blis_sim.options import options_from, options_of
+from blis_sim.options.command_line import DEFAULT_HEADING
 from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
+from mockserve.options.vllm_flags import ACTS, UNSEEN, read_table
 from mockserve.routes.table import ROUTES
-from mockserve.vllm_arguments.table import ACTS, UNSEEN, read_table
-from traces.header import HEADER, Key
 from traces.rows import TRACE_COLUMNS
 from traces.table import Column
-from traces.trace_v2 import ITL_COLUMNS
+from traces.trace_v2 import HEADER, ITL_COLUMNS, Key
 
 FOLDER = Path(__file__).resolve().parent
 TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false"}
@@ -48,7 +47,8 @@ def commands() -> str:
     engine = options_of(DeploymentOptions)
     cluster = [setting for setting in options_of(ClusterOptions) if setting not in engine]
     sections = []
-    for name, row in COMMANDS.items():
+    for name in commands_in(""):
+        row = COMMANDS[name]
         kind = getattr(importlib.import_module(row.module), row.options)
         text = f"## blis {name}\n\n{row.help}\n\n{_settings_tables(kind, without=[*engine, *cluster])}"
         names = {setting.name for setting in options_of(kind)}
@@ -247,11 +247,21 @@ def _line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
+def _by_heading(options_class: type) -> Mapping[str, list[Setting]]:
+    """Heading to settings: arguments without one, then those of the class itself, then those of its sections."""
+    settings = options_of(options_class)
+    found: dict[str, list[Setting]] = {"": [each for each in settings if each.option.positional]}
+    for setting in sorted(settings, key=lambda each: bool(each.path and each.heading)):
+        if not setting.option.positional:
+            found.setdefault(setting.heading or DEFAULT_HEADING, []).append(setting)
+    return found
+
+
 def _settings_tables(options_class: type, without: Container[Setting]) -> str:
     """A table for each heading."""
     names = ("setting", "value", "default", "meaning")
     parts = []
-    for heading, settings in by_heading(options_class).items():
+    for heading, settings in _by_heading(options_class).items():
         rows = [tuple(_setting_cells(setting)) for setting in settings if setting not in without]
         if rows:
             parts.append((f"**{heading}**\n\n" if heading not in ("", DEFAULT_HEADING) else "") + table(names, rows))

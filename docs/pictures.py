@@ -21,14 +21,11 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 
-from blis_sim.bench.compare.command import rewritten
-from blis_sim.bench.compare.measuring import configurations_of, simulate_configuration, workload_of
-from blis_sim.bench.compare.options import CompareOptions
-from blis_sim.bench.compare.report import panels_of
-from blis_sim.bench.runner.plan import plan_of
-from blis_sim.bench.runner.simulate import Job, compute
-from blis_sim.bench.sweep.report import draw
-from blis_sim.bench.sweep.rows import Row
+from blis_sim.bench.compare_command import rewritten
+from blis_sim.bench.compare_options import CompareOptions
+from blis_sim.bench.comparison import panels_of, sides_of, simulate_configuration, workload_of
+from blis_sim.bench.points import Job, Row, compute, plan_of
+from blis_sim.bench.sweep_report import draw
 from blis_sim.cli.main import run
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
@@ -37,9 +34,9 @@ from blis_sim.engine.events import Scheduled, StepDone
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
-from blis_sim.options.text import parse_command_line
-from blis_sim.pictures.style import COLORS, Panel, draw_panels
-from calibrate.pair import Network, latencies, pair, rtt_us_of
+from blis_sim.options.command_line import parse_command_line
+from blis_sim.report.figures import COLORS, Panel, draw_panels
+from calibrate.compare import Network, latencies, pair, rtt_us_of
 from traces import read_results, read_trace
 
 mpl.use("svg")
@@ -145,8 +142,8 @@ class Sweep:
 
 SWEEPS = {
     "frontier.svg": Sweep(
-        "--model qwen/qwen3-14b --num-requests 200 --arrival poisson",
-        ("rate=4,16,64", "tensor_parallel_size=1,2"),
+        "--model qwen/qwen3-14b",
+        ("rate=2,4,16", "tensor_parallel_size=1,2"),
         gpu_cost_per_hour=2.5,
     ),
     "engines.svg": Sweep(
@@ -201,7 +198,7 @@ def draw_comparison(arguments: Sequence[str], path: Path) -> None:
     """The picture of a comparison on its page."""
     words = parse_command_line(CompareOptions, rewritten(list(arguments)))
     options = options_from(CompareOptions, **words.values)
-    sides = configurations_of(options)
+    sides = sides_of(options).covered
     panels = panels_of(sides, [simulate_configuration(side, workload_of(options, 0)) for side in sides])
     draw_panels([panel for panel in panels if panel.title in SHOWN], str(path))
     sys.stdout.write(f"{path}\n")

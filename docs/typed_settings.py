@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blis_sim.api.given import KINDS, OMITTED_SETTINGS
+from blis_sim.api.commands import KINDS, OMITTED_SETTINGS
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment_options import DeploymentOptions

@@ -44,7 +44,7 @@ def _loop(folder: Path, num_requests: int, rate: float, num_instances: int) -> i
     try:
         _wait_until_healthy(url, server)
         load = ["--rate", str(rate), "--num-requests", str(num_requests), "--arrival", "poisson"]
-        lengths = [*prompts, "--output-tokens-stdev", "64", "--record-itl"]
+        lengths = [*prompts, "--output-tokens", "128", "--output-tokens-stdev", "64", "--record-itl"]
         observed = folder / "observed.json"
         with observed.open("w") as summary:
             _run(["observe", "--url", url, "--model", MODEL, *load, *lengths, "-o", str(folder / "trace")], summary)

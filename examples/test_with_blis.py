@@ -1,8 +1,10 @@
 """Tests of one's own client against `blis serve`, by the fixture of the pytest plugin. The tests take a few seconds.
 
-pip install blis-mockserve pytest openai
+pip install . pytest openai
 pytest examples/test_with_blis.py
 """
+
+from typing import Any
 
 import openai
 import pytest
@@ -37,6 +39,29 @@ def test_a_rate_limit_is_an_error_with_the_time_to_come_back(blis_server: Server
     with pytest.raises(openai.RateLimitError) as error:
         asking.completions.create(model="qwen/qwen3-14b", prompt="Hi")
     assert error.value.response.headers["Retry-After"] == "7"
+
+
+def test_the_client_calls_a_tool_and_passes_its_result_on(blis_server: Server) -> None:
+    blis_server.reply("It is sunny in Paris.", tool_result="22 C")
+    blis_server.reply(tool_calls=[{"name": "weather", "arguments": {"city": "Paris"}}], times=1)
+    messages: list[Any] = [{"role": "user", "content": "Weather in Paris?"}]
+    asked = client(blis_server).chat.completions.create(model="qwen/qwen3-14b", messages=messages)
+    message = asked.choices[0].message
+    assert message.tool_calls is not None
+    call: Any = message.tool_calls[0]
+    assert (call.function.name, call.function.arguments) == ("weather", '{"city":"Paris"}')
+    messages += [message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "22 C"}]
+    told = client(blis_server).chat.completions.create(model="qwen/qwen3-14b", messages=messages)
+    assert told.choices[0].message.content == "It is sunny in Paris."
+    assert [each.last_user for each in blis_server.requests] == ["Weather in Paris?"] * 2
+
+
+def test_a_stream_that_breaks_off_is_an_error(blis_server: Server) -> None:
+    blis_server.reply("one two three four five six", fault="disconnect; after_events=3")
+    stream = client(blis_server).completions.create(model="qwen/qwen3-14b", prompt="Count.", stream=True)
+    assert [next(stream).choices[0].text for _ in range(3)] == ["one", " two", " three"]
+    with pytest.raises(openai.APIConnectionError):
+        next(stream)
 
 
 def test_a_client_that_retries_gets_through_an_overloaded_server(blis_server: Server) -> None:

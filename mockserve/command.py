@@ -1,7 +1,7 @@
 """`blis serve` for the command line."""
 
 from blis_sim.options import BlisError, StartError
-from blis_sim.options.text import flags_of
+from blis_sim.options.command_line import flags_of
 from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "exit_code_of", "rewritten", "run"]
@@ -9,15 +9,15 @@ __all__ = ["ServeOptions", "exit_code_of", "rewritten", "run"]
 
 def rewritten(arguments: list[str]) -> list[str]:
     """Convert a command line with vLLM's syntax to ours. Raises BlisError for arguments that vLLM would refuse."""
-    from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
-    from mockserve.vllm_arguments.table import read_table
+    from mockserve.options.vllm_command_line import rewritten as from_vllm
+    from mockserve.options.vllm_flags import read_table
 
     return from_vllm(arguments, flags_of(ServeOptions), read_table())
 
 
 def exit_code_of(error: BlisError) -> int:
     """Return vLLM's exit code for an error after the command line was read: 1 where its configuration would fail."""
-    from mockserve.vllm_arguments.exit_codes import is_refused_by_configuration
+    from mockserve.options.vllm_command_line import is_refused_by_configuration
 
     return StartError.exit_code if is_refused_by_configuration(error) else error.exit_code
 

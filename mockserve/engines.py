@@ -8,37 +8,32 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.context import RecentSteps
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import IndependentRanks, LockstepRanks
 from blis_sim.engine.deployment import Deployment, model_of, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.latency.blackbox import InstantLatency
-from blis_sim.engine.latency.catalogue.entries import has_model
+from blis_sim.engine.latency.catalogue import has_model
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, JointSteps, SlowedLatency, with_joint_steps
-from blis_sim.engine.lockstep_ranks import LockstepRanks
-from blis_sim.engine.ranks import IndependentRanks
-from blis_sim.engine.step_log import RecentSteps
+from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
+from mockserve.http.clients import SlowReaders
 from mockserve.kv_events.setup import KVTransfer, open_publisher
-from mockserve.metrics.engine import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness
+from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
 from mockserve.metrics.families import cache_config_labels
 from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
-from mockserve.metrics.server import ToolParsing
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.fake_metrics import read_fake_metrics
-from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
-from mockserve.options.served_model import DEFAULT_GPU, simulated
-from mockserve.options.server import GENERATING_TASKS, tasks_of
+from mockserve.options.serve import DEFAULT_GPU, ServedDeploymentOptions, ServeOptions, simulated
+from mockserve.options.server import GENERATING_TASKS, read_fake_metrics, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
-from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
+from mockserve.realtime.cluster import ClusterDriver, InstanceDriver, RankDriver, RankGroupDriver
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import Driver, RealtimeDriver
-from mockserve.realtime.ranks import RankDriver, RankGroupDriver
-from mockserve.transport.clients import SlowReaders
 
 if TYPE_CHECKING:
     from mockserve.kv_events.events import KVEventPublisher
@@ -91,6 +86,11 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
     return deployment if count == 1 else replace(deployment, latency=ApiServers(deployment.latency, count))
 
 
+def simulated_deployment(options: ServeOptions) -> ServedDeploymentOptions:
+    """Return the deployment to simulate, with a known model and with the CPU memory of a connector."""
+    return _with_store(_simulated(options)[0], options.kv_sharing.transfer)
+
+
 def _of_known_model(options: ServeOptions) -> Deployment:
     known, notes = _simulated(options)
     deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
@@ -106,7 +106,7 @@ def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str
     return replace(deployment, model=_MODEL_OF_SET_TIMES, hardware=gpu, tp=tp), []
 
 
-def _with_store(options: DeploymentOptions, transfer: TransferConfig) -> DeploymentOptions:
+def _with_store(options: ServedDeploymentOptions, transfer: TransferConfig) -> ServedDeploymentOptions:
     """Return the options with the CPU memory to which a connector copies KV blocks."""
     if not transfer.has_store or options.kv_cpu_blocks or options.kv_offloading_size is not None:
         return options

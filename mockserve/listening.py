@@ -7,30 +7,34 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import web
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.options import OptionError, StartError
+from blis_sim.options.registry import Registry
 from mockserve.engines import local_backend
 from mockserve.http.application import PlainErrorConnection, build_app, fast_routes
-from mockserve.http.connection import HttpConnection, HttpListener
-from mockserve.http.simple_request import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Limits, RequestReader
+from mockserve.http.connection import (
+    LARGEST_BODY_BYTES,
+    LARGEST_HEAD_BYTES,
+    HttpConnection,
+    HttpListener,
+    Limits,
+    RequestReader,
+)
+from mockserve.http.sockets import listening_sockets, server_context
 from mockserve.options.environment import ServerEnvironment, read_environment
-from mockserve.options.observability import in_uvicorn_form
 from mockserve.options.serve import ServeOptions
-from mockserve.protocol.responses.input_items import item_forms
+from mockserve.options.server import in_uvicorn_form
 from mockserve.routes.control import dashboard_page
 from mockserve.serving.instances import InstanceControl, InstancePorts
 from mockserve.serving.lifecycle import first_of
 from mockserve.serving.service import Service, build_service
-from mockserve.transport.sockets import listening_sockets, server_context
 
 if TYPE_CHECKING:
-    from mockserve.asgi import MiddlewareConnections
-    from mockserve.rpc.server import RpcBehindHttp
-    from mockserve.transport.sockets import UnixSocket
+    from mockserve.http.sockets import UnixSocket
 
 
 _logger = logging.getLogger(__name__)
@@ -64,7 +68,6 @@ def _preload_files() -> None:
 
     Python imports a codec when it is first used, and JSON may have each of these encodings.
     """
-    item_forms()
     dashboard_page()
     for encoding in JSON_ENCODINGS:
         codecs.lookup(encoding)
@@ -94,7 +97,7 @@ def address(options: ServeOptions, host: str, port: int) -> str:
     if options.network.uds:
         return f"unix:{options.network.uds}"
     shown = f"[{host}]" if ":" in host else host
-    scheme = "https" if options.network.tls.ssl_certfile else "grpc" if options.network.grpc else "http"
+    scheme = "https" if options.network.tls.serves_https else "grpc" if options.network.grpc else "http"
     return f"{scheme}://{shown}:{port}"
 
 
@@ -127,6 +130,39 @@ class ListeningServer(Protocol):
         ...
 
 
+class ServerBehindHttp(Protocol):
+    """A server for the HTTP/2 connections that come to the port of HTTP."""
+
+    @property
+    def path(self) -> str:
+        """The unix socket that it listens on."""
+        ...
+
+    async def stop(self) -> None:
+        """End all calls."""
+        ...
+
+
+class FrontConnections(Protocol):
+    """Connections of clients in front of those of the server."""
+
+    def new(self) -> asyncio.Protocol:
+        """A connection of a client."""
+        ...
+
+    async def close(self, grace_s: float) -> None:
+        """Close all connections, after at most `grace_s`."""
+        ...
+
+
+SERVERS: Registry[Any] = Registry("blis.servers")
+"""Other ways to serve, each a coroutine function of an installed package.
+
+`grpc` takes a service and returns a ListeningServer, `grpc-behind-http` a service and returns a ServerBehindHttp.
+`middleware` takes a maker of connections, the most bytes of a body and a service, and returns FrontConnections.
+"""
+
+
 @dataclass(slots=True)
 class RunningServer:
     """A server that is listening for HTTP."""
@@ -140,9 +176,9 @@ class RunningServer:
     port: int
     """Port listened on; 0 for a unix socket, whose host is empty."""
     uds: "UnixSocket | None" = None
-    middleware_connections: "MiddlewareConnections | None" = None
+    middleware_connections: FrontConnections | None = None
     """Client connections in front of middleware, if there is middleware."""
-    calls: "RpcBehindHttp | None" = None
+    calls: ServerBehindHttp | None = None
     """The gRPC server that shares the port, if any."""
     ports: InstancePorts | None = None
     """Opens and closes the ports of single instances, if they have ports."""
@@ -208,9 +244,8 @@ async def start(
     if backend.cluster is not None:
         service.cluster = InstanceControl(service, backend.cluster)
     if options.network.grpc:
-        from mockserve.rpc.server import listen_for_calls  # loads gRPC, which few servers need
-
-        return await listen_for_calls(service)
+        calls: ListeningServer = await SERVERS["grpc"](service)
+        return calls
     server = await listen(service)
     if options.process.shares_port_with_grpc and not service.api_keys:  # gRPC takes no key
         server.calls = await _open_calls(service, server.http_listener)
@@ -224,14 +259,12 @@ async def start(
     return server
 
 
-async def _open_calls(service: Service, http_listener: HttpListener) -> "RpcBehindHttp | None":
+async def _open_calls(service: Service, http_listener: HttpListener) -> ServerBehindHttp | None:
     """Serve gRPC at the port of HTTP, if its libraries are installed."""
-    from mockserve.rpc.server import INSTALL, listen_behind_http
-
     try:
-        calls = await listen_behind_http(service)
-    except OptionError:
-        _logger.info("note: gRPC is not served at the port: %s", INSTALL)
+        calls: ServerBehindHttp = await SERVERS["grpc-behind-http"](service)
+    except OptionError as error:
+        _logger.info("note: gRPC is not served at the port: %s", error)
         return None
     http_listener.rpc_path = calls.path
     return calls
@@ -244,14 +277,13 @@ async def listen(service: Service, reuse_port: bool = False) -> RunningServer:
     runner = web.AppRunner(build_app(service), handler_cancellation=True, shutdown_timeout=CLOSING_GRACE_S)
     await runner.setup()
     http_listener = _http_listener(runner, service)
+    new_connection = partial(HttpConnection, http_listener)
     uds: UnixSocket | None = None
-    middleware_connections: MiddlewareConnections | None = None
+    middleware_connections: FrontConnections | None = None
     try:
         if options.network.middleware:
-            middleware_connections = await _open_middleware(http_listener, service)
-        factory = (
-            partial(HttpConnection, http_listener) if middleware_connections is None else middleware_connections.new
-        )
+            middleware_connections = await SERVERS["middleware"](new_connection, http_listener.most_body_bytes, service)
+        factory = new_connection if middleware_connections is None else middleware_connections.new
         if options.network.uds:
             uds = _unix_socket(options)
         listeners = await _listen(factory, options, reuse_port, uds)
@@ -272,24 +304,6 @@ async def listen(service: Service, reuse_port: bool = False) -> RunningServer:
     )
 
 
-async def _open_middleware(http_listener: HttpListener, service: Service) -> "MiddlewareConnections":
-    try:
-        from mockserve.asgi import Limits as MiddlewareLimits
-        from mockserve.asgi import MiddlewareConnections
-    except ImportError as error:
-        raise OptionError(f"--middleware needs pip install 'blis-mockserve[middleware]': {error}") from error
-    network = service.options.network
-    limits = MiddlewareLimits(
-        most_body_bytes=http_listener.most_body_bytes,
-        most_head_bytes=network.h11_max_incomplete_event_size,
-        receive_s=network.request_receive_timeout,
-        keep_alive_s=int(service.environment.keep_alive_s),
-    )
-    middleware_connections = MiddlewareConnections(partial(HttpConnection, http_listener), network.middleware, limits)
-    await middleware_connections.begin()
-    return middleware_connections
-
-
 async def _listen(
     factory: Callable[[], asyncio.Protocol], options: ServeOptions, reuse_port: bool, uds: "UnixSocket | None"
 ) -> list[asyncio.Server]:
@@ -307,7 +321,7 @@ async def _listen(
 
 
 def _unix_socket(options: ServeOptions) -> "UnixSocket":
-    from mockserve.transport.sockets import listen_at  # needs modules that only POSIX systems have
+    from mockserve.http.sockets import listen_at  # needs modules that only POSIX systems have
 
     try:
         return listen_at(options.network.uds, LISTEN_BACKLOG)

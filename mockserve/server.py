@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from blis_sim.engine.cluster.build import notes_on_cluster
+from blis_sim.engine.cluster.build import notes_on_cluster, with_one_latency_model
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.deployment import Deployment, notes_after
 from blis_sim.options import with_settings
 from mockserve.engines import deployment_of
+from mockserve.executor.memory import return_large_blocks
+from mockserve.http.sockets import raise_file_limit
 from mockserve.listening import (
     ListeningServer,
     address,
@@ -23,8 +25,8 @@ from mockserve.listening import (
     startup_line,
 )
 from mockserve.options.environment import ServerEnvironment, read_environment
-from mockserve.options.observability import fields, set_up_logging
 from mockserve.options.serve import ServeOptions, check_processes
+from mockserve.options.server import fields, set_up_logging
 from mockserve.options.startup_checks import (
     flags_without_effect,
     flags_without_observable_effect,
@@ -33,9 +35,7 @@ from mockserve.options.startup_checks import (
     warnings_of,
     warnings_of_connector,
 )
-from mockserve.serving.aside import return_large_blocks
 from mockserve.serving.lifecycle import Lifecycle, engine_death
-from mockserve.transport.sockets import raise_file_limit
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     Raises BlisError for an invalid deployment or an unavailable address.
     """
     environment = read_environment() if environment is None else environment
-    all_options = [replace(options, cluster=with_policies(options.cluster)) for options in all_options]
+    all_options = [
+        replace(options, cluster=with_one_latency_model(with_policies(options.cluster))) for options in all_options
+    ]
     first = all_options[0]
     check_processes(first, environment)
     shared = deployment_of(first)
@@ -75,7 +77,7 @@ def _is_alike(options: ServeOptions, first: ServeOptions) -> bool:
 
 
 async def _serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:
-    from mockserve.api_servers.serving import serve_in_processes  # few servers need it
+    from mockserve.api_servers.engine_process import serve_in_processes  # few servers need it
 
     return await serve_in_processes(options, deployment, environment)
 

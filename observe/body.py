@@ -1,42 +1,9 @@
 """The JSON bodies of completion requests, and how long their prompts and outputs are."""
 
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import orjson
-
-from observe.errors import ObserveError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lengths:
-    """A normal distribution of whole token counts, clamped to its bounds. No upper bound when `most` is None.
-
-    `label` is the flag of the mean, for errors. Raises ObserveError when the mean is out of bounds.
-    """
-
-    label: str
-    mean: int
-    stdev: float = 0.0
-    least: int = 1
-    most: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.most is not None and self.most < self.least:
-            raise ObserveError(f"{self.label}-max must be at least {self.label}-min ({self.least}), got {self.most}")
-        if self.mean < self.least:
-            raise ObserveError(f"{self.label} must be at least {self.label}-min ({self.least}), got {self.mean}")
-        if self.most is not None and self.mean > self.most:
-            raise ObserveError(f"{self.label} must be at most {self.label}-max ({self.most}), got {self.mean}")
-
-    def draw(self, random: Random) -> int:
-        """One length."""
-        if not self.stdev:
-            return self.mean
-        length = max(self.least, round(random.gauss(self.mean, self.stdev)))
-        return length if self.most is None else min(length, self.most)
-
 
 APIS = ("completions", "chat", "responses")
 _PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions", "responses": "/v1/responses"}
@@ -53,6 +20,8 @@ class RequestStyle:
     """
 
     model: str
+    adapters: frozenset[str] = frozenset()
+    """LoRA adapters that the server lists."""
     api: str = "completions"
     streaming: bool | None = None
     exact_output: bool = True
@@ -63,6 +32,14 @@ class RequestStyle:
     def path(self) -> str:
         """The path of the API."""
         return _PATHS[self.api]
+
+    def model_of(self, model: str, adapter: str) -> str:
+        """The model to note for a request that names a model or an adapter; empty for the one of the run.
+
+        An adapter is always noted by its name, also where it is the model of the run.
+        """
+        named = model or (adapter if adapter in self.adapters else "")
+        return named or (self.model if self.model in self.adapters else "")
 
     def streams(self, wish: bool | None) -> bool:
         """Whether a request asks for a stream, by its own wish where the run leaves it one."""

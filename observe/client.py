@@ -1,17 +1,309 @@
-"""The HTTP client: a pool of open connections, which keeps connecting out of measured times, and time limits."""
+"""The HTTP client: TCP connections of one exchange at a time, a pool of them, and time limits."""
 
 import asyncio
 import os
+import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from threading import Thread
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeAlias, cast
 
-from observe.clock import Clock, Nanos, start_clock
-from observe.connection import CANCELLED, Address, Connection, Exchange, Outcome, addresses_of
-from observe.errors import RunError
-from observe.http import HeadCache, Server
+from observe.errors import ResponseError, RunError
+from observe.event_loop import Clock, Nanos, start_clock
+from observe.http import HeadCache, Server, with_send_time
+from observe.responses import Reply
+from traces import TRACE_COLUMNS, TraceRow
+from traces.redaction import Redactor, secrets_in
+
+# Texts of a run without secrets: columns of rows, errors that repeat what was sent, and messages.
+
+_FIXED = frozenset({"status", "parents", "context_of", "x_request_id"})
+"""Columns whose texts the program makes itself."""
+_TEXTS = tuple(column.name for column in TRACE_COLUMNS if column.kind is str and column.name not in _FIXED)
+
+
+def redacted_row(row: TraceRow, redactor: Redactor, others: Iterable[str] = ()) -> TraceRow:
+    """The row with all texts of users redacted, those in the `others` columns included."""
+    texts = {name: getattr(row, name) for name in (*_TEXTS, *others)}
+    changed: dict[str, Any] = {name: redactor.text(text) for name, text in texts.items() if text}
+    return replace(row, **changed) if changed else row
+
+
+def without_echoes(message: str, request: bytes) -> str:
+    """An error text without the keys in the head of the request that it may repeat, and without other known keys."""
+    lines = request.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+    fields = (line.partition(":") for line in lines[1:])
+    return _redactor(tuple(secrets_in((name, value.strip()) for name, _, value in fields))).text(message)
+
+
+@lru_cache(maxsize=16)
+def _redactor(secrets: tuple[str, ...]) -> Redactor:
+    return Redactor(()).hiding(secrets)
+
+
+# One TCP connection to a resolved address, which carries one exchange of request and answer at a time.
+
+Address: TypeAlias = tuple[str, int]
+
+
+async def addresses_of(host: str, port: int) -> Sequence[Address]:
+    """All addresses of a host, in the order to try them. Raises OSError for a name that has none."""
+    with suppress(socket.gaierror, UnicodeError):
+        return _resolved(host, port, socket.AI_NUMERICHOST)
+    found: asyncio.Future[Sequence[Address]] = asyncio.get_running_loop().create_future()
+    try:
+        # A name server may take long to answer, and an interrupted program must not wait for it.
+        Thread(target=_resolve, args=(host, port, found), name="resolving", daemon=True).start()
+    except RuntimeError as error:  # the system starts no further thread
+        raise MemoryError(str(error)) from None
+    return await found
+
+
+def _resolve(host: str, port: int, found: "asyncio.Future[Sequence[Address]]") -> None:
+    addresses: Sequence[Address] = ()
+    failure: OSError | None = None
+    try:
+        addresses = _resolved(host, port, 0)
+    except OSError as error:
+        failure = error
+    except UnicodeError:  # no name of a host
+        failure = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    with suppress(RuntimeError):  # the loop has ended
+        found.get_loop().call_soon_threadsafe(_settle, found, addresses, failure)
+
+
+def _settle(found: "asyncio.Future[Sequence[Address]]", addresses: Sequence[Address], failure: OSError | None) -> None:
+    if found.done():
+        return
+    if failure is None:
+        found.set_result(addresses)
+    else:
+        found.set_exception(failure)
+
+
+def _resolved(host: str, port: int, flags: int) -> Sequence[Address]:
+    # Only names that are not ASCII need the codec `idna`, whose import takes time.
+    name = host.encode() if host.isascii() else host
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)
+    return list(dict.fromkeys((str(address[0]), int(address[1])) for *_, address in found))
+
+
+CANCELLED = "cancelled"
+"""The kind and the message of a request that the end of the run cut while it was under way."""
+HUNG_UP = "hung_up"
+"""The kind of a request whose client hung up on purpose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Outcome of a request.
+
+    `status` is ok, error, timeout or incomplete; `kind` names failures for counting (`http_500`, `timeout`, `stream`,
+    `connection`, `malformed`, `cancelled`, `hung_up`). `sent` is when it was tried if it could not be sent.
+    """
+
+    status: str
+    kind: str
+    error_message: str
+    sent: Nanos
+    ended: Nanos
+    reply: Reply
+
+    @property
+    def last_chunk(self) -> Nanos:
+        """Arrival time of the last data event, or of the last byte of a reply that is no stream."""
+        return self.reply.chunk_times[-1] if self.reply.chunk_times else 0
+
+    @property
+    def num_chunks(self) -> int:
+        """Data events of a stream; 1 for an answer that came whole."""
+        return len(self.reply.chunk_times) if self.reply.streaming else len(self.reply.chunk_times[:1])
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens by the server's count, else the events that carried any."""
+        counted = self.reply.completion_tokens
+        return sum(self.reply.carries_tokens) if counted is None else counted
+
+    @property
+    def token_times(self) -> list[Nanos]:
+        """The instants of the events that carried tokens, without the role and usage events."""
+        return [at for at, carries in zip(self.reply.chunk_times, self.reply.carries_tokens, strict=False) if carries]
+
+
+class Exchange:
+    """A request under way. `on_settled` is called once, when it has an outcome.
+
+    The request may take `timeout_s`, after which its client has given up or, if it `hangs_up`, has enough. With `heads`
+    its head is looked up among those that other replies had.
+    """
+
+    __slots__ = ("finished", "hangs_up", "num_sends", "on_settled", "outcome", "reply", "request", "sent", "timeout_s")
+
+    def __init__(
+        self,
+        request: bytes,
+        *,
+        streaming: bool,
+        finished: Callable[[Outcome], None],
+        on_settled: Callable[["Exchange", Outcome], None],
+        timeout_s: float,
+        hangs_up: bool = False,
+        heads: HeadCache | None = None,
+    ) -> None:
+        self.hangs_up = hangs_up
+        self.request = request
+        self.reply = Reply(streaming=streaming, heads=heads)
+        self.timeout_s = timeout_s
+        self.finished = finished
+        self.on_settled = on_settled
+        self.sent: Nanos = 0
+        self.num_sends = 0
+        self.outcome: Outcome | None = None
+
+    def on_reply_complete(self, at: Nanos) -> None:
+        """The whole answer has come."""
+        reply = self.reply
+        if reply.status_code != 200:
+            code = reply.status_code
+            self.end("error", f"http_{code}", f"HTTP {code}: {reply.text}", at)
+        elif reply.problem:
+            self.end("error", *_of_problem(reply), at)
+        else:
+            self.end("ok", "ok", "", at)
+
+    def on_connection_lost(self, reason: str, at: Nanos) -> None:
+        """The connection is gone before the HTTP message was complete."""
+        if self.reply.done and not self.reply.problem:
+            self.end("ok", "ok", "", at)
+        elif self.reply.chunk_times:
+            self.end("error", "stream", f"streaming error: {reason}", at)
+        else:
+            self.end("error", "connection", f"HTTP error: {reason}", at)
+
+    def end(self, status: str, kind: str, message: str, at: Nanos) -> None:
+        """Settle the outcome; the first call counts."""
+        if self.outcome is not None:
+            return
+        if message:
+            message = without_echoes(message, self.request)
+        self.outcome = Outcome(
+            status=status, kind=kind, error_message=message, sent=self.sent, ended=at, reply=self.reply
+        )
+        self.on_settled(self, self.outcome)
+
+
+def _of_problem(reply: Reply) -> tuple[str, str]:
+    if reply.streaming and reply.chunk_times:
+        return "stream", f"streaming error: {reply.problem}"
+    return "malformed", f"malformed answer: {reply.problem}"
+
+
+class Connection(asyncio.Protocol):
+    """Writes a request and feeds what comes back to its reply, stamped on arrival and before any parsing.
+
+    `on_free` is called when the connection can carry the next exchange, `lost` when it is gone, with the exchange that
+    has not received a byte although it went out on a connection that had worked before: the server closed an idle
+    connection just then, and the request may be sent again.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        on_free: Callable[["Connection"], None],
+        lost: Callable[["Connection", Exchange | None], None],
+    ) -> None:
+        self._clock = clock
+        self._freed = on_free
+        self._lost = lost
+        self._exchange: Exchange | None = None
+        self._transport: asyncio.Transport | None = None
+        self._num_exchanges = 0
+        self._opened = perf_counter_ns()
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request can be written now."""
+        return self._exchange is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def age_ns(self) -> int:
+        """Return the time since the connection was opened."""
+        return perf_counter_ns() - self._opened
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio calls this when the connection is open."""
+        self._transport = cast(asyncio.Transport, transport)
+        # With room for nothing, a write goes to the socket at once and not at the end of the loop's round.
+        self._transport.set_write_buffer_limits(high=0)
+
+    @property
+    def _all_written(self) -> bool:
+        """False where a server has answered before it had read the whole request."""
+        return self._transport is not None and not self._transport.get_write_buffer_size()
+
+    def begin(self, exchange: Exchange) -> None:
+        """Send this request; the instant of sending is taken right before the bytes are written."""
+        assert self._transport is not None
+        self._exchange = exchange
+        self._num_exchanges += 1
+        exchange.num_sends += 1
+        exchange.sent = sent = perf_counter_ns()
+        self._transport.write(with_send_time(exchange.request, self._clock.epoch_us(sent)))
+
+    def data_received(self, data: bytes) -> None:
+        """Asyncio calls this with bytes as they come."""
+        at = perf_counter_ns()
+        exchange = self._exchange
+        if exchange is None:
+            self.abort()
+            return
+        try:
+            complete = exchange.reply.feed(data, at)
+        except ResponseError as error:
+            self.abort()
+            exchange.end("error", "malformed", f"malformed answer: {error}", at)
+            return
+        if complete:
+            self._exchange = None
+            if exchange.reply.keep_alive and self._all_written:
+                self._freed(self)
+            else:
+                self.abort()
+            exchange.on_reply_complete(at)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Asyncio calls this once, when the connection is closed by either side."""
+        at = perf_counter_ns()
+        exchange, self._exchange = self._exchange, None
+        if exchange is None or exchange.outcome is not None:
+            self._lost(self, None)
+        elif not exchange.reply.first_byte and self._num_exchanges > 1 and exchange.num_sends == 1:
+            self._lost(self, exchange)
+        else:
+            self._lost(self, None)
+            if exchange.reply.end(at):
+                exchange.on_reply_complete(at)
+            else:
+                exchange.on_connection_lost(_reason(error), at)
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _reason(error: Exception | None) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) if error else "connection closed before the answer was complete"
+
+
+# The HTTP client: a pool of open connections, which keeps connecting out of measured times, and time limits.
 
 
 class Deadlines:
@@ -131,21 +423,33 @@ class Client:
         streaming: bool,
         finished: Callable[[Outcome], None],
         timeout_s: float | None = None,
+        hang_up_s: float | None = None,
     ) -> None:
         """Send a complete request now and call `finished` once, with its outcome.
 
-        The request is given up after `timeout_s`, or when the client gives up all requests if that is earlier.
+        The request is given up after `timeout_s`, or when the client gives up all requests if that is earlier. With
+        `hang_up_s` its client hangs up after so long, which is no failure of the server.
         """
-        self._start(request, streaming, finished, min(timeout_s or self._timeout_s, self._timeout_s))
+        timeout_s = min(timeout_s or self._timeout_s, self._timeout_s)
+        hangs_up = hang_up_s is not None and hang_up_s < timeout_s
+        self._start(request, streaming, finished, hang_up_s if hangs_up and hang_up_s else timeout_s, hangs_up)
         self.refill()
 
-    def _start(self, request: bytes, streaming: bool, finished: Callable[[Outcome], None], timeout_s: float) -> None:
+    def _start(
+        self,
+        request: bytes,
+        streaming: bool,
+        finished: Callable[[Outcome], None],
+        timeout_s: float,
+        hangs_up: bool = False,
+    ) -> None:
         exchange = Exchange(
             request,
             streaming=streaming,
             finished=finished,
             on_settled=self._settle,
             timeout_s=timeout_s,
+            hangs_up=hangs_up,
             heads=self._heads,
         )
         connection = self._take()
@@ -258,6 +562,9 @@ class Client:
             self.refill()
 
     def _time_out(self, exchange: Exchange) -> None:
+        if exchange.hangs_up:
+            self._drop(exchange, "incomplete", HUNG_UP, "the client hung up")
+            return
         message = f"HTTP timeout: no complete answer within {exchange.timeout_s:g} s"
         self._drop(exchange, "timeout", "timeout", message)
 

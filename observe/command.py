@@ -1,8 +1,187 @@
-"""`blis observe`: put load on a server and record what it did."""
+"""`blis observe`: put load on a server, record what it did, and search the knee of its rate."""
 
+import io
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import Any, NamedTuple
+
+from blis_sim.options import with_settings
+from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.printing import JSON, printed_format
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable
+from observe.errors import print_message
 from observe.options import ObserveOptions
 
-__all__ = ["ObserveOptions", "run"]
+# The knee of a server: the highest rate of requests at which a share of them still meets the targets.
+
+PRECISION = 0.1
+"""The search ends when the lowest rate that was too high is above the knee by this share."""
+_GROWTH = 2.0
+_MOST_RUNS = 20
+_MOST_MISSES = 8
+"""Runs after which a server that has met the targets at no rate is given up."""
+
+
+class Run(NamedTuple):
+    """One run of a search: what was asked for, and how many of the requests met the targets."""
+
+    rate_per_s: float
+    share: float
+    throughput_per_s: float
+    recording: str
+
+
+class Search:
+    """Doubles the rate while the targets are met, or halves it until they are, then takes middles of the bounds."""
+
+    def __init__(self, first_per_s: float, share: float) -> None:
+        self._share = share
+        self.next_per_s = first_per_s
+        self.highest_met: Run | None = None
+        self._lowest_missed: float | None = None
+        self.runs: list[Run] = []
+
+    def add(self, run: Run) -> None:
+        """Take in a run at `next_per_s`, and choose the next rate."""
+        self.runs.append(run)
+        if run.share >= self._share:
+            self.highest_met = run
+        else:
+            self._lowest_missed = run.rate_per_s
+        met, missed = self.highest_met, self._lowest_missed
+        if missed is None:
+            self.next_per_s = run.rate_per_s * _GROWTH
+        elif met is None:
+            self.next_per_s = run.rate_per_s / _GROWTH
+        else:
+            self.next_per_s = (met.rate_per_s * missed) ** 0.5
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the bounds are close, or so many runs have not brought them together."""
+        met, missed = self.highest_met, self._lowest_missed
+        is_close = met is not None and missed is not None and missed <= met.rate_per_s * (1 + PRECISION)
+        return is_close or len(self.runs) >= (_MOST_RUNS if met else _MOST_MISSES)
+
+
+def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:
+    """Measure at one rate after the other, each with a recording of its own, and print what was found.
+
+    `measure` prints the figures of a run as JSON and returns its exit code. Returns the code of the first run that was
+    interrupted, got no answer or could not be recorded; 1 where no rate meets the targets.
+    """
+    assert options.rate is not None
+    search = Search(options.rate, options.knee_share)
+    while not search.is_over:
+        number, rate = len(search.runs) + 1, search.next_per_s
+        output = f"{options.output}-{number}"
+        # A run with the seed of an earlier one would find its prompts in the server's cache.
+        own = with_settings(
+            options,
+            rate=rate,
+            output=output,
+            seed=options.prompt_seed + number,
+            find_knee=False,
+            format=JSON,
+            json=False,
+        )
+        written = io.StringIO()
+        with redirect_stdout(written):
+            code = measure(own)
+        figures: dict[str, Any] = json.loads(written.getvalue() or "{}")
+        if code or not figures:
+            return code or 1
+        run = Run(rate, figures.get("slo_attainment", 0.0), figures["request_throughput_per_s"], output)
+        search.add(run)
+        print_message(f"{rate:.3g} requests/s: {run.share:.1%} meet the targets")
+    return _report(options, search)
+
+
+def _report(options: ObserveOptions, search: Search) -> int:
+    knee = search.highest_met
+    runs = [run._asdict() for run in search.runs]
+    cells = [[run.recording, f"{run.rate_per_s:.3g}", f"{run.share:.1%}"] for run in search.runs]
+    answer = Report(
+        title="Knee of a server",
+        origin=lambda: Provenance(command=command_line("blis observe", options), inputs=input_hashes(options)),
+        data=lambda: {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs},
+        rows=lambda: runs,
+        sections=lambda: [Section(table=TextTable(("recording", "requests/s", "within targets"), cells))],
+    )
+    answer.print(printed_format(options))
+    if knee is None:
+        print_message("no rate meets the targets")
+        return 1
+    print_message(f"the knee is at {knee.rate_per_s:.3g} requests/s; its recording is {knee.recording}")
+    return 0
+
+
+# `blis observe`: put load on a server and record what it did.
+
+GENTLE_RATE, GENTLE_SECONDS, GENTLE_IN_FLIGHT = 1.0, 30, 8
+"""The load without any flag: requests per second, for how long, and the most in flight, for a server in use."""
+DEFAULT_OUTPUT = "blis-trace"
+_LOADS = frozenset(("trace", "workload_spec", "proxy", "concurrency"))
+"""Settings that name the requests to send, or that others send them."""
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """Return a command line with what was not said of the load and of the recording; one line says what was added."""
+    return with_default_load("blis observe", ObserveOptions, arguments)
+
+
+def with_default_load(
+    program: str, options_class: type, arguments: list[str], *, is_for_replay: bool = False
+) -> list[str]:
+    """Return a command line of an options class that sends a load and records it. Raises OptionError.
+
+    A gentle load is added where no flag is about the load, thirty seconds of a rate without a number of requests. A
+    load without flags has a new seed each time, for the prompts of the last run are in the server's prefix cache. So
+    has any synthetic load whose recording `is_for_replay`, which also gets token times.
+    """
+    found = parse_command_line(options_class, arguments)
+    given = found.values
+    if found.requests_help or "url" not in given:
+        return arguments
+    added: list[str] = []
+    if not given.get("output") and not (given.get("trace_header") and given.get("trace_data")):
+        added += ["--output", DEFAULT_OUTPUT]
+    if _LOADS.isdisjoint(given):
+        added += _gentle_load(given)
+        if "seed" not in given and (is_for_replay or "rate" not in given):
+            added += ["--seed", str(int(time.time()))]
+    if (is_for_replay or "--max-concurrency" in added) and given.keys().isdisjoint(("streaming", "record_itl")):
+        added += ["--record-itl"]
+    if added:
+        sys.stderr.write(f"{program}: {' '.join(added)} (flags win over these)\n")
+    return [*added, *arguments]
+
+
+def _gentle_load(given: dict[str, object]) -> list[str]:
+    """Return the flags of the load that were not given."""
+    rate = given.get("rate")
+    added = [] if rate is not None else ["--rate", f"{GENTLE_RATE:g}"]
+    if "find_knee" in given and given.keys().isdisjoint(("num_requests", "horizon", "duration")):
+        added += ["--duration", f"{GENTLE_SECONDS}s"]
+    elif given.keys().isdisjoint(("num_requests", "horizon", "duration")):
+        per_second = rate if isinstance(rate, float) and math.isfinite(rate) else GENTLE_RATE
+        added += ["--num-requests", str(max(1, round(per_second * GENTLE_SECONDS)))]
+    if rate is None:
+        lengths = () if "workload" in given else (("prompt_tokens", 512), ("output_tokens", 128))
+        added += [word for name, mean in lengths if name not in given for word in (_flag(name), str(mean))]
+        if given.keys().isdisjoint(("max_concurrency", "processes", "ray", "find_knee")):
+            added += ["--max-concurrency", str(GENTLE_IN_FLIGHT)]
+    return added
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(options: ObserveOptions) -> int:
@@ -12,6 +191,8 @@ def run(options: ObserveOptions) -> int:
     """
     from traces.append_file import exclusive_writer, open_pipes
 
+    if options.find_knee:
+        return find_knee(options, run)
     with exclusive_writer(options.paths.header), open_pipes(options.paths.rows_and_companions):
         if not options.proxying.redact:
             return _run(options)
@@ -25,15 +206,13 @@ def run(options: ObserveOptions) -> int:
 def _run(options: ObserveOptions) -> int:
     if options.proxying.proxy:
         return _run_proxy(options)
-    import sys
     from contextlib import nullcontext
 
     from observe.errors import RunError, print_message
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
-    from observe.on_ray.senders import PACKAGES, assign_nodes, nodes_of_cluster, ray_cluster
-    from observe.workloads.plan import plan_of
-    from observe.workloads.workload import remaining_schedule
+    from observe.sending import SENDERS
+    from observe.workload import plan_of, remaining_schedule
 
     request_schedule = remaining_schedule(options, plan_of(options))
     if not request_schedule.plan:
@@ -43,9 +222,7 @@ def _run(options: ObserveOptions) -> int:
     result = sys.stdout  # which means something else while a Ray cluster is open
     try:
         # Before any signal is listened to: Ray would take SIGTERM away.
-        with ray_cluster(options.ray_address, PACKAGES, options.processes) if options.ray else nullcontext():
-            if options.ray:
-                assign_nodes(nodes_of_cluster(), options.processes)  # refuses before a file is touched
+        with SENDERS["ray"].connect(options.ray_address, options.processes) if options.ray else nullcontext():
             return run_loop(measure(options, request_schedule, result))
     except RunError as error:
         print_message(f"blis observe: error: {error}")
@@ -53,8 +230,6 @@ def _run(options: ObserveOptions) -> int:
 
 
 def _run_proxy(options: ObserveOptions) -> int:
-    import sys
-
     from observe.errors import RunError, print_message
     from observe.event_loop import allow_many_connections, run_loop
     from observe.proxy.command import record_through_proxy

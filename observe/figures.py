@@ -1,18 +1,38 @@
-"""Figures of a run: a few numbers for each request, statistics over them, and a summary for programs and for people."""
+"""Figures of a run: a few numbers for each request, statistics over them, a summary, and a display during the run."""
 
+import asyncio
+import json
+import os
+import subprocess
+import sys
 from array import array
 from collections import Counter
-from collections.abc import Mapping
-from itertools import compress
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, compress
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from observe.clock import Nanos
-from observe.dispatch import SentRequest
+from blis_sim.options.printing import BLIS
+from blis_sim.options.provenance import Provenance
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable
+from observe.client import CANCELLED, HUNG_UP
+from observe.errors import print_message
+from observe.event_loop import Nanos, command_of
+from observe.requests import Dispatcher, SentRequest
 from traces import SloTargets, dump_json
 from traces.goodput import goodput_of, members_of
+from traces.load import Load, load_text
+from traces.saturation_options import SaturationOptions
+
+if TYPE_CHECKING:
+    from blis_sim.report.figures import Panel
+
+# Figures of a run: a few numbers for each request, statistics over them, and a summary for programs and for people.
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -218,7 +238,7 @@ class RunStats:
             self.first_sent = outcome.sent
         if outcome.status == "ok":
             self._add_tokens(sent)
-        elif not self.first_error and outcome.kind != "cancelled":
+        elif not self.first_error and outcome.kind not in (CANCELLED, HUNG_UP):
             self.first_error = outcome.error_message
 
     def _add_tokens(self, sent: SentRequest) -> None:
@@ -286,6 +306,7 @@ def summarize(
     stats: RunStats,
     *,
     requested_per_s: float,
+    load: Load | None = None,
     num_not_sent: int,
     rtt_ms: float | None,
     num_earlier: int = 0,
@@ -294,14 +315,16 @@ def summarize(
     """The figures of a run, ready for JSON. Rates count requests that were answered in full."""
     duration_s = stats.duration_s
     latencies = stats.log.latencies
-    failed = {kind: count for kind, count in sorted(stats.kinds.items()) if kind != "ok"}
+    failed = {kind: count for kind, count in sorted(stats.kinds.items()) if kind not in ("ok", HUNG_UP)}
     return {
         "completed": stats.num_ok,
         "failed": failed,
+        **({HUNG_UP: stats.kinds[HUNG_UP]} if stats.kinds[HUNG_UP] else {}),
         "not_sent": num_not_sent,
         "recorded_earlier": num_earlier,
         "duration_s": round(duration_s, 6),
         "request_rate_asked_per_s": round(requested_per_s, 6),
+        "load": None if load is None else asdict(load),
         "request_throughput_per_s": _per_second(stats.num_ok, duration_s),
         "input_tokens": stats.input_tokens,
         "output_tokens": stats.output_tokens,
@@ -318,6 +341,25 @@ def summarize(
     }
 
 
+def judged_saturation(log: RequestLog, options: SaturationOptions) -> dict[str, Any]:
+    """Label the requests that were answered by the detectors of the options, and write their report if it is requested.
+
+    Empty without detectors. Raises TraceError.
+    """
+    if not options.names:
+        return {}
+    from traces.saturation import labels_of, timeline, write_report
+
+    e2e_ns, sent = log.latencies["e2e"], log.sent
+    is_known = ~np.isnan(e2e_ns)
+    sent_us = (sent[is_known] - (sent.min() if len(sent) else 0)) // 1000
+    events = timeline(sent_us, (e2e_ns[is_known] // 1000).astype(np.int64), [str(n) for n in range(len(sent_us))])
+    labels = labels_of(events, options.names, options.settings)
+    if options.saturation_report is not None:
+        write_report(options.saturation_report, events, options.names, options.settings, labels)
+    return {"saturation": labels} if labels else {}
+
+
 _BLIS_COUNTS = (
     "still_queued", "still_running", "injected_requests", "total_input_tokens", "total_output_tokens",
     "vllm_estimated_duration_s",
@@ -332,7 +374,9 @@ def as_blis(summary: Mapping[str, Any]) -> dict[str, Any]:
         for kind in ("e2e", "ttft", "itl")
         for figure in ("mean", "p90", "p95", "p99")
     }
-    judged = {name: summary[name] for name in ("goodput_rps", "slo_attainment", "per_class") if name in summary}
+    judged = {
+        name: summary[name] for name in ("saturation", "goodput_rps", "slo_attainment", "per_class") if name in summary
+    }
     return {
         "instance_id": "",
         "completed_requests": summary["completed"],
@@ -349,30 +393,265 @@ def as_blis(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def printed_summary(summary: Mapping[str, Any], form: str) -> str:
-    """The figures of a run as standard output gets them."""
-    if form == "blis":
-        return f"=== Simulation Metrics ===\n{dump_json(as_blis(summary))}\n"
-    return dump_json(summary) + "\n"
+_ROWS = {
+    "TTFT": "ttft_ms",
+    "E2E": "e2e_ms",
+    "ITL": "itl_ms",
+    "TPOT": "tpot_ms",
+    "send lag": "send_lag_ms",
+    "in line": "concurrency_wait_ms",
+}
 
 
-def summary_text(summary: dict[str, Any]) -> str:
-    """The summary as text, in a few lines."""
+def load_report(
+    summary: Mapping[str, Any], origin: Callable[[], Provenance], panels: Callable[[], Sequence["Panel"]] = tuple
+) -> Report:
+    """Return the answer of a run."""
+    rows = [
+        [name, *(f"{value:.3f}" for value in summary[key].values())]
+        for name, key in _ROWS.items()
+        if summary[key] is not None
+    ]
+    table = TextTable(("ms", "mean", *(f"p{percent}" for percent in _PERCENTS), "max"), rows)
+    return Report(
+        title="Load on",
+        origin=origin,
+        data=lambda: summary,
+        lead=lambda: _counts_lines(summary),
+        sections=lambda: [Section(table=table)] if rows else [],
+        remarks=lambda: _remarks(summary),
+        panels=panels,
+        texts={BLIS: lambda: f"=== Simulation Metrics ===\n{dump_json(as_blis(summary))}\n"},
+    )
+
+
+def _counts_lines(summary: Mapping[str, Any]) -> list[str]:
     failed = summary["failed"]
     shown = ", ".join(f"{count} {kind}" for kind, count in failed.items())
-    lines = [
-        f"{summary['completed']} completed, {sum(failed.values())} failed" + (f" ({shown})" if shown else ""),
+    hung_up = f", {summary[HUNG_UP]} hung up on purpose" if HUNG_UP in summary else ""
+    return [
+        f"{summary['completed']} completed, {sum(failed.values())} failed" + (f" ({shown})" if shown else "") + hung_up,
         f"{summary['duration_s']:.1f} s, {summary['request_throughput_per_s']:.2f} requests/s, "
         f"{summary['output_throughput_tokens_per_s']:.1f} output tokens/s",
-        f"{'ms':<10}{'mean':>11}{'p50':>11}{'p90':>11}{'p95':>11}{'p99':>11}{'max':>11}",
     ]
-    rows = {"TTFT": "ttft_ms", "E2E": "e2e_ms", "ITL": "itl_ms", "TPOT": "tpot_ms", "send lag": "send_lag_ms"}
-    rows["in line"] = "concurrency_wait_ms"
-    for name, key in rows.items():
-        if summary[key] is not None:
-            lines.append(f"{name:<10}" + "".join(f"{value:>11.3f}" for value in summary[key].values()))
-    return "\n".join([*lines, *goodput_lines(summary)])
+
+
+def _remarks(summary: Mapping[str, Any]) -> list[str]:
+    load = [] if summary["load"] is None else [load_text(Load(**summary["load"]))]
+    saturation = [f"{detector} says {level}" for detector, level in summary.get("saturation", {}).items()]
+    return [*load, *saturation, *goodput_lines(summary)]
 
 
 def _per_second(count: int, duration_s: float) -> float:
     return round(count / duration_s, 6) if duration_s else 0.0
+
+
+# Progress of a run in figures, and its display during the run.
+
+_RECENT = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Counts so far, and durations of the most recent requests."""
+
+    num_sent: int = 0
+    num_in_flight: int = 0
+    num_in_line: int = 0
+    num_ok: int = 0
+    num_ended: int = 0
+    ttft: tuple[Nanos, ...] = ()
+    e2e: tuple[Nanos, ...] = ()
+    lag: tuple[Nanos, ...] = ()
+
+
+def progress_of(dispatcher: Dispatcher, stats: RunStats) -> Progress:
+    """Return the progress of this process."""
+    return replace(
+        recent_durations(stats),
+        num_sent=dispatcher.num_sent,
+        num_in_flight=dispatcher.num_in_flight,
+        num_in_line=dispatcher.num_in_line,
+        num_ok=stats.num_ok,
+        num_ended=stats.num_ended,
+    )
+
+
+def recent_durations(stats: RunStats) -> Progress:
+    """Return the durations alone, of the most recent requests for which they are known."""
+    recent = stats.log.recent(_RECENT)
+    ttft, e2e = (recent.latencies[name] for name in ("ttft", "e2e"))
+    return Progress(
+        ttft=tuple(map(int, ttft[~np.isnan(ttft)])),
+        e2e=tuple(map(int, e2e[~np.isnan(e2e)])),
+        lag=tuple(map(int, recent.lag)),
+    )
+
+
+def total(parts: Iterable[Progress]) -> Progress:
+    """All parts of a run together."""
+    known = list(parts)
+    return Progress(
+        num_sent=sum(each.num_sent for each in known),
+        num_in_flight=sum(each.num_in_flight for each in known),
+        num_in_line=sum(each.num_in_line for each in known),
+        num_ok=sum(each.num_ok for each in known),
+        num_ended=sum(each.num_ended for each in known),
+        ttft=tuple(chain.from_iterable(each.ttft for each in known)),
+        e2e=tuple(chain.from_iterable(each.e2e for each in known)),
+        lag=tuple(chain.from_iterable(each.lag for each in known)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The state of a run at one moment. Latencies are of the most recent requests, None before the first."""
+
+    elapsed_s: float
+    planned: int
+    sent: int
+    in_flight: int
+    in_line: int
+    finished: int
+    errors: int
+    requested_per_s: float
+    sent_per_s: float
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
+    e2e_p50_ms: float | None = None
+    e2e_p99_ms: float | None = None
+    lag_p99_ms: float | None = None
+
+
+def snapshot_of(progress: Progress, *, elapsed_s: float, num_planned: int, requested_per_s: float) -> Snapshot:
+    """The state of this run, now."""
+    return Snapshot(
+        elapsed_s=elapsed_s,
+        planned=num_planned,
+        sent=progress.num_sent,
+        in_flight=progress.num_in_flight,
+        in_line=progress.num_in_line,
+        finished=progress.num_ok,
+        errors=progress.num_ended - progress.num_ok,
+        requested_per_s=requested_per_s,
+        sent_per_s=progress.num_sent / elapsed_s if elapsed_s > 0 else 0.0,
+        ttft_p50_ms=percentile_ms(progress.ttft, 50),
+        ttft_p99_ms=percentile_ms(progress.ttft, 99),
+        e2e_p50_ms=percentile_ms(progress.e2e, 50),
+        e2e_p99_ms=percentile_ms(progress.e2e, 99),
+        lag_p99_ms=percentile_ms(progress.lag, 99),
+    )
+
+
+class View(Protocol):
+    """A display of snapshots, which takes one every `period_s` seconds."""
+
+    period_s: float
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show this moment."""
+        ...
+
+    def close(self) -> None:
+        """Show no more; what is written to the terminal afterwards comes below."""
+        ...
+
+
+def open_view() -> View:
+    """A live table when standard error is a terminal that can draw, else a line of text now and then."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return TerminalView()
+    return LogView()
+
+
+async def keep_showing(
+    view: View,
+    progress: Callable[[], Progress],
+    num_planned: Callable[[], int],
+    *,
+    origin: Nanos,
+    requested_per_s: float,
+) -> NoReturn:
+    """Show a run that begins at `origin`, again and again, until this is cancelled."""
+    while True:
+        await asyncio.sleep(view.period_s)
+        elapsed_s = (perf_counter_ns() - origin) / 1e9
+        view.show(
+            snapshot_of(progress(), elapsed_s=elapsed_s, num_planned=num_planned(), requested_per_s=requested_per_s)
+        )
+
+
+class LogView:
+    """A line of text every five seconds."""
+
+    period_s = 5.0
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write one line."""
+        print_message(snapshot_line(snapshot))
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+class TerminalView:
+    """A table that is redrawn in place, by a process of its own.
+
+    Drawing takes milliseconds, during which no answer could be stamped.
+    """
+
+    period_s = 0.5
+
+    def __init__(self) -> None:
+        # A session of its own, so that Ctrl-C does not reach it: the table stays until the run has stopped.
+        command = command_of("observe.live_screen")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        assert self._process.stdin is not None
+        self._pipe = self._process.stdin.fileno()
+        os.set_blocking(self._pipe, False)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Hand the snapshot over; one that the other side has no room for is left out."""
+        try:
+            os.write(self._pipe, json.dumps(asdict(snapshot)).encode() + b"\n")
+        except OSError:
+            return
+
+    def close(self) -> None:
+        """Wait for the last drawing."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def percentile_ms(nanos: Collection[int], percent: float) -> float | None:
+    """Linear interpolation at rank p/100 (n - 1), in milliseconds; None of nothing."""
+    if not nanos:
+        return None
+    ordered = sorted(nanos)
+    rank = percent / 100 * (len(ordered) - 1)
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return (ordered[below] + (ordered[above] - ordered[below]) * (rank - below)) / 1e6
+
+
+def snapshot_line(snapshot: Snapshot) -> str:
+    """The snapshot as one line of text."""
+    return (
+        f"{snapshot.elapsed_s:.0f} s: sent {snapshot.sent}/{snapshot.planned}"
+        f" at {snapshot.sent_per_s:.2f} of {snapshot.requested_per_s:.2f}/s,"
+        f" in flight {snapshot.in_flight}, in line {snapshot.in_line},"
+        f" finished {snapshot.finished}, errors {snapshot.errors},"
+        f" TTFT p50/p99 {milliseconds(snapshot.ttft_p50_ms)}/{milliseconds(snapshot.ttft_p99_ms)} ms,"
+        f" E2E p50/p99 {milliseconds(snapshot.e2e_p50_ms)}/{milliseconds(snapshot.e2e_p99_ms)} ms,"
+        f" send lag p99 {milliseconds(snapshot.lag_p99_ms)} ms"
+    )
+
+
+def milliseconds(value: float | None) -> str:
+    """A latency to show, a dash when there is none yet."""
+    return "-" if value is None else f"{value:.1f}"

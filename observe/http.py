@@ -1,5 +1,6 @@
 """HTTP/1.1 without I/O: the address of a server, trust in certificates, bytes of requests, parts of responses."""
 
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ SEND_TIME_HEADER = {"x-request-start": "t=0000000000000000"}
 """Header with the instant of sending, as proxies set it. `with_send_time` fills in the value at the last moment."""
 _NO_STAMP = b"t=0000000000000000"
 
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(?![^/])")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -55,10 +57,13 @@ class Server:
 
 
 def parse_server(url: str, label: str = "--url") -> Server:
-    """The server behind a base URL, with or without `/v1` at its end. Raises ObserveError, naming it by `label`."""
+    """The server behind a base URL, with or without `/v1` at its end. Raises ObserveError, naming it by `label`.
+
+    A host with a port alone, such as localhost:8000, is one of http.
+    """
     expected = f"{label} must be like http://host:port, got {url!r}"
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(f"http://{url}" if _HOST_AND_PORT.match(url) else url)
         port = parts.port
     except ValueError as error:
         raise ObserveError(f"{expected} ({error})") from error

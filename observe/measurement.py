@@ -5,42 +5,46 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from blis_sim.options.printing import TABLE, printed_format
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.report import Report
 from observe.body import RequestStyle
-from observe.client import Client
-from observe.dispatch import Dispatcher
+from observe.client import HUNG_UP, Client
 from observe.errors import ObserveError, print_message, warn
 from observe.event_loop import Interrupt
-from observe.figures import RunStats, printed_summary, summarize, summary_text
+from observe.figures import RunStats, judged_saturation, load_report, summarize
 from observe.http import parse_server
-from observe.on_ray.senders import send_from_ray
 from observe.options import ObserveOptions
 from observe.processes import send_from_processes
-from observe.recording import Recorder, reserved_paths
-from observe.requests import PromptGenerator, TokenScale, num_spare_connections
-from observe.sending import send_with_progress
+from observe.recording import Recorder, note_settings, reserved_paths
+from observe.requests import Dispatcher, PromptGenerator, TokenScale, num_spare_connections
+from observe.sending import SENDERS, send_with_progress
 from observe.server import (
     MetricsReading,
     Scraper,
     ServerQueries,
+    interruptions_of_server,
     metrics_page,
     settings_of_server,
     shared_share,
     warn_of_warm_cache,
 )
 from observe.spans import export_spans
-from observe.workloads.graph import Graph
-from observe.workloads.workload import RequestSchedule, Workload, check_same_model, preparer
+from observe.workload import Graph, RequestSchedule, Workload, check_same_model, preparer
 from traces import TraceError, TraceHeader, read_cut_rows, write_header
 from traces.redaction import Redactor
-from traces.server_settings import HEADER_NAMES, settings_path, write_settings
+from traces.server_settings import ENGINE, HEADER_NAMES, INTERRUPTIONS
+
+if TYPE_CHECKING:
+    from blis_sim.report.figures import Panel
 
 _LATE_P99_MS = 5.0
 
 
 def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO, *, num_not_sent: int) -> int:
-    """Write the summary as JSON to `result`, print its main figures as messages, and return the exit code."""
+    """Write the summary to `result`, print its main figures as messages, and return the exit code."""
     # First of all: standard output may lead to the disk that is full.
     if recorder.rescued:
         warn(recorder.rescued)
@@ -50,14 +54,15 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     summary = summarize(
         stats,
         requested_per_s=workload.requested_per_s,
+        load=workload.load,
         num_not_sent=num_not_sent,
         rtt_ms=workload.rtt_ms,
         num_earlier=recorder.num_earlier,
         slo_targets=workload.slo_targets,
     )
-    result.write(printed_summary(summary, workload.options.format))
-    result.flush()
-    print_message(summary_text(summary))
+    summary |= judged_saturation(stats.log, workload.options.saturation)
+    answer = _answer(summary, stats, workload)
+    _print(answer, printed_format(workload.options), result)
     if recorder.num_earlier:
         print_message(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
     for warning in warnings_of(stats, summary["send_lag_ms"], exact_output=workload.style.exact_output):
@@ -68,12 +73,12 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
             f"interrupted by {interrupt.signal.name}: {num_not_sent} requests not sent, {cut} cut while under way"
         )
     if len(stats.log):
-        _draw(stats, workload, summary_text(summary))
+        _write_files(answer, workload.options)
     if recorder.failure:
         return 1
     if interrupt.exit_code is not None:
         return interrupt.exit_code
-    if not stats.num_ok:
+    if not stats.num_ok and not stats.kinds[HUNG_UP]:
         print_message(
             f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}"
         )
@@ -81,23 +86,38 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     return 0
 
 
-def _draw(stats: RunStats, workload: Workload, summary: str) -> None:
-    """Draw the picture and write the page that are requested."""
-    options = workload.options
-    if options.plot is None and options.html is None:
-        return
-    redactor = Redactor(options.proxying.redact)
-    model, url = redactor.text(workload.style.model), redactor.text(options.url)
-    from observe.timeline import draw, panels_of, timeline_of, write_load_page
+def _print(answer: Report, form: str, result: TextIO) -> None:
+    """Write an answer in its format, and as a table for people to standard error where it is in another."""
+    result.write(answer.text(form))
+    result.flush()
+    if form != TABLE:
+        print_message(answer.text(TABLE).rstrip("\n"))
 
-    timeline = timeline_of(stats.log)
+
+def _write_files(answer: Report, options: ObserveOptions) -> None:
+    """Draw the picture and write the page that are requested."""
     try:
-        if options.plot is not None:
-            draw(timeline, options.plot, f"{model} at {url}")
-        if options.html is not None:
-            write_load_page(options.html, "blis observe", options, summary, panels_of(timeline), model, options.seed)
+        answer.write(options.html, options.plot)
     except TraceError as error:
         warn(str(error))
+
+
+def _answer(summary: dict[str, Any], stats: RunStats, workload: Workload) -> Report:
+    """Return the answer of a run. Its texts are without what is to be redacted."""
+    options = workload.options
+    redactor = Redactor(options.proxying.redact)
+
+    def origin() -> Provenance:
+        command = command_line("blis observe", options)
+        model = redactor.text(workload.style.model)
+        return Provenance(command=command, model=model, seed=options.prompt_seed, inputs=input_hashes(options))
+
+    def panels() -> "list[Panel]":
+        from observe.timeline import panels_of, timeline_of
+
+        return panels_of(timeline_of(stats.log)) if len(stats.log) else []
+
+    return load_report(summary, origin, panels)
 
 
 def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_output: bool) -> list[str]:
@@ -132,6 +152,8 @@ async def measure(options: ObserveOptions, request_schedule: RequestSchedule, re
     Raises RunError and BlisError.
     """
     num_spare = num_spare_connections(request_schedule.plan)
+    for line in options.flags_without_effect:
+        print_message(line)
     client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare, tls=options.tls)
     try:
         with Interrupt() as interrupt:
@@ -170,8 +192,10 @@ def _export_spans(workload: Workload) -> None:
 
 async def _prepare_workload(client: Client, options: ObserveOptions, request_schedule: RequestSchedule) -> Workload:
     preparation = ServerQueries(client, options.headers)
+    adapters = await preparation.adapters()
     style = RequestStyle(
         model=options.model or await preparation.first_model(),
+        adapters=adapters,
         api=options.api_format,
         streaming=options.streaming,
         exact_output=not options.unconstrained_output,
@@ -180,10 +204,15 @@ async def _prepare_workload(client: Client, options: ObserveOptions, request_sch
     if options.unconstrained_output and style.api == "completions":
         most = await preparation.context_tokens(style.model)
         style = style if most is None else replace(style, most_output_tokens=most)
+    named = {planned.adapter for planned in request_schedule.plan if not planned.model} - {""}
+    if missing := sorted(named - adapters):
+        warn(f"the server lists no adapter {missing[0]!r}: such requests go to the model of all others")
     scale = TokenScale() if options.prompts is not None else await preparation.token_scale(style)
     await client.warm_up(preparation.health_request)
+    if options.prewarm_s:
+        print_message(f"{await preparation.keep_warm(style, options.prewarm_s)} requests answered while warming up")
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
-    prompts = PromptGenerator(options.seed, scale)
+    prompts = PromptGenerator(options.prompt_seed, scale)
     return Workload(options=options, request_schedule=request_schedule, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
@@ -203,7 +232,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
         header = _header(workload, settings)
         if earlier is None:
             write_header(options.paths.header, header, in_place=True)
-            _note_settings(options.paths.header, settings)
+            note_settings(options.paths.header, settings)
         else:
             check_same_model(options, earlier, workload.style.model)
         recorder = Recorder(
@@ -221,7 +250,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
     reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
     try:
         if options.ray:
-            num_not_sent = await send_from_ray(workload, client.clock, recorder, interrupt)
+            num_not_sent = await SENDERS["ray"].send(workload, client.clock, recorder, interrupt)
         elif options.shared_by:
             num_not_sent = await send_from_processes(workload, client.clock, recorder, interrupt)
         else:
@@ -230,13 +259,15 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
         recorder.close()
         if reading is not None:
             reading.cancel()
+    await interrupt.run_to_completion(_note_interruptions(client, options, settings))
     if at_start is not None:
         at_end = await interrupt.run_to_completion(_metrics(client, workload))
-        warn_of_warm_cache(at_start, at_end, shared_share(workload.request_schedule.plan), options.seed)
+        warn_of_warm_cache(at_start, at_end, shared_share(workload.request_schedule.plan), options.prompt_seed)
     if scraper is not None:
         observed = await interrupt.run_to_completion(scraper.end())
         if observed is not None and earlier is None:
-            _note_hit_rate(options.paths.header, header, observed)
+            commit = {} if options.vllm_commit is None else {"vllm_commit": options.vllm_commit}
+            _note_hit_rate(options.paths.header, header, {**observed, **commit})
     return recorder, num_not_sent
 
 
@@ -247,6 +278,15 @@ async def _settings(client: Client, options: ObserveOptions) -> Mapping[str, Any
         return settings
     redacted: Mapping[str, Any] = Redactor(options.proxying.redact).value(settings)
     return redacted
+
+
+async def _note_interruptions(client: Client, options: ObserveOptions, settings: Mapping[str, Any]) -> None:
+    """Write when the engines of a simulated server were paused, where that happened."""
+    if ENGINE not in settings:
+        return
+    found = await interruptions_of_server(client, options.headers)
+    if found:
+        note_settings(options.paths.header, {**settings, INTERRUPTIONS: found})
 
 
 async def _metrics(client: Client, workload: Workload) -> MetricsReading | None:
@@ -260,23 +300,15 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
     options = workload.options
     if options.paths.metrics is None:
         return None
+    page = options.metrics_server
     return Scraper(
         client,
         options.headers,
         options.paths.metrics,
         resume=workload.request_schedule.earlier is not None,
         redactor=Redactor(options.proxying.redact) if options.proxying.redact else None,
+        page=None if page is None else Client(page, timeout_s=options.timeout, num_spare=0, tls=options.tls),
     )
-
-
-def _note_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write settings beside the header that it has no keys for, if there are such."""
-    if not path.is_file() or settings.keys() <= {*HEADER_NAMES, "model", "version"}:
-        return
-    try:
-        write_settings(settings_path(path), settings)
-    except TraceError as error:
-        warn(f"the settings of the server are not kept: {error}")
 
 
 def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any]) -> None:
@@ -327,9 +359,9 @@ def _header(workload: Workload, settings: Mapping[str, Any]) -> TraceHeader:
         created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         mode="real",
         warm_up_requests=options.warmup_requests,
-        workload_seed=options.seed,
+        workload_seed=options.prompt_seed,
         workload_spec=redactor.text(options.source),
-        server={"type": "vllm", "model": redactor.text(workload.style.model), **in_header},
+        server={"type": options.server_type, "model": redactor.text(workload.style.model), **in_header},
         measured_rtt_ms=workload.rtt_ms,
         goodput_slo_targets=workload.slo_targets,
     )

@@ -1,4 +1,4 @@
-"""The settings of `blis observe`, and what follows from them."""
+"""The settings of `blis observe` and of its proxy, and the files of a recording."""
 
 import ssl
 from collections.abc import Iterator
@@ -6,36 +6,174 @@ from dataclasses import dataclass
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
-from blis_sim.options import OptionError, check_options, check_written, option, options_of, section
-from blis_sim.options.extras import check_page, check_plot, check_ray
-from blis_sim.options.limits import LATEST_US, LEAST_RATE, MOST_PROCESSES, MOST_REQUESTS, MOST_TOKENS
-from observe.body import APIS, Lengths
+from blis_sim.installation import check_page, check_plot, check_ray
+from blis_sim.options import OptionError, check_options, check_written, ineffective_flags, option, options_of, section
+from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
+from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option, printed_format
+from blis_sim.options.without_effect import BlisOptions
+from observe.body import APIS
 from observe.http import Server, check_header, parse_server, tls_context
-from observe.output_paths import OutputPaths, stem_of
-from observe.proxy_options import ProxyOptions
 from observe.spans import TracingOptions
-from traces import SloTargets, beside, slo_targets_from_flags
+from traces import SloTargets, beside, parse_duration_ms, slo_targets
+from traces.load import FORMS, SpeedOptions, ThinkTime, parse_think_time
+from traces.redaction import Redactor
+from traces.saturation_options import SaturationOptions
+from traces.workload.presets import DEFAULT_SEED, SyntheticOptions
+
+# The files of a recording.
+
+_ROWS = (".csv", ".csv.gz")
+_BESIDE_ROWS = {
+    ".itl.csv": "token times",
+    ".itl.csv.gz": "token times",
+    ".metrics.jsonl": "server metrics",
+    ".content.jsonl": "content",
+    ".server.yaml": "server settings",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPaths:
+    """Paths of the files of a recording; `itl` is None when token times are not recorded, `metrics` when those of the
+    server are not, `content` when requests and replies are not."""
+
+    header: Path
+    data: Path
+    itl: Path | None
+    metrics: Path | None = None
+    content: Path | None = None
+
+    @property
+    def rows(self) -> list[Path]:
+        """Paths at which an earlier recording of this name may have its rows."""
+        return list(dict.fromkeys([self.data, *(Path(stem_of(self.data) + each) for each in _ROWS)]))
+
+    @property
+    def companion_files(self) -> list[Path]:
+        """Paths at which an earlier recording of this name may have files beside its rows."""
+        return [path for path, kind in self.kinds.items() if kind != "rows"]
+
+    @property
+    def rows_and_companions(self) -> list[Path]:
+        """Paths of the files of this recording that are written piece by piece."""
+        return [path for path in (self.data, self.itl, self.metrics, self.content) if path is not None]
+
+    @property
+    def kinds(self) -> dict[Path, str]:
+        """All files that may belong to an earlier recording of this name, each with its kind."""
+        known = {
+            self.header: "header",
+            self.itl: "token times",
+            self.metrics: "server metrics",
+            self.content: "content",
+        }
+        found = {path: kind for path, kind in known.items() if path is not None}
+        beside = {Path(stem_of(self.data) + ending): kind for ending, kind in _BESIDE_ROWS.items()}
+        return {**found, **{path: kind for path, kind in beside.items() if path not in found}, **self._kinds_of_rows}
+
+    @property
+    def _kinds_of_rows(self) -> dict[Path, str]:
+        return dict.fromkeys(self.rows, "rows")
+
+
+def stem_of(data: Path) -> str:
+    """The common beginning of the names of files beside these rows."""
+    return f"{data}".removesuffix(".gz").removesuffix(".csv")
+
+
+# The settings of `blis observe --proxy`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyOptions:
+    """A recording reverse proxy."""
+
+    proxy: tuple[int, ...] = option(
+        (),
+        "Send nothing: listen on this port, pass all bytes on to --url, and record what clients send and get. With"
+        " --url URL,... and as many ports each port leads to one of the servers; one port shares connections out among"
+        " them in turn. 0 takes a free port.",
+        metavar="PORT,...",
+        at_least=0,
+        at_most=65535,
+        heading="Recording proxy",
+    )
+    proxy_host: str = option("0.0.0.0", "Address that --proxy listens on.")
+    record_content: bool = option(
+        False,
+        "Record requests and replies of --proxy, too, in PREFIX.content.jsonl, without keys and authorisation."
+        " Default: lengths and times only.",
+    )
+    redact: tuple[str, ...] = option(
+        (),
+        "Replace what matches this regular expression (RE2) in all that is recorded, printed and exported; may be given"
+        " several times.",
+        metavar="PATTERN",
+        repeatable=True,
+    )
+    tenant_header: str = option(
+        "", "Header of requests that names the tenant. Default: the key of the client. Tenants are recorded as hashes."
+    )
+    tenant_salt: str = option(
+        "", "Secret that takes part in the hashes of tenants, so that guessed names cannot be compared with them."
+    )
+    rotate_mb: float = option(
+        0.0, "Begin another part of the recording, PREFIX-0002, -0003, ..., after so many MB. 0: never.", at_least=0
+    )
+    rotate_s: float = option(0.0, "Begin another part of the recording after so many seconds. 0: never.", at_least=0)
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        for flag, is_given in (
+            ("--record-content", self.record_content),
+            ("--tenant-header", bool(self.tenant_header)),
+            ("--tenant-salt", bool(self.tenant_salt)),
+            ("--rotate-mb", bool(self.rotate_mb)),
+            ("--rotate-s", bool(self.rotate_s)),
+        ):
+            if is_given and not self.proxy:
+                raise OptionError(f"{flag} needs --proxy")
+        if self.tenant_header:
+            check_header("--tenant-header", self.tenant_header, "")
+        if self.redact:
+            Redactor(self.redact)
+
+    @property
+    def is_rotated(self) -> bool:
+        """Whether the recording is written in parts."""
+        return bool(self.rotate_mb or self.rotate_s)
+
+
+# The settings of `blis observe`, and what follows from them.
 
 _OF_LOAD = frozenset(
     (
-        "rate",
+        *(setting.name for setting in options_of(SyntheticOptions)),
         "num_requests",
-        "arrival",
         "trace",
+        "speedup",
+        "scale_pauses",
         "session_mode",
         "think_time_ms",
+        "think_time_dist",
+        "concurrency",
+        "workload",
+        "horizon",
+        "duration",
+        "find_knee",
+        "prewarm_duration",
+        "cancel_rate",
+        "cancel_delay",
+        "kv_metrics_url",
+        "server_type",
+        "vllm_commit",
+        "detectors",
+        "saturation_config",
+        "saturation_report",
+        "saturation_final_window",
         "prompts",
         "workload_spec",
         "seed",
-        "prompt_tokens",
-        "prompt_tokens_stdev",
-        "prompt_tokens_min",
-        "prompt_tokens_max",
-        "output_tokens",
-        "output_tokens_stdev",
-        "output_tokens_min",
-        "output_tokens_max",
-        "prefix_tokens",
         "api_format",
         "streaming",
         "unconstrained_output",
@@ -48,9 +186,9 @@ _OF_LOAD = frozenset(
         "api_key",
         "header",
         "scrape_metrics",
-        "server_config",
         "plot",
         "html",
+        "goodput",
         "slo_ttft",
         "slo_itl",
         "slo_e2e",
@@ -61,7 +199,7 @@ _OF_LOAD = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObserveOptions:
+class ObserveOptions(SyntheticOptions):
     """One run of `blis observe`. Raises OptionError or ObserveError for settings that do not fit together."""
 
     url: str = option(
@@ -72,22 +210,38 @@ class ObserveOptions:
     model: str | None = option(None, "Model to request. Default: the first that the server lists.")
     output: str | None = option(
         None,
-        "Write the recording to PREFIX.yaml, PREFIX.csv and PREFIX.itl.csv.",
+        "Write the recording to PREFIX.yaml, PREFIX.csv and PREFIX.itl.csv. Default: blis-trace.",
         flags=("--output", "-o"),
         metavar="PREFIX",
     )
     trace_header: str | None = option(None, "Write the header of the recording here instead of to PREFIX.yaml.")
     trace_data: str | None = option(None, "Write the rows of the recording here instead of to PREFIX.csv.")
-    rate: float | None = option(
-        None, "Requests per second of a synthetic workload.", above=0, at_least=LEAST_RATE, heading="Workload"
+    concurrency: int = option(
+        0,
+        "Send by this many users instead of at a rate; each waits for the reply before it sends again.",
+        at_least=0,
+        at_most=MOST_REQUESTS,
     )
     num_requests: int | None = option(
         None,
-        "How many requests to send. Required with --rate; with --trace or --workload-spec, its first ones.",
+        "How many requests to send; with --trace or --workload-spec, its first ones. Default: 30 seconds of --rate, or "
+        "what is due within --duration.",
+        heading="What is sent",
         at_least=1,
         at_most=MOST_REQUESTS,
     )
-    arrival: str = option("constant", "Gaps between requests at --rate.", choices=("constant", "poisson"))
+    horizon: int | None = option(
+        None,
+        "Send nothing that is due later, in microseconds from the start (default: the spec's, else no limit).",
+        above=0,
+        at_most=LATEST_US,
+        metavar="US",
+    )
+    duration: str | None = option(
+        None,
+        "Send for so long, such as 90s or 5m: nothing that is due later; replies are waited for.",
+        metavar="DURATION",
+    )
     trace: str | None = option(
         None, "Send the workload of this recording (its .yaml file) again, at its own times.", metavar="HEADER"
     )
@@ -99,10 +253,15 @@ class ObserveOptions:
     )
     think_time_ms: int | None = option(
         None,
-        "With --session-mode closed-loop: the pause before each request that waits. Default: as recorded.",
+        "With --session-mode closed-loop: the pause before each request that waits (default: as recorded). With "
+        "--concurrency: the pause of a user between a reply and the next request (default: 0).",
         at_least=0,
         at_most=LATEST_US // 1000,
     )
+    think_time_dist: str | None = option(
+        None, f"In place of --think-time-ms: pauses drawn from a distribution, such as {FORMS}.", metavar="DISTRIBUTION"
+    )
+    speed: SpeedOptions = section(SpeedOptions)
     prompts: str | None = option(
         None,
         "Send the prompts of this file in turn at --rate: text with a prompt per line, or .jsonl with prompt and"
@@ -111,21 +270,12 @@ class ObserveOptions:
     )
     workload_spec: str | None = option(
         None,
-        "Send what this workload spec (YAML) generates with its own seed, as blis run does; users and conversations"
+        "Send what this workload spec (YAML) generates, as blis run does, at --rate if given; users and conversations"
         " wait for replies.",
         metavar="FILE",
     )
-    seed: int = option(42, "Seed of prompts, and of arrivals and lengths at --rate.")
-    prompt_tokens: int = option(512, "Mean prompt length at --rate.", at_least=1, at_most=MOST_TOKENS)
-    prompt_tokens_stdev: float = option(0.0, "Standard deviation of prompt lengths.", at_least=0, at_most=MOST_TOKENS)
-    prompt_tokens_min: int = option(1, "Shortest prompt.", at_least=1, at_most=MOST_TOKENS)
-    prompt_tokens_max: int | None = option(None, "Longest prompt. Default: no limit.", at_least=1)
-    output_tokens: int = option(128, "Mean output length at --rate.", at_least=1, at_most=MOST_TOKENS)
-    output_tokens_stdev: float = option(0.0, "Standard deviation of output lengths.", at_least=0, at_most=MOST_TOKENS)
-    output_tokens_min: int = option(1, "Shortest output.", at_least=1, at_most=MOST_TOKENS)
-    output_tokens_max: int | None = option(None, "Longest output. Default: no limit.", at_least=1)
-    prefix_tokens: int = option(
-        0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0, at_most=MOST_TOKENS
+    seed: int | None = option(
+        None, f"Seed of prompts, arrivals and lengths (default: the spec's, without one {DEFAULT_SEED})."
     )
     api_format: str = option("completions", "Which API to send to.", choices=APIS, heading="Requests")
     streaming: bool | None = option(
@@ -150,6 +300,16 @@ class ObserveOptions:
     )
     ray_address: str | None = option(None, "Address of the cluster, such as auto or ray://host:10001.")
     warmup_requests: int = option(0, "Leave the first N requests out of the recording.", at_least=0, metavar="N")
+    prewarm_duration: str = option(
+        "0s",
+        "Before the first recorded request, keep four requests of 256 words in flight for so long; nothing of them is "
+        "recorded.",
+        metavar="DURATION",
+    )
+    cancel_rate: float = option(
+        0.0, "Fraction of the requests whose clients hang up before the reply is over.", at_least=0, at_most=1
+    )
+    cancel_delay: str = option("1s", "How long after sending these clients hang up.", metavar="DURATION")
     timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
     api_key: str | None = option(None, "Send this as bearer token.", heading="Connection")
     insecure: bool = option(False, "Take any certificate of an https server.")
@@ -181,19 +341,34 @@ class ObserveOptions:
         "recording, and replay and fit take them.",
         metavar="FILE",
     )
+    kv_metrics_url: str | None = option(
+        None, "Page that --scrape-metrics reads (default: /metrics of --url).", metavar="URL"
+    )
+    server_type: str = option("vllm", "Kind of the server, for the header of the recording.")
+    vllm_commit: str | None = option(
+        None, "Commit of vLLM that the server runs, which --scrape-metrics notes beside the hit rate."
+    )
     scrape_interval: float = option(5.0, "Seconds between readings of --scrape-metrics.", above=0)
     itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
-    slo_ttft: str = option(
-        "",
-        "Targets for the time to first token, such as default=100ms,batch=2s; targets given replace all those of the"
-        " workload or trace. Adds goodput to the summary.",
-        metavar="CLASS=DURATION,...",
+    goodput: tuple[str, ...] = option(
+        (),
+        "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s; itl is its mean time between "
+        "tokens, and batch/e2e:30s holds for one class. They replace all of the workload or trace.",
+        metavar="[CLASS/]NAME:DURATION,...",
         heading="Judging the run",
     )
-    slo_itl: str = option(
-        "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."
+    slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
+    slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
+    slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    find_knee: bool = option(
+        False,
+        "Search the highest rate at which the targets are met: --rate is the first, and each rate gets a recording "
+        "PREFIX-1, PREFIX-2, ....",
     )
-    slo_e2e: str = option("", "Targets for the whole request. Adds goodput.", metavar="CLASS=DURATION,...")
+    knee_share: float = option(
+        0.95, "Fraction of the requests that must meet the targets of --find-knee.", above=0, at_most=1
+    )
+    saturation: SaturationOptions = section(SaturationOptions)
     html: str | None = option(
         None, "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.", metavar="FILE"
     )
@@ -202,18 +377,22 @@ class ObserveOptions:
         "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib.",
         metavar="FILE",
     )
-    format: str = option(
-        "json",
-        "What standard output gets of a run: its figures as JSON, or metrics under the names that BLIS prints (blis). "
-        "BLIS_FORMAT in the environment is the default.",
-        choices=("json", "blis"),
+    format: str = format_option(
+        "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, an HTML page, or "
+        "metrics under the names that BLIS prints (blis). BLIS_FORMAT in the environment is the default.",
+        (*FORMATS, BLIS),
+        default=JSON,
     )
+    json: bool = json_option()
 
+    blis: BlisOptions = section(BlisOptions)
     tracing: TracingOptions = section(TracingOptions)
     proxying: ProxyOptions = section(ProxyOptions)
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
+        self._take_duration()
         _ = self.servers
         if self.proxying.proxy:
             self._check_proxy()
@@ -221,8 +400,10 @@ class ObserveOptions:
             self._check_workload()
         self._check_outputs()
         self._check_processes()
+        self.check_load()
         # Making these checks them.
-        _ = self.headers, self.prompt_lengths, self.output_lengths, self.tls, self.slo_targets
+        _ = self.headers, self.tls, self.slo_targets, self.prewarm_s, self.think_time, self.metrics_server
+        _ = self.cancel_delay_us
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
 
@@ -240,6 +421,11 @@ class ObserveOptions:
             check_header("--api-key", "authorization", self.api_key)
             headers["authorization"] = f"Bearer {self.api_key}"
         return headers
+
+    @property
+    def prompt_seed(self) -> int:
+        """The seed of the words of prompts."""
+        return DEFAULT_SEED if self.seed is None else self.seed
 
     @property
     def source(self) -> str:
@@ -265,29 +451,37 @@ class ObserveOptions:
     @property
     def slo_targets(self) -> dict[str, SloTargets]:
         """The targets given by flags, per class. Raises OptionError."""
-        return slo_targets_from_flags(self.slo_ttft, self.slo_itl, self.slo_e2e)
+        return slo_targets(self.goodput, self.slo_ttft, self.slo_itl, self.slo_e2e)
 
     @property
-    def prompt_lengths(self) -> Lengths:
-        """Return the length distribution of prompts at --rate."""
-        return Lengths(
-            label="--prompt-tokens",
-            mean=self.prompt_tokens,
-            stdev=self.prompt_tokens_stdev,
-            least=self.prompt_tokens_min,
-            most=self.prompt_tokens_max,
-        )
+    def flags_without_effect(self) -> list[str]:
+        """A line for each flag that is taken and has no effect."""
+        needed = {} if self.scrape_metrics else dict.fromkeys(("kv_metrics_url", "vllm_commit"), "--scrape-metrics")
+        if not self.cancel_rate:
+            needed["cancel_delay"] = "--cancel-rate"
+        if not self.find_knee:
+            needed["knee_share"] = "--find-knee"
+        return [*self.blis.flags_without_effect, *ineffective_flags(self, needed)]
 
     @property
-    def output_lengths(self) -> Lengths:
-        """Return the length distribution of outputs at --rate."""
-        return Lengths(
-            label="--output-tokens",
-            mean=self.output_tokens,
-            stdev=self.output_tokens_stdev,
-            least=self.output_tokens_min,
-            most=self.output_tokens_max,
-        )
+    def prewarm_s(self) -> float:
+        """Seconds of --prewarm-duration. Raises OptionError."""
+        return _milliseconds("--prewarm-duration", self.prewarm_duration) / 1000
+
+    @property
+    def cancel_delay_us(self) -> int:
+        """Microseconds of --cancel-delay, at least one. Raises OptionError."""
+        return max(1, round(_milliseconds("--cancel-delay", self.cancel_delay) * 1000))
+
+    @property
+    def think_time(self) -> ThinkTime | None:
+        """The distribution of --think-time-dist; None without one. Raises OptionError."""
+        return None if self.think_time_dist is None else parse_think_time(self.think_time_dist)
+
+    @property
+    def metrics_server(self) -> Server | None:
+        """The server of --kv-metrics-url, whose path is that of the page; None for the one of --url."""
+        return None if self.kv_metrics_url is None else parse_server(self.kv_metrics_url, "--kv-metrics-url")
 
     @property
     def paths(self) -> OutputPaths:
@@ -318,29 +512,108 @@ class ObserveOptions:
         if self.trace_header is not None or self.trace_data is not None or self.itl_output is not None:
             raise OptionError("--proxy needs --output, which names all of its files")
 
+    def _take_duration(self) -> None:
+        """Use --duration as --horizon. Raises OptionError if it is none, or both are given."""
+        if self.duration is None:
+            return
+        horizon_us = round(_milliseconds("--duration", self.duration) * 1000)
+        if not 0 < horizon_us <= LATEST_US:
+            raise OptionError(f"--duration must be above 0 and at most {LATEST_US // 10**6}s, got {self.duration!r}")
+        if self.horizon not in (None, horizon_us):
+            raise OptionError("--duration and --horizon exclude each other, give one of them")
+        object.__setattr__(self, "horizon", horizon_us)
+
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
-            raise OptionError("--rate and --trace exclude each other: a recording is sent at its own times")
-        if self.workload_spec is not None and (self.trace is not None or self.rate is not None):
-            raise OptionError("--workload-spec excludes --rate and --trace: it sets the requests and their times")
-        if self.trace is None and self.rate is None and self.workload_spec is None:
-            raise OptionError("--rate with --num-requests, or --trace, or --workload-spec, is required")
-        if self.session_mode != "fixed" and self.trace is None:
-            raise OptionError("--session-mode closed-loop needs --trace, whose conversations and agents it sends")
-        if self.think_time_ms is not None and self.session_mode == "fixed":
-            raise OptionError("--think-time-ms needs --session-mode closed-loop")
-        if self.prompts is not None and self.rate is None:
+            raise OptionError("--rate and --trace exclude each other: --speedup sends a recording faster")
+        if self.workload_spec is not None and self.trace is not None:
+            raise OptionError("--workload-spec and --trace exclude each other: both say what to send, and when")
+        self._check_users()
+        if not (self.trace or self.rate or self.workload_spec or self.concurrency):
+            raise OptionError(
+                "--rate or --concurrency with --num-requests, or --trace, or --workload-spec, is required"
+            )
+        self._check_pauses()
+        if self.prompts is not None and (self.rate is None or self.workload_spec is not None):
             raise OptionError("--prompts needs --rate with --num-requests")
         if self.prompts is not None and self.prefix_tokens:
             raise OptionError(
                 "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
             )
-        if self.rate is not None and self.num_requests is None:
-            raise OptionError("--num-requests is required with --rate")
+        self._check_number()
+        self._check_knee()
+
+    def _check_knee(self) -> None:
+        """Raise OptionError for a search without targets, or without a rate and files to vary."""
+        if not self.find_knee:
+            return
+        if not (self.goodput or self.slo_ttft or self.slo_itl or self.slo_e2e):
+            raise OptionError("--find-knee needs --goodput, the targets to meet")
+        if self.rate is None:
+            raise OptionError("--find-knee needs --rate, the first rate to try")
+        if self.format == BLIS:
+            raise OptionError("--find-knee has no result in the form of BLIS, leave out --format blis")
+        others = {
+            "--resume": self.resume,
+            "--html": self.html,
+            "--plot": self.plot,
+            "--trace-header": self.trace_header,
+            "--trace-data": self.trace_data,
+            "--itl-output": self.itl_output,
+            "--saturation-report": self.saturation.saturation_report,
+        }
+        for flag, given in others.items():
+            if given:
+                raise OptionError(f"--find-knee and {flag} exclude each other: each rate has files of its own")
+
+    def _check_pauses(self) -> None:
+        if self.session_mode != "fixed" and self.trace is None:
+            raise OptionError("--session-mode closed-loop needs --trace, whose conversations and agents it sends")
+        for flag, given in (("--think-time-ms", self.think_time_ms), ("--think-time-dist", self.think_time_dist)):
+            if given is not None and self.session_mode == "fixed" and not self.concurrency:
+                raise OptionError(f"{flag} needs --session-mode closed-loop or --concurrency")
+        if self.think_time_ms is not None and self.think_time_dist is not None:
+            raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
+
+        if self.speed.speedup != 1 and self.trace is None:
+            raise OptionError("--speedup needs --trace; with --workload-spec --rate is the rate to send at")
+        self.speed.check_mode(self.session_mode)
+
+    def _check_number(self) -> None:
+        if self.num_requests is None and self.horizon is None and self.workload_spec is None:
+            for flag, given in (("--rate", self.rate), ("--concurrency", self.concurrency)):
+                if given:
+                    raise OptionError(f"--num-requests or --duration is required with {flag}")
+        is_by_horizon = self.rate is not None and self.num_requests is None and self.workload_spec is None
+        if is_by_horizon and self.max_requests_at_rate > MOST_REQUESTS:
+            raise OptionError(
+                f"--rate {self.rate:g} until --horizon {self.horizon} is more than {MOST_REQUESTS} requests"
+            )
         if self.num_requests is not None and self.warmup_requests >= self.num_requests:
             raise OptionError(
                 f"--warmup-requests must be below --num-requests ({self.num_requests}), got {self.warmup_requests}"
             )
+
+    @property
+    def max_requests_at_rate(self) -> int:
+        """Requests at --rate: --num-requests, or as many as are due by --horizon."""
+        if self.num_requests is not None:
+            return self.num_requests
+        assert self.rate is not None
+        assert self.horizon is not None
+        mean = self.rate * self.horizon / 1e6
+        spread = 0.0 if self.arrival == "constant" else 10 * (self.arrival_cv or 1.0) * (mean**0.5 + 1)
+        return max(1, int(mean + spread))
+
+    def _check_users(self) -> None:
+        if not self.concurrency:
+            if self.workload is not None and self.rate is None:
+                raise OptionError("--workload needs --rate or --concurrency")
+            return
+        others = {"--rate": self.rate, "--trace": self.trace, "--workload-spec": self.workload_spec}
+        for flag, value in (others | {"--prompts": self.prompts}).items():
+            if value is not None:
+                raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
 
     def _check_processes(self) -> None:
         if self.ray:
@@ -388,6 +661,8 @@ class ObserveOptions:
             yield str(paths.metrics), data, "server metrics"
         if paths.content is not None:
             yield str(paths.content), data, "content"
+        if self.saturation.saturation_report is not None:
+            yield self.saturation.saturation_report, "--saturation-report", "saturation"
         if self.plot is not None:
             yield self.plot, "--plot", "picture"
         if self.html is not None:
@@ -400,8 +675,17 @@ class ObserveOptions:
             ("--workload-spec", self.workload_spec),
             ("--prompts", self.prompts),
             ("--server-config", self.server_config),
+            ("--saturation-config", self.saturation.saturation_config),
             ("--ca-file", self.ca_file),
         ):
             if path is not None:
                 yield path, f"{flag} reads"
         yield from ((str(path), "belongs to the recording that --trace reads") for path in beside(self.trace))
+
+
+def _milliseconds(flag: str, text: str) -> float:
+    """Return the milliseconds of a duration. Raises OptionError."""
+    try:
+        return parse_duration_ms(text)
+    except ValueError:
+        raise OptionError(f"{flag} must be a duration such as 500ms or 30s, got {text!r}") from None

@@ -10,12 +10,11 @@ from contextlib import suppress
 from time import perf_counter_ns
 from typing import Any, BinaryIO
 
-from observe.clock import Clock
-from observe.dispatch import Dispatcher
 from observe.errors import RunError
-from observe.event_loop import Interrupt, allow_many_connections, command_of, run_loop
-from observe.live.table import Progress, keep_showing, open_view, progress_of, total
+from observe.event_loop import Clock, Interrupt, allow_many_connections, command_of, run_loop
+from observe.figures import Progress, keep_showing, open_view, progress_of, total
 from observe.recording import Recorder
+from observe.requests import Dispatcher
 from observe.sending import (
     BeginMessage,
     DoneMessage,
@@ -25,7 +24,7 @@ from observe.sending import (
     ready_dispatcher,
     shards_of,
 )
-from observe.workloads.workload import Workload
+from observe.workload import Workload
 from traces import TraceError
 
 _SIZE = struct.Struct(">Q")

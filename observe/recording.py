@@ -1,7 +1,7 @@
 """The rows of a trace, written as requests end, and the place of a new recording beside an earlier one."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
@@ -9,20 +9,18 @@ from tempfile import mkdtemp
 from typing import Any
 
 from blis_sim.options.memo import Memo
-from observe.clock import Clock
-from observe.connection import CANCELLED
-from observe.dispatch import SentRequest
-from observe.errors import print_message
+from observe.client import CANCELLED, HUNG_UP, redacted_row
+from observe.errors import print_message, warn
+from observe.event_loop import Clock
 from observe.figures import RunStats
-from observe.options import ObserveOptions
-from observe.output_paths import OutputPaths
-from observe.redacting import redacted_row
-from observe.workloads.workload import COLUMNS, EarlierRecording
+from observe.options import ObserveOptions, OutputPaths
+from observe.requests import SentRequest
+from observe.workload import COLUMNS, EarlierRecording
 from traces import ItlWriter, TraceError, TraceRow, TraceWriter
-from traces.append_file import exclusive_writer
-from traces.backup import back_up, has_rows
+from traces.append_file import back_up, exclusive_writer, has_rows
 from traces.graph import ids_text
 from traces.redaction import Redactor
+from traces.server_settings import HEADER_NAMES, settings_path, write_settings
 from traces.text_file import naming_write_errors
 
 
@@ -96,7 +94,8 @@ def row_of(sent: SentRequest, clock: Clock) -> TraceRow:
         num_chunks=outcome.num_chunks,
         status=outcome.status,
         error_message=outcome.error_message,
-        finish_reason=outcome.reply.finish_reason,
+        finish_reason="abort" if outcome.kind == HUNG_UP else outcome.reply.finish_reason,
+        deadline_us=planned.at_us + (outcome.ended - outcome.sent) // 1000 if outcome.kind == HUNG_UP else 0,
         x_request_id=prepared.x_request_id,
         vllm_priority=planned.priority,
         parents=ids_text(planned.parents),
@@ -297,3 +296,13 @@ class Recorder:
         if not self.failure:
             names = " or ".join(str(path) for path in (self._paths.data, self._paths.itl) if path)
             self.failure = f"cannot write {names}: {(error.strerror or str(error)).lower()}"
+
+
+def note_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write settings beside the header that it has no keys for, if there are such."""
+    if not path.is_file() or settings.keys() <= {*HEADER_NAMES, "model", "version"}:
+        return
+    try:
+        write_settings(settings_path(path), settings)
+    except TraceError as error:
+        warn(f"the settings of the server are not kept: {error}")

@@ -6,19 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import Any
 
+from blis_sim.options.registry import Registry
 from observe.body import RequestStyle
 from observe.client import Client
-from observe.clock import Clock, Nanos
-from observe.dispatch import Dispatcher, SentRequest
-from observe.event_loop import Interrupt
-from observe.figures import RunStats
+from observe.event_loop import Clock, Interrupt, Nanos
+from observe.figures import RunStats, keep_showing, open_view, progress_of
 from observe.http import get_bytes, parse_server
-from observe.live.table import keep_showing, open_view, progress_of
 from observe.options import ObserveOptions
-from observe.requests import PlannedRequest, PromptGenerator, TokenScale, num_spare_connections
-from observe.workloads.workload import RequestSchedule, Workload, preparer
+from observe.requests import Dispatcher, PlannedRequest, PromptGenerator, SentRequest, TokenScale, num_spare_connections
+from observe.workload import RequestSchedule, Workload, preparer
 from traces import SloTargets
+
+SENDERS: Registry[Any] = Registry("blis.senders")
+"""Modules of installed packages that send from other machines, by name.
+
+Each has `connect(address, num_senders)`, a context manager, and a coroutine function
+`send(workload, clock, recorder, interrupt)`, which returns the number of requests that were not sent.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +107,7 @@ def ready_dispatcher(share: ScheduleShard, client: Client, finished: Callable[[S
     """Return a dispatcher for the share, with its first requests built."""
     targets = share.goodput_slo_targets
     request_schedule = RequestSchedule(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
-    prompts = PromptGenerator(share.options.seed, share.scale)
+    prompts = PromptGenerator(share.options.prompt_seed, share.scale)
     workload = Workload(
         options=share.options, request_schedule=request_schedule, style=share.style, prompts=prompts, rtt_ms=None
     )
@@ -113,8 +119,7 @@ def ready_dispatcher(share: ScheduleShard, client: Client, finished: Callable[[S
 def build_first_requests(dispatcher: Dispatcher) -> None:
     """Build the first requests. What exists then stays: collections that look at it again would hold up answers."""
     dispatcher.build_ahead()
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # also what is garbage by now: to search for it takes as long as all else that a short run does
 
 
 _HEAD_START_NS = 50_000_000

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from time import perf_counter_ns
@@ -13,16 +13,26 @@ from typing import Any
 import orjson
 
 from observe.body import RequestStyle
-from observe.client import Client
-from observe.connection import CANCELLED, Outcome
+from observe.client import CANCELLED, Client, Outcome
 from observe.errors import RunError, warn
 from observe.http import get_bytes, post_bytes
 from observe.requests import WORDS, PlannedRequest, TokenScale, calibration_text, scale_from_counts
 from traces import JsonLinesWriter
 from traces.redaction import Redactor
-from traces.server_settings import blocks_of_one_engine, plausible, read_settings_file
+from traces.server_settings import (
+    INTERRUPTIONS,
+    blocks_of_one_engine,
+    plausible,
+    plausible_simulation,
+    read_settings_file,
+)
 
 _RTT_PROBES = 10
+_PREWARM_REQUESTS = 4
+_PREWARM_PROMPT = " ".join(["warm"] * 256)
+_PREWARM_OUTPUT_TOKENS = 64
+_PREWARM_PAUSE_S = 0.5
+"""Pause after a request that failed."""
 _PERMANENT_ERRORS = frozenset({401, 403, 404, 405})
 
 
@@ -49,6 +59,13 @@ class ServerQueries:
             )
         return model
 
+    async def adapters(self) -> frozenset[str]:
+        """The LoRA adapters that the server lists: models that have a parent."""
+        outcome = await self._models()
+        cards = _path(outcome.reply.json(), "data") if outcome.status == "ok" else None
+        listed = cards if isinstance(cards, list) else []
+        return frozenset(str(_path(card, "id")) for card in listed if isinstance(_path(card, "parent"), str))
+
     async def context_tokens(self, model: str) -> int | None:
         """The longest context of a model, prompt and output together, where the server lists it as vLLM does."""
         outcome = await self._models()
@@ -66,6 +83,24 @@ class ServerQueries:
             counted = "no token count" if once is None else f"{once} tokens"
             warn(f"prompts have one word per token, as the server gave {counted} for {len(WORDS)} words")
         return scale or TokenScale()
+
+    async def keep_warm(self, style: RequestStyle, duration_s: float) -> int:
+        """Keep a few requests in flight for so long. Returns how many were answered."""
+        body = replace(style, streaming=False, exact_output=True).body(_PREWARM_PROMPT, _PREWARM_OUTPUT_TOKENS)
+        request = post_bytes(self.client.server, style.path, self.headers, body)
+        ends_at = perf_counter_ns() + round(duration_s * 1e9)
+
+        async def keep_one_in_flight() -> int:
+            num_answered = 0
+            while (left_s := (ends_at - perf_counter_ns()) / 1e9) > 0:
+                outcome = await self.client.fetch(request, timeout_s=left_s)
+                if outcome.status == "ok":
+                    num_answered += 1
+                else:
+                    await asyncio.sleep(min(_PREWARM_PAUSE_S, max(0.0, left_s)))
+            return num_answered
+
+        return sum(await asyncio.gather(*(keep_one_in_flight() for _ in range(_PREWARM_REQUESTS))))
 
     async def round_trip_ms(self) -> float | None:
         """The shortest of a few round trips on a connection that is open; None when none came back."""
@@ -199,7 +234,14 @@ class Scraper:
         *,
         resume: bool,
         redactor: Redactor | None = None,
+        page: Client | None = None,
     ) -> None:
+        """`page` leads to another page than `/metrics` of the server; it gets no headers, and is closed at the end."""
+        self._page = page
+        server = client.server if page is None else page.server
+        route = "" if page is not None and server.prefix else "/metrics"
+        self._url = f"{server.url}{route}"
+        self._request = get_bytes(server, route, headers if page is None else {})
         self._redactor = redactor
         self.num_failed = 0
         self.readings: list[MetricsReading] = []
@@ -221,7 +263,7 @@ class Scraper:
         }
         self._write({"server": settings})
         if reading is None:
-            warn(f"{self._client.server.url}/metrics has no metrics to read")
+            warn(f"{self._url} has no metrics to read")
         else:
             self._keep(reading, "before")
         return header_settings(cache, _max_model_len(card))
@@ -240,13 +282,14 @@ class Scraper:
         if reading is not None:
             self._keep(reading, "after")
         self._writer.close()
+        if self._page is not None:
+            await self._page.close()
         if self.num_failed:
             warn(f"{self.num_failed} readings of the server's metrics failed")
         return None if len(self.readings) < 2 else observed_hit_rate(self.readings[0], self.readings[-1])
 
     async def _read(self) -> MetricsReading | None:
-        request = get_bytes(self._client.server, "/metrics", self._headers)
-        outcome = await self._client.fetch(request, timeout_s=_TIMEOUT_S)
+        outcome = await (self._page or self._client).fetch(self._request, timeout_s=_TIMEOUT_S)
         # The body of any answer is read, whether or not it is JSON.
         if outcome.reply.status_code != 200 or not outcome.reply.complete:
             # A reading that the end of the run cancelled is followed by the last reading.
@@ -302,7 +345,8 @@ _LABELS: Mapping[str, type] = {
 async def settings_of_server(client: Client, headers: Mapping[str, str], file: str | None) -> dict[str, Any]:
     """Return the settings that a server publishes, and those of `file`, which win. Raises TraceError.
 
-    Routes that a server does not have are left out: `/server_info` is there in vLLM's development mode alone.
+    Routes that a server does not have are left out: `/server_info` is there in vLLM's development mode alone, and
+    `/blis/settings` where `blis serve` answers.
     """
     given = {} if file is None else read_settings_file(Path(file))
 
@@ -320,7 +364,16 @@ async def settings_of_server(client: Client, headers: Mapping[str, str], file: s
     found |= {} if version is None else {"version": version}
     config = _entry(await fetched("/server_info?config_format=json"), "vllm_config")
     configured = {name: _entry(_entry(config, part), key) for (part, key), name in _OF_CONFIG.items()}
-    return {**plausible(found), **plausible(configured), **given}
+    simulated = plausible_simulation(await fetched("/blis/settings"))
+    return {**plausible(found), **plausible(configured), **given, **simulated}
+
+
+async def interruptions_of_server(client: Client, headers: Mapping[str, str]) -> list[Any]:
+    """Return when the engines of a simulated server were paused, resumed or emptied so far."""
+    outcome = await client.fetch(get_bytes(client.server, "/blis/settings", headers), timeout_s=_TIMEOUT_S)
+    published = plausible_simulation(outcome.reply.json()) if outcome.status == "ok" else {}
+    found: list[Any] = published.get(INTERRUPTIONS, [])
+    return found
 
 
 def _of_labels(labels: Mapping[str, str]) -> dict[str, Any]:

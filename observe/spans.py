@@ -34,7 +34,7 @@ class TracingOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.otlp_traces_endpoint:
-            from blis_sim.options.extras import new_exporter
+            from blis_sim.installation import new_exporter
 
             new_exporter(self.otlp_traces_endpoint).shutdown()
 
@@ -64,7 +64,7 @@ def export_spans(endpoint: str, rows: Iterable[TraceRow], server: Server, model:
     from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    from blis_sim.options.extras import new_exporter
+    from blis_sim.installation import new_exporter
 
     # Service attributes of the environment take precedence.
     resource = Resource.create({SERVICE_NAME: SERVICE}).merge(OTELResourceDetector().detect())

@@ -1,17 +1,16 @@
-"""A run over time: a picture of TTFT, ITL and throughput by intervals of equal length, and the page that shows it."""
+"""A run over time: a picture of TTFT, ITL and throughput by intervals of equal length."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.provenance import Provenance, command_line, input_hashes
-from blis_sim.pictures.page import figures_html, page, write_page
-from blis_sim.pictures.style import Panel
 from observe.figures import RequestLog
+
+if TYPE_CHECKING:
+    from blis_sim.report.figures import Panel
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -121,7 +120,7 @@ def _percentiles(at_s: Floats, values: Floats, width_s: float, num_intervals: in
 
 def panels_of(timeline: "Timeline") -> list["Panel"]:
     """Return TTFT and ITL with their percentiles, throughput, completed requests, and the distribution of TTFT."""
-    from blis_sim.pictures.panels import cdf_panel, time_panel
+    from blis_sim.report.figures import cdf_panel, time_panel
 
     middles = timeline.starts_s + timeline.width_s / 2
     per = f"per {timeline.width_s:g} s"
@@ -138,21 +137,3 @@ def panels_of(timeline: "Timeline") -> list["Panel"]:
         time_panel("Completed requests per second", "requests/s", requests),
         cdf_panel("Distribution of TTFT", "TTFT, ms", {"TTFT": timeline.ttft_ms}),
     ]
-
-
-def draw(timeline: "Timeline", path: str, title: str = "") -> None:
-    """Draw to a file in the format of its suffix. Raises TraceError."""
-    from blis_sim.pictures.style import draw_panels
-
-    draw_panels(panels_of(timeline), path, title)
-
-
-def write_load_page(
-    path: str, program: str, options: Any, summary: str, panels: Sequence[Panel], model: str, seed: int | None
-) -> None:
-    """Write the page of a load with these options. Raises TraceError."""
-    origin = Provenance(command=command_line(program, options), model=model, seed=seed, inputs=input_hashes(options))
-    parts = [f"<pre>{escape(summary.strip())}</pre>"]
-    if panels:
-        parts += ["<h2>Pictures</h2>", figures_html(panels)]
-    write_page(path, page(f"Load on {model}", origin, (), parts))

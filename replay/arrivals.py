@@ -5,7 +5,8 @@ Prompts that go on where an earlier one and its reply ended, or that repeat them
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, Union
 
 from blis_sim.engine.config import EngineConfig
@@ -15,7 +16,11 @@ from traces import Trace, TraceRow
 from traces.graph import context_of, repeated_places, restricted_to
 
 if TYPE_CHECKING:
-    from traces.workload import WorkloadRequest  # a replay does not wait for the generators to be loaded
+    import numpy as np
+    import numpy.typing as npt
+
+    from traces.load import SpeedOptions
+    from traces.workload.request import WorkloadRequest  # a replay does not wait for the generators to be loaded
 
 
 class ConversationBlocks(NamedTuple):
@@ -52,6 +57,13 @@ class ConversationBlocks(NamedTuple):
 
 Origin: TypeAlias = Union[TraceRow, "WorkloadRequest"]
 """The row or generated request that an arrival is made from; both have fields of equal names for its labels."""
+
+
+def known_labels(rows: Sequence[Origin], name: str) -> "tuple[list[str], npt.NDArray[np.int64]] | None":
+    """The values of a field of rows, and for each row the index of its value, where that is known without making rows
+    that are made only when they are asked for; else None."""
+    labels_of = getattr(rows, "labels_of", None)
+    return None if labels_of is None else labels_of(name)
 
 
 class Arrival(NamedTuple):
@@ -124,10 +136,17 @@ class Arrivals(NamedTuple):
     arrivals: list[Arrival]
     num_failed_left_out: int
     num_other_models_left_out: int
+    clock_offset_us: Micros = 0
+    """How far the clock of send times is ahead of that of arrivals."""
 
 
 def arrivals_of(
-    trace: Trace, model: str, config: EngineConfig, include_failed: bool = False, as_scheduled: bool = False
+    trace: Trace,
+    model: str,
+    config: EngineConfig,
+    include_failed: bool = False,
+    as_scheduled: bool = False,
+    alias: str = "",
 ) -> Arrivals:
     """The requests of a trace.
 
@@ -135,29 +154,48 @@ def arrivals_of(
     start elsewhere, such as the Unix epoch of a recording, are shifted so that the first one sent is sent at the first
     arrival. Rounds of a conversation find the context that they repeat, by their own count, in the KV cache. In
     recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than
-    `model`, whatever the case of letters, are left out too. Rows that wait for one that is left out wait for what it
-    waits for.
+    `model`, whatever the case of letters, its `alias`, or an adapter of it, are left out too. Rows that wait for one
+    that is left out wait for what it waits for.
     """
     leave_failed = trace.header.mode == "real" and not include_failed
     present = [row for row in trace.rows if not (leave_failed and row.status in FAILED_STATUSES)]
-    served = restricted_to(trace.rows, [row for row in present if _is_served(row, model)])
-    arrivals = arrivals_of_rows(served, config, as_scheduled)
-    return Arrivals(arrivals, len(trace.rows) - len(present), len(present) - len(served))
+    names = frozenset((model.lower(), alias.lower()))
+    served = restricted_to(trace.rows, [row for row in present if _is_served(row, names, config)])
+    if trace.header.mode == "real":
+        served = [_unbounded(row, config) for row in served]
+    arrivals = arrivals_of_rows(served, config, as_scheduled, model, alias)
+    left_out = len(trace.rows) - len(present), len(present) - len(served)
+    return Arrivals(arrivals, *left_out, _clock_offset(served))
 
 
-def arrivals_of_rows(served: Sequence[TraceRow], config: EngineConfig, as_scheduled: bool = False) -> list[Arrival]:
-    """Return the arrivals of all rows, ascending by instant; equal instants keep the order of rows."""
+def arrivals_of_rows(
+    served: Sequence[TraceRow],
+    config: EngineConfig,
+    as_scheduled: bool = False,
+    model: str = "",
+    alias: str = "",
+) -> list[Arrival]:
+    """Return the arrivals of all rows, ascending by instant; equal instants keep the order of rows.
+
+    Names of models other than `model` and `alias` are those of adapters where these are simulated.
+    """
+    base = frozenset(("", model.lower(), alias.lower()))
     offset = _clock_offset(served)
     prefix_tokens = _prefix_tokens(served)
     ids = _unique_ids(served)
     prompt_tokens = prompt_tokens_of_conversations(served)
     conversations = blocks_of_conversations(served, ids, prompt_tokens, config)
+
+    def request_of(place: int, row: TraceRow) -> Request:
+        labels = _priority(row, config), _adapter(row, base, config)
+        if place in conversations:
+            return _request(row, ids[place], *labels, prompt_tokens[place], conversations[place])
+        return _request(row, ids[place], *labels, *_prompt(row, ids[place], prefix_tokens, config))
+
     arrivals = [
         Arrival(
             at=row.send_time_us - offset if row.send_time_us > 0 and not as_scheduled else row.arrival_time_us,
-            request=_request(row, ids[place], _priority(row, config), prompt_tokens[place], conversations[place])
-            if place in conversations
-            else _request(row, ids[place], _priority(row, config), *_prompt(row, ids[place], prefix_tokens, config)),
+            request=request_of(place, row),
             row=row,
         )
         for place, row in enumerate(served)
@@ -166,8 +204,36 @@ def arrivals_of_rows(served: Sequence[TraceRow], config: EngineConfig, as_schedu
     return arrivals
 
 
-def _is_served(row: TraceRow, model: str) -> bool:
-    return not row.model or row.model.lower() == model.lower()
+def sped_up(arrivals: Sequence[Arrival], speed: "SpeedOptions") -> list[Arrival]:
+    """Return the arrivals of a trace at another speed; deadlines keep their distance to the arrival."""
+    if not arrivals or speed.speedup == 1:
+        return list(arrivals)
+    first = min(each.at for each in arrivals)
+    return [_moved(each, speed.instant_us(each.at, first)) for each in arrivals]
+
+
+def _moved(arrival: Arrival, at: Micros) -> Arrival:
+    shift, request, row = at - arrival.at, arrival.request, arrival.row
+    if request.deadline_us:
+        request = request._replace(deadline_us=request.deadline_us + shift)
+    assert isinstance(row, TraceRow)
+    deadline_us = row.deadline_us + shift if row.deadline_us else 0
+    row = replace(row, arrival_time_us=row.arrival_time_us + shift, deadline_us=deadline_us)
+    return Arrival(at, request, row)
+
+
+def _unbounded(row: TraceRow, config: EngineConfig) -> TraceRow:
+    """Return the row with a reply as long as any, if its client hung up at its deadline, before the reply was over."""
+    if row.status != "incomplete" or not row.deadline_us:
+        return row
+    prompt_tokens = row.server_input_tokens or row.prefix_length + row.input_tokens
+    return replace(row, output_tokens=max(row.output_tokens, config.limit_tokens - prompt_tokens))
+
+
+def _is_served(row: TraceRow, names: Collection[str], config: EngineConfig) -> bool:
+    if not row.model or row.model.lower() in names:
+        return True
+    return config.lora is not None and config.lora.serves(row.model)
 
 
 def _clock_offset(rows: Sequence[TraceRow]) -> Micros:
@@ -226,8 +292,15 @@ def _priority(row: TraceRow, config: EngineConfig) -> int | None:
     return row.vllm_priority or (None if row.slo_class else 0)
 
 
+def _adapter(row: TraceRow, base: Collection[str], config: EngineConfig) -> str:
+    """The adapter of a request, which clients may name as its model."""
+    if row.adapter or config.lora is None or row.model.lower() in base:
+        return row.adapter
+    return row.model
+
+
 def _request(
-    row: TraceRow, request_id: str, priority: int | None, input_tokens: int, blocks: BlockIdentities
+    row: TraceRow, request_id: str, priority: int | None, adapter: str, input_tokens: int, blocks: BlockIdentities
 ) -> Request:
     return Request(  # by position, for there are millions
         request_id,
@@ -239,7 +312,7 @@ def _request(
         row.slo_class,
         priority,
         True,
-        row.adapter,
+        adapter,
         None,
         row.tenant_id,
         row.slo_target_us,

@@ -1,23 +1,165 @@
-"""The closed loop in virtual time: requests of a workload or of a recording that wait for earlier replies."""
+"""The requests of a generated workload as arrivals, and requests of a workload or recording that wait for replies."""
 
+import dataclasses
 import heapq
-from collections.abc import Callable, Container, Iterable
-from itertools import count
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, count, islice, repeat
+from operator import add
+from typing import Any, Protocol, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Finished
+from blis_sim.engine.lora import LoraSettings
+from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.simulation import CHECK_EVERY, CHUNK_US, ProgressWatch, Simulation
 from blis_sim.engine.units import Micros
-from replay.arrivals import Arrival, Arrivals, arrivals_of_rows
-from replay.simulation.measure import COMPLETED, replied_at
-from replay.simulation.record import OnTokens, Record
+from replay.analysis.steady import Steadiness, steadiness
+from replay.arrivals import Arrival, Arrivals, ConversationBlocks, arrivals_of_rows, known_labels
+from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from replay.simulation.simulate import Simulated, simulate
-from replay.synthetic_arrivals import GeneratedArrivals, arrival_of
 from traces import TraceRow
 from traces.collector import gc_disabled
-from traces.graph import dependencies_of
-from traces.workload import Session, Workload, WorkloadRequest
+from traces.graph import dependencies_of, restricted_to
+from traces.load import SpeedOptions
+from traces.workload.request import Session, Workload, WorkloadRequest
+from traces.workload.spec import WorkloadSpec
+
+# The requests of a generated workload as arrivals at an engine.
+
+CHUNK_SIZE = 256
+"""How many requests are made when it is the turn of the first: enough to be cheap, few enough to be forgotten soon."""
+
+_DEFAULTS = Request._field_defaults
+
+
+def labels_of(workload: Workload, name: str) -> set[str]:
+    """The values of a field of all requests that are known before any reply, or of all rows."""
+    others = (getattr(each, name) for each in chain((session.first for session in workload.sessions), workload.rows))
+    known = known_labels(workload.requests, name)
+    labels = (getattr(each, name) for each in workload.requests) if known is None else known[0]
+    return set(labels).union(others)
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedArrivals:
+    """Requests, ascending by arrival, as arrivals numbered in this order; they are made when it is their turn."""
+
+    requests: Sequence[WorkloadRequest]
+    config: EngineConfig
+
+    def __iter__(self) -> Iterator[Arrival]:
+        source, config = iter(self.requests), self.config
+        chunks = iter(lambda: list(islice(source, CHUNK_SIZE)), [])
+        return chain.from_iterable(
+            arrivals_of_chunk(chunk, number * CHUNK_SIZE, config) for number, chunk in enumerate(chunks)
+        )
+
+
+def with_named_adapters(model: str, workload: Workload, lora: LoraSettings) -> Workload:
+    """The workload with the adapter of each request that names one as its model, as clients of a server do."""
+    adapters = {name for name in labels_of(workload, "model") if lora.serves(name)}
+    adapters -= {"", *(each for each in adapters if each.lower() == model.lower())}
+    if not adapters:
+        return workload
+
+    def named(request: WorkloadRequest) -> WorkloadRequest:
+        return request._replace(adapter=request.model, model="") if request.model in adapters else request
+
+    return replace(
+        workload,
+        requests=[named(request) for request in workload.requests],
+        sessions=[replace(session, first=named(session.first)) for session in workload.sessions],
+        rows=[replace(row, adapter=row.model, model="") if row.model in adapters else row for row in workload.rows],
+    )
+
+
+def requests_for_model(model: str, workload: Workload) -> tuple[Workload, int]:
+    """The workload without requests that name another model, whatever the case of letters, and how many those are.
+
+    Model names are in small letters then.
+    """
+    if labels_of(workload, "model") <= {"", model.lower()}:
+        return workload, 0
+    requests = [_in_small_letters(request) for request in workload.requests if _requests_model(model, request)]
+    sessions = [
+        replace(session, first=_in_small_letters(session.first))
+        for session in workload.sessions
+        if _requests_model(model, session.first)
+    ]
+    rows = [row for row in workload.rows if _requests_model(model, row)]
+    num_left_out = len(workload.requests) - len(requests) + len(workload.sessions) - len(sessions)
+    num_left_out += len(workload.rows) - len(rows)
+    rows = [replace(row, model=row.model.lower()) for row in restricted_to(workload.rows, rows)]
+    return replace(workload, requests=requests, sessions=sessions, rows=rows), num_left_out
+
+
+def _requests_model(model: str, request: WorkloadRequest | TraceRow) -> bool:
+    return request.model.lower() in ("", model.lower())
+
+
+def _in_small_letters(request: WorkloadRequest) -> WorkloadRequest:
+    return request if request.model.islower() or not request.model else request._replace(model=request.model.lower())
+
+
+def arrival_of(request: WorkloadRequest, number: int, config: EngineConfig) -> Arrival:
+    """A generated request as the engine takes it."""
+    (arrival,) = arrivals_of_chunk([request], number, config)
+    return arrival
+
+
+def arrivals_of_chunk(requests: Sequence[WorkloadRequest], number: int, config: EngineConfig) -> Iterator[Arrival]:
+    """Generated requests as the engine takes them, numbered from `number` on.
+
+    There are millions, so this goes by columns, and no function is called for each.
+    """
+    given = dict(zip(WorkloadRequest._fields, zip(*requests, strict=True), strict=True))
+    ids = [f"request_{each}" for each in range(number, number + len(requests))]
+    if any(given["prefix_group"]) or any(given["keeps_context"]):
+        blocks = iter([_blocks(request, request_id, config) for request, request_id in zip(requests, ids, strict=True)])
+    else:
+        blocks = map(partial(tuple.__new__, UniqueBlocks), zip(ids, strict=True))
+    columns: dict[str, Iterable[Any]] = {
+        "id": ids,
+        "input_tokens": map(add, given["prefix_tokens"], given["input_tokens"]),
+        "output_tokens": given["output_tokens"],
+        "blocks": blocks,
+        "max_output_tokens": given["output_tokens"],
+        "deadline_us": given["deadline_us"],
+        "slo_class": given["slo_class"],
+        "adapter": given["adapter"],
+        "tenant": given["tenant_id"],
+        "slo_target_us": given["slo_target_us"],
+        "priority": given["priority"],
+        "slo_e2e_us": given["slo_e2e_us"],
+    }
+    rows = zip(*(columns.get(name) or repeat(_DEFAULTS[name]) for name in Request._fields), strict=False)
+    # What _make does, without its call per request.
+    simulated = map(partial(tuple.__new__, Request), rows)
+    return map(partial(tuple.__new__, Arrival), zip(given["arrival_us"], simulated, requests, strict=True))
+
+
+def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
+    group = request.prefix_group
+    if not group and not request.keeps_context:
+        return UniqueBlocks(request_id)
+    shared_blocks = config.num_identified_blocks(request.prefix_tokens) if group else 0
+    if request.keeps_context:
+        num_tokens = request.prefix_tokens + request.input_tokens + max(0, request.output_tokens - 1)
+        num_blocks = num_tokens // config.block_size_tokens
+        return ConversationBlocks(
+            request_id,
+            num_shareable=num_blocks,
+            owners=(request.session_id,),
+            ends=(num_blocks,),
+            group=group,
+            shared_blocks=shared_blocks,
+        )
+    return PrefixGroupBlocks(request_id, group, shared_blocks)
+
+
+# The closed loop in virtual time: requests of a workload or of a recording that wait for earlier replies.
 
 Conversation = TypeVar("Conversation")
 
@@ -125,9 +267,10 @@ class RecordedRounds:
         arrivals: Arrivals,
         *,
         is_real: bool,
-        think_time_us: Micros | None = None,
+        think_time_us: Micros | Iterator[Micros] | None = None,
         fixed_sessions: Container[str] = frozenset(),
         horizon_us: Micros | None = None,
+        speed: SpeedOptions | None = None,
     ) -> None:
         self.least_pause_us: Micros = CHUNK_US
         self._horizon_us = horizon_us
@@ -138,11 +281,15 @@ class RecordedRounds:
         waits = dependencies_of(
             rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions, with_lag=is_real
         )
-        for place, wait in waits.items():
+        speed = speed or SpeedOptions()
+        for place, wait in speed.waits(waits).items():
             nodes[place].add_dependencies([nodes[each] for each in wait.places], wait.pause_us)
             self.least_pause_us = min(self.least_pause_us, wait.pause_us)
+        first_at = min((node.arrival.at for node in nodes), default=0)
         for place, node in enumerate(nodes):
             if place not in waits:
+                at = speed.instant_us(node.arrival.at, first_at)
+                node.arrival = node.arrival if at == node.arrival.at else _moved(node.arrival, at)
                 self._push(node)
 
     def next_at(self) -> Micros | None:
@@ -202,7 +349,7 @@ def simulate_workload(
         queue = _SessionQueue(workload, config)
         return run_closed_loop(simulation, queue, horizon_us, on_finished, on_tokens)
     arrivals = GeneratedArrivals(workload.requests, config)
-    return simulate(simulation, arrivals, horizon_us, on_finished, on_tokens)
+    return simulate(simulation, arrivals, horizon_us, on_finished, on_tokens, workload.requests)
 
 
 class _SessionProgress:
@@ -264,3 +411,54 @@ class _SessionQueue:
         else:
             conversation = None
         heapq.heappush(self._heap, (request.arrival_us, next(self._numbers), request, conversation))
+
+
+# How many requests a load needs, by the time scale of its queue, and what longer runs say of a short one.
+
+FIRST_LENGTH = 1_000
+"""Requests that a percentile of 99 needs, ten of which are beyond it."""
+_MOST_CHOSEN = 16_000
+_MOST_TO_JUDGE = 24_000
+_CHOICE_FACTOR, _JUDGING_FACTOR = 2, 4
+
+
+def is_endless(spec: WorkloadSpec) -> bool:
+    """Return whether a load at a rate goes on in the same way for as long as requests are drawn.
+
+    Agents do, too, but so many requests of theirs are that four times as many are too much to simulate by the way.
+    """
+    clients = spec.clients
+    return (
+        bool(clients)
+        and not spec.cohorts
+        and not spec.horizon
+        and all(not each.concurrency and each.windows is None and each.agent is None for each in clients)
+    )
+
+
+def chosen_lengths() -> Iterator[int]:
+    """Yield numbers of requests to try, until a run is long enough to know its steady state."""
+    length = FIRST_LENGTH
+    while length <= _MOST_CHOSEN:
+        yield length
+        length *= _CHOICE_FACTOR
+
+
+def judged_by_longer(
+    first: Steadiness, spec: WorkloadSpec, simulate: Callable[[WorkloadSpec], Simulated]
+) -> Steadiness:
+    """Return the judgement of a run that may be too short to tell an overload, from longer runs of its load.
+
+    Their overload is the one of this load; a steady state of theirs leaves this run too short, with the requests that
+    would be enough.
+    """
+    found, length = first, spec.num_requests
+    longest = min(_MOST_TO_JUDGE, _JUDGING_FACTOR**2 * length)
+    while not found.is_known:
+        length *= _JUDGING_FACTOR
+        if length > longest:
+            return first
+        found = steadiness(simulate(dataclasses.replace(spec, num_requests=length)).requests)
+    if found is first or found.overload is not None:
+        return found
+    return dataclasses.replace(first, num_requests_enough=length)

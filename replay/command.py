@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError
-from replay.replay_options import ReplayOptions
+from replay.replay_options import ReplayClusterOptions, ReplayOptions
 from replay.report_options import ignore_note
 from traces.collector import gc_disabled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Sequence as SequenceOf
 
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.settings import TieBreaker
     from blis_sim.engine.core import Engine
+    from blis_sim.engine.data_parallel import RankGroup
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.latency.model import LatencyModel
-    from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
+    from blis_sim.engine.units import Micros
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
     from replay.arrivals import Arrivals, Origin
+    from replay.engine_options import OffloadFile
     from replay.output.findings import Outcome
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
@@ -59,8 +62,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
 
     on_note = _print_note if options.report.shows_notes else ignore_note
     with gc_disabled():
-        report(options.report, simulate_replay(options, ties, on_note, progress_bar))
-    return 0
+        return report(options.report, simulate_replay(options, ties, on_note, progress_bar))
 
 
 @gc_disabled()
@@ -68,27 +70,37 @@ def simulate_replay(
     options: ReplayOptions, ties: "TieBreaker", on_note: "NoteCallback", progress: "Progress"
 ) -> "Outcome":
     """Simulate a recording. `on_note` is called with each note. Raises BlisError."""
-    from blis_sim.engine.cluster.build import notes_on_cluster
+    from blis_sim.engine.cluster.build import notes_on_cluster, with_one_latency_model
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
-    from replay.analysis.deadlines import with_deadlines
-    from replay.arrivals import arrivals_of
+    from replay.analysis.breakdown import with_deadlines
+    from replay.arrivals import arrivals_of, sped_up
+    from replay.engine_options import check_declared, with_adapters, with_chain
     from replay.output.findings import Outcome, SendPolicy
     from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
     from traces import read_trace
+    from traces.server_settings import in_server_time, served_name
 
-    options = replace(options, cluster=with_policies(options.cluster))
     header_path, model = options.header_path, options.cluster.deployment.model
-    trace = read_trace(header_path, options.trace_data, distinct=True)
-    if trace.header.kv_offload and trace.header.mode != "real":
-        on_note(f"{header_path}: its kv_offload is not simulated; --kv-cpu-blocks simulates one tier of CPU memory")
+    trace = in_server_time(read_trace(header_path, options.trace_data, distinct=True))
+    cluster, chain, offload_notes = _offload(options, trace, with_one_latency_model(with_policies(options.cluster)))
+    options = replace(options, cluster=cluster)
     analysis_config = analysis_config_of(options.report, trace.header.goodput_slo_targets)
     options = replace(options, cluster=with_deadlines(options.cluster, analysis_config.targets))
-    deployment = resolve(options.cluster.deployment)
+    counts_blocks = options.cluster.deployment.counts_blocks
+    deployment = with_adapters(options.adapters, resolve(options.cluster.deployment), counts_blocks)
+    deployment = with_chain(chain, deployment, options.seed)
+    check_declared(options.adapters, {row.adapter for row in trace.rows})
+    for note in (*offload_notes, *options.blis.flags_without_effect, *options.adapters.flags_without_effect):
+        on_note(note)
     for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         on_note(note)
-    arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue)
+    alias = served_name(header_path, model)
+    arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue, alias)
+    if options.session_mode == "fixed":  # a closed loop finds its pauses in recorded times
+        arrivals = arrivals._replace(arrivals=sped_up(arrivals.arrivals, options.speed))
+    interruptions = _interruptions(options, trace, arrivals)
     _note_omitted_rows(trace, arrivals, model, on_note)
     _note_missing_client_cap(options, [arrival.row for arrival in arrivals.arrivals], on_note)
     with (
@@ -97,10 +109,11 @@ def simulate_replay(
     ):
         runs = [
             _replayed(
-                _simulation(options, deployment, phase, ties),
+                _simulation(options, deployment, phase, ties, bool(interruptions)),
                 options,
                 deployment,
                 arrivals,
+                interruptions,
                 is_real=trace.header.mode == "real",
                 on_finished=advance,
                 on_tokens=on_tokens,
@@ -139,7 +152,7 @@ def _note_run_results(
     """Note unsent requests, and print the notes on the step times, the cluster and the targets of a finished run."""
     from blis_sim.engine.cluster.build import notes_after_run
     from blis_sim.engine.deployment import notes_after
-    from replay.analysis.deadlines import notes_on_targets
+    from replay.analysis.breakdown import notes_on_targets
 
     if num_unsent:
         on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
@@ -161,11 +174,24 @@ def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
 def _intervals(
     options: ReplayOptions, deployment: "Deployment", arrivals: "Arrivals", ties: "TieBreaker", run: "Simulated"
 ) -> "Iterator[str]":
-    """Replay with other coefficients, speeds and phases. Returns a line with the interval of each figure."""
-    from blis_sim.engine.cluster.build import build_simulation
-    from replay.output.ensemble import figures_of, interval_lines, intervals_of, sampled_latency_models
-    from replay.simulation.uncertainty import latency_sampler
+    """Return a line with the interval of each figure.
 
+    Where coefficients were learned from the server itself, that is by replays with other coefficients, speeds and
+    phases, else by what was measured of servers like it.
+    """
+    from blis_sim.engine.cluster.build import build_simulation
+    from replay.output.ensemble import (
+        figures_of,
+        interval_lines,
+        intervals_of,
+        sampled_latency_models,
+        stated_intervals,
+    )
+    from replay.simulation.uncertainty import is_sampled, latency_sampler
+
+    if not is_sampled(deployment.latency) or deployment.sureness.unlike:
+        predicted = figures_of(run.requests)
+        return interval_lines(predicted, stated_intervals(predicted, deployment.sureness))
     draw = latency_sampler(deployment.latency, options.cluster.deployment.coefficients)
     figures = []
     for latency in sampled_latency_models(draw, options.intervals, options.seed):
@@ -190,6 +216,7 @@ def _replayed(
     options: ReplayOptions,
     deployment: "Deployment",
     arrivals: "Arrivals",
+    interruptions: "SequenceOf[tuple[Micros, str]]",
     *,
     is_real: bool,
     on_finished: "Callable[[], None] | None",
@@ -199,14 +226,30 @@ def _replayed(
     from replay.metrics_dir.observing import observing
 
     with observing(options, deployment, simulation, "replay") as observed:
-        simulated = _simulate(
-            observed, options, arrivals, is_real=is_real, on_finished=on_finished, on_tokens=on_tokens
-        )
+        run = _interrupted(observed, simulation, interruptions) if interruptions else observed
+        simulated = _simulate(run, options, arrivals, is_real=is_real, on_finished=on_finished, on_tokens=on_tokens)
     return simulated._replace(simulation=simulation)
 
 
+def _offload(
+    options: ReplayOptions, trace: "Trace", cluster: "ReplayClusterOptions"
+) -> "tuple[ReplayClusterOptions, OffloadFile | None, list[str]]":
+    """Return the options with CPU memory and devices behind the KV cache: those of a simulated trace, else the file's.
+
+    Raises EngineError or OptionError.
+    """
+    from replay.engine_options import offload_of_header, read_offload, with_offload
+
+    header = trace.header
+    if not header.kv_offload or header.mode == "real":
+        return read_offload(options.offload, cluster)
+    if options.offload.kv_offload_config is not None:
+        raise OptionError(f"--kv-offload-config and the kv_offload of {options.header_path} exclude each other")
+    return with_offload(offload_of_header(options.header_path, header.kv_offload), cluster, f"{options.header_path}")
+
+
 def _simulation(
-    options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker"
+    options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker", is_interrupted: bool = False
 ) -> "Engine | RankGroup | Cluster":
     """Return the simulation of one replay; each of several replays has its own phase of steps."""
     from blis_sim.engine.cluster.build import build_simulation
@@ -226,6 +269,7 @@ def _simulation(
         adjusted=adjusted,
         decisions=decisions,
         reports_batches=options.report.needs_events,
+        reports_steps=is_interrupted,  # others take many steps at once
     )
 
 
@@ -247,12 +291,35 @@ def _simulate(
     if options.session_mode == "closed-loop":
         from replay.closed_loop import RecordedRounds, run_closed_loop
 
-        think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
-        rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=think_time_us)
+        pauses_us = options.think_times_us
+        rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=pauses_us, speed=options.speed)
         return run_closed_loop(simulation, rounds, options.horizon, on_finished, on_tokens)
     from replay.simulation.simulate import simulate
 
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
+
+
+def _interruptions(options: ReplayOptions, trace: "Trace", arrivals: "Arrivals") -> "list[tuple[Micros, str]]":
+    """Return when the recorded server was paused or emptied, on the clock of arrivals. Raises TraceError."""
+    from traces.server_settings import interruptions_of
+
+    if trace.header.mode != "real" or options.ignore_server_settings or options.speed.speedup != 1:
+        return []
+    found = interruptions_of(options.header_path)
+    return [(max(1, at_us - arrivals.clock_offset_us), kind) for at_us, kind in found]
+
+
+def _interrupted(
+    observed: "Simulation",
+    simulation: "Engine | RankGroup | Cluster",
+    interruptions: "SequenceOf[tuple[Micros, str]]",
+) -> "Simulation":
+    """Return a simulation, which may be observed, with interruptions of all of its engines."""
+    from blis_sim.engine.cluster.cluster import Cluster
+    from replay.simulation.interruptions import InterruptedSimulation, Interruption
+
+    cluster = simulation if isinstance(simulation, Cluster) else None
+    return InterruptedSimulation(observed, [Interruption(*each) for each in interruptions], cluster)
 
 
 def _print_note(line: str) -> None:

@@ -4,14 +4,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from blis_sim.engine.latency.sureness import sureness
-from blis_sim.options.text_table import run_title
+from blis_sim.options.provenance import run_title
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.options import ClusterOptions
     from blis_sim.engine.deployment import Deployment
+    from blis_sim.engine.latency.confidence import Sureness
     from blis_sim.options.provenance import Provenance
     from replay.report_options import ReportOptions
+
+
+def least_sure(options: "ClusterOptions", deployment: "Deployment") -> "Sureness":
+    """Return the statement on the least sure of a cluster's deployments; `deployment` is that of the options."""
+    if options.policy_config is None and not options.pools.num_pooled:
+        return deployment.sureness
+    from blis_sim.engine.cluster.assembly import first_deployments  # few clusters have several deployments
+
+    return max((each.sureness for each in first_deployments(options, deployment)), key=lambda each: each.expected_error)
 
 
 class SimulationOptions(Protocol):
@@ -26,15 +35,14 @@ class SimulationOptions(Protocol):
 
 def title_of(options: SimulationOptions, deployment: "Deployment") -> str:
     """Return the title of a run's origin, without hashing its input files."""
-    sure = sureness(deployment.latency_name, deployment.notes)
     return run_title(
         model=options.cluster.deployment.model,
         gpu=deployment.gpu.name,
         gpus_per_instance=deployment.num_gpus,
         instances=options.cluster.num_instances,
         engine=options.cluster.deployment.engine,
-        latency_model=sure.latency_model,
-        step_error=sure.step_error,
+        latency_model=deployment.latency_name,
+        sureness=least_sure(options.cluster, deployment).text,
     )
 
 
@@ -45,7 +53,7 @@ def provenance_of(
     # Hashes and the package's metadata take 20 ms to load, which only a file with the origin needs.
     from blis_sim.options.provenance import Provenance, command_line, input_hashes
 
-    sure = sureness(deployment.latency_name, deployment.notes)
+    sure = least_sure(options.cluster, deployment)
     return Provenance(
         command=command_line(program, options),
         model=options.cluster.deployment.model,
@@ -55,7 +63,7 @@ def provenance_of(
         engine=options.cluster.deployment.engine,
         latency_model=sure.latency_model,
         step_error=sure.step_error,
-        step_error_source=sure.error_source,
+        sureness=sure.as_json,
         seed=seed,
         inputs=input_hashes(options, also_read),
     )

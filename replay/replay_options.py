@@ -2,22 +2,28 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from blis_sim.engine.cluster.options import DEFAULT_MAX_CONCURRENCY, ClusterOptions, GatewayOptions
+from blis_sim.engine.cluster.options import DEFAULT_MAX_CONCURRENCY, ClusterOptions, GatewayOptions, path_in
 from blis_sim.engine.cluster.settings import DEFAULT_SEED
+from blis_sim.engine.lora import LoraOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
-from blis_sim.options.text import parse_command_line
+from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.option import Setting
+from blis_sim.options.without_effect import BlisOptions
+from replay.engine_options import AdapterOptions, OffloadFileOptions
 from replay.report_options import ReportOptions
 from traces import beside
-from traces.header import read_header
-from traces.server_settings import engine_settings, located_settings
+from traces.load import FORMS, SpeedOptions, parse_think_time
+from traces.server_settings import engine_settings, located_settings, other_settings
 from traces.text_file import TraceError
+from traces.trace_v2 import read_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,9 @@ class ReplayOptions:
     """The settings of `blis replay`: the trace, the engine and the output files."""
 
     cluster: ReplayClusterOptions = section(ReplayClusterOptions)
+    offload: OffloadFileOptions = section(OffloadFileOptions)
+    adapters: AdapterOptions = section(AdapterOptions)
+    blis: BlisOptions = section(BlisOptions)
     report: ReportOptions = section(ReportOptions)
     trace: str | None = option(
         None, "Header file (YAML) of the trace to replay.", positional=True, metavar="TRACE.yaml"
@@ -75,6 +84,13 @@ class ReplayOptions:
         at_least=0,
         at_most=LONGEST_DELAY_US // 1000,
     )
+    speed: SpeedOptions = section(SpeedOptions)
+    think_time_dist: str | None = option(
+        None,
+        "With --session-mode closed-loop, in place of --think-time-ms: pauses drawn from a distribution, such as "
+        f"{FORMS}.",
+        metavar="DISTRIBUTION",
+    )
     phase_average: int = option(
         1,
         "Average over so many runs that differ in the phase of the engine's steps, which is chance in a real server.",
@@ -84,8 +100,9 @@ class ReplayOptions:
     )
     intervals: int = option(
         0,
-        "With --latency-model fitted: print between which values figures lie in nine cases of ten, by so many further "
-        "replays with coefficients drawn within their spread, servers of other speed and other phases of the steps.",
+        "Print between which values figures lie in nine cases of ten: by the errors on servers like it, or where "
+        "coefficients were learned from the server itself by so many further replays with coefficients drawn within "
+        "their spread, servers of other speed and other phases of the steps.",
         at_least=0,
         at_most=10_000,
         metavar="DRAWS",
@@ -111,8 +128,8 @@ class ReplayOptions:
             raise OptionError(
                 "--reissue and --session-mode closed-loop exclude each other: both decide when rounds are sent"
             )
-        if self.think_time_ms is not None and self.session_mode != "closed-loop":
-            raise OptionError("--think-time-ms needs --session-mode closed-loop")
+        self._check_pauses()
+        self.speed.check_mode(self.session_mode)
         if self.phase_average > 1 and self.report.itl_path is not None:
             raise OptionError("--phase-average cannot be used with --record-itl: tokens have no average times")
         if self.phase_average > 1 and self.report.metrics_dir is not None:
@@ -120,6 +137,22 @@ class ReplayOptions:
         if self.phase_average > 1 and self.report.graph_output is not None:
             raise OptionError("--phase-average cannot be used with --graph-output: tasks have no average times")
         self.report.check_files(self, *beside(self.trace, self.trace_header, self.trace_data))
+
+    def _check_pauses(self) -> None:
+        for flag, given in (("--think-time-ms", self.think_time_ms), ("--think-time-dist", self.think_time_dist)):
+            if given is not None and self.session_mode != "closed-loop":
+                raise OptionError(f"{flag} needs --session-mode closed-loop")
+        if self.think_time_ms is not None and self.think_time_dist is not None:
+            raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
+        if self.think_time_dist is not None:
+            parse_think_time(self.think_time_dist)
+
+    @property
+    def think_times_us(self) -> int | Iterator[int] | None:
+        """The pause before each request that waits, or one after the other; None leaves pauses to the recording."""
+        if self.think_time_dist is not None:
+            return parse_think_time(self.think_time_dist).draws(Random(f"{self.seed}/think times"))
+        return None if self.think_time_ms is None else self.think_time_ms * 1000
 
     @property
     def decides_sending(self) -> bool:
@@ -144,6 +177,9 @@ _ALSO_SET_BY = {
     "total_kv_blocks": ("kv_cache_memory_bytes", "gpu_memory_utilization", "tp", "hardware", "quantization"),
     "gpu_memory_utilization": ("total_kv_blocks", "kv_cache_memory_bytes"),
     "max_model_len": ("model",),
+    "coefficients": ("latency_model",),
+    "alpha_coeffs": ("latency_model", "coefficients"),
+    "beta_coeffs": ("latency_model", "coefficients"),
 }
 """Settings of a recording that other flags make pointless: blocks that were counted hold for that memory alone."""
 
@@ -154,10 +190,10 @@ def inherited_settings(options_class: type, given: Mapping[str, Any], header_pat
     BLIS's engine takes none: BLIS does not read them. Another model or GPU than that of the recording takes none of the
     settings that follow from these.
     """
-    if given.get("engine") == "blis" or given.get("ignore_server_settings"):
+    if _takes_none(given):
         return {}
-    known = {setting.name for setting in options_of(options_class)}
-    found = {name: value for name, value in engine_settings(header_path).items() if name in known}
+    found = {name: value for name, value in engine_settings(header_path).items() if name in _taken(options_class)}
+    found = {name: value for name, value in found.items() if not _is_of_one_machine(options_class, name, value)}
     is_other_model = "model" in given and _short(given["model"]) != _short(str(found.get("model", given["model"])))
     return {
         name: value
@@ -168,6 +204,50 @@ def inherited_settings(options_class: type, given: Mapping[str, Any], header_pat
     }
 
 
+def _takes_none(given: Mapping[str, Any]) -> bool:
+    """Return whether a command line asks for no settings of a recorded server."""
+    return given.get("engine") == "blis" or bool(given.get("ignore_server_settings"))
+
+
+def _taken(options_class: type) -> Mapping[str, Setting]:
+    """Return the settings of a command that a recording may decide: those of the engine, and no file to write."""
+    of_engine = {setting.name for kind in (ClusterOptions, LoraOptions) for setting in options_of(kind)}
+    return {
+        setting.name: setting
+        for setting in options_of(options_class)
+        if setting.name in of_engine and not setting.option.hidden
+    }
+
+
+def _is_of_one_machine(options_class: type, name: str, value: Any) -> bool:
+    """Return whether a value is a class of another package, or a file: a recording never decides what is loaded."""
+    known = _taken(options_class)[name].option
+    is_class = known.open_to is not None and value not in known.choices
+    return is_class or (name != "model" and path_in(name, value) is not None)
+
+
+def settings_not_taken(options_class: type, given: Mapping[str, Any], header_path: Path) -> str:
+    """Return the flags of a recorded server that a recording cannot supply, for a message; empty without any.
+
+    Raises TraceError.
+    """
+    if _takes_none(given):
+        return ""
+    known = _taken(options_class)
+    of_machine = {
+        name: str(value)
+        for name, value in engine_settings(header_path).items()
+        if name in known and _is_of_one_machine(options_class, name, value)
+    }
+    missing = {**other_settings(header_path), **of_machine}
+    words = [
+        f"{known[name].flags[0]} {value}" if name in known else f"--{name.replace('_', '-')} (no flag of a replay)"
+        for name, value in missing.items()
+        if name not in given
+    ]
+    return ", ".join(words)
+
+
 def _short(model: str) -> str:
     """Return the name of a model without its organisation and case."""
     return model.rstrip("/").rpartition("/")[2].lower()
@@ -176,17 +256,35 @@ def _short(model: str) -> str:
 def with_server_settings(program: str, options_class: type, arguments: Sequence[str]) -> list[str]:
     """Return a command line with flags for the settings of a recording that it names; one line says which."""
     header, taken = _inherited_by(options_class, arguments)
-    if header is None or not taken:
+    if header is None:
+        return list(arguments)
+    given = parse_command_line(options_class, arguments).values
+    if missing := settings_not_taken(options_class, given, header):
+        note = f"a recording brings no files or code, give what the server of {header} had: {missing}"
+        with suppress(OSError):
+            sys.stderr.write(f"{program}: {note}\n")
+    if not taken:
         return list(arguments)
     flags = {setting.name: setting for setting in options_of(options_class)}
     added, said = [], []
     for name, value in taken.items():
-        flag = flags[name].flags[0] if value is not False else flags[name].spellings[-1]
-        added += [flag] if isinstance(value, bool) else [flag, str(value)]
-        said.append(flag if isinstance(value, bool) else f"{flag} {value}")
+        words = _words_of(flags[name], value)
+        added += words
+        said.append(" ".join(words))
     with suppress(OSError):
         sys.stderr.write(f"{program}: from the server of {header}: {' '.join(said)} (flags win over these)\n")
     return [*added, *arguments]
+
+
+def _words_of(setting: Setting, value: Any) -> list[str]:
+    """Return the flag of a setting with a value, as the words of a command line."""
+    if isinstance(value, bool):
+        return [setting.spellings[0 if value else -1]]
+    if not isinstance(value, list):
+        return [setting.flags[0], str(value)]
+    if setting.is_repeated:
+        return [word for each in value for word in (setting.flags[0], str(each))]
+    return [setting.flags[0], ",".join(map(str, value))]
 
 
 def locate_invalid_setting(options_class: type, arguments: Sequence[str], message: str) -> str | None:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, check_outputs, names_in, option
-from blis_sim.options.extras import check_page, check_plot
-from traces import SloTargets, parse_duration_ms, slo_targets_from_flags
+from blis_sim.installation import check_page, check_plot
+from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.options.printing import BLIS, CSV, HTML, JSON, MARKDOWN, TABLE, format_option, printed_format
+from traces import SloTargets, slo_targets
+from traces.saturation_options import SaturationOptions
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cluster.reporting import DecisionLog
+    from blis_sim.engine.cluster.cluster import DecisionLog
 
 
 METRICS = (
@@ -38,15 +39,12 @@ def parse_weights(text: str) -> dict[str, float]:
     return dict(sorted(weights.items()))
 
 
-ALL = "all"
 TRACE_LEVELS = ("none", "decisions")
-TABLE = "table"
-FORMATS = (TABLE, "json", "report", "csv", "markdown", "blis")
+FORMATS = (TABLE, JSON, "report", CSV, MARKDOWN, HTML, BLIS)
 LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
 LEAST_ATTAINMENT = 0.99
 METRICS_CONFIG = "config.json"
 """The file in a folder of metrics that has the settings of the run; a folder with it may be written again."""
-_DETECTORS = names_in("traces.saturation.registry", "DETECTORS")
 
 
 def ignore_note(_line: str) -> None:
@@ -57,32 +55,19 @@ def ignore_note(_line: str) -> None:
 class ReportOptions:
     """The settings that all commands with a simulation to report on share."""
 
-    slo_ttft: str = option(
-        "",
-        "Targets for the time to first token, such as default=100ms,batch=2s; targets given replace all those of the "
-        "workload or trace. Adds goodput.",
-        metavar="CLASS=DURATION,...",
+    goodput: tuple[str, ...] = option(
+        (),
+        "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s; itl is its mean time between "
+        "tokens, and batch/e2e:30s holds for one class. They replace all of the workload or trace. Adds goodput.",
+        metavar="[CLASS/]NAME:DURATION,...",
         heading="Judging the run",
     )
-    slo_itl: str = option(
-        "", "Targets for a request's mean time between tokens. Adds goodput.", metavar="CLASS=DURATION,..."
-    )
-    slo_e2e: str = option("", "Targets for the whole request. Adds goodput.", metavar="CLASS=DURATION,...")
-    detectors: tuple[str, ...] = option(
-        (), "Detectors that label the run as stable, backlogged or overloaded.", choices=lambda: (*_DETECTORS(), ALL)
-    )
-    saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
-    saturation_report: str | None = option(
-        None,
-        "Write the verdict of each detector after every arrival and answer here (JSON).",
-        metavar="FILE",
-        writes={"": "saturation"},
-    )
-    saturation_final_window: str = option(
-        "",
-        "The label is a detector's most frequent verdict in so much time before the last answer (default: "
-        "window_size_sec of --saturation-config, else 30s).",
-        metavar="DURATION",
+    slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
+    slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
+    slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    saturation: SaturationOptions = section(SaturationOptions)
+    fail_on: tuple[str, ...] = option(
+        (), "End with exit code 1 where the verdict on the run is one of these.", choices=("overload",)
     )
     fitness_weights: str = option(
         "",
@@ -161,13 +146,12 @@ class ReportOptions:
         writes={"": "provenance"},
     )
     json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
-    format: str = option(
-        TABLE,
+    format: str = format_option(
         "What standard output gets: a table for people, one JSON object with the breakdowns in it, that object with "
-        "the table's figures and their origin (report), these figures as CSV or Markdown, or the text that BLIS prints "
-        "(blis): metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, and its value blis "
-        "also sets --engine blis.",
-        choices=FORMATS,
+        "the table's figures and their origin (report), these figures as CSV, Markdown or an HTML page, or the text "
+        "that BLIS prints (blis): metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, and "
+        "its value blis also sets --engine blis.",
+        FORMATS,
     )
     log: str = option(
         "warn",
@@ -192,12 +176,10 @@ class ReportOptions:
                     raise OptionError(f"{flag} needs --trace-level decisions")
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
-        if self.json and self.format not in (TABLE, "json"):
-            raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
         if self.metrics_dir is not None:
             _check_folder(self.metrics_dir)
         # Making these checks them.
-        _ = self.slo_targets, self.detector_names, self.final_window_us, self.weights, self.itl_path
+        _ = self.slo_targets, self.weights, self.itl_path, self.printed_format
 
     @property
     def needs_events(self) -> bool:
@@ -205,9 +187,14 @@ class ReportOptions:
         return self.metrics_dir is not None or self.graph_output is not None
 
     @property
+    def records_a_run(self) -> bool:
+        """Whether an output is written while a run goes on."""
+        return self.needs_events or self.itl_path is not None or self.trace_level == "decisions"
+
+    @property
     def printed_format(self) -> str:
-        """The format of standard output."""
-        return "json" if self.json else self.format
+        """The format of standard output. Raises OptionError."""
+        return printed_format(self)
 
     @property
     def shows_notes(self) -> bool:
@@ -219,14 +206,14 @@ class ReportOptions:
         """The log that keeps the decisions of a run; None keeps none."""
         if self.trace_level != "decisions":
             return None
-        from blis_sim.engine.cluster.reporting import DecisionLog  # few runs keep any
+        from blis_sim.engine.cluster.cluster import DecisionLog  # few runs keep any
 
         return DecisionLog(self.counterfactual_k)
 
     @property
     def slo_targets(self) -> dict[str, SloTargets]:
         """The targets given by flags, per class. Raises OptionError."""
-        return slo_targets_from_flags(self.slo_ttft, self.slo_itl, self.slo_e2e)
+        return slo_targets(self.goodput, self.slo_ttft, self.slo_itl, self.slo_e2e)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -234,31 +221,9 @@ class ReportOptions:
         return parse_weights(self.fitness_weights)
 
     @property
-    def detector_names(self) -> tuple[str, ...]:
-        """The detectors of the flags, each once. Raises OptionError for settings of detectors without any."""
-        if not self.detectors:
-            for flag, value in (
-                ("--saturation-config", self.saturation_config),
-                ("--saturation-report", self.saturation_report),
-                ("--saturation-final-window", self.saturation_final_window),
-            ):
-                if value:
-                    raise OptionError(f"{flag} needs --detectors, such as --detectors all")
-        return tuple(_DETECTORS()) if ALL in self.detectors else tuple(dict.fromkeys(self.detectors))
-
-    @property
-    def final_window_us(self) -> int | None:
-        """How long before the last answer labels are counted; None leaves it to the settings. Raises OptionError."""
-        if not self.saturation_final_window:
-            return None
-        try:
-            window_us = int(parse_duration_ms(self.saturation_final_window) * 1000)
-        except ValueError:
-            window_us = 0
-        if not 0 < window_us <= LONGEST_DELAY_US:
-            given = repr(self.saturation_final_window)
-            raise OptionError(f"--saturation-final-window must be a duration such as 30s, up to 31 years, got {given}")
-        return window_us
+    def judges_queue(self) -> bool:
+        """Whether the run is labelled by the number of requests in the system. What BLIS prints has no such label."""
+        return self.saturation.names_queue or (self.saturation.names_all and self.printed_format != "blis")
 
     @property
     def itl_path(self) -> Path | None:

@@ -4,65 +4,50 @@ import dataclasses
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, option, options_of, section
-from blis_sim.options.limits import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options import OptionError, check_options, option, section
+from blis_sim.options.option import MOST_REQUESTS
+from blis_sim.options.without_effect import BlisOptions
+from replay.engine_options import AdapterOptions, OffloadFileOptions
 from replay.report_options import ReportOptions, ignore_note
 from traces.collector import gc_disabled
-from traces.workload import DISTRIBUTION, PRESETS, Lengths, Preset
-from traces.workload.checks import problem_of_cv
-from traces.workload.sections import SCENARIO_NAMES
-from traces.workload.spec import PROCESSES, Arrival
+from traces.workload.presets import DEFAULT_SEED, SyntheticOptions
+from traces.workload.spec import SCENARIO_NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from blis_sim.engine.deployment import Deployment
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
+    from replay.analysis.steady import Steadiness
     from replay.output.findings import Outcome
-    from traces.workload import Workload, WorkloadSpec
+    from replay.simulation.record import OnTokens
+    from replay.simulation.simulate import Simulated
+    from traces.workload.request import Workload
+    from traces.workload.spec import WorkloadSpec
 
 __all__ = ["RunOptions", "run", "simulate_run", "spec_of"]
 
-DEFAULT_RATE = 1.0
-DEFAULT_NUM_REQUESTS = 100
+BLIS_NUM_REQUESTS = 100
 DEFAULT_TIMEOUT_S = 300
-DEFAULT_SEED = 42
-
-_LENGTH_FLAGS = tuple(
-    f"{side}_tokens{part}" for side in ("prompt", "output") for part in ("", "_stdev", "_min", "_max")
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(SyntheticOptions):
     """The settings of `blis run`: the workload, the engine and the output files."""
 
     cluster: ClusterOptions = section(ClusterOptions)
+    offload: OffloadFileOptions = section(OffloadFileOptions)
+    adapters: AdapterOptions = section(AdapterOptions)
+    blis: BlisOptions = section(BlisOptions)
     report: ReportOptions = section(ReportOptions)
     workload_spec: str | None = option(
-        None, "Workload spec (YAML) to generate requests from.", metavar="FILE", heading="Workload"
-    )
-    workload: str | None = option(
-        None,
-        "Kind of workload without a spec: a preset, or the lengths of --prompt-tokens and --output-tokens "
-        f"(default: {DISTRIBUTION}). steady, burst and mixed-priority are scenarios of 20 seconds with priorities and "
-        "deadlines.",
-        choices=(DISTRIBUTION, *PRESETS, *SCENARIO_NAMES),
-    )
-    rate: float | None = option(
-        None,
-        f"Requests per second of a workload without a spec (default: {DEFAULT_RATE:g}).",
-        above=0,
-        at_least=LEAST_RATE,
-        at_most=MOST_RATE,
-    )
-    arrival: str = option("constant", "Gaps between requests at --rate.", choices=PROCESSES)
-    arrival_cv: float | None = option(
-        None, "Coefficient of variation of gamma or weibull gaps (default: 1).", above=0, metavar="CV"
+        None, "Workload spec (YAML) to generate requests from.", metavar="FILE", heading="Requests"
     )
     concurrency: int = option(
         0,
@@ -76,21 +61,11 @@ class RunOptions:
     num_requests: int | None = option(
         None,
         "How many requests to generate, 0 for no limit but the horizon. Closed-loop conversations that have begun by "
-        f"then run to their end (default: the spec's, without one {DEFAULT_NUM_REQUESTS}).",
+        "then run to their end (default: the spec's, without one as many as a steady state needs, or up to --horizon; "
+        f"with --engine blis {BLIS_NUM_REQUESTS}).",
         at_least=0,
         at_most=MOST_REQUESTS,
     )
-    prefix_tokens: int = option(
-        0, "Tokens of a prefix that all prompts share, beside --prompt-tokens.", at_least=0, at_most=MOST_TOKENS
-    )
-    prompt_tokens: int = option(512, "Mean prompt length.", at_most=MOST_TOKENS)
-    prompt_tokens_stdev: int = option(256, "Standard deviation of prompt lengths.", at_most=MOST_TOKENS)
-    prompt_tokens_min: int = option(2, "Shortest prompt.", at_least=1)
-    prompt_tokens_max: int = option(7000, "Longest prompt.", at_least=1, at_most=MOST_TOKENS)
-    output_tokens: int = option(512, "Mean output length.", at_most=MOST_TOKENS)
-    output_tokens_stdev: int = option(256, "Standard deviation of output lengths.", at_most=MOST_TOKENS)
-    output_tokens_min: int = option(2, "Shortest output.", at_least=1)
-    output_tokens_max: int = option(7000, "Longest output.", at_least=1, at_most=MOST_TOKENS)
     timeout: int | None = option(
         None,
         "Seconds after which a request is given up, negative for never (default: what the spec says of its clients, "
@@ -112,10 +87,9 @@ class RunOptions:
         if self.timeout == 0:
             raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
         self._check_users()
-        self._check_arrival()
         if self.workload_spec is None and self.num_requests == 0 and self.horizon is None:
             raise OptionError("--num-requests 0 needs --horizon, or the workload never ends")
-        _ = self.lengths  # making it checks it
+        self.check_load()
         if self.cluster.gateway.max_concurrency and not self.cluster.gateway.counts_requests_in_flight:
             raise OptionError(
                 "--max-concurrency needs --flow-control with --saturation-detector concurrency; closed-loop users "
@@ -123,12 +97,9 @@ class RunOptions:
             )
 
     @property
-    def lengths(self) -> Preset:
-        """The lengths of prompts and outputs without a spec. Raises OptionError."""
-        preset = PRESETS.get(self.workload or DISTRIBUTION)
-        if preset is not None:
-            return preset
-        return Preset(prompt=self._lengths("prompt"), output=self._lengths("output"))
+    def draws_as_blis(self) -> bool:
+        """Whether the load is drawn as BLIS draws it, with means that its bounds shift."""
+        return self.cluster.deployment.engine == "blis"
 
     @property
     def timeout_us(self) -> int | None:
@@ -139,27 +110,8 @@ class RunOptions:
 
     @property
     def flags_without_effect(self) -> list[str]:
-        """Flags that have no effect because the workload spec has their setting."""
-        if self.workload_spec is not None:
-            unused = ("workload", "rate", "arrival", "arrival_cv", "prefix_tokens", *_LENGTH_FLAGS)
-        else:
-            unused = _LENGTH_FLAGS if self.workload in PRESETS else ()
-            unused += ("arrival", "arrival_cv") if self.concurrency else ()
-        settings = {setting.name: setting for setting in options_of(RunOptions)}
-        return [settings[name].label for name in unused if getattr(self, name) != settings[name].default]
-
-    def _lengths(self, side: str) -> Lengths:
-        mean, stdev, least, most = (getattr(self, f"{side}_tokens{part}") for part in ("", "_stdev", "_min", "_max"))
-        flag = f"--{side}-tokens"
-        if least > most:
-            raise OptionError(f"{flag}-min must be at most {flag}-max ({most}), got {least}")
-        if not least <= mean <= most:
-            raise OptionError(f"{flag} must be between {flag}-min ({least}) and {flag}-max ({most}), got {mean}")
-        if stdev and not least <= stdev <= most:
-            raise OptionError(
-                f"{flag}-stdev must be 0, or between {flag}-min ({least}) and {flag}-max ({most}), got {stdev}"
-            )
-        return Lengths(mean=mean, stdev=stdev, least=least, most=most)
+        """Flags that have no effect because the workload spec, the preset or the users have their setting."""
+        return self.unused_flags(self.workload_spec is not None, bool(self.concurrency))
 
     def _check_users(self) -> None:
         if not self.concurrency:
@@ -172,25 +124,18 @@ class RunOptions:
         if not self.num_requests and self.horizon is None:
             raise OptionError("--concurrency needs --num-requests or --horizon, or the workload never ends")
 
-    def _check_arrival(self) -> None:
-        if self.arrival_cv is None:
-            return
-        if self.arrival not in ("gamma", "weibull"):
-            raise OptionError(f"--arrival-cv needs --arrival gamma or weibull, got {self.arrival}")
-        problem = problem_of_cv(Arrival(process=self.arrival, cv=self.arrival_cv))
-        if problem is not None:
-            raise OptionError(f"--arrival-cv must be {problem}, got {self.arrival_cv:g}")
-
 
 def run(options: RunOptions) -> int:
-    """Generate, simulate, write requested files, print the summary on stdout; all other output goes to stderr."""
+    """Generate, simulate, write requested files, print the summary on stdout; all other output goes to stderr.
+
+    Exit codes: 0 done, 1 the verdict is one of --fail-on.
+    """
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report
 
     on_note = _print_note if options.report.shows_notes else ignore_note
     with gc_disabled():
-        report(options.report, simulate_run(options, on_note, progress_bar))
-    return 0
+        return report(options.report, simulate_run(options, on_note, progress_bar))
 
 
 @gc_disabled()
@@ -199,50 +144,138 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
 
     Raises BlisError.
     """
-    from blis_sim.engine.cluster.build import build_simulation, notes_after_run, notes_on_cluster
+    from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster, with_one_latency_model
     from blis_sim.engine.cluster.policies import with_policies
-    from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.engine.deployment import notes_after, resolve
-    from replay.analysis.deadlines import notes_on_targets, with_deadlines
-    from replay.closed_loop import simulate_workload
-    from replay.metrics_dir.observing import observing
+    from replay.analysis.breakdown import notes_on_targets, with_deadlines
+    from replay.engine_options import read_offload, with_adapters, with_chain
     from replay.output.findings import Outcome
-    from replay.output.report import analysis_config_of, recording_tokens
+    from replay.output.report import analysis_config_of
     from replay.provenance import title_of
     from traces import TraceHeader
+    from traces.workload.generate import targets_of
 
-    options = dataclasses.replace(options, cluster=with_policies(options.cluster))
+    in_one_model = with_one_latency_model(with_policies(options.cluster))
+    cluster, chain, offload_notes = read_offload(options.offload, in_one_model)
+    options = dataclasses.replace(options, cluster=cluster)
     spec = spec_of(options)
     options.report.check_files(options, *spec.files)
-    workload = _workload(options, spec, on_note)
-    analysis_config = analysis_config_of(options.report, workload.goodput_slo_targets)
+    analysis_config = analysis_config_of(options.report, targets_of(spec))
     cluster = with_deadlines(options.cluster, analysis_config.targets)
-    deployment = resolve(cluster.deployment)
+    for flag in options.flags_without_effect:
+        on_note(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
+    deployment = with_adapters(options.adapters, resolve(cluster.deployment), cluster.deployment.counts_blocks)
+    deployment = with_chain(chain, deployment, spec.seed)
+    for note in (*offload_notes, *options.blis.flags_without_effect, *options.adapters.flags_without_effect):
+        on_note(note)
     for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         on_note(note)
-    total = workload.max_requests if workload.sessions else len(workload.requests) + len(workload.rows)
-    with recording_tokens(options.report) as on_tokens, progress("simulating", total) as advance:
-        ties, decisions = SeededTieBreaker(spec.seed), options.report.decision_log
-        simulation = build_simulation(
-            cluster,
-            deployment,
-            ties=ties,
-            decisions=decisions,
-            reports_batches=options.report.needs_events,
-        )
-        with observing(options, deployment, simulation, "run") as observed:
-            simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
-        simulated = simulated._replace(simulation=simulation)
+    simulated, judge, workload = _simulated(options, cluster, deployment, spec, on_note, progress)
     num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
     if workload.rows and num_unsent:
         on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    after = (*notes_after(deployment), *notes_after_run(simulation))
+    after = (*notes_after(deployment), *notes_after_run(simulated.simulation))
     for note in (*after, *notes_on_targets(analysis_config.targets, simulated.requests)):
         on_note(note)
-    header = TraceHeader(mode="generated", workload_seed=spec.seed, goodput_slo_targets=analysis_config.targets)
-    origin = partial(_origin, options, deployment, spec)
-    title = title_of(options, deployment)
-    return Outcome(analysis_config=analysis_config, simulated=simulated, header=header, title=title, describe=origin)
+    header = TraceHeader(
+        mode="generated",
+        workload_seed=spec.seed,
+        goodput_slo_targets=analysis_config.targets,
+        kv_offload=None if chain is None else chain.content,
+    )
+    return Outcome(
+        analysis_config=analysis_config,
+        simulated=simulated,
+        header=header,
+        title=title_of(options, deployment),
+        describe=partial(_origin, options, deployment, spec),
+        judge=judge,
+    )
+
+
+def _simulated(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    deployment: "Deployment",
+    spec: "WorkloadSpec",
+    on_note: "NoteCallback",
+    progress: "Progress",
+) -> "tuple[Simulated, Callable[[], Steadiness] | None, Workload]":
+    """Simulate a spec, with as many requests as a steady state needs where it names no number.
+
+    Returns the run, the judgement of its steady state by longer runs where its load has any, and its requests.
+    """
+    from replay.analysis.steady import steadiness
+    from replay.closed_loop import chosen_lengths, is_endless, judged_by_longer
+
+    def alone(sized: "WorkloadSpec") -> "Simulated":
+        return _simulate(options, cluster, deployment, sized.seed, _workload(options, sized, ignore_note))
+
+    extends = is_endless(spec) and not options.draws_as_blis
+    found = None
+    if extends and not spec.num_requests:
+        for length in chosen_lengths():
+            spec = dataclasses.replace(spec, num_requests=length)
+            found = alone(spec)
+            if steadiness(found.requests).is_known:
+                break
+    workload = _workload(options, spec, on_note)
+    if found is None or options.report.records_a_run:
+        total = workload.max_requests if workload.sessions else len(workload.requests) + len(workload.rows)
+        with progress("simulating", total) as advance:
+            found = _recorded(options, cluster, deployment, spec.seed, workload, advance)
+    record = found.requests
+
+    @cache
+    def judge() -> "Steadiness":
+        return judged_by_longer(steadiness(record), spec, alone)
+
+    return found, judge if extends else None, workload
+
+
+def _recorded(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    deployment: "Deployment",
+    seed: int,
+    workload: "Workload",
+    advance: "Callable[[], None] | None",
+) -> "Simulated":
+    """Simulate a workload, and write what the options ask for while it goes on."""
+    from replay.output.report import recording_tokens
+
+    with recording_tokens(options.report) as on_tokens:
+        return _simulate(options, cluster, deployment, seed, workload, advance, on_tokens, is_recorded=True)
+
+
+def _simulate(
+    options: RunOptions,
+    cluster: ClusterOptions,
+    deployment: "Deployment",
+    seed: int,
+    workload: "Workload",
+    advance: "Callable[[], None] | None" = None,
+    on_tokens: "OnTokens | None" = None,
+    *,
+    is_recorded: bool = False,
+) -> "Simulated":
+    from blis_sim.engine.cluster.build import build_simulation
+    from blis_sim.engine.cluster.settings import SeededTieBreaker
+    from replay.closed_loop import simulate_workload
+    from replay.metrics_dir.observing import observing
+
+    simulation = build_simulation(
+        cluster,
+        deployment,
+        ties=SeededTieBreaker(seed),
+        decisions=options.report.decision_log if is_recorded else None,
+        reports_batches=is_recorded and options.report.needs_events,
+    )
+    if not is_recorded:
+        return simulate_workload(simulation, workload, options.horizon)
+    with observing(options, deployment, simulation, "run") as observed:
+        simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
+    return simulated._replace(simulation=simulation)
 
 
 def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":
@@ -253,11 +286,11 @@ def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec")
 
 def spec_of(options: RunOptions) -> "WorkloadSpec":
     """Return the workload of the options: the spec file, or a workload of the flags. Raises TraceError."""
-    from traces.workload import read_spec
+    from traces.workload.generate import read_spec_at
 
     if options.workload_spec is None:
         return _synthetic_spec(options)
-    spec = read_spec(options.workload_spec)
+    spec = read_spec_at(options.workload_spec, options.rate)
     return dataclasses.replace(
         spec,
         seed=spec.seed if options.seed is None else options.seed,
@@ -267,16 +300,11 @@ def spec_of(options: RunOptions) -> "WorkloadSpec":
 
 
 def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
-    from traces.workload import Arrival, WorkloadSpec, rate_spec, users_spec
-    from traces.workload.sections import SCENARIO_NAMES, Scenario
+    from traces.workload.presets import users_spec
 
     seed = DEFAULT_SEED if options.seed is None else options.seed
-    if options.workload in SCENARIO_NAMES:
-        scenario = Scenario(name=options.workload, **({} if options.rate is None else {"rate": options.rate}))
-        num_requests = options.num_requests or 0
-        horizon_us = options.horizon or 0
-        return WorkloadSpec(version="2", seed=seed, scenario=scenario, num_requests=num_requests, horizon=horizon_us)
-    if options.concurrency:
+    is_scenario = options.workload in SCENARIO_NAMES
+    if options.concurrency and not is_scenario:
         spec = users_spec(
             options.lengths,
             num_users=options.concurrency,
@@ -286,37 +314,36 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
             prefix_tokens=options.prefix_tokens,
         )
     else:
-        spec = rate_spec(
-            options.lengths,
-            rate=DEFAULT_RATE if options.rate is None else options.rate,
-            num_requests=DEFAULT_NUM_REQUESTS if options.num_requests is None else options.num_requests,
-            seed=seed,
-            arrival=Arrival(process=options.arrival, cv=options.arrival_cv),
-            prefix_tokens=options.prefix_tokens,
-        )
+        default = BLIS_NUM_REQUESTS if options.draws_as_blis and not is_scenario else 0
+        num_requests = default if options.num_requests is None else options.num_requests
+        spec = options.synthetic_spec(num_requests=num_requests, seed=seed)
     return dataclasses.replace(spec, horizon=options.horizon or 0)
 
 
 def _workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCallback") -> "Workload":
     """The requests to simulate, with notes about omissions and unused settings. Raises BlisError when none is left."""
-    from replay.synthetic_arrivals import first_requests, requests_for_model
+    from replay.closed_loop import labels_of, requests_for_model, with_named_adapters
+    from replay.engine_options import adapter_settings, check_declared
     from traces.workload.generate import generate
 
-    for flag in options.flags_without_effect:
-        on_note(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")
     generated = generate(spec, options.timeout_us)
     for note in generated.notes:
         on_note(f"{options.workload_spec}: {note}")
     if generated.is_empty:
         raise OptionError("the workload has no requests: nothing arrives before its end")
     model = options.cluster.deployment.model
+    lora = adapter_settings(options.adapters)
+    if lora is not None:
+        generated = with_named_adapters(model, generated, lora)
     workload, num_left_out = requests_for_model(model, generated)
     if num_left_out:
         on_note(f"left out {num_left_out} requests or conversations for another model than {model}")
     if workload.is_empty:
         raise OptionError(f"no request of the workload is for {model}: all were left out")
-    if any(request.adapter for request in first_requests(workload)):
-        on_note("adapters are noted in the trace, they do not change any time")
+    adapters = labels_of(workload, "adapter") - {""}
+    check_declared(options.adapters, adapters)
+    if adapters and lora is None:
+        on_note("adapters are noted in the trace, they do not change any time without --enable-lora or --lora-config")
     return workload
 
 

@@ -11,7 +11,7 @@ from hypothesis import settings
 import tests.examples  # noqa: F401 (registers the profiles)
 from tests.reference.tables import TABLES, write_files
 
-pytest_plugins = ["tests.cpu_budget"]
+pytest_plugins = ["tests.cpu_budget", "tests.worker_shares"]
 settings.load_profile("daily")
 
 
@@ -24,11 +24,17 @@ PROJECT = Path(__file__).resolve().parents[1]
 USES_WORKSHOP = re.compile(r"^ *(from|import) workshop\b", re.MULTILINE)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave out files that use the workshop where there is none, as in a source distribution."""
-    if collection_path.suffix != ".py" or (PROJECT / "workshop").is_dir():
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files that use the workshop where there is none, as in a source distribution.
+
+    With `-m slow` alone, files without slow tests are left out too: each process would import them for nothing.
+    """
+    if collection_path.suffix != ".py":
         return None
-    return bool(USES_WORKSHOP.search(collection_path.read_text(encoding="utf-8"))) or None
+    text = collection_path.read_text(encoding="utf-8")
+    if config.option.markexpr == "slow" and "mark.slow" not in text:
+        return True
+    return (not (PROJECT / "workshop").is_dir() and bool(USES_WORKSHOP.search(text))) or None
 
 
 os.environ["VLLM_LOG_STATS_INTERVAL"] = "86400"

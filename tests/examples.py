@@ -1,19 +1,43 @@
-"""Numbers of random examples, by hypothesis profile: `daily` by default, `nightly` with a hundred times as many."""
+"""Numbers of random examples, by hypothesis profile: `daily` by default.
+
+`nightly` has a hundred times as many, and `quarter` is for what another run of the same tests shows as well. Examples
+are the same in every run, but in those of `nightly`, which look for cases that were not seen yet.
+"""
 
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
-DAILY, NIGHTLY = 100, 10_000
+DAILY, NIGHTLY, QUARTER = 100, 10_000, 25
 """Examples of a test that states no number."""
-# A slow machine is no bug: examples have no deadline of their own.
-settings.register_profile("daily", deadline=None, max_examples=DAILY)
-settings.register_profile("nightly", deadline=None, max_examples=NIGHTLY)
+# A slow machine is no bug: examples have no deadline of their own. Under a CI's variables hypothesis derandomizes what
+# does not say otherwise.
+settings.register_profile("daily", deadline=None, max_examples=DAILY, derandomize=True)
+settings.register_profile("nightly", deadline=None, max_examples=NIGHTLY, derandomize=False)
+settings.register_profile("quarter", deadline=None, max_examples=QUARTER, derandomize=True)
 
 
 def examples(daily: int) -> int:
     """Return how many examples the profile in use has for a test with `daily` of them every day."""
-    return daily * settings().max_examples // DAILY
+    return max(1, daily * settings().max_examples // DAILY)
 
 
 def is_nightly() -> bool:
     """Return whether the nightly profile is in use."""
     return settings().max_examples >= NIGHTLY
+
+
+_constants_of_loaded_modules = providers._get_local_constants
+_NO_CONSTANTS = Constants()
+
+
+def _constants() -> Constants:
+    """Numbers and words that hypothesis mixes into what it draws.
+
+    By itself it takes those of all modules that are loaded. What one test draws would depend on the tests before it and
+    on every change of a module, so the nightly profile alone has them.
+    """
+    return _constants_of_loaded_modules() if is_nightly() else _NO_CONSTANTS
+
+
+providers._get_local_constants = _constants

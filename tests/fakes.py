@@ -11,13 +11,14 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.request import BlockIdentities, Request, UniqueBlocks
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
 
 
 @dataclass(frozen=True, slots=True)
-class TestLatency:
+class TestLatency(LatencyModel):
     """A step costs `step_us`, plus so much per prompt token and per decode, plus what depends on its whole shape."""
 
     __test__ = False

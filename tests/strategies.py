@@ -5,10 +5,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig, PipelineStages
 from blis_sim.engine.core import Engine
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.pipeline import PipelineStages
+from blis_sim.engine.offloading import CpuTierConfig
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.scheduler.policies import PRIORITIES
 from blis_sim.engine.speculation import DRAFTERS, Speculation

@@ -9,10 +9,25 @@ import numpy as np
 import pytest
 
 from blis_sim.options.provenance import Provenance
-from blis_sim.options.text_table import TextTable
-from blis_sim.pictures.page import figures_html, page, table_html
-from blis_sim.pictures.panels import Points, Target, bar_panel, cdf_panel, frontier_panel, heat_panel, time_panel
-from blis_sim.pictures.style import COLORS, DARK_COLORS, Panel, draw_panels, panel_svg, rc_params, style_axes
+from blis_sim.report.figures import (
+    COLORS,
+    DARK_COLORS,
+    Panel,
+    Points,
+    Target,
+    bar_panel,
+    cdf_panel,
+    draw_panels,
+    frontier_panel,
+    heat_panel,
+    panel_svg,
+    rc_params,
+    style_axes,
+    time_panel,
+)
+from blis_sim.report.pages import figures_html, page, section_html
+from blis_sim.report.report import Section
+from blis_sim.report.tables import TextTable
 
 pytest.importorskip("matplotlib")
 SVG = "{http://www.w3.org/2000/svg}text"
@@ -115,12 +130,12 @@ class Tags(HTMLParser):
 
 def test_a_page_is_whole_needs_nothing_else_and_fits_a_phone_in_light_and_dark() -> None:
     origin = Provenance(command="blis run --model <m>", model="<m>", seed=3)
-    table = table_html(TextTable(["name", "value"], [["<a>", "1"]]), "Heading")
+    table = section_html(Section("Heading", TextTable(["name", "value"], [["<a>", "1"]])))
     text = page(
         "Run of <m>",
         origin,
         ["overloaded: much", "targets met: all", "with bursts: missed, by far", "with more: targets met, E2E has 3%"],
-        [table, figures_html(panels())],
+        [table, *figures_html(panels())],
         ["lead"],
     )
     parser = Tags()

@@ -1,25 +1,27 @@
 """File formats of recordings and results: what `observe` writes, `replay` and `calibrate` read.
 
-Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes them, `header.py` what is said of the
-whole. Of our packages, only `blis_sim.options` is imported here.
+Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes them, and the header of the whole. Of our
+packages, only `blis_sim.options` is imported here.
 """
 
 from traces.append_file import JsonLinesWriter
-from traces.header import TraceHeader, read_header, write_header
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
-from traces.slo import SloTargets, parse_duration_ms, slo_targets_from_flags
+from traces.slo import SloTargets, parse_duration_ms, slo_targets
 from traces.text_file import TraceError, dump_json, number_text, write_json
 from traces.trace_v2 import (
     ItlWriter,
     Trace,
+    TraceHeader,
     TraceWriter,
     beside,
     read_cut_itl,
     read_cut_rows,
+    read_header,
     read_itl,
     read_rows,
     read_trace,
+    write_header,
     write_trace,
 )
 
@@ -46,7 +48,7 @@ __all__ = [
     "read_results",
     "read_rows",
     "read_trace",
-    "slo_targets_from_flags",
+    "slo_targets",
     "write_header",
     "write_json",
     "write_results",

@@ -8,11 +8,10 @@ from typing import TypeVar
 
 from blis_sim.options.addition import sequential_sum
 from traces.graph import renumbered
-from traces.header import TraceHeader
 from traces.rows import TraceRow
 from traces.slo import SloTargets
 from traces.text_file import TraceError
-from traces.trace_v2 import Trace
+from traces.trace_v2 import Trace, TraceHeader
 from traces.workload.spec import Client, Cohort, GoodputTargets, Traffic, WorkloadSpec
 
 T = TypeVar("T", Client, Cohort)

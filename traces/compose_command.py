@@ -66,7 +66,7 @@ def _is_trace(loaded: Any) -> bool:
 def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
     from traces.compose import merge_specs
     from traces.convert_command import write_spec
-    from traces.workload import parse_spec, spec_text
+    from traces.workload.spec import parse_spec, spec_text
 
     spec, notes = merge_specs([(source, parse_spec(texts[source], source)) for source in options.sources])
     if options.output is not None:

@@ -1,7 +1,7 @@
 """One recorded exchange of a request and its reply, and the JSON Lines file that holds them: `PREFIX.content.jsonl`."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ VERSION = 1
 _FIRST_KEY = "blis_content"
 SUFFIX = ".content.jsonl"
 _MAX_EVENT_BYTES = 4 << 20
+_SHOWN_AT_ONCE = 1000
 """Events that are longer are cut, as each piece is joined to those of its event before."""
 _TYPE = "content-type"
 _FIELDS = (":", "event", "id", "retry")
@@ -76,20 +77,31 @@ def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tup
             rest = b""
     if rest:
         events.append((pieces[-1][0], rest))
-    payloads: list[str] = []
-    places: list[tuple[int, int]] = []
-    lines_of = [event.decode("utf-8", "replace").split("\n") for _, event in events]
-    for number, lines in enumerate(lines_of):
-        for at, line in enumerate(lines):
-            if line.startswith("data:"):
-                places.append((number, at))
-                payloads.append(line[5:].strip())
-            elif line:
-                lines[at] = redactor.text(line) if line.startswith(_FIELDS) else ":"
-    for (number, at), before, after in zip(places, payloads, redactor.events(payloads), strict=True):
-        if before != after:
-            lines_of[number][at] = f"data: {after}"
-    return [(after_us, "\n".join(lines).encode()) for (after_us, _), lines in zip(events, lines_of, strict=True)]
+    # There may be hundreds of thousands of events: their lines are made anew instead of kept.
+    payloads = [line[5:].strip() for _, event in events for line in _lines(event) if line.startswith("data:")]
+    redacted = zip(payloads, redactor.events(payloads), strict=True)
+    return [(after_us, "\n".join(_redacted_lines(event, redactor, redacted)).encode()) for after_us, event in events]
+
+
+def _lines(event: bytes) -> list[str]:
+    return event.decode("utf-8", "replace").split("\n")
+
+
+def _redacted_lines(event: bytes, redactor: Redactor, payloads: Iterator[tuple[str, str]]) -> Iterator[str]:
+    """Yield the lines of an event; `payloads` has those of its data, before and after redaction."""
+    for line in _lines(event):
+        if line.startswith("data:"):
+            before, after = next(payloads)
+            yield line if before == after else f"data: {after}"
+        else:
+            yield line if not line else redactor.text(line) if line.startswith(_FIELDS) else ":"
+
+
+def _shown(pieces: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
+    """Yield the items of a reply, many at once, but not all: there may be hundreds of thousands."""
+    for at in range(0, len(pieces), _SHOWN_AT_ONCE):
+        shown = [{"after_us": us, **_data("text", piece)} for us, piece in pieces[at : at + _SHOWN_AT_ONCE]]
+        yield orjson.dumps(shown)[1:-1]
 
 
 def line_of(exchange: RecordedExchange) -> str:
@@ -104,7 +116,7 @@ def line_of(exchange: RecordedExchange) -> str:
         **_data("body", exchange.body),
         "status": exchange.status,
         "reply_headers": exchange.reply_headers,
-        "reply": [{"after_us": after_us, **_data("text", piece)} for after_us, piece in exchange.pieces],
+        "reply": orjson.Fragment(b"[" + b",".join(_shown(exchange.pieces)) + b"]"),
         "complete": exchange.is_complete,
     }
     return orjson.dumps(members).decode() + "\n"

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traces.importers import ConvertOptions, Imported, import_from
+from traces.importers.registry import ConvertOptions, Imported, import_from
 
 if TYPE_CHECKING:
-    from traces.workload import WorkloadSpec
+    from traces.workload.spec import WorkloadSpec
 
 __all__ = ["ConvertOptions", "run"]
 
@@ -16,8 +16,10 @@ __all__ = ["ConvertOptions", "run"]
 def run(options: ConvertOptions) -> int:
     """Convert, write the result and report what has no place in it. Bad input raises BlisError."""
     imported = import_from(options)
+    for line in options.defaults.flags_without_effect:
+        _print_note(line)
     if imported.spec is not None:
-        from traces.workload import parse_spec, spec_text
+        from traces.workload.spec import parse_spec, spec_text
 
         text = spec_text(imported.spec)
         parse_spec(text, f"{options.name}, as a spec")
@@ -63,8 +65,7 @@ def print_left_out(left_out: Mapping[str, int]) -> None:
 
 def _export(name: str, path: Path, imported: Imported) -> None:
     """Write the requests in the format of another program, and report what has no place in it."""
-    from traces.exporters.formats import ToExport
-    from traces.exporters.registry import exporter_of
+    from traces.exporters import ToExport, exporter_of
 
     exported = exporter_of(name)(ToExport(header=imported.header, rows=imported.rows, path=path))
     _print_note(f"{len(imported.rows)} requests written to {path}")

@@ -2,10 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import NamedTuple
 
 from traces.rows import TraceRow
@@ -133,7 +133,7 @@ def dependencies_of(
     rows: Sequence[TraceRow],
     *,
     is_real: bool,
-    think_time_us: int | None = None,
+    think_time_us: int | Iterator[int] | None = None,
     fixed_sessions: Container[str] = frozenset(),
     with_lag: bool = False,
 ) -> dict[int, Dependencies]:
@@ -141,11 +141,12 @@ def dependencies_of(
     `fixed_sessions`.
 
     Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
-    is `think_time_us`, else that of the row; `with_lag` it is the time from the recorded reply to the recorded request,
-    by which the client was late included. Where a session without parents has none recorded it is that time, too, and
-    without times of a real server the time between its arrivals.
+    is `think_time_us`, or the next of these, else that of the row; `with_lag` it is the time from the recorded reply to
+    the recorded request, by which the client was late included. Where a session without parents has none recorded it is
+    that time, too, and without times of a real server the time between its arrivals.
     """
     found: dict[int, Dependencies] = {}
+    thinks = repeat(think_time_us) if isinstance(think_time_us, int) else think_time_us
     place_of = {row.request_id: place for place, row in enumerate(rows)}
     sessions: dict[str, list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
@@ -155,16 +156,16 @@ def dependencies_of(
             named = ids_in(row.parents)
             parents = tuple(place_of[each] for each in named if each in place_of)
             if parents:
-                is_measured = with_lag and think_time_us is None and len(parents) == len(named)
+                is_measured = with_lag and thinks is None and len(parents) == len(named)
                 measured_us = _measured(row, [rows[each] for each in parents]) if is_measured else None
-                pause_us = row.think_time_us if think_time_us is None else think_time_us
+                pause_us = row.think_time_us if thinks is None else next(thinks)
                 found[place] = Dependencies(parents, max(1, pause_us if measured_us is None else measured_us))
         if row.session_id:
             sessions[row.session_id].append(place)
     for places in sessions.values():
         if not any(rows[place].parents for place in places):
             in_turn = sorted(places, key=lambda place: rows[place].round_index)
-            pauses_us = _pauses([rows[place] for place in in_turn], is_real, think_time_us, with_lag)
+            pauses_us = _pauses([rows[place] for place in in_turn], is_real, thinks, with_lag)
             for (before, place), pause_us in zip(pairwise(in_turn), pauses_us, strict=True):
                 found[place] = Dependencies((before,), pause_us)
     return found
@@ -191,14 +192,14 @@ def repeated_places(rows: Sequence[TraceRow]) -> dict[int, int]:
     return found
 
 
-def _pauses(rows: Sequence[TraceRow], is_real: bool, think_time_us: int | None, with_lag: bool) -> list[int]:
+def _pauses(rows: Sequence[TraceRow], is_real: bool, thinks: Iterator[int] | None, with_lag: bool) -> list[int]:
     """The pause before each round but the first, at least 1."""
     recorded = any(row.think_time_us for row in rows[1:])
     pauses = []
     for before, row in pairwise(rows):
         measured_us = _measured(row, [before])
-        if think_time_us is not None:
-            pause = think_time_us
+        if thinks is not None:
+            pause = next(thinks)
         elif with_lag and measured_us is not None:
             pause = measured_us
         elif recorded:

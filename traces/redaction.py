@@ -1,35 +1,245 @@
-"""Removal of secrets from recorded contents, and redaction by regular expressions, in linear time."""
+"""Removal of secrets from recorded contents by rules for names and shapes, in linear time."""
 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
 
 from blis_sim.options import OptionError
-from traces.secret_rules import (
-    REMOVED,
-    LiteralRule,
-    Rule,
-    built_in_rules,
-    is_secret_header,
-    is_secret_member,
-    is_secret_parameter,
-    is_strongly_secret,
-    letters_of,
-    parameters_in,
-    rules_of_raw_text,
-    without_secret_fields,
-    without_secret_parameters,
+from traces.text_file import dumped_in_pieces
+
+# Rules for secrets in requests and replies: names of headers, parameters and members, and shapes of known keys.
+
+REMOVED = "[removed]"
+"""Text in the place of a secret."""
+
+_SECRET_HEADER = re.compile(
+    r"auth|key|token|secret|cookie|passw|credential|signature|session-?id|jwt|assertion|x-amz-security|^pwd$|^otp$",
+    re.IGNORECASE,
 )
+_SECRET_PARAMETERS = frozenset({"code", "pass", "pin", "pwd", "sas", "sid", "sig", "ticket"})
+_STRONG = re.compile(
+    r"apikey|secret|passw|passphrase|credential|privatekey|accesskey|accountkey|signingkey|encryptionkey|masterkey"
+    r"|subscriptionkey|servicekey|sharedkey|authorization|authkey|bearer|cookie|jwt|clientassertion|connectionstring"
+    r"|^auth$|^pwd$|xamzsignature"
+)
+_WORDS_OF_MODELS = """
+    audio begin boi bos class cls continuation end eoi eos eot fim first image infix last mask middle next nextpage
+    nextsync pad page prefix reasoning sep special start stop suffix think thinking tool unk video
+"""
+_PLAIN_TOKENS = frozenset(f"{word}token" for word in _WORDS_OF_MODELS.split())
+"""Names that end in `token` and mean words of a model, or pages of a list."""
+_NOT_LETTERS = re.compile(r"[^a-z0-9]")
+_PARAMETER = re.compile(r"([?&;#])([^=&;#?\s]{1,128})=([^&;#\s]*)")
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16))
+
+
+def is_secret_header(name: str) -> bool:
+    """Whether the value of this header may be a key: by its name, in any case of letters."""
+    return _SECRET_HEADER.search(name) is not None
+
+
+def is_secret_parameter(name: str) -> bool:
+    """Whether the value of a parameter in a URL or a form may be a key, by its name."""
+    plain = _ESCAPED.sub(_unescaped, name)
+    return is_secret_header(plain) or plain.lower() in _SECRET_PARAMETERS
+
+
+@lru_cache(maxsize=4096)
+def letters_of(name: str) -> str:
+    """A name as rules compare it: small letters and digits."""
+    return _NOT_LETTERS.sub("", name.lower())
+
+
+@lru_cache(maxsize=4096)
+def is_strongly_secret(name: str) -> bool:
+    """Whether all that stands under this name is a key, whatever its type."""
+    return len(name) <= 128 and _STRONG.search(letters_of(name)) is not None
+
+
+@lru_cache(maxsize=4096)
+def is_secret_member(name: str) -> bool:
+    """Whether a text under this name in a JSON object is a key, such as `api_key`, `Authorization` or `id_token`."""
+    if is_strongly_secret(name):
+        return True
+    letters = letters_of(name) if len(name) <= 128 else ""
+    return letters.endswith("token") and letters not in _PLAIN_TOKENS
+
+
+def parameters_in(text: str) -> Iterator[tuple[str, str]]:
+    """Names and values of the parameters of URLs in a text."""
+    for found in _PARAMETER.finditer(text):
+        yield found[2], found[3]
+
+
+def without_secret_parameters(target: str) -> str:
+    """A target or a URL, with a mark in the place of each value of its query or fragment that may be a key."""
+    if "=" not in target:
+        return target
+    return _PARAMETER.sub(
+        lambda found: f"{found[1]}{found[2]}={REMOVED}" if is_secret_parameter(found[2]) else found[0], target
+    )
+
+
+def without_secret_fields(form: str) -> str:
+    """A form as browsers send it, with a mark in the place of each value that may be a key."""
+    return without_secret_parameters("?" + form)[1:]
+
+
+_KEY = r"[A-Za-z0-9_-]"
+_SHAPES = (
+    rf"\b(?:sk|rk|pk)[-_]{_KEY}{{10,}}",
+    r"\b(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA)[A-Z0-9]{12,}",
+    r"\bgh[pousr]_[A-Za-z0-9]{16,}",
+    rf"\b(?:github_pat_|glpat-|nvapi-|gsk_|xai-|pplx-|hf_|r8_|npm_|dop_v1_|tgp_v1_|csk-|shpat_|pypi-|AIza|ya29\.)"
+    rf"{_KEY}{{16,}}",
+    r"\bxox[abeoprs]-[A-Za-z0-9-]{8,}",
+    rf"\bSG\.{_KEY}{{8,}}\.{_KEY}{{8,}}",
+    r"\bdapi[0-9a-f]{32}",
+    rf"\beyJ{_KEY}{{6,}}\.{_KEY}{{4,}}(?:\.{_KEY}*)?",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-\x00]*(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?",
+)
+_SECRET_WORD = (
+    r"(?:api[_-]?key|secret|passw(?:or)?d|passphrase|access[_-]?key|private[_-]?key|account[_-]?key|authorization"
+    r"|credential|(?:auth|access|refresh|session|security|bearer|id)[_-]?token)"
+)
+_NAMED = rf"(?i)\b[\w-]{{0,64}}{_SECRET_WORD}[\w-]{{0,64}}\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?(?:Bearer |Basic )?"
+_QUOTED_NAME = (
+    rf"\"(?:[\w-]{{0,64}}{_SECRET_WORD}[\w-]{{0,64}}|(?:(?:api|bot|hf|login|user|vault)[_-])?token|pwd|cookie)"
+)
+_VALUE = r"([A-Za-z0-9_\-./+=~%$!]{6,})"
+_MOST_PLAIN_CHARS = 24
+"""A value without digits that is longer is no word of a language."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pattern whose group is replaced by a mark, where a check of that text does not object."""
+
+    pattern: Any
+    mark: str
+    group: int = 0
+    accepts: Callable[[str], bool] | None = None
+    needs_name: bool = False
+    """Whether the pattern finds a value by the name in front of it."""
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The places of what is to be replaced, in order."""
+        found = (match for match in self.pattern.finditer(text) if match.end(self.group) > match.start(self.group))
+        return [each.span(self.group) for each in found if self.accepts is None or self.accepts(each[self.group])]
+
+    def apply(self, text: str) -> str:
+        """The text with marks."""
+        return _marked(text, self.spans(text), self.mark)
+
+
+_MOST_LITERALS = 500
+
+
+class LiteralRule:
+    """Texts that are replaced wherever they stand; the longest ones, where there are very many."""
+
+    mark = REMOVED
+    needs_name = False
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts = sorted(set(texts), key=len, reverse=True)[:_MOST_LITERALS]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """The places of what is to be replaced, in order."""
+        found: list[tuple[int, int]] = []
+        for each in self.texts:
+            at = text.find(each)
+            while at >= 0:
+                found.append((at, at + len(each)))
+                at = text.find(each, at + len(each))
+        found.sort()
+        joined: list[tuple[int, int]] = []
+        for start, end in found:
+            if joined and start < joined[-1][1]:
+                joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+            else:
+                joined.append((start, end))
+        return joined
+
+    def apply(self, text: str) -> str:
+        """The text with marks."""
+        return _marked(text, self.spans(text), self.mark)
+
+
+def _marked(text: str, spans: Iterable[tuple[int, int]], mark: str) -> str:
+    pieces, at = [], 0
+    for start, end in spans:
+        pieces += [text[at:start], mark]
+        at = end
+    return "".join([*pieces, text[at:]]) if pieces else text
+
+
+def _is_no_mark(value: str) -> bool:
+    return not value.startswith(("[removed", "[redacted"))
+
+
+def _is_no_word(value: str) -> bool:
+    return len(value) > _MOST_PLAIN_CHARS or any(map(str.isdigit, value))
+
+
+@cache
+def built_in_rules() -> tuple[Rule, ...]:
+    """Rules for keys of well-known shapes, and for values behind a name that says so, in any text."""
+    import re2  # a library that only redaction needs here
+
+    return (
+        Rule(re2.compile("|".join(_SHAPES)), REMOVED),
+        Rule(re2.compile(rf"(?i)\bbearer\s+({_KEY}[A-Za-z0-9_\-.~+/=]{{15,}})"), REMOVED, 1),
+        Rule(re2.compile(r"(?i)\bbasic\s+([A-Za-z0-9+/]{8,}={1,2})"), REMOVED, 1),
+        Rule(re2.compile(r"[a-z][a-z0-9+.-]{1,20}://([^/\s:@\"\x00]{1,256}:[^/\s@\"\x00]{1,256})@"), REMOVED, 1),
+        Rule(re2.compile(_NAMED + _VALUE), REMOVED, 1, _is_no_word, needs_name=True),
+        Rule(
+            re2.compile(rf"(?i){_QUOTED_NAME}\"\s{{0,8}}:\s{{0,8}}\"([^\"\\\x00]+)\""),
+            REMOVED,
+            1,
+            _is_no_mark,
+            needs_name=True,
+        ),
+    )
+
+
+@cache
+def rules_of_raw_text() -> tuple[Rule, ...]:
+    """Rules for bodies that are no JSON and no form: any value behind a name of a secret, and fields of multipart."""
+    import re2
+
+    field = rf"(?i)name=\"[^\"]{{0,64}}(?:{_SECRET_WORD}|token)\"[^\r\n]*\r?\n(?:[^\r\n]+\r?\n)*\r?\n([^\r\n]+)"
+    return (
+        Rule(re2.compile(_NAMED + r"([^\s\"'&;,\\}\]]+)"), REMOVED, 1, _is_no_mark),
+        Rule(
+            re2.compile(r"(?i)[\"'](?:[\w-]{0,32}[_-])?token\\*[\"']\s*:\s*\\*[\"']([^\"'\\]+)"),
+            REMOVED,
+            1,
+            _is_no_mark,
+        ),
+        Rule(re2.compile(field), REMOVED, 1, _is_no_mark),
+    )
+
+
+# Removal of secrets from recorded contents, and redaction by regular expressions, in linear time.
 
 _LEAST_SECRET_CHARS = 6
 _LEAST_PLAIN_CHARS = 12
 """Shorter secrets, and shorter ones of letters alone, are not searched for in other texts: they may be words."""
+_TEXTS_AT_ONCE = 5000
+_DUMPED_AT_ONCE_CHARS = 1 << 19
 _HEADER_MEMBERS = frozenset({"headers", "httpheaders", "extraheaders", "defaultheaders"})
 _SCHEMA_MEMBERS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "properties", "description"})
 _SCHEMA_VALUES = ("default", "const", "example", "examples")
@@ -162,12 +372,20 @@ class ParsedJson(NamedTuple):
     lacks_text: bool = False
 
 
-def parsed_json(text: str) -> ParsedJson:
-    """The value of JSON as lenient servers read it. Raises ValueError.
+Parse: TypeAlias = Callable[[str], tuple[Any, bool]]
+"""Parses JSON, and says whether members are repeated in an object. Raises ValueError."""
+
+
+def parsed_json(text: str, parse: Parse | None = None) -> ParsedJson:
+    """The value of JSON as lenient servers read it, or as `parse` does. Raises ValueError.
 
     NaN and infinity count as numbers. Of members with the same name the last one counts, so text of the others is not
     in the value.
     """
+    has_names = _names_of_secrets().search(text) is not None
+    if parse is not None:
+        value, repeats = parse(text)
+        return ParsedJson(value, has_names, lacks_text=has_names and repeats)
     repeats = False
 
     def joined(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -176,7 +394,6 @@ def parsed_json(text: str) -> ParsedJson:
         repeats = repeats or len(made) < len(pairs)
         return made
 
-    has_names = _names_of_secrets().search(text) is not None
     with suppress(orjson.JSONDecodeError):
         value = orjson.loads(text)
         if not has_names:
@@ -191,7 +408,7 @@ def _dumped(value: Any, source: str) -> str:
     """JSON of a value that was read from this text."""
     if "NaN" not in source and "Infinity" not in source:
         with suppress(TypeError):  # an integer of more than 64 bits
-            return orjson.dumps(value).decode()
+            return (orjson.dumps(value) if len(source) <= _DUMPED_AT_ONCE_CHARS else dumped_in_pieces(value)).decode()
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -264,14 +481,20 @@ class Redactor:
         JSON is redacted text by text, as escapes would hide what is written in them; it is unchanged, byte for byte,
         where there is nothing to remove. What is no JSON is plain text. Keys by name are appended to `removed`.
         """
+        return self.body_and_value(body, removed=removed)[0]
+
+    def body_and_value(
+        self, body: str, parse: Parse | None = None, removed: list[str] | None = None
+    ) -> tuple[str, Any]:
+        """Return `body`, redacted, and its value; None for what is no JSON. `parse` replaces the parser."""
         try:
-            parsed = parsed_json(body)
+            parsed = parsed_json(body, parse)
         except ValueError:
-            return self.raw_text(body)
+            return self.raw_text(body), None
         value = parsed.value
         if isinstance(value, str):
             redacted = self.text(value)
-            return body if redacted == value else _dumped(redacted, body)
+            return (body if redacted == value else _dumped(redacted, body)), redacted
         is_changed = parsed.lacks_text
         if parsed.has_names:
             value, has_secrets = without_secret_members(value, removed)
@@ -282,7 +505,7 @@ class Redactor:
         ):  # perhaps in a name, a number or a member that is repeated
             self._rename(value)
             is_changed = True
-        return _dumped(value, body) if is_changed else body
+        return (_dumped(value, body) if is_changed else body), value
 
     def value(self, value: Any) -> Any:
         """A plain value without what matches in its texts."""
@@ -309,49 +532,63 @@ class Redactor:
 
         Text of the same place in successive events is one text for the patterns: a match may have come in pieces.
         """
-        values: list[Any] = []
-        are_changed = []
-        for payload in payloads:
-            try:
-                parsed = parsed_json(payload)
-            except ValueError:
-                parsed = ParsedJson(None)
-            is_changed = parsed.lacks_text or any(rule.spans(payload) for rule in self._given)
-            if parsed.has_names:
-                is_changed = without_secret_members(parsed.value)[1] or is_changed
-            values.append(parsed.value)
+        are_changed: list[bool | None] = []
+        """None for an event that is no JSON."""
+        texts: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        places: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for place, payload in enumerate(payloads):
+            value, is_changed = self._event(payload)
             are_changed.append(is_changed)
-        self._redact_events(values, are_changed)
+            # The value itself is read again where a text changes: those of all events would take ten times their bytes.
+            for path, (each, name) in _texts(value):
+                texts[path].append(each[name])
+                places[path].append(place)
+        redacted: dict[int, dict[tuple[Any, ...], list[str]]] = {}
+        for path, found in zip(texts, self._without_known_in(list(texts.values())), strict=True):
+            after = self._pieces_with_given(found)
+            differs = {
+                place for place, *pair in zip(places[path], texts[path], after, strict=True) if pair[0] != pair[1]
+            }
+            for place, text in zip(places[path], after, strict=True):
+                if place in differs:
+                    redacted.setdefault(place, {}).setdefault(path, []).append(text)
         return [
-            self.raw_text(payload) if value is None else _dumped(value, payload) if is_changed else payload
-            for payload, value, is_changed in zip(payloads, values, are_changed, strict=True)
-        ]
+            self.raw_text(payload) if is_changed is None else self._redacted_event(payload, redacted.get(place))
+            if is_changed or place in redacted else payload
+            for place, (payload, is_changed) in enumerate(zip(payloads, are_changed, strict=True))
+        ]  # fmt: skip
+
+    def _event(self, payload: str) -> tuple[Any, bool | None]:
+        """Return the data of an event without keys, and whether it differs; None for what is no JSON."""
+        try:
+            parsed = parsed_json(payload)
+        except ValueError:
+            return None, None
+        is_changed = parsed.lacks_text or any(rule.spans(payload) for rule in self._given)
+        if parsed.has_names:
+            is_changed = without_secret_members(parsed.value)[1] or is_changed
+        return parsed.value, None if parsed.value is None else is_changed
+
+    def _redacted_event(self, payload: str, texts: dict[tuple[Any, ...], list[str]] | None) -> str:
+        """Return an event without keys; `texts` has all its texts at some of the paths."""
+        value, _ = self._event(payload)
+        left = {path: iter(found) for path, found in (texts or {}).items()}
+        for path, (each, name) in list(_texts(value)):
+            if path in left:
+                each[name] = next(left[path])
+        return _dumped(value, payload)
 
     def _redact_texts(self, value: Any) -> bool:
         """Redact the texts inside a value; whether there was anything to redact."""
-        slots = list(_slots(value))
-        pieces = [each[name] for each, name in slots]
-        redacted = [self._with_given(text) for text in self._without_known(pieces)]
-        is_changed = False
-        for (each, name), before, after in zip(slots, pieces, redacted, strict=True):
-            if before != after:
-                each[name] = after
-                is_changed = True
+        is_changed, left = False, _slots(value)
+        while slots := list(islice(left, _TEXTS_AT_ONCE)):
+            pieces = [each[name] for each, name in slots]
+            redacted = [self._with_given(text) for text in self._without_known(pieces)]
+            for (each, name), before, after in zip(slots, pieces, redacted, strict=True):
+                if before != after:
+                    each[name] = after
+                    is_changed = True
         return is_changed
-
-    def _redact_events(self, values: Sequence[Any], are_changed: list[bool]) -> None:
-        """Redact the texts inside the values of events, those of the same place as one text."""
-        slots: dict[tuple[Any, ...], list[tuple[int, Slot]]] = defaultdict(list)
-        for place, value in enumerate(values):
-            for path, slot in _texts(value):
-                slots[path].append((place, slot))
-        groups = [[slot[0][slot[1]] for _, slot in found] for found in slots.values()]
-        for found, before, after in zip(slots.values(), groups, self._without_known_in(groups), strict=True):
-            redacted = self._pieces_with_given(after)
-            for (place, slot), old, new in zip(found, before, redacted, strict=True):
-                if old != new:
-                    slot[0][slot[1]] = new
-                    are_changed[place] = True
 
     def _without_known(self, texts: list[str]) -> list[str]:
         return [text for (text,) in self._without_known_in([[text] for text in texts])]

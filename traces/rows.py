@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass
 from typing import Any
 
-from blis_sim.options.limits import LATEST_US, MOST_TOKENS
+from blis_sim.options.option import LATEST_US, MOST_TOKENS
 from traces.table import Column
 
 _METADATA_KEY = "column"

@@ -1,18 +1,29 @@
-"""Settings of the server that a recording was made on: in its header, and in a file beside it.
+"""Settings and clock of the server that a recording was made on."""
 
-BLIS refuses headers with keys of its own making, so what the header has no key for is in `PREFIX.server.yaml`.
-"""
-
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blis_sim.options.interruptions import ABORT, RESET
+from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
-from traces.header import read_header
+from traces.rows import TraceRow
 from traces.text_file import TraceError, read_yaml, write_text
+from traces.trace_v2 import Trace, read_header
+
+# Settings of the server that a recording was made on: in its header, and in a file beside it.
+#
+# BLIS refuses headers with keys of its own making, so what the header has no key for is in `PREFIX.server.yaml`.
 
 SUFFIX = ".server.yaml"
-_TOP = "server_settings"
+_TOP, ENGINE = "server_settings", "engine_settings"
+OTHERS, SPEED = "other_settings", "speed"
+"""Keys for settings that a recording cannot supply to a replay, and for simulated seconds per second."""
+INTERRUPTIONS = "interruptions"
+"""Key for the interruptions of the engines."""
+_INTERRUPTION_KINDS = ("none", "admissions", "everything", ABORT, RESET)
 
 SETTINGS: Mapping[str, tuple[type, str]] = {
     "version": (str, ""),
@@ -64,9 +75,105 @@ def settings_path(header_path: Path) -> Path:
 
 
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write settings in the order of `SETTINGS`. Raises TraceError."""
+    """Write settings in the order of `SETTINGS`, then those of a simulated server. Raises TraceError."""
     ordered = {name: settings[name] for name in SETTINGS if name in settings}
-    write_text(path, dump_yaml({_TOP: ordered}, Dumper))
+    simulated = {key: settings[key] for key in (ENGINE, OTHERS, SPEED, INTERRUPTIONS) if settings.get(key)}
+    write_text(path, dump_yaml({_TOP: ordered, **simulated}, Dumper))
+
+
+def plausible_simulation(published: object) -> dict[str, Any]:
+    """Return what a simulated server publishes: its engine's settings, those it cannot supply, and its speed.
+
+    Values that no setting can have are left out.
+    """
+    if not isinstance(published, Mapping):
+        return {}
+    found: dict[str, Any] = {}
+    for key in (ENGINE, OTHERS):
+        given = published.get(key)
+        if isinstance(given, Mapping):
+            found[key] = {name: each for name, each in given.items() if isinstance(name, str) and _is_of_engine(each)}
+    if _is_speed(speed := published.get(SPEED)) and speed != 1:
+        found[SPEED] = speed
+    interruptions = published.get(INTERRUPTIONS)
+    if isinstance(interruptions, list) and interruptions and all(map(_is_interruption, interruptions)):
+        found[INTERRUPTIONS] = interruptions
+    return found
+
+
+def _is_interruption(value: object) -> bool:
+    """Return whether a value has an instant in microseconds of the Unix epoch and what happened then."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    at_us, kind = value
+    return isinstance(at_us, int) and 0 < at_us < LATEST_US and kind in _INTERRUPTION_KINDS
+
+
+def _is_speed(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _is_of_engine(value: object) -> bool:
+    """Return whether a value is one of a setting: text, a number, a switch, or a list of texts and numbers."""
+    if isinstance(value, list):
+        return all(isinstance(each, str | int | float) for each in value)
+    return isinstance(value, str | int | float)
+
+
+def _read_engine(path: Path, key: str = ENGINE) -> dict[str, Any]:
+    """Return the settings of a simulated engine in a file beside a recording. Raises TraceError."""
+    loaded = read_yaml(path)
+    content = loaded.get(key, {}) if isinstance(loaded, dict) else {}
+    for name, value in content.items() if isinstance(content, dict) else [("", content)]:
+        if not name or not _is_of_engine(value):
+            raise TraceError(f"{path} key {key}.{name}: expected the value of a setting, got {value!r:.60}")
+    return content
+
+
+def served_name(header_path: Path, model: str) -> str:
+    """Return the name that clients of a recorded server used for its model, if that is `model`; else nothing.
+
+    Raises TraceError.
+    """
+    header, beside = read_header(header_path), settings_path(header_path)
+    named = str(header.server.get("model", ""))
+    root = read_settings_file(beside).get("model") if header.mode == "real" and beside.is_file() else None
+    return named if root is not None and str(root).lower() == model.lower() else ""
+
+
+def other_settings(header_path: Path) -> dict[str, str]:
+    """Return the settings of a simulated server that its recording does not have, with what is known of each.
+
+    Raises TraceError.
+    """
+    beside = settings_path(header_path)
+    found = _read_engine(beside, OTHERS) if beside.is_file() else {}
+    return {name: str(value) for name, value in found.items()}
+
+
+def interruptions_of(header_path: Path) -> list[tuple[int, str]]:
+    """Return when the engines of a recorded server were paused, resumed or emptied, on the clock of send times.
+
+    Raises TraceError.
+    """
+    beside = settings_path(header_path)
+    loaded = read_yaml(beside) if beside.is_file() else {}
+    found = loaded.get(INTERRUPTIONS, []) if isinstance(loaded, dict) else []
+    if not isinstance(found, list) or not all(map(_is_interruption, found)):
+        kinds = ", ".join(_INTERRUPTION_KINDS)
+        raise TraceError(f"{beside} key {INTERRUPTIONS}: expected pairs of microseconds and {kinds}, got {found!r:.60}")
+    speed = speed_of(header_path)
+    return [(round(at_us * speed), kind) for at_us, kind in found]
+
+
+def speed_of(header_path: Path) -> float:
+    """Return how many simulated seconds passed on the recorded server in a second. Raises TraceError."""
+    beside = settings_path(header_path)
+    loaded = read_yaml(beside) if beside.is_file() else {}
+    speed = loaded.get(SPEED, 1.0) if isinstance(loaded, dict) else 1.0
+    if not _is_speed(speed):
+        raise TraceError(f"{beside} key {SPEED}: expected a number above 0, got {speed!r:.60}")
+    return float(speed)
 
 
 def read_settings_file(path: Path) -> dict[str, Any]:
@@ -114,4 +221,39 @@ def located_settings(header_path: Path) -> dict[str, tuple[Any, str]]:
     in_header = {name: (value, f"{header_path} key server.{name}") for name, value in plausible(header.server).items()}
     own = read_settings_file(beside) if beside.is_file() else {}
     found = {**in_header, **{name: (value, f"{beside} key {name}") for name, value in own.items()}}
-    return {SETTINGS[name][1]: each for name, each in found.items() if SETTINGS[name][1]}
+    of_engine = _read_engine(beside) if beside.is_file() else {}
+    known = {SETTINGS[name][1]: each for name, each in found.items() if SETTINGS[name][1]}
+    return {**known, **{name: (value, f"{beside} key {ENGINE}.{name}") for name, value in of_engine.items()}}
+
+
+# Recordings of a simulated server whose time passes faster or slower than the client's, as that server saw them.
+
+_TIMES = (
+    *("deadline_us", "arrival_time_us", "send_time_us", "first_chunk_time_us", "last_chunk_time_us"),
+    *("think_time_us", "first_event_time_us"),
+)
+
+
+def in_server_time(trace: Trace) -> Trace:
+    """Return a recording with all times in those of its server, which `blis serve --speed` stretches.
+
+    Raises TraceError for a speed that is none.
+    """
+    speed = speed_of(trace.header_path)
+    if speed == 1:
+        return trace
+    rtt_ms = trace.header.measured_rtt_ms
+    header = trace.header if rtt_ms is None else replace(trace.header, measured_rtt_ms=rtt_ms * speed)
+    return trace._replace(header=header, rows=[_stretched(row, speed) for row in trace.rows])
+
+
+def chunks_in_server_time(chunks: Mapping[int, Sequence[int]], trace: Trace) -> Mapping[int, Sequence[int]]:
+    """Return the chunk times of a recording in the time of its server. Raises TraceError."""
+    speed = speed_of(trace.header_path)
+    if speed == 1:
+        return chunks
+    return {request_id: [round(each * speed) for each in times] for request_id, times in chunks.items()}
+
+
+def _stretched(row: TraceRow, speed: float) -> TraceRow:
+    return replace(row, **{name: round(getattr(row, name) * speed) for name in _TIMES})

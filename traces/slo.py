@@ -1,6 +1,7 @@
 """Latency targets per service class, and the durations they are written in."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blis_sim.options import OptionError
@@ -37,6 +38,49 @@ def slo_targets_from_flags(slo_ttft: str, slo_itl: str, slo_e2e: str) -> dict[st
         for slo_class, limit_ms in _limits(f"--slo-{name}", text).items():
             known = targets.get(slo_class, SloTargets())
             targets[slo_class] = replace(known, **{f"{name}_ms": limit_ms})
+    return dict(sorted(targets.items()))
+
+
+LIMITED = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "e2e": "e2e", "e2el": "e2e"}
+"""Names of latencies in --goodput, those of vLLM's benchmark included, to ours."""
+
+
+def duration_ms(label: str, text: str) -> float:
+    """Milliseconds above 0 of a duration such as `40ms` or `1s`. Raises OptionError."""
+    try:
+        limit_ms = parse_duration_ms(text)
+    except ValueError:
+        limit_ms = 0.0
+    if limit_ms <= 0:
+        raise OptionError(f"{label} must be a duration such as 40ms or 1s, got {text!r}")
+    return limit_ms
+
+
+def slo_targets(
+    goodput: Sequence[str], slo_ttft: str = "", slo_itl: str = "", slo_e2e: str = ""
+) -> dict[str, SloTargets]:
+    """Targets per class from --goodput, or from the flags with a class that it replaced. Raises OptionError."""
+    former = slo_targets_from_flags(slo_ttft, slo_itl, slo_e2e)
+    if goodput and former:
+        raise OptionError("--goodput and --slo-ttft, --slo-itl or --slo-e2e exclude each other: they mean the same")
+    return goodput_targets(goodput) if goodput else former
+
+
+def goodput_targets(limits: Sequence[str]) -> dict[str, SloTargets]:
+    """Targets per class from `[CLASS/]NAME:DURATION`, such as `ttft:1s` or `batch/e2e:30s`. Raises OptionError."""
+    targets: dict[str, SloTargets] = {}
+    for limit in limits:
+        name, _, text = limit.strip().rpartition(":")
+        slo_class, _, latency = name.rpartition("/")
+        if latency not in LIMITED:
+            raise OptionError(
+                f"--goodput must be [CLASS/]NAME:DURATION with a name of ttft, itl, e2e, such as ttft:1s, got {limit!r}"
+            )
+        key = f"{LIMITED[latency]}_ms"
+        known = targets.get(slo_class or "default", SloTargets())
+        if getattr(known, key):
+            raise OptionError(f"--goodput names {name} twice")
+        targets[slo_class or "default"] = replace(known, **{key: duration_ms(f"--goodput {name}", text)})
     return dict(sorted(targets.items()))
 
 

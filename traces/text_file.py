@@ -8,6 +8,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from heapq import merge
 from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
@@ -16,6 +17,53 @@ import orjson
 from blis_sim.options import BlisError
 from blis_sim.options.files import read_file, unpacked
 from blis_sim.options.yaml_text import YamlError, load_yaml
+
+# JSON of large values, made in pieces between which other threads run.
+
+_MOST_DEPTH = 254
+"""Containers within each other that orjson writes, too."""
+_SORTED_AT_ONCE = 5000
+_JOINED_AT_ONCE = 1000
+
+
+def dumped_in_pieces(value: Any, *, sorts_keys: bool = False) -> bytes:
+    """Return the bytes of `orjson.dumps`. Raises TypeError for the values that it refuses."""
+    joined: list[bytes] = []
+    pieces: list[bytes] = []
+    for piece in _pieces(value, sorts_keys, 0):
+        pieces.append(piece)
+        if len(pieces) == _JOINED_AT_ONCE:
+            joined.append(b"".join(pieces))
+            pieces.clear()
+    return b"".join([*joined, *pieces])
+
+
+def _pieces(value: Any, sorts_keys: bool, depth: int) -> Iterator[bytes]:
+    if not value or not isinstance(value, dict | list):
+        yield orjson.dumps(value)
+        return
+    if depth == _MOST_DEPTH:
+        raise TypeError("Recursion limit reached")
+    if isinstance(value, list):
+        mark = b"["
+        for item in value:
+            yield mark
+            yield from _pieces(item, sorts_keys, depth + 1)
+            mark = b","
+        yield b"]"
+        return
+    mark = b"{"
+    for name in _in_order(value) if sorts_keys else value:
+        yield mark + orjson.dumps(name) + b":"
+        yield from _pieces(value[name], sorts_keys, depth + 1)
+        mark = b","
+    yield b"}"
+
+
+def _in_order(names: Iterable[str]) -> Iterator[str]:
+    """Sort names, of which there may be so many that one call would take long."""
+    left = list(names)
+    return merge(*(sorted(left[at : at + _SORTED_AT_ONCE]) for at in range(0, len(left), _SORTED_AT_ONCE)))
 
 
 class TraceError(BlisError):

@@ -24,12 +24,11 @@ import numpy as np
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.calibration import PLAIN, Calibration, calibrate
-from calibrate.compare import Comparison, compare
-from calibrate.pair import Network, rtt_us_of
+from calibrate.compare import Comparison, Network, compare, rtt_us_of
 from replay.arrivals import arrivals_of
 from replay.output.ensemble import averaged
 from replay.output.metrics import result_rows

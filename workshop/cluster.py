@@ -15,8 +15,8 @@ from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
+from replay.closed_loop import GeneratedArrivals
 from replay.run_command import RunOptions, spec_of
-from replay.synthetic_arrivals import GeneratedArrivals
 from traces.workload.generate import generate
 
 ROUTERS = ("round-robin", "least-loaded", "weighted")

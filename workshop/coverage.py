@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.coefficients_file import LearnedCoefficients
 from blis_sim.engine.latency.fitted import Fitted
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency

@@ -157,7 +157,7 @@ def _measure_growth(what: str, cases: list[Case]) -> list[Cost]:
 
 
 def _plot(path: Path, sizes: list[int], ns_per_token: list[float]) -> None:
-    from blis_sim.pictures.style import Panel, draw_panels
+    from blis_sim.report.figures import Panel, draw_panels
 
     def draw(axes: "Axes") -> None:
         axes.plot(sizes, ns_per_token, marker="o")

@@ -14,9 +14,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
-from calibrate.fit.kernel_terms import SCALES, KernelsDeployment, kernels_deployment
+from blis_sim.engine.latency.model_operations import KernelPlacement
 from calibrate.fit.learn import Budget, learn
+from calibrate.fit.terms import SCALES, KernelsDeployment, kernels_deployment
 from workshop.accuracy import options_of
 from workshop.ending import run_command
 from workshop.left_out import recordings_of

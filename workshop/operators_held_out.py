@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_sim.engine.latency.operators.learning import METHODS, relative_errors
-from blis_sim.engine.latency.operators.profiles import MLP_OPERATORS
+from blis_sim.engine.latency.operators import METHODS, MLP_OPERATORS, relative_errors
 from workshop.ending import positional, run_command
 
 

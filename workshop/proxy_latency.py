@@ -37,9 +37,15 @@ class StreamServer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.rest += data
         head, is_there, body = self.rest.partition(b"\r\n\r\n")
-        if not is_there or len(body) < int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]):
+        if not is_there:
+            return
+        _, has_body, length = head.lower().partition(b"content-length:")
+        if has_body and len(body) < int(length.split(b"\r\n")[0]):
             return
         self.rest = b""
+        if head.startswith(b"GET "):  # what the proxy asks about its server
+            self.transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            return
         self.transport.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + event(0)
         )

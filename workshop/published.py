@@ -23,7 +23,7 @@ import yaml
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
@@ -138,18 +138,18 @@ def main() -> int:
 def _report(folder: Path, coefficients: Path) -> Iterator[str]:
     yield PREAMBLE
     experiments = sorted((folder / "experiments").iterdir())
-    real = [_real(each) for each in experiments]
+    real = [real_means(each) for each in experiments]
     for name in (FITTED, KERNELS, DEFAULT):
         yield f"## {name}\n"
         yield "| experiment | GPUs | TTFT real, ms | simulated | error | E2E | ITL |"
         yield "|---|---|---|---|---|---|---|"
         errors = []
         for path, known in zip(experiments, real, strict=True):
-            found = _simulated(path, name, coefficients)
+            found = simulated_means(path, name, coefficients)
             error = Means(found.ttft / known.ttft - 1, found.e2e / known.e2e - 1, found.itl / known.itl - 1)
             errors.append(error)
             yield (
-                f"| {path.name} | {_config(path)['tensor_parallelism']} | {known.ttft:.1f} | {found.ttft:.1f} "
+                f"| {path.name} | {config_of(path)['tensor_parallelism']} | {known.ttft:.1f} | {found.ttft:.1f} "
                 f"| {error.ttft:+.1%} | {error.e2e:+.1%} | {error.itl:+.1%} |"
             )
         middle = [median(abs(getattr(error, metric)) for error in errors) for metric in ("ttft", "e2e", "itl")]
@@ -170,7 +170,8 @@ def _cells(found: Score) -> str:
     return " | ".join(f"{each.mape:.1%}" for each in (found.ttft, found.e2e, found.itl))
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path) -> dict[str, Any]:
+    """Return the settings of an experiment's server."""
     config: dict[str, Any] = yaml.safe_load((folder / "exp-config.yaml").read_text())
     return config
 
@@ -180,7 +181,8 @@ def _profile(folder: Path) -> dict[str, Any]:
     return profile
 
 
-def _real(folder: Path) -> Means:
+def real_means(folder: Path) -> Means:
+    """Return the means that were measured."""
     successes = json.loads((folder / "summary_lifecycle_metrics.json").read_text())["successes"]
     ttft_s = successes["latency"]["time_to_first_token"]["mean"]
     e2e_s = successes["latency"]["request_latency"]["mean"]
@@ -189,8 +191,9 @@ def _real(folder: Path) -> Means:
     return Means(ttft_s * 1e3, e2e_s * 1e3, (e2e_s - ttft_s) * 1e3 / gaps)
 
 
-def _simulated(folder: Path, latency_model: str, coefficients: Path) -> Means:
-    config = _config(folder)
+def simulated_means(folder: Path, latency_model: str, coefficients: Path) -> Means:
+    """Simulate an experiment, and return its means."""
+    config = config_of(folder)
     options = DeploymentOptions(
         model=config["model"].split("/")[-1],
         hardware="H100",

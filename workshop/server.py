@@ -14,8 +14,9 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TypeAlias
 
 from workshop.server_load.client import Case, Measured
 from workshop.server_load.peers import Pace, Peer, blis, guidellm, reference, running
@@ -87,74 +88,86 @@ def rate(cost: Cost) -> float:
     return cost.measured.num_events / cost.measured.wall_s if cost.measured.wall_s else 0.0
 
 
-def failed(costs: Sequence[Cost]) -> str:
-    """A remark on streams that did not come to their end."""
-    number = sum(cost.measured.num_failed for cost in costs)
-    return f" ({number} streams failed)" if number else ""
+Costs: TypeAlias = Mapping[str, Sequence[Cost]]
+"""Repeated measurements by the name of a server."""
+
+
+def print_head(title: str, names: str) -> None:
+    """Print the title of a table, and the names of its columns after the server, separated by `|`."""
+    columns = ["server", *names.split("|")]
+    print(f"\n## {title}\n\n| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
+
+
+def print_rows(costs: Costs, figures: Callable[[str, Sequence[Cost]], Sequence[str]]) -> None:
+    """Print the row of each server, which names the streams that did not come to their end."""
+    for name, each in costs.items():
+        number = sum(cost.measured.num_failed for cost in each)
+        remark = f" ({number} streams failed)" if number else ""
+        print(f"| {name}{remark} | {' | '.join(figures(name, each))} |", flush=True)
+
+
+def cpu_us_per_event(costs: Sequence[Cost]) -> str:
+    return f"{statistics.median(cost.cpu_s / cost.measured.num_events for cost in costs) * 1e6:.1f}"
+
+
+def cpu_ms_per_request(costs: Sequence[Cost], number: int) -> str:
+    return f"{statistics.median(cost.cpu_s for cost in costs) / number * 1000:.3f}"
 
 
 def events(bench: Bench, peers: Sequence[Peer]) -> None:
     """Streamed events per second with no time between tokens."""
-    print("\n## Events per second, no time between tokens\n")
-    print("| server | streams x tokens | events/s | x reference | server CPU per event, us |\n|---|---|---|---|---|")
+    print_head("Events per second, no time between tokens", "streams x tokens|events/s|x reference|CPU per event, us")
     for num_streams, num_tokens in ((1, 4000), (64, 2000), (512, 500), (512, 60)):
-        num_streams = bench.of(num_streams)
-        costs = bench.costs(peers, Case(num_requests=num_streams, num_tokens=num_tokens))
+        asked = f"{bench.of(num_streams)} x {num_tokens}"
+        costs = bench.costs(peers, Case(num_requests=bench.of(num_streams), num_tokens=num_tokens))
         rates = {name: statistics.median(map(rate, each)) for name, each in costs.items()}
-        for name, each in costs.items():
-            cpu_us = statistics.median(cost.cpu_s / cost.measured.num_events for cost in each) * 1e6
-            print(
-                f"| {name}{failed(each)} | {num_streams} x {num_tokens} | {rates[name]:,.0f} | "
-                f"{rates[name] / rates[reference().name]:.2f} | {cpu_us:.1f} |",
-                flush=True,
-            )
+        least = rates[reference().name]
+        print_rows(
+            costs,
+            lambda name, each, asked=asked, rates=rates, least=least: (  # type: ignore[misc]
+                *(asked, f"{rates[name]:,.0f}", f"{rates[name] / least:.2f}", cpu_us_per_event(each)),
+            ),
+        )
 
 
 def timing(bench: Bench, peers: Sequence[Peer]) -> None:
     """Print the errors of gaps of 20 ms."""
-    print("\n## 20 ms between tokens, 250 tokens a stream, at most 400 starts a second\n")
-    print("| server | streams | drift, % | error p50, ms | p99, ms | server CPU per event, us |")
-    print("|---|---|---|---|---|---|")
-    for num_streams in sorted({bench.of(number) for number in (1, 100, 500, 1000)}):
-        case = Case(num_requests=num_streams, num_tokens=250, spread_s=num_streams / 400, gap_ms=20)
-        costs = bench.costs(peers, case, ttft_ms=20)
-        for name, each in costs.items():
-            cpu_us = statistics.median(cost.cpu_s / cost.measured.num_events for cost in each) * 1e6
-            print(
-                f"| {name}{failed(each)} | {num_streams} | {median(each, 'drift_percent'):+.2f} | "
-                f"{median(each, 'gap_error_p50_ms'):.2f} | {median(each, 'gap_error_p99_ms'):.2f} | "
-                f"{cpu_us:.1f} |",
-                flush=True,
-            )
+    names = "streams|drift, %|error p50, ms|p99, ms|CPU per event, us"
+    print_head("20 ms between tokens, 250 tokens a stream, at most 400 starts a second", names)
+    for number in sorted({bench.of(number) for number in (1, 100, 500, 1000)}):
+        case = Case(num_requests=number, num_tokens=250, spread_s=number / 400, gap_ms=20)
+        print_rows(
+            bench.costs(peers, case, ttft_ms=20),
+            lambda _, each, number=number: (  # type: ignore[misc]
+                str(number),
+                f"{median(each, 'drift_percent'):+.2f}",
+                *(f"{median(each, name):.2f}" for name in ("gap_error_p50_ms", "gap_error_p99_ms")),
+                cpu_us_per_event(each),
+            ),
+        )
 
 
 def arrivals(bench: Bench, peers: Sequence[Peer]) -> None:
     """Time that the server adds to the time to the first token."""
-    print("\n## 200 requests/s of 10 tokens, first token modelled after 50 ms\n")
-    print("| server | TTFT - 50 ms p50, ms | p99, ms | server CPU per request, ms |\n|---|---|---|---|")
+    names = "TTFT - 50 ms p50, ms|p99, ms|CPU per request, ms"
+    print_head("200 requests/s of 10 tokens, first token modelled after 50 ms", names)
     peers = [peer for peer in peers if peer.name != STEPS_NAME]  # whose first token depends on when a step begins
     number = bench.of(600)
-    costs = bench.costs(peers, Case(num_requests=number, num_tokens=10, spread_s=number / 200, gap_ms=20), ttft_ms=50)
-    for name, each in costs.items():
-        cpu_ms = statistics.median(cost.cpu_s for cost in each) / number * 1000
-        print(
-            f"| {name}{failed(each)} | {median(each, 'ttft_p50_ms') - 50:.2f} | "
-            f"{median(each, 'ttft_p99_ms') - 50:.2f} | {cpu_ms:.3f} |",
-            flush=True,
-        )
+    print_rows(
+        bench.costs(peers, Case(num_requests=number, num_tokens=10, spread_s=number / 200, gap_ms=20), ttft_ms=50),
+        lambda _, each: (
+            *(f"{median(each, name) - 50:.2f}" for name in ("ttft_p50_ms", "ttft_p99_ms")),
+            cpu_ms_per_request(each, number),
+        ),
+    )
 
 
 def admission(bench: Bench, peers: Sequence[Peer]) -> None:
     """Cost of a request beside its tokens."""
-    print("\n## Requests of one token, 400 requests/s\n")
-    print("| server | server CPU per request, ms |\n|---|---|")
+    print_head("Requests of one token, 400 requests/s", "CPU per request, ms")
     number = bench.of(1000)
     costs = bench.costs(peers, Case(num_requests=number, num_tokens=1, spread_s=number / 400))
-    for name, each in costs.items():
-        print(
-            f"| {name}{failed(each)} | {statistics.median(cost.cpu_s for cost in each) / number * 1000:.3f} |",
-            flush=True,
-        )
+    print_rows(costs, lambda _, each: (cpu_ms_per_request(each, number),))
 
 
 PARTS = {"events": events, "time": timing, "arrivals": arrivals, "admission": admission}

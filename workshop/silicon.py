@@ -32,6 +32,7 @@ from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate_reissued
 from traces import TraceRow
 from workshop.ending import run_command
+from workshop.points import release_of
 
 PREAMBLE = """# Deployments of many models, GPUs and precisions
 
@@ -47,7 +48,7 @@ whose KV cache was too small for all that was in flight; none of these is among 
 
 The tables are produced by `python -m workshop.silicon CSV --write docs/silicon.md`. CSV has the columns `model_path`,
 `system`, `precision`, `tp`, `ep`, `isl`, `osl`, `conc`, `mbt` (tokens of a step), `kv` (type of the KV cache),
-`kv_tokens`, `kind`, `ttft` and `tpot` in milliseconds, `cls` and `set`.
+`kv_tokens`, `kind`, `ttft` and `tpot` in milliseconds, `cls`, `set` and `backend_version`.
 """
 PREDICTORS = ("trained-physics", "fitted", "kernels")
 SYSTEMS = {
@@ -81,6 +82,8 @@ class MeasuredDeployment:
     tpot_ms: float
     kind: str
     group: str
+    version: str = ""
+    """The release of vLLM, empty where none is stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ def read_rows(path: Path) -> list[MeasuredDeployment]:
                 tpot_ms=float(row["tpot"]),
                 kind=row["cls"],
                 group=row["set"],
+                version=row["backend_version"] if row["backend_version"][:1].isdigit() else "",
             )
             for row in csv.DictReader(file)
         ]
@@ -122,7 +126,7 @@ def checkpoint_folder(row: MeasuredDeployment, folder: Path) -> Path:
     """Write the config.json of a row's checkpoint, with its quantization, and return its folder."""
     package = find_spec("aiconfigurator_core")
     if package is None or package.origin is None:
-        raise EngineError("the configurations of the models need: pip install 'blis-mockserve[kernels]'")
+        raise EngineError("the configurations of the models need: pip install aiconfigurator-core==0.12.0")
     configs = Path(package.origin).parent / "model_configs"
     owner, name = row.model.split("/")
     names = [f"{owner}--{name}", *(each.name.removesuffix("_config.json") for each in configs.glob(f"*--{name}_*"))]
@@ -199,6 +203,7 @@ def predict(row: MeasuredDeployment, latency_model: str) -> Predicted:
                 kv_cache_dtype="fp8" if row.kv_dtype == "fp8" else "auto",
                 moe_backend=_moe_backend(row) if latency_model == "kernels" else "auto",
                 latency_model=latency_model,
+                vllm_version=release_of(row.version),
             )
             deployment = resolve(options)
     except (EngineError, ValueError) as error:

@@ -1,14 +1,31 @@
 """The Python interface: functions that act as the commands do, return typed results and print nothing.
 
-`simulating.py` has `run`, `replay` and `server`, `searching.py` `sweep` and `plan`, `comparing.py` `calibrate` and
-`fit`. `settings.py`, which is generated, has their keyword arguments, one for each setting of the command, and
-`given.py` makes options of them. `import blis_sim` offers the names of `__all__`.
+`commands.py` has the functions and makes options of their keyword arguments. `settings.py` and `serve_settings.py` are
+generated and list these arguments, one for each setting of the command. `import blis_sim` offers the names in
+`__all__`.
 """
 
-from blis_sim.api.comparing import CalibrationResult, Coefficient, FitResult, MetricError, calibrate, fit
-from blis_sim.api.searching import PlannedDeployment, PlanResult, SweepPoint, SweepResult, plan, sweep
-from blis_sim.api.simulating import Latency, RunResult, replay, run, server
-from blis_sim.api.tables import MissingExtraError, Table
+from blis_sim.api.commands import (
+    CalibrationResult,
+    Coefficient,
+    FitResult,
+    Latency,
+    MetricError,
+    MissingExtraError,
+    PlannedDeployment,
+    PlanResult,
+    RunResult,
+    SweepPoint,
+    SweepResult,
+    Table,
+    calibrate,
+    fit,
+    plan,
+    replay,
+    run,
+    server,
+    sweep,
+)
 from blis_sim.cli.search_path import load_own_packages
 from blis_sim.options import BlisError, OptionError
 from blis_sim.testing import Server, ServerError

@@ -47,6 +47,7 @@ class ServeSettings(ClusterSettings, total=False):
     grpc: bool
     ssl_certfile: Path
     ssl_keyfile: Path
+    self_signed_certs: bool
     ssl_ca_certs: Path
     ssl_cert_reqs: int
     ssl_ciphers: str
@@ -133,6 +134,7 @@ class ServeSettings(ClusterSettings, total=False):
     enable_log_outputs: bool
     max_log_len: int | None
     disable_log_stats: bool
+    log_http: bool
     access_log: bool
     speed: float | str
     served_model_name: Sequence[str]

@@ -77,7 +77,7 @@ class EngineSettings(TypedDict, total=False):
     spec_model: str
     spec_tokens: int | None
     speculative_acceptance_rate: Sequence[float]
-    speculative_draft_time: int
+    speculative_draft_time: int | None
     speculative_seed: int
     enable_chunked_prefill: bool
     disable_chunked_mm_input: bool
@@ -126,6 +126,7 @@ class ClusterSettings(EngineSettings, total=False):
     decode_instances: int
     prefill_decode_instances: int
     encode_instances: int
+    encode_decider: str
     pd_decider: str
     pd_prefix_threshold: int
     pd_transfer_bandwidth: float
@@ -147,9 +148,7 @@ class ClusterSettings(EngineSettings, total=False):
 
 
 class ReportSettings(TypedDict, total=False):
-    slo_ttft: str
-    slo_itl: str
-    slo_e2e: str
+    goodput: Sequence[str]
     detectors: Sequence[str]
     saturation_config: Path | None
     saturation_report: Path | None
@@ -172,34 +171,59 @@ class ReportSettings(TypedDict, total=False):
 
 
 class RunSettings(ClusterSettings, ReportSettings, total=False):
-    workload_spec: Path | None
     workload: str | None
     rate: float | None
-    arrival: str
+    arrival: str | None
     arrival_cv: float | None
+    prefix_tokens: int
+    prompt_tokens: int
+    prompt_tokens_stdev: float | None
+    prompt_tokens_min: int | None
+    prompt_tokens_max: int | None
+    output_tokens: int
+    output_tokens_stdev: float | None
+    output_tokens_min: int | None
+    output_tokens_max: int | None
+    kv_offload_config: Path | None
+    enable_lora: bool
+    max_loras: int
+    max_cpu_loras: int | None
+    lora_load_ms: float
+    lora_swap_ms: float
+    lora_config: Path | None
+    lora_adapter_capacity: int | None
+    lora_load_base_latency_us: float | None
+    lora_load_bandwidth_bytes_us: float | None
+    lora_footprint_bytes_per_rank: float | None
+    workload_spec: Path | None
     concurrency: int
     think_time_ms: int
     num_requests: int | None
-    prefix_tokens: int
-    prompt_tokens: int
-    prompt_tokens_stdev: int
-    prompt_tokens_min: int
-    prompt_tokens_max: int
-    output_tokens: int
-    output_tokens_stdev: int
-    output_tokens_min: int
-    output_tokens_max: int
     timeout: int | None
     seed: int | None
     horizon: int | None
 
 
 class ReplaySettings(ClusterSettings, ReportSettings, total=False):
+    kv_offload_config: Path | None
+    enable_lora: bool
+    max_loras: int
+    max_cpu_loras: int | None
+    lora_load_ms: float
+    lora_swap_ms: float
+    lora_config: Path | None
+    lora_adapter_capacity: int | None
+    lora_load_base_latency_us: float | None
+    lora_load_bandwidth_bytes_us: float | None
+    lora_footprint_bytes_per_rank: float | None
     trace_data: Path | None
     horizon: int | None
     reissue: bool
     session_mode: str
     think_time_ms: int | None
+    speedup: float
+    scale_pauses: bool
+    think_time_dist: str | None
     phase_average: int
     intervals: int
     seed: int
@@ -222,6 +246,9 @@ class SweepSettings(RunSettings, total=False):
     trace_data: Path | None
     reissue: bool
     session_mode: str
+    speedup: float
+    scale_pauses: bool
+    think_time_dist: str | None
     phase_average: int
     intervals: int
     ignore_server_settings: bool
@@ -238,12 +265,17 @@ class PlanSettings(RunSettings, total=False):
     e2e_p90: str | None
     e2e_p95: str | None
     e2e_p99: str | None
+    confidence: float | None
     gpus: Sequence[str]
     tp_sizes: Sequence[int]
     pp_sizes: Sequence[int]
+    dp_sizes: Sequence[int]
     shapes: Sequence[str]
     precisions: Sequence[str]
+    kv_cache_dtypes: Sequence[str]
+    speculative_configs: Sequence[str]
     step_tokens: Sequence[int]
+    exhaustive: bool
     max_gpus: int
     prices: Path | None
     processes: int | None
@@ -256,6 +288,9 @@ class PlanSettings(RunSettings, total=False):
     trace_data: Path | None
     reissue: bool
     session_mode: str
+    speedup: float
+    scale_pauses: bool
+    think_time_dist: str | None
     phase_average: int
     intervals: int
     ignore_server_settings: bool
@@ -275,9 +310,7 @@ class CalibrateSettings(TypedDict, total=False):
     warmup_requests: int
     network_rtt_us: int
     network_bandwidth_mbps: float
-    slo_ttft: str
-    slo_itl: str
-    slo_e2e: str
+    goodput: Sequence[str]
     sim_metrics: Path | None
     hit_rate_tolerance_pp: float
     ttft_mape_threshold: float

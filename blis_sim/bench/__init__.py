@@ -1,7 +1,7 @@
 """`blis bench`: the commands of `vllm bench`, with their flags, labels and result files, on this product's own parts.
 
-`serve/` puts load on a server through the client of `observe`. `latency_command.py` and `throughput_command.py` run
-`vllm bench latency` and `vllm bench throughput` on the simulated engine in virtual time. `datasets.py` makes the
+`serve_load.py` puts load on a server through the client of `observe`. `latency_command.py` and `throughput_command.py`
+run `vllm bench latency` and `vllm bench throughput` on the simulated engine in virtual time. `datasets.py` makes the
 requests of all three commands.
 """
 

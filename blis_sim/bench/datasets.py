@@ -10,7 +10,8 @@ from typing import Any
 
 from blis_sim.bench import BenchError
 from blis_sim.options import OptionError, check_options, option
-from blis_sim.options.limits import MOST_REQUESTS, MOST_TOKENS
+from blis_sim.options.option import MOST_REQUESTS, MOST_TOKENS
+from traces.load import Load, load_of
 
 DATASETS = ("random", "prefix_repetition", "sharegpt", "custom", "burstgpt")
 _FILES = ("sharegpt", "custom", "burstgpt")
@@ -124,6 +125,11 @@ class SampleRequest:
     def prompt_tokens(self) -> int:
         """Tokens of the whole prompt."""
         return self.prefix_tokens + self.input_tokens
+
+
+def load_of_samples(samples: Sequence[SampleRequest], arrived_per_s: float) -> Load:
+    """Return the load of requests that come at a rate, shared prefixes included."""
+    return load_of(arrived_per_s, [each.prompt_tokens for each in samples], [each.output_tokens for each in samples])
 
 
 def samples_of(options: DatasetOptions) -> list[SampleRequest]:
@@ -254,6 +260,6 @@ def _shuffle_and_oversample(options: DatasetOptions, found: Sequence[SampleReque
 def _counter(options: DatasetOptions) -> Callable[[str], int]:
     if options.tokenizer_path is None:
         return lambda text: max(1, -(-len(text) // _CHARACTERS_PER_TOKEN))
-    from mockserve.generation.tokenizer_file import open_tokenizer
+    from mockserve.generation.tokenizer import open_tokenizer
 
     return open_tokenizer(options.tokenizer_path).count

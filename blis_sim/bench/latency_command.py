@@ -1,11 +1,12 @@
 """`blis bench latency`: the time of one batch on an otherwise idle engine."""
 
-import sys
 from dataclasses import dataclass
+from math import inf
 
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import check_options, check_outputs, option, section
-from blis_sim.options.limits import MOST_REQUESTS
+from blis_sim.options.option import MOST_REQUESTS
+from blis_sim.options.printing import format_option, json_option, printed_format
 
 __all__ = ["LatencyOptions", "rewritten", "run"]
 
@@ -38,9 +39,14 @@ class LatencyOptions:
     output_json: str | None = option(
         None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
     )
+    format: str = format_option(
+        "What standard output gets: the text that vLLM prints, or the results as JSON, CSV, Markdown or an HTML page."
+    )
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
         self.deployment.check_coefficients()
         check_outputs(self)
 
@@ -58,8 +64,9 @@ def run(options: LatencyOptions) -> int:
     """Simulate, print what vLLM prints, write the results."""
     import numpy as np
 
-    from blis_sim.bench.datasets import SampleRequest
-    from blis_sim.bench.offline import check_fits, longest_s, offline_engine, write_results
+    from blis_sim.bench.datasets import SampleRequest, load_of_samples
+    from blis_sim.bench.offline import check_fits, longest_s, offline_engine, report_results
+    from traces.load import load_text
 
     offline = offline_engine("blis bench latency", options.deployment)
     batch = [
@@ -78,16 +85,16 @@ def run(options: LatencyOptions) -> int:
     ]
     counted = np.array(latencies_s[options.num_iters_warmup :])
     percentiles = np.percentile(counted, PERCENTS)
+    load = load_of_samples(batch, inf)
     results = {
         "model_id": options.deployment.model,
         "avg_latency": float(counted.mean()),
         "latencies": counted.tolist(),
         "percentiles": dict(zip(map(str, PERCENTS), percentiles.tolist(), strict=True)),
     }
-    try:
-        write_results(options.output_json, results)  # before printing, since the reader of the output may have gone
-    finally:
-        sys.stdout.write(f"Avg latency: {counted.mean()} seconds\n")
-        for percent, value in zip(PERCENTS, percentiles, strict=True):
-            sys.stdout.write(f"{percent}% percentile latency: {value} seconds\n")
+    lines = [f"Avg latency: {counted.mean()} seconds"]
+    lines += [
+        f"{percent}% percentile latency: {value} seconds" for percent, value in zip(PERCENTS, percentiles, strict=True)
+    ]
+    report_results("blis bench latency", options, offline, results, [*lines, load_text(load)])
     return 0

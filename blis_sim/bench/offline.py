@@ -1,4 +1,4 @@
-"""Requests through a simulated engine at given instants of virtual time, and the file of results."""
+"""Requests through a simulated engine at given instants of virtual time, and the answer of a benchmark."""
 
 import json
 import sys
@@ -12,12 +12,15 @@ from blis_sim.bench import BenchError
 from blis_sim.bench.datasets import SampleRequest
 from blis_sim.engine.config import EngineConfig, refusal_reason
 from blis_sim.engine.core import Engine
-from blis_sim.engine.deployment import resolve
+from blis_sim.engine.data_parallel import RankGroup, new_ranks
+from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.lockstep_ranks import new_ranks
-from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.units import Micros
+from blis_sim.options.printing import printed_format
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.report import Report
+from blis_sim.report.tables import flat
 from replay.arrivals import Arrival
 from replay.simulation.record import Record
 from replay.simulation.simulate import simulate
@@ -29,6 +32,7 @@ from traces.text_file import write_text
 class OfflineEngine:
     """An engine that computes batches of requests, one after the other."""
 
+    deployment: Deployment
     simulation: Engine | RankGroup
     config: EngineConfig
 
@@ -54,8 +58,10 @@ def offline_engine(program: str, options: DeploymentOptions) -> OfflineEngine:
     if deployment.rank is not None and deployment.has_own_ranks:
         new_engine = partial(Engine, reports_steps=not deployment.shares_experts)
         ranks = new_ranks(deployment.rank, deployment.latency, deployment.dp, new_engine, deployment.shares_experts)
-        return OfflineEngine(ranks, deployment.rank)
-    return OfflineEngine(Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config)
+        return OfflineEngine(deployment, ranks, deployment.rank)
+    return OfflineEngine(
+        deployment, Engine(deployment.config, deployment.latency, reports_steps=False), deployment.config
+    )
 
 
 def check_fits(samples: Sequence[SampleRequest], config: EngineConfig) -> None:
@@ -96,7 +102,34 @@ def _arrival(sample: SampleRequest, at: Micros, number: int, config: EngineConfi
     return Arrival(at=at, request=request, row=row)
 
 
-def write_results(path: str | None, results: Mapping[str, Any]) -> None:
-    """Write the results, if a file is given. Raises TraceError when writing fails."""
-    if path is not None:
-        write_text(Path(path), json.dumps(results, indent=4))
+def report_results(
+    program: str, options: Any, offline: OfflineEngine, results: Mapping[str, Any], lines: Sequence[str]
+) -> None:
+    """Write the results, if a file is given, and print them; `lines` are what vLLM prints. Raises TraceError."""
+    deployment = offline.deployment
+
+    def origin() -> Provenance:
+        return Provenance(
+            command=command_line(program, options),
+            model=deployment.model.name,
+            gpu=deployment.gpu.name,
+            gpus_per_instance=deployment.num_gpus,
+            engine=deployment.config.engine,
+            latency_model=deployment.latency_name,
+            step_error=deployment.sureness.step_error,
+            sureness=deployment.sureness.as_json,
+            inputs=input_hashes(options),
+        )
+
+    report = Report(
+        title=f"{program.removeprefix('blis ').capitalize()} of",
+        origin=origin,
+        data=lambda: results,
+        remarks=lambda: lines,
+        rows=lambda: [{name: each for name, each in flat(results).items() if name != "latencies"}],
+    )
+    try:  # before printing, since the reader of the output may have gone
+        if options.output_json is not None:
+            write_text(Path(options.output_json), json.dumps(results, indent=4))
+    finally:
+        report.print(printed_format(options))

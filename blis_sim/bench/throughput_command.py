@@ -1,12 +1,13 @@
 """`blis bench throughput`: the throughput of the engine when all requests arrive at once."""
 
-import sys
 from dataclasses import dataclass
+from math import inf
 
 from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import check_options, check_outputs, option, section
-from blis_sim.options.limits import MOST_REQUESTS
+from blis_sim.options.option import MOST_REQUESTS
+from blis_sim.options.printing import format_option, json_option, printed_format
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
 
@@ -30,9 +31,14 @@ class ThroughputOptions:
     output_json: str | None = option(
         None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
     )
+    format: str = format_option(
+        "What standard output gets: the text that vLLM prints, or the results as JSON, CSV, Markdown or an HTML page."
+    )
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
         self.deployment.check_coefficients()
         check_outputs(self)
 
@@ -50,8 +56,9 @@ def run(options: ThroughputOptions) -> int:
     """Simulate, print what vLLM prints, write the results."""
     from dataclasses import replace
 
-    from blis_sim.bench.datasets import samples_of
-    from blis_sim.bench.offline import check_fits, longest_s, offline_engine, write_results
+    from blis_sim.bench.datasets import load_of_samples, samples_of
+    from blis_sim.bench.offline import check_fits, longest_s, offline_engine, report_results
+    from traces.load import load_text
 
     offline = offline_engine("blis bench throughput", options.deployment)
     samples = samples_of(options.dataset)
@@ -65,6 +72,7 @@ def run(options: ThroughputOptions) -> int:
     elapsed_s = longest_s(offline.run(samples))
     num_prompt = sum(sample.prompt_tokens for sample in samples)
     num_output = sum(sample.output_tokens for sample in samples)
+    load = load_of_samples(samples, inf)
     results = {
         "model_id": options.deployment.model,
         "elapsed_time": elapsed_s,
@@ -73,13 +81,12 @@ def run(options: ThroughputOptions) -> int:
         "requests_per_second": len(samples) / elapsed_s,
         "tokens_per_second": (num_prompt + num_output) / elapsed_s,
     }
-    try:
-        write_results(options.output_json, results)  # before printing, since the reader of the output may have gone
-    finally:
-        sys.stdout.write(
-            f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"
-            f" tokens/s, {num_output / elapsed_s:.2f} output tokens/s\n"
-            f"Total num prompt tokens:  {num_prompt}\n"
-            f"Total num output tokens:  {num_output}\n"
-        )
+    lines = [
+        f"Throughput: {len(samples) / elapsed_s:.2f} requests/s, {(num_prompt + num_output) / elapsed_s:.2f} total"
+        f" tokens/s, {num_output / elapsed_s:.2f} output tokens/s",
+        f"Total num prompt tokens:  {num_prompt}",
+        f"Total num output tokens:  {num_output}",
+        load_text(load),
+    ]
+    report_results("blis bench throughput", options, offline, results, lines)
     return 0

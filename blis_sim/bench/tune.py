@@ -1,20 +1,17 @@
-"""The search of the best rate for a combination of engine settings, and the report and page on all combinations."""
+"""The search of the best rate for a combination of engine settings, and the answer on all combinations."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.rate_search import Trial, Verdict, search_rate
-from blis_sim.bench.runner.plan import Point
-from blis_sim.bench.runner.simulate import FIGURES, Figures, Job, Outcome, compute
+from blis_sim.bench.points import FIGURES, Figures, Job, Outcome, Point, compute
+from blis_sim.bench.targets import Trial, Verdict, search_rate
 from blis_sim.options.provenance import Provenance
-from blis_sim.options.text_table import TextTable, csv_text, duration
-from blis_sim.pictures.page import figures_html, page, table_html
-from blis_sim.pictures.panels import Curve, Target, frontier_panels
-from blis_sim.pictures.style import Panel, draw_panels
-from traces import dump_json
+from blis_sim.report.figures import Curve, Panel, Target, frontier_panels
+from blis_sim.report.report import Report, Section, with_origin
+from blis_sim.report.tables import TextTable, cell, duration
 from traces.text_file import writing
 
 AT_ONCE_RATE = 1e6
@@ -56,6 +53,11 @@ class Combination:
         return any(trial.found.is_unexpected for trial in self.trials)
 
 
+def not_covered(point: Point, reason: str) -> Combination:
+    """Return a combination that the latency model of all others cannot time."""
+    return Combination(point, [Trial(None, Outcome(error=reason), is_good=False)])
+
+
 def search(job: SearchJob) -> Combination:
     """Find the highest rate for a combination."""
 
@@ -89,7 +91,7 @@ _SHOWN = ("responses_per_sec", "steady_requests_per_s", "tokens_per_sec")
 _SHOWN_LATENCIES = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p99_ms")
 _TITLES = (
     *("rate", "requests/s", "steady/s", "tokens/s"),
-    *("TTFT p50 ms", "p99 ms", "ITL p50 ms", "p99 ms", "E2E p99 ms", "verdict"),
+    *("TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "E2E p99 ms", "verdict"),
 )
 
 
@@ -101,32 +103,45 @@ def table_of(combinations: Sequence[Combination], varied: Sequence[str]) -> Text
         settings = [str(combination.point.varied[name]) for name in varied]
         best = combination.best
         if best is None:
-            reason = "cannot be simulated" if combination.error else "never within the limits"
+            reason = _why_not(combination)
             lines.append([*settings, *[""] * (len(_TITLES) - 1), reason])
             continue
         known = best.found.figures
         values = [known.get(name) for name in (*_SHOWN, *_SHOWN_LATENCIES)]
-        figures = ["-" if value is None else f"{value:,.2f}" for value in values]
-        lines.append([*settings, rate_text(best.rate), *figures, "best" if combination is winner else ""])
-    return TextTable([*varied, *_TITLES], lines, num_left_aligned=0)
+        lines.append([*settings, rate_text(best.rate), *map(cell, values), "best" if combination is winner else ""])
+    return TextTable([*varied, *_TITLES], lines, num_left_aligned=0, num_labels=len(varied))
 
 
-def printed(combinations: Sequence[Combination], varied: Sequence[str], form: str, origin: Provenance) -> str:
-    """The best rate of each combination as a table, Markdown, CSV or JSON, with a newline at the end."""
-    if form == "csv":
-        return csv_text([list(row) for row in _rows(combinations, varied)])
-    if form == "json":
-        titles, *rows = _rows(combinations, varied)
-        rows_by_title = [dict(zip(titles, row, strict=True)) for row in rows]
-        return dump_json({"provenance": asdict(origin), "combinations": rows_by_title}) + "\n"
-    if form == "markdown":
-        origins = "".join(f"- {name}: `{value}`\n" for name, value in origin.rows)
-        return f"{table_of(combinations, varied).markdown}\n{origins}\n{best_line(combinations)}\n"
-    return (
-        "\n".join(
-            [*table_of(combinations, varied).lines, *([best_line(combinations)] if best_of(combinations) else [])]
+def _why_not(combination: Combination) -> str:
+    if combination.error.startswith("not covered"):
+        return "not covered"
+    return "cannot be simulated" if combination.error else "never within the limits"
+
+
+def tune_report(
+    combinations: Sequence[Combination],
+    varied: Sequence[str],
+    limits_ms: Mapping[str, float],
+    origin: Provenance,
+    step_times: str = "",
+) -> Report:
+    """Return the search as an answer. `step_times` states the latency model of all with its expected error."""
+
+    def data() -> dict[str, Any]:
+        return with_origin(
+            {"step_times": step_times or None, "combinations": list(_rows(combinations, varied))}, origin
         )
-        + "\n"
+
+    limits = f"limits: {', '.join(_limits(limits_ms).values())}" if limits_ms else ""
+    return Report(
+        title="Engine settings for",
+        origin=lambda: origin,
+        data=data,
+        rows=lambda: _rows(combinations, varied),
+        lead=lambda: [line for line in (step_times, limits) if line],
+        sections=lambda: [Section("The highest rate of each combination", table_of(combinations, varied))],
+        remarks=lambda: [best_line(combinations)],
+        panels=lambda: _panels(combinations, limits_ms),
     )
 
 
@@ -139,15 +154,18 @@ def best_line(combinations: Sequence[Combination]) -> str:
     return f"best: {winner.point.label} at rate {rate_text(winner.best.rate)}, {served:.2f} requests/s"
 
 
-def _rows(combinations: Sequence[Combination], varied: Sequence[str]) -> Iterator[list[Any]]:
-    yield [*varied, "rate", "is_best", *FIGURES, "error"]
+def _rows(combinations: Sequence[Combination], varied: Sequence[str]) -> Iterator[dict[str, Any]]:
     winner = best_of(combinations)
     for combination in combinations:
-        settings = [combination.point.varied[name] for name in varied]
         best = combination.best
         figures: Figures = {} if best is None else best.found.figures
-        rate = None if best is None else "inf" if best.rate is None else best.rate
-        yield [*settings, rate, combination is winner, *(figures.get(name) for name in FIGURES), combination.error]
+        yield {
+            **{name: combination.point.varied[name] for name in varied},
+            "rate": None if best is None else "inf" if best.rate is None else best.rate,
+            "is_best": combination is winner,
+            **{name: figures.get(name) for name in FIGURES},
+            "error": combination.error,
+        }
 
 
 def best_of(combinations: Sequence[Combination]) -> Combination | None:
@@ -177,22 +195,6 @@ def write_trials(path: str, combinations: Sequence[Combination], varied: Sequenc
                 rows.writerow([*settings, rate, str(trial.is_good).lower(), *figures, trial.found.error])
 
 
-def draw(path: str, combinations: Sequence[Combination], limits_ms: Mapping[str, float]) -> None:
-    """Draw all simulations, a colour per combination. Raises TraceError."""
-    draw_panels(tune_panels(combinations, limits_ms), path)
-
-
-def tune_page(
-    combinations: Sequence[Combination], varied: Sequence[str], limits_ms: Mapping[str, float], origin: Provenance
-) -> str:
-    """Return the page of a search in which a simulation served requests."""
-    remarks = [best_line(combinations)]
-    lead = [f"limits: {', '.join(_limits(limits_ms).values())}"] if limits_ms else []
-    parts = ["<h2>The highest rate of each combination</h2>", table_html(table_of(combinations, varied))]
-    parts += ["<h2>All simulations of the search</h2>", figures_html(tune_panels(combinations, limits_ms))]
-    return page(f"Engine settings for {origin.model}", origin, remarks, parts, lead)
-
-
 def _limits(limits_ms: Mapping[str, float]) -> dict[str, str]:
     """Return each limit in words by the figure of a row that it holds for, such as `TTFT p99 1 s`."""
     names = {figure: figure.removesuffix("_ms").split("_") for figure in limits_ms}
@@ -202,7 +204,7 @@ def _limits(limits_ms: Mapping[str, float]) -> dict[str, str]:
     }
 
 
-def tune_panels(combinations: Sequence[Combination], limits_ms: Mapping[str, float]) -> list[Panel]:
+def _panels(combinations: Sequence[Combination], limits_ms: Mapping[str, float]) -> list[Panel]:
     """Return p99 latencies against throughput, with the limits that hold for the 99th percentile."""
     words = _limits(limits_ms)
     targets = {

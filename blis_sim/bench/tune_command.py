@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from blis_sim.bench.runner.commands import check_table, processes_option, simulation_option, vary_option
+from blis_sim.bench.simulation_commands import check_table, processes_option, simulation_option, vary_option
+from blis_sim.bench.targets import LATENCIES, LatencyTargets
+from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from blis_sim.options.extras import check_page, check_plot
+from blis_sim.options.printing import format_option, json_option, printed_format
 
 if TYPE_CHECKING:
-    from blis_sim.bench.runner.plan import Plan
+    from blis_sim.bench.points import AskedPoints, Plan
     from blis_sim.bench.tune import Combination
     from blis_sim.options.provenance import Provenance
 
-__all__ = ["TuneOptions", "rewritten", "run"]
-
-LIMITED = ("ttft", "itl", "e2e")
+__all__ = ["TuneOptions", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
+class TuneOptions(LatencyTargets):
     """One search. Raises OptionError for settings that do not fit together."""
 
     simulation: tuple[str, ...] = simulation_option(
@@ -30,18 +30,23 @@ class TuneOptions:
     )
     vary: tuple[str, ...] = vary_option(
         "An engine setting and the values to try, such as max_num_seqs=128,256. May be given again: all combinations"
-        " are tried, each at the highest rate that it can keep up within the limits."
+        " are tried, each at the highest rate that it can keep up within the limits.",
+        heading="Search",
     )
     config: str | None = option(
         None, "YAML file with the keys settings and vary; flags come before it.", metavar="FILE"
     )
     limit: tuple[str, ...] = option(
-        (), f"Limits in milliseconds, of {', '.join(LIMITED)}.", metavar="NAME:MS,...", flags=("--limit", "--limits")
+        (),
+        "The former spelling of --ttft-p99, --itl-p99 and --e2e-p99, in milliseconds.",
+        metavar="NAME:MS,...",
+        flags=("--limit", "--limits"),
+        hidden=True,
     )
-    percentile: str = option("99", "Percentile of the latencies that the limits hold for.", choices=("90", "95", "99"))
-    min_attainment: float | None = option(
-        None, "Least share of requests that meet --slo-ttft, --slo-itl and --slo-e2e.", above=0, at_most=1
+    percentile: str = option(
+        "99", "Percentile of the latencies that --limit holds for.", choices=("90", "95", "99"), hidden=True
     )
+    min_attainment: float | None = option(None, "Least share of requests that meet --goodput.", above=0, at_most=1)
     tolerance: float = option(0.02, "Tolerance of the best rate, as a share of it.", at_least=0.001, at_most=0.5)
     output: str | None = option(
         None,
@@ -62,37 +67,34 @@ class TuneOptions:
         metavar="FILE",
         writes={"": "tune page"},
     )
-    format: str = option(
-        "table",
-        "Print the best rate of each combination for people, or with all figures and their origin as JSON, CSV or "
-        "Markdown.",
-        choices=("table", "json", "csv", "markdown"),
+    format: str = format_option(
+        "What standard output gets: the best rate of each combination for people, or with all figures and their origin "
+        "as JSON, CSV, Markdown or an HTML page."
     )
-    json: bool = option(False, "Print JSON: --format json.")
+    json: bool = json_option()
     processes: int | None = processes_option()
 
     def __post_init__(self) -> None:
         check_options(self)
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
-        if self.json and self.format not in ("table", "json"):
-            raise OptionError(f"--json and --format {self.format} exclude each other, give one of them")
+        _ = printed_format(self)
         _ = self.limits_ms  # making it checks it
         check_table("--output", self.output)
 
     @property
     def limits_ms(self) -> Mapping[str, float]:
         """Limits by the figure of a row that they hold for. Raises OptionError."""
-        limits = {}
+        limits = dict(self.targets_ms)
         for pair in self.limit:
             name, _, text = pair.partition(":")
             try:
                 limit_ms = float(text)
             except ValueError:
                 limit_ms = 0.0
-            if name not in LIMITED or not isfinite(limit_ms) or limit_ms <= 0:
+            if name not in LATENCIES or not isfinite(limit_ms) or limit_ms <= 0:
                 raise OptionError(
-                    f"--limit must be NAME:MILLISECONDS with a name of {', '.join(LIMITED)}, got {pair!r}"
+                    f"--limit must be NAME:MILLISECONDS with a name of {', '.join(LATENCIES)}, got {pair!r}"
                 )
             if f"{name}_p{self.percentile}_ms" in limits:
                 raise OptionError(f"--limit names {name} twice")
@@ -100,34 +102,29 @@ class TuneOptions:
         return limits
 
 
-def rewritten(arguments: list[str]) -> list[str]:
-    """A command line with the flags of the simulation behind those of the search."""
-    from blis_sim.bench.runner.commands import split_own_flags
-
-    return split_own_flags(arguments, TuneOptions)
-
-
 def run(options: TuneOptions) -> int:
     """Search, print a line per combination, write requested files. Exit codes: 0 done, 1 no combination is good
     enough, or a simulation failed in a way that its settings do not explain."""
-    from blis_sim.bench.tune import best_of, printed, write_trials
+    from blis_sim.bench.points import asked
+    from blis_sim.bench.tune import best_of, tune_report, write_trials
 
     plan = _plan(options)
     for note in plan.notes:
         sys.stderr.write(f"blis bench tune: {note}\n")
     check_outputs(options, *plan.paths_read())
-    combinations = _searched(options, plan)
+    question = asked(plan.simulation, plan.points())
+    combinations = _searched(options, plan, question)
+    report = tune_report(combinations, plan.varied, options.limits_ms, _origin(options, plan, question), question.text)
     try:
         if options.output is not None:  # before printing, since the reader of the output may have gone
             write_trials(options.output, combinations, plan.varied)
     finally:
-        form = "json" if options.json else options.format
-        sys.stdout.write(printed(combinations, plan.varied, form, _origin(options, plan)))
+        report.print(printed_format(options))
     for combination in combinations:
         if combination.error:
             sys.stderr.write(f"blis bench tune: {combination.point.label}: {combination.error}\n")
     if any(trial.found.figures for combination in combinations for trial in combination.trials):
-        _draw(options, plan, combinations)
+        report.write(options.html, options.plot)
     winner = best_of(combinations)
     if winner is None or winner.best is None:
         sys.stderr.write("blis bench tune: error: nothing stays within the limits at any rate\n")
@@ -135,28 +132,15 @@ def run(options: TuneOptions) -> int:
     return int(any(combination.is_unexpected for combination in combinations))
 
 
-def _draw(options: TuneOptions, plan: "Plan", combinations: "list[Combination]") -> None:
-    """Draw the picture and write the page that are requested."""
-    if options.plot is None and options.html is None:
-        return
-    from blis_sim.bench.tune import draw, tune_page
-    from blis_sim.pictures.page import write_page
+def _origin(options: TuneOptions, plan: "Plan", question: "AskedPoints") -> "Provenance":
+    from blis_sim.bench.points import origin_of
 
-    if options.plot is not None:
-        draw(options.plot, combinations, options.limits_ms)
-    if options.html is not None:
-        write_page(options.html, tune_page(combinations, plan.varied, options.limits_ms, _origin(options, plan)))
-
-
-def _origin(options: TuneOptions, plan: "Plan") -> "Provenance":
-    from blis_sim.bench.runner.simulate import origin_of
-
-    return origin_of("blis bench tune", options, plan, plan.points())
+    return origin_of("blis bench tune", options, plan, question.points)
 
 
 def _plan(options: TuneOptions) -> "Plan":
     """Return the plan of trials. Raises BlisError, also when no combination has valid settings."""
-    from blis_sim.bench.runner.plan import plan_of
+    from blis_sim.bench.points import plan_of
 
     plan = plan_of(options.simulation, options.vary, options.config, TuneOptions)
     if plan.simulation.name != "run":
@@ -165,27 +149,28 @@ def _plan(options: TuneOptions) -> "Plan":
         if name in plan.settings or name in plan.varied:
             raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
     if not options.limits_ms and options.min_attainment is None:
-        raise OptionError("--limit NAME:MS or --min-attainment must set what the search keeps to")
-    targets = ("slo_ttft", "slo_itl", "slo_e2e")
+        raise OptionError("--ttft-p99, --itl-p99, --e2e-p99 or --min-attainment must set what the search keeps to")
+    targets = ("goodput", "slo_ttft", "slo_itl", "slo_e2e")
     if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.varied for n in targets):
-        raise OptionError("--min-attainment needs --slo-ttft, --slo-itl or --slo-e2e, the limits of good requests")
+        raise OptionError("--min-attainment needs --goodput, the limits of good requests")
     return plan
 
 
-def _searched(options: TuneOptions, plan: "Plan") -> "list[Combination]":
+def _searched(options: TuneOptions, plan: "Plan", question: "AskedPoints") -> "list[Combination]":
     """All combinations, in order."""
-    from blis_sim.bench.runner.simulate import step_time_warnings
-    from blis_sim.bench.runner.workers import run_on_processes
-    from blis_sim.bench.tune import SearchJob, search
+    from blis_sim.bench.points import step_time_warnings
+    from blis_sim.bench.tune import SearchJob, not_covered, search
+    from blis_sim.bench.workers import run_on_processes
     from blis_sim.options.progress import progress_bar
 
-    points = plan.points()
+    points = question.points
     plan.check_some_fit(points)
     for line in step_time_warnings(plan.simulation, points):
         sys.stderr.write(f"blis bench tune: {line}\n")
     limits = (options.limits_ms, options.min_attainment, options.tolerance)
-    jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points]
-    combinations = []
+    refusals = question.refusals
+    jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points if point.number not in refusals]
+    combinations = [not_covered(point, refusals[point.number]) for point in points if point.number in refusals]
     with (
         closing(run_on_processes(search, jobs, options.processes)) as results,
         progress_bar("tuning", len(jobs)) as step,

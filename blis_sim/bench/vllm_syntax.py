@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from blis_sim.options.text import flags_of
-from mockserve.vllm_arguments.rewrite import NO_EFFECT_FLAG
-from mockserve.vllm_arguments.rewrite import rewritten as from_vllm
-from mockserve.vllm_arguments.table import VllmFlag, read_table
+from blis_sim.options.command_line import flags_of
+from mockserve.options.vllm_command_line import NO_EFFECT_FLAG
+from mockserve.options.vllm_command_line import rewritten as from_vllm
+from mockserve.options.vllm_flags import VllmFlag, read_table
 
 
 def lists(*names: str) -> list[VllmFlag]:

@@ -1,6 +1,9 @@
-"""The commands of `blis`. Adding one is adding its row."""
+"""The commands of `blis`. Adding one is adding its row; a package adds one by an entry point of `blis.commands`."""
 
 from typing import NamedTuple
+
+from blis_sim.options.option import OptionError
+from blis_sim.options.registry import Registry
 
 
 class CommandRow(NamedTuple):
@@ -10,8 +13,9 @@ class CommandRow(NamedTuple):
     `has_other_syntax` it also offers `rewritten(arguments) -> arguments`, for command lines of another program. With
     `takes_settings` it also offers `locate_invalid_setting(arguments, message)`, which returns the file and key of the
     setting that an error message is about, or None. With `has_exit_codes` it also offers `exit_code_of(error)`, for an
-    error after the command line was read. `examples` are command lines for the help. With `main` the help
-    explains the settings below these headings, and only names all other settings.
+    error after the command line was read. `examples` are command lines for the help. `first` are the flags that people
+    look for first: where there are some, `--help` shows these alone, and `--help-all` all of them. A command that
+    `passes_flags_on` takes those that it does not know as arguments, for another command.
     """
 
     help: str
@@ -21,26 +25,22 @@ class CommandRow(NamedTuple):
     takes_settings: bool = False
     has_exit_codes: bool = False
     examples: tuple[str, ...] = ()
-    main: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    passes_flags_on: bool = False
 
+
+_DEPLOYMENT = ("--hardware", "--tp", "--max-model-len", "--max-num-seqs", "--gpu-memory-utilization")
+"""Flags of a simulated deployment."""
+_LOAD = ("--rate", "--num-requests", "--workload", "--workload-spec", "--prompt-tokens", "--output-tokens", "--seed")
+_PRINTED = ("--format", "--json", "--html")
 
 FIRST_STEPS = (
     "blis serve qwen/qwen3-14b",
-    "blis run --model qwen/qwen3-14b --rate 4 --num-requests 200",
+    "blis run --model qwen/qwen3-14b --rate 4",
     "blis plan --model llama-3.3-70b --rate 30 --prompt-tokens 2000 --ttft-p99 1s --itl-p99 40ms",
     "blis doctor",
 )
 """Command lines for the help of `blis` itself."""
-
-PROGRAMS: dict[str, CommandRow] = {
-    "llm-d-inference-sim": CommandRow(
-        "The mock server of `blis serve` with the command line of llm-d-inference-sim.",
-        "mockserve.inference_sim.command",
-        "InferenceSimOptions",
-        has_other_syntax=True,
-    ),
-}
-"""Programs of other names with one command each."""
 
 GROUPS: dict[str, str] = {
     "bench": "The benchmarks of vLLM, with their flags and results.",
@@ -49,7 +49,7 @@ GROUPS: dict[str, str] = {
 }
 """First words that several commands share."""
 
-COMMANDS: dict[str, CommandRow] = {
+COMMANDS = Registry[CommandRow]("blis.commands") | {
     "serve": CommandRow(
         "Serve a model that is not there: an OpenAI- and vLLM-compatible server timed by a simulated vLLM engine. "
         "Takes any command line of vllm serve, --config FILE included.",
@@ -62,16 +62,40 @@ COMMANDS: dict[str, CommandRow] = {
             "blis serve llama-3.1-8b --port 8001 --speed 10 --max-num-seqs 64",
             "blis serve qwen/qwen3-14b --num-instances 4 --routing-policy least-loaded",
         ),
-        main=("Arguments", "Serving", "Model and GPU", "Faults on purpose", "Options"),
+        first=(
+            "--host",
+            "--port",
+            "--api-key",
+            "--served-model-name",
+            *_DEPLOYMENT,
+            "--num-instances",
+            "--speed",
+            "--seed",
+            "--fault-rates",
+            "--playback",
+        ),
     ),
     "observe": CommandRow(
         "Put load on any OpenAI-compatible server and record what it did as a trace.",
         "observe.command",
         "ObserveOptions",
+        has_other_syntax=True,
         examples=(
+            "blis observe --url http://localhost:8000",
             "blis observe --url http://localhost:8000 --rate 5 --num-requests 100 --record-itl -o trace",
             "blis observe --url http://localhost:8000 --workload-spec workload.yaml -o trace",
             "blis observe --url http://localhost:8000 --trace trace.yaml -o again",
+        ),
+        first=(
+            "--url",
+            "--model",
+            "--api-key",
+            *_LOAD,
+            "--max-concurrency",
+            "--output",
+            "--record-itl",
+            "--format",
+            "--html",
         ),
     ),
     "playback check": CommandRow(
@@ -82,7 +106,7 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "top": CommandRow(
         "Show what a vLLM server is doing, from its metrics page: load, rates, latencies.",
-        "observe.top.command",
+        "observe.top_command",
         "TopOptions",
         examples=("blis top http://localhost:8000",),
     ),
@@ -91,11 +115,11 @@ COMMANDS: dict[str, CommandRow] = {
         "replay.run_command",
         "RunOptions",
         examples=(
-            "blis run --model qwen/qwen3-14b --rate 4 --num-requests 200",
-            "blis run --model llama-3.3-70b --tp 4 --workload chatbot --rate 10 --slo-ttft default=500ms",
+            "blis run --model qwen/qwen3-14b --rate 4",
+            "blis run --model llama-3.3-70b --tp 4 --workload chatbot --rate 10 --goodput ttft:500ms",
             "blis run --model qwen/qwen3-14b --num-instances 4 --routing-policy least-loaded --rate 30",
         ),
-        main=("Workload", "Model and GPU", "Judging the run", "What is written", "Options"),
+        first=("--model", *_LOAD, *_DEPLOYMENT, "--num-instances", *_PRINTED, "--results-path"),
     ),
     "replay": CommandRow(
         "Run a recorded trace through the simulated engine, in virtual time.",
@@ -107,7 +131,15 @@ COMMANDS: dict[str, CommandRow] = {
             "blis replay trace.yaml --model qwen/qwen3-14b --results-path results.json",
             "blis replay trace.yaml --model qwen/qwen3-14b --num-instances 2 --json",
         ),
-        main=("Arguments", "Replay", "Model and GPU", "Judging the run", "What is written", "Options"),
+        first=(
+            "--model",
+            *_DEPLOYMENT,
+            "--num-instances",
+            "--latency-model",
+            "--coefficients",
+            *_PRINTED,
+            "--results-path",
+        ),
     ),
     "fit": CommandRow(
         "Learn the coefficients of a latency model from recordings of a real server.",
@@ -116,7 +148,7 @@ COMMANDS: dict[str, CommandRow] = {
         has_other_syntax=True,
         takes_settings=True,
         examples=("blis fit trace.yaml --model qwen/qwen3-14b --output coefficients.yaml",),
-        main=("Arguments", "Learning", "Model and GPU", "Options"),
+        first=("--output", "--model", *_DEPLOYMENT, "--check"),
     ),
     "convert": CommandRow(
         "Convert workloads and recordings of other programs into specs and traces of ours.",
@@ -135,10 +167,24 @@ COMMANDS: dict[str, CommandRow] = {
     ),
     "bench serve": CommandRow(
         "Put the load of a benchmark on a server, as vllm bench serve does, at one rate or several.",
-        "blis_sim.bench.serve.command",
+        "blis_sim.bench.serve_command",
         "BenchServeOptions",
         has_other_syntax=True,
         examples=("blis bench serve --model qwen/qwen3-14b --port 8000 --num-prompts 100 --request-rate 5",),
+        first=(
+            "--model",
+            "--host",
+            "--port",
+            "--base-url",
+            "--dataset-name",
+            "--num-prompts",
+            "--request-rate",
+            "--max-concurrency",
+            "--random-input-len",
+            "--random-output-len",
+            "--goodput",
+            "--save-result",
+        ),
     ),
     "bench throughput": CommandRow(
         "Simulate an engine to which all requests are given at once, as vllm bench throughput measures it.",
@@ -146,7 +192,15 @@ COMMANDS: dict[str, CommandRow] = {
         "ThroughputOptions",
         has_other_syntax=True,
         examples=("blis bench throughput --model qwen/qwen3-14b --input-len 512 --output-len 128 --num-prompts 200",),
-        main=("Measuring", "Data set", "Model and GPU", "Options"),
+        first=(
+            "--model",
+            "--input-len",
+            "--output-len",
+            "--num-prompts",
+            "--dataset-name",
+            *_DEPLOYMENT,
+            "--output-json",
+        ),
     ),
     "bench latency": CommandRow(
         "Simulate one batch on an engine with nothing else to do, as vllm bench latency measures it.",
@@ -154,46 +208,38 @@ COMMANDS: dict[str, CommandRow] = {
         "LatencyOptions",
         has_other_syntax=True,
         examples=("blis bench latency --model qwen/qwen3-14b --input-len 512 --output-len 128 --batch-size 8",),
-        main=("Batch", "Model and GPU", "Options"),
+        first=("--model", "--input-len", "--output-len", "--batch-size", *_DEPLOYMENT, "--output-json"),
     ),
     "bench tune": CommandRow(
         "Find the engine settings that serve most within latency limits, on the simulator, as vLLM's auto_tune does.",
         "blis_sim.bench.tune_command",
         "TuneOptions",
-        has_other_syntax=True,
-        examples=("blis bench tune --model qwen/qwen3-14b --limits e2e:5000",),
-    ),
-    "vidur": CommandRow(
-        "Simulate as the simulators Vidur and SimAI do: their command line, their schedulers, their output folder.",
-        "blis_sim.bench.vidur.command",
-        "VidurOptions",
-        has_other_syntax=True,
-        examples=("blis vidur --replica_config_model_name meta-llama/Llama-2-7b-hf --replica_config_device a100",),
-        main=("Beside Vidur's flags", "Kinds", "Simulation", "replica_config", "Options"),
+        examples=("blis bench tune --model qwen/qwen3-14b --e2e-p99 5s",),
+        passes_flags_on=True,
     ),
     "sweep": CommandRow(
         "Repeat a simulation with other settings, all combinations on all cores, and find the best of them.",
-        "blis_sim.bench.sweep.command",
+        "blis_sim.bench.sweep_command",
         "SweepOptions",
-        has_other_syntax=True,
         examples=(
             "blis sweep --model qwen/qwen3-14b --vary rate=1,2,4,8 --vary tp=1,2 --num-requests 200 --plot sweep.png",
             "blis sweep replay trace.yaml --model qwen/qwen3-14b --vary max_num_seqs=32,64,128",
         ),
+        passes_flags_on=True,
     ),
     "plan": CommandRow(
         "Find the cheapest deployment of a model that meets latency targets under a load: GPU type, shape, counts.",
-        "blis_sim.bench.capacity.command",
+        "blis_sim.bench.plan_command",
         "PlanOptions",
-        has_other_syntax=True,
         examples=(
             "blis plan --model llama-3.3-70b --rate 30 --prompt-tokens 2000 --ttft-p99 1s --itl-p99 40ms",
             "blis plan --model qwen/qwen3-14b --workload-spec workload.yaml --ttft-p99 500ms --gpus H100,H200",
         ),
+        passes_flags_on=True,
     ),
     "compare": CommandRow(
         "Simulate the same requests with two or more configurations, side by side.",
-        "blis_sim.bench.compare.command",
+        "blis_sim.bench.compare_command",
         "CompareOptions",
         has_other_syntax=True,
         examples=("blis compare --names few,many --workload burst -- --max-num-seqs 32 -- --max-num-seqs 128",),
@@ -212,7 +258,7 @@ COMMANDS: dict[str, CommandRow] = {
         examples=("blis gpus", "blis gpus H100"),
     ),
     "kernels bake": CommandRow(
-        "Write the kernel times of one deployment to a file, for computers without the tables they are looked up in.",
+        "Write the kernel times of one deployment to a file, to look at, to change or to keep for later releases.",
         "blis_sim.cli.kernels_bake_command",
         "KernelsBakeOptions",
         examples=("blis kernels bake qwen/qwen3-14b --hardware H100 --tp 1 --output kernels.json",),
@@ -233,22 +279,46 @@ COMMANDS: dict[str, CommandRow] = {
         "Compare a recording with a simulation of it: errors, correlation, grades.",
         "calibrate.command",
         "CalibrateOptions",
+        has_other_syntax=True,
         examples=(
+            "blis calibrate trace.yaml",
+            "blis calibrate trace.yaml --hardware H100 --coefficients coefficients.yaml",
             "blis calibrate trace.yaml --sim-results results.json --itl-data trace.itl.csv --html calibration.html",
         ),
     ),
+    "loop": CommandRow(
+        "Put load on a server, record it, replay the recording and grade the replay.",
+        "blis_sim.bench.loop_command",
+        "LoopOptions",
+        has_other_syntax=True,
+        examples=(
+            "blis loop --url http://localhost:8000",
+            "blis loop --url http://localhost:8000 --rate 4 --num-requests 200 --hardware H100 --fail-over e2e=5",
+        ),
+        first=("--url", *_LOAD, "--output", "--fail-over"),
+    ),
     "calibrate --watch": CommandRow(
         "Compare the last minutes of a live server with a prediction of them, every minute, until they differ.",
-        "blis_sim.bench.watch.command",
+        "blis_sim.bench.watch_command",
         "WatchOptions",
         examples=(
             "blis calibrate --watch --url http://localhost:8000/metrics --model qwen/qwen3-14b --html drift.html",
         ),
-        main=("Watching", "Model and GPU", "Options"),
+        first=("--url", "--model", *_DEPLOYMENT, "--html"),
     ),
 }
 
 
 def commands_in(group: str) -> list[str]:
-    """Return the commands whose names begin with this word; all commands for an empty word."""
-    return [name for name in COMMANDS if not group or name.startswith(f"{group} ")]
+    """Return the commands whose names begin with this word; all commands for an empty word.
+
+    Those of other packages come last, without those that cannot be loaded.
+    """
+    return [name for name in COMMANDS.names() if (not group or name.startswith(f"{group} ")) and _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return name in COMMANDS
+    except OptionError:
+        return False

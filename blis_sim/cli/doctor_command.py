@@ -15,9 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.runner.cores import available_cores
+from blis_sim.bench.cores import available_cores
+from blis_sim.installation import install_command
 from blis_sim.options import OptionError, check_options, option
-from blis_sim.options.limits import LEAST_RATE, MOST_REQUESTS
+from blis_sim.options.option import LEAST_RATE, MOST_REQUESTS
+from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.provenance import Provenance, command_line
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable
 from blis_sim.testing import Server, ServerError, server
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -35,8 +40,6 @@ _KIB_PER_STREAM = 64
 _EXTRAS = {
     "tokenizers": ("tokenizers", "jinja2"),
     "plots": ("matplotlib",),
-    "fit": ("scipy",),
-    "kernels": ("aiconfigurator_core",),
     "operators": ("sklearn",),
     "kv-events": ("cbor2", "msgspec", "zmq", "xxhash"),
     "pandas": ("pandas",),
@@ -153,7 +156,7 @@ def _extras() -> Finding:
     there = [name for name in _EXTRAS if name not in missing]
     text = ", ".join(there) or "none"
     if missing:
-        return Finding("extras", text, OK, f"not installed: {', '.join(missing)} (pip install 'blis-mockserve[NAME]')")
+        return Finding("extras", text, OK, f"not installed: {', '.join(missing)} ({install_command('NAME')})")
     return Finding("extras", text)
 
 
@@ -259,10 +262,12 @@ class DoctorOptions:
     )
     itl_ms: float = option(20.0, "Time between the tokens of a stream.", above=0, at_most=10_000)
     duration: float = option(4.0, "Duration of the tried load in seconds.", above=0, at_most=600)
-    json: bool = option(False, "Print one JSON object.", heading="Answer")
+    format: str = format_option(heading="Answer")
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
         if self.has_load and self.num_streams / self.request_rate < self.itl_ms / 1000:
             raise OptionError(
                 f"--streams {self.num_streams} at --rate {self.request_rate:g} leave a request "
@@ -291,21 +296,19 @@ def run(options: DoctorOptions) -> int:
     found = findings(options.num_streams if options.has_load else None)
     if options.has_load:
         found += try_load(options.request_rate, options.num_streams, options.itl_ms, options.duration)
-    sys.stdout.write(_as_json(found) if options.json else _as_table(found))
-    return int(any(each.verdict == FAILED for each in found))
-
-
-def _as_json(found: list[Finding]) -> str:
     is_well = all(each.verdict != FAILED for each in found)
-    return json.dumps({"ok": is_well, "checks": [asdict(each) for each in found]}, indent=2) + "\n"
-
-
-def _as_table(found: list[Finding]) -> str:
-    rows = [("check", "found", "verdict"), *((each.check, each.found, _verdict(each)) for each in found)]
-    widths = [max(len(row[place]) for row in rows) for place in range(2)]
-    return "".join(
-        f"{check:<{widths[0]}}  {what:<{widths[1]}}  {verdict}".rstrip() + "\n" for check, what, verdict in rows
+    rows = [asdict(each) for each in found]
+    report = Report(
+        title="Resources of this host",
+        origin=lambda: Provenance(command=command_line("blis doctor", options)),
+        data=lambda: {"ok": is_well, "checks": rows},
+        rows=lambda: rows,
+        sections=lambda: [
+            Section(table=TextTable(("check", "found", "verdict"), [[e.check, e.found, _verdict(e)] for e in found], 3))
+        ],
     )
+    report.print(printed_format(options))
+    return int(not is_well)
 
 
 def _verdict(finding: Finding) -> str:

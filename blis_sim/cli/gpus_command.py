@@ -1,13 +1,28 @@
 """`blis gpus`: the GPUs of the catalogue with their published figures."""
 
-import json
-import sys
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from blis_sim.engine.latency.catalogue.entries import GpuEntry, gpu_entry, gpu_names, load_gpu
+from blis_sim.engine.latency.catalogue import GpuEntry, gpu_entry, gpu_names, load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.model_operations import KernelPlacement
+from blis_sim.engine.specs import GpuSpec
 from blis_sim.options import check_options, option
+from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.provenance import Provenance, command_line
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable, facts_table, flat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from blis_sim.engine.latency.confidence import Sureness
 
 __all__ = ["GpusOptions", "run"]
+
+_USUAL = "llama-3.1-8b-instruct"
+"""The model whose errors are stated for a GPU on which nothing was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +34,14 @@ class GpusOptions:
         "GPU to describe, such as H100; case, spaces, dashes and the maker's name make no difference. A part of a name "
         "lists the GPUs that have it, nothing lists all.",
         positional=True,
+        suggested=gpu_names,
     )
-    json: bool = option(False, "Print one JSON object: the GPU, or the list under the key gpus.")
+    format: str = format_option()
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
 
 
 def run(options: GpusOptions) -> int:
@@ -32,15 +50,40 @@ def run(options: GpusOptions) -> int:
     found = [name for name in gpu_names() if part in name.lower()]
     is_one = not found or part in (name.lower() for name in found)
     if is_one and part:
-        entry = gpu_entry(load_gpu(options.gpu).name)
-        sys.stdout.write(json.dumps(_as_json(entry)) + "\n" if options.json else _as_lines(entry))
-        return 0
-    entries = [gpu_entry(name) for name in found]
-    if options.json:
-        sys.stdout.write(json.dumps({"gpus": [_as_json(entry) for entry in entries]}) + "\n")
+        report = _one_gpu(options, gpu_entry(load_gpu(options.gpu).name))
     else:
-        sys.stdout.write(_as_table(entries))
+        report = _list(options, [gpu_entry(name) for name in found])
+    report.print(printed_format(options))
     return 0
+
+
+def _list(options: GpusOptions, entries: list[GpuEntry]) -> Report:
+    titles = ("GPU", "TFLOP/s", "FP8", "FP4", "TB/s", "GiB", "NVLink GB/s", "PCIe GB/s")
+    rates = ("tflops", "tflops_fp8", "tflops_fp4", "bandwidth_tb_s", "memory_gib", "nvlink_gb_s", "pcie_gb_s")
+    rows = [[each.gpu.name, *(f"{rate:g}" if (rate := getattr(each.gpu, name)) else "-" for name in rates)]
+            for each in entries]  # fmt: skip
+    found = [_as_json(each) for each in entries]
+    return Report(
+        title="GPUs",
+        origin=lambda: Provenance(command=command_line("blis gpus", options)),
+        data=lambda: {"gpus": found},
+        rows=lambda: map(flat, found),
+        sections=lambda: [Section(table=TextTable(titles, rows))],
+    )
+
+
+def _one_gpu(options: GpusOptions, entry: GpuEntry) -> Report:
+    stated = _statements(entry.gpu)
+    least_sure = max(stated.values(), key=lambda each: each.expected_error)
+    return Report(
+        title=f"GPU {entry.gpu.name}",
+        origin=lambda: Provenance(
+            command=command_line("blis gpus", options), gpu=entry.gpu.name, latency_model=least_sure.latency_model,
+            step_error=least_sure.step_error, sureness=least_sure.as_json,
+        ),
+        data=lambda: {**_as_json(entry), "sureness": {what: each.as_json for what, each in stated.items()}},
+        sections=lambda: [Section(table=facts_table(_facts(entry, stated)))],
+    )  # fmt: skip
 
 
 def _as_json(entry: GpuEntry) -> dict[str, object]:
@@ -52,24 +95,24 @@ def _as_json(entry: GpuEntry) -> dict[str, object]:
     }
 
 
-def _as_table(entries: list[GpuEntry]) -> str:
-    width = max(len(entry.gpu.name) for entry in entries) + 2
-    head = (
-        f"{'GPU':<{width}}{'TFLOP/s':>9}{'FP8':>8}{'FP4':>8}{'TB/s':>7}{'GiB':>7}{'NVLink GB/s':>13}{'PCIe GB/s':>11}\n"
-    )
-    return head + "".join(
-        f"{gpu.name:<{width}}{gpu.tflops:>9g}{_rate(gpu.tflops_fp8):>8}{_rate(gpu.tflops_fp4):>8}"
-        f"{gpu.bandwidth_tb_s:>7g}{gpu.memory_gib:>7g}{_rate(gpu.nvlink_gb_s):>13}{gpu.pcie_gb_s:>11g}\n"
-        for gpu in (entry.gpu for entry in entries)
-    )
+def _statements(gpu: GpuSpec) -> "dict[str, Sureness]":
+    """Return the errors to expect on a GPU by the kind of server measured on it, else those of a usual model."""
+    from blis_sim.engine.latency.confidence import statements_on
+    from blis_sim.engine.latency.one_model import one_model  # Imported here: it loads numpy, and a list needs neither.
+
+    measured = statements_on(gpu.name)
+    if measured:
+        return {kind.text: each for kind, each in measured.items()}
+    found = one_model([LatencyChoice(model=load_model(_USUAL), gpu=gpu, tp=1, placement=KernelPlacement(tp=1))])
+    return {f"{_USUAL}, as nothing was measured on {gpu.name}": found.least_sure}
 
 
-def _as_lines(entry: GpuEntry) -> str:
+def _facts(entry: GpuEntry, stated: "Mapping[str, Sureness]") -> list[tuple[str, str]]:
     gpu = entry.gpu
     nvlink = f"{gpu.nvlink_gb_s:g} GB/s in each direction among {gpu.nvlink_gpus} GPUs" if gpu.nvlink_gb_s else "none"
     narrow = (("8-bit floats", gpu.tflops_fp8), ("4-bit floats", gpu.tflops_fp4), ("8-bit integers", gpu.tflops_int8))
     peaks = [f"{gpu.tflops:g} in 16 bits", *(f"{rate:g} in {name}" for name, rate in narrow if rate)]
-    rows = [
+    return [
         ("GPU", gpu.name),
         ("other names", ", ".join(entry.aliases) or "none"),
         ("peaks", f"{', '.join(peaks)} (dense TFLOP/s)"),
@@ -81,9 +124,5 @@ def _as_lines(entry: GpuEntry) -> str:
         ("MFU", f"{gpu.mfu_prefill:g} of prefill, {gpu.mfu_decode:g} of decode, for the roofline model"),
         ("source", entry.source),
         ("not published", ", ".join(entry.assumed) or "nothing"),
+        *(("predictions", f"{what}: {each.latency_model}, {each.text}") for what, each in stated.items()),
     ]
-    return "".join(f"{name:<14}{value}\n" for name, value in rows)
-
-
-def _rate(value: float) -> str:
-    return f"{value:g}" if value else "-"

@@ -4,9 +4,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from blis_sim.engine.deployment_options import GPU_NAMES, MODEL_NAMES
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import default_deployment, load_model
 from blis_sim.options import check_options, check_outputs, option
 
 __all__ = ["KernelsBakeOptions", "run"]
@@ -21,8 +22,11 @@ class KernelsBakeOptions:
     model: str = option(
         help="Model to bake: a name of the catalogue or a local folder with a Hugging Face config.json.",
         positional=True,
+        suggested=MODEL_NAMES,
     )
-    hardware: str = option("", "GPU, such as H100 (default: the catalogue's choice for the model).")
+    hardware: str = option(
+        "", "GPU, such as H100 (default: the catalogue's choice for the model).", suggested=GPU_NAMES
+    )
     tp: int = option(
         0,
         "GPUs that share every layer (default: the catalogue's choice for the model).",
@@ -49,8 +53,8 @@ class KernelsBakeOptions:
 
 def run(options: KernelsBakeOptions) -> int:
     """Look the kernels up and write them. Raises EngineError for kernels without measurements."""
-    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-    from blis_sim.engine.latency.kernels.sources import deployment_name, digest_of, grids_of, profile_text
+    from blis_sim.engine.latency.kernel_profiles import deployment_name, digest_of, grids_of, profile_text
+    from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
     from traces.text_file import write_text
 
     gpu_name, tp = default_deployment(options.model) or ("", 0)
@@ -69,7 +73,7 @@ def run(options: KernelsBakeOptions) -> int:
     digest = digest_of(operations_of(model, placement), gpu.name)
     text = profile_text(grids, deployment_name(model, gpu, placement), digest)
     write_text(Path(options.output), text)
-    for note in grids.notes:
+    for note in (*([grids.scaling] if grids.scaling else []), *grids.notes):
         sys.stderr.write(f"blis kernels bake: {note}\n")
     sys.stderr.write(f"blis kernels bake: wrote {options.output}, {len(text):,} bytes\n")
     return 0

@@ -4,7 +4,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.deployment_options import MODEL_NAMES
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.options import check_options, check_outputs, option
 
 __all__ = ["KernelsExchangesOptions", "run"]
@@ -20,6 +21,7 @@ class KernelsExchangesOptions:
     model: str = option(
         help="Model with experts: a name of the catalogue or a local folder with a Hugging Face config.json.",
         positional=True,
+        suggested=MODEL_NAMES,
     )
     tp: int = option(
         1, "GPUs that share every layer.", flags=("--tp", "--tensor-parallel-size"), at_least=1, at_most=_MOST_GPUS
@@ -42,7 +44,7 @@ class KernelsExchangesOptions:
 
 def run(options: KernelsExchangesOptions) -> int:
     """Print or write the table. Raises EngineError for a model without experts."""
-    from blis_sim.engine.latency.operators.aicb_bytes import exchange_table
+    from blis_sim.engine.latency.aicb import exchange_table
     from traces.text_file import write_text
 
     model = load_model(options.model)

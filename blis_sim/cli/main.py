@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from types import FrameType
 
+    from blis_sim.cli.commands import CommandRow
+
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
 _NEW_OBJECTS_BEFORE_A_COLLECTION = 50_000
@@ -17,22 +19,18 @@ _IMPORTING = "<frozen importlib._bootstrap>"
 
 def main() -> None:
     """Run `blis`. Exit codes: 0 done, 1 it ran but failed, 2 bad input, 130 interrupted."""
-    _start("blis")
+    start("blis")
 
 
-def inference_sim() -> None:
-    """Run `llm-d-inference-sim`, with the same exit codes."""
-    _start("llm-d-inference-sim")
+def run(arguments: list[str], program: str = "blis", row: "CommandRow | None" = None) -> int:
+    """Run `blis`, or a program that is the single command of a row, with these arguments and return the exit code."""
+    from blis_sim.cli.app import run_program
+
+    return run_program(arguments, program, row)
 
 
-def run(arguments: list[str], program: str = "blis") -> int:
-    """Run `blis`, or a program that is a single command, with these arguments and return the exit code."""
-    from blis_sim.cli.running import run_program
-
-    return run_program(arguments, program)
-
-
-def _start(program: str) -> NoReturn:
+def start(program: str, row: "CommandRow | None" = None) -> NoReturn:
+    """Run `blis`, or a program that is the single command of a row, as this process, and end it."""
     # OpenBLAS takes 32 MB for each of its threads, and raises SIGINT where it cannot start one. No matrix here is large
     # enough for a second thread, and with one the last digits do not depend on the machine.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -46,7 +44,7 @@ def _start(program: str) -> NoReturn:
         from blis_sim.cli.search_path import move_foreign_folders_last
 
         move_foreign_folders_last(sys.path)
-        code = run(sys.argv[1:], program)
+        code = run(sys.argv[1:], program, row)
         # At exit the process frees all memory; searching it for garbage first takes as long as a simulation.
         gc.freeze()
         if signal.getsignal(signal.SIGINT) is _interrupted:

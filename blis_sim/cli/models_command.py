@@ -1,27 +1,256 @@
 """`blis models`: the models of the catalogue, and the memory plan of one of them or of a folder."""
 
-import json
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from blis_sim.cli.model_plan import (
-    ModelPlan,
-    StepLimits,
-    as_json,
-    as_table,
-    fitting_gpus,
-    free_bytes,
-    known_latency_models,
-)
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import context_window
-from blis_sim.engine.latency.catalogue.entries import has_model, load_gpu, model_entry, model_names
-from blis_sim.engine.latency.catalogue.files import config_path
-from blis_sim.engine.latency.catalogue.reader import load_checkpoint, load_model
-from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, check_fits, plan_layout
+from blis_sim.engine.latency.catalogue import (
+    ModelEntry,
+    config_path,
+    gpu_names,
+    has_model,
+    load_gpu,
+    model_entry,
+    model_names,
+)
+from blis_sim.engine.latency.catalogue_reader import load_checkpoint, load_model
+from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.model_operations import KernelPlacement
+from blis_sim.engine.latency.one_model import one_model
+from blis_sim.engine.latency.registry import LATENCY_MODELS, build
+from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, available_kv_bytes, check_fits, plan_layout
+from blis_sim.engine.specs import GpuSpec
 from blis_sim.options import check_options, option
+from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.provenance import Provenance, command_line
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable, facts_table, flat
 
-__all__ = ["ModelsOptions", "run"]
+if TYPE_CHECKING:
+    from blis_sim.engine.latency.confidence import Sureness
+
+# The memory plan of a model as `blis models` prints it, with its catalogue entry and latency models.
+
+_GIB = 2**30
+_TPS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """A plan on one GPU type. `kv_bytes` are those of every GPU for the KV cache.
+
+    `context_window` is the longest request before it was cut to what fits.
+    """
+
+    request: PlanRequest
+    layout: MemoryLayout
+    gpu: GpuSpec
+    kv_bytes: int
+    context_window: int
+    fits: Mapping[str, int]
+    latency_models: "Mapping[str, Sureness]"
+    automatic: str
+    """The latency model that commands take for the deployment where none is named; empty where none can time it."""
+    entry: ModelEntry | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """Limits of a step that vLLM's estimate of activations depends on, and the fraction of memory that an instance
+    takes."""
+
+    gpu_memory_utilization: float
+    max_num_batched_tokens: int
+    max_num_seqs: int
+
+
+def free_bytes(layout: MemoryLayout, gpu: GpuSpec, limits: StepLimits) -> int:
+    """Return the bytes of every GPU that are left for the KV cache. Raises EngineError when its memory is not known."""
+    if gpu.memory_gib <= 0:
+        raise EngineError("the memory of the GPU is not known; give --kv-cache-memory-bytes")
+    return available_kv_bytes(
+        layout,
+        gpu,
+        gpu_memory_utilization=limits.gpu_memory_utilization,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+    )
+
+
+def fitting_gpus(request: PlanRequest, limits: StepLimits) -> dict[str, int]:
+    """Return the fewest GPUs of each type, up to 16, that hold the weights and one request of the longest length."""
+    layouts: dict[tuple[int, int], MemoryLayout | None] = {}
+    found = {}
+    for name in gpu_names():
+        gpu = load_gpu(name)
+        for tp in _TPS:
+            key = (int(gpu.compute_capability), tp)
+            if key not in layouts:
+                layouts[key] = _layout(request._replace(tp=tp, pp=1, capability_major=key[0]))
+            layout = layouts[key]
+            if layout is not None and _fits(layout, free_bytes(layout, gpu, limits)):
+                found[name] = tp
+                break
+    return found
+
+
+def _layout(request: PlanRequest) -> MemoryLayout | None:
+    try:
+        return plan_layout(request)
+    except EngineError:
+        return None
+
+
+def _fits(layout: MemoryLayout, kv_bytes: int) -> bool:
+    try:
+        check_fits(layout, kv_bytes)
+    except EngineError:
+        return False
+    return True
+
+
+def known_latency_models(choice: LatencyChoice) -> "dict[str, Sureness]":
+    """Return the expected errors of every latency model that can time the deployment."""
+    from blis_sim.engine.latency.confidence import expected  # Imported here: parts of models load numpy.
+
+    found = {}
+    for name in LATENCY_MODELS:
+        try:
+            build(name, choice)
+        except EngineError:
+            continue
+        found[name] = expected(name, choice)
+    return found
+
+
+def kv_bytes_per_token(layout: MemoryLayout) -> float:
+    """Return the bytes of a GPU that a token adds to a request of half of the longest length.
+
+    Windows are full by then, and recurrent states do not grow.
+    """
+    most = layout.limits.max_model_len
+    blocks = layout.blocks_per_request(most) - layout.blocks_per_request(most // 2)
+    return blocks * max(layout.block_bytes_per_gpu) / (most - most // 2)
+
+
+def as_json(plan: ModelPlan) -> dict[str, Any]:
+    """Return the plan as one JSON object. The groups are those of a GPU of the first pipeline stage."""
+    layout = plan.layout
+    blocks = layout.num_blocks(plan.kv_bytes)
+    return {
+        "model": layout.shape.model,
+        "hardware": plan.gpu.name,
+        "weight_bytes_per_gpu": list(layout.weight_bytes_per_gpu),
+        "kv_groups": [
+            {
+                "kind": group.kind,
+                "layers": len(group.specs),
+                "block_size": group.block_tokens,
+                "page_bytes": group.page_bytes,
+            }
+            for group in layout.groups_of_stage(layout.stages[0])
+        ],
+        "kv_bytes_per_token_per_gpu": kv_bytes_per_token(layout),
+        "num_gpu_blocks": blocks,
+        "block_size_tokens": layout.granularity[0],
+        "hash_block_size_tokens": layout.granularity[1],
+        "kv_capacity_tokens": layout.capacity_tokens(blocks),
+        "kv_cache_memory_bytes": plan.kv_bytes,
+        "kv_cache_dtype": layout.kv_cache_dtype,
+        "quantization": layout.quantization or None,
+        "max_model_len": layout.limits.max_model_len,
+        "context_window": plan.context_window,
+        "fits_on": dict(plan.fits),
+        "latency_model": plan.automatic or None,
+        "latency_models": {name: each.as_json for name, each in plan.latency_models.items()},
+        "source": plan.entry.source if plan.entry else None,
+        "assumed": list(plan.entry.assumed) if plan.entry else [],
+    }
+
+
+def plan_report(plan: ModelPlan, command: str) -> Report:
+    """Return the plan as an answer of a command line."""
+    sure = plan.latency_models.get(plan.automatic)
+    groups = [
+        [group.kind, str(len(group.specs)), f"{group.block_tokens:,}", f"{group.page_bytes:,}"]
+        for group in plan.layout.groups_of_stage(plan.layout.stages[0])
+    ]
+    return Report(
+        title="Memory of",
+        origin=lambda: Provenance(
+            command=command,
+            model=plan.layout.shape.model,
+            gpu=plan.gpu.name,
+            gpus_per_instance=plan.request.tp * plan.request.pp,
+            latency_model=plan.automatic,
+            step_error=None if sure is None else sure.step_error,
+            sureness={} if sure is None else sure.as_json,
+        ),
+        data=lambda: as_json(plan),
+        sections=lambda: [
+            Section(table=facts_table(_facts(plan))),
+            Section(table=TextTable(("KV group", "layers", "block tokens", "page bytes"), groups)),
+        ],
+    )
+
+
+def _facts(plan: ModelPlan) -> list[tuple[str, str]]:
+    layout, request = plan.layout, plan.request
+    blocks = layout.num_blocks(plan.kv_bytes)
+    longest = f"{layout.limits.max_model_len:,}"
+    weights = ", ".join(f"{size / _GIB:.2f}" for size in layout.weight_bytes_per_gpu)
+    return [
+        ("model", f"{layout.shape.model} (tp {request.tp}, pp {request.pp}, {plan.gpu.name})"),
+        *_origin(plan.entry),
+        ("quantization", layout.quantization or "none"),
+        ("weights", f"{weights} GiB per GPU" + (", by pipeline stage" if request.pp > 1 else "")),
+        ("KV cache", f"{plan.kv_bytes / _GIB:.2f} GiB per GPU, type {layout.kv_cache_dtype}"),
+        ("KV of a token", f"{kv_bytes_per_token(layout):,.0f} bytes per GPU"),
+        ("KV blocks", f"{blocks:,}"),
+        ("prefix hits", f"in steps of {layout.granularity[0]:,} tokens"),
+        ("capacity", f"{layout.capacity_tokens(blocks):,} tokens in requests of {longest}"),
+        *_cut_rows(plan.context_window, longest, layout.limits.max_model_len),
+        *_fitting_rows(plan.fits, f"{plan.context_window:,}"),
+        *_step_time_rows(plan),
+    ]
+
+
+def _step_time_rows(plan: ModelPlan) -> list[tuple[str, str]]:
+    """Return a row for each latency model with its expected errors, the one that is taken first."""
+    names = sorted(plan.latency_models, key=lambda name: name != plan.automatic)
+    return [
+        ("step times", f"{name}{' (taken)' if name == plan.automatic else ''}: {plan.latency_models[name].text}")
+        for name in names
+    ]
+
+
+def _origin(entry: ModelEntry | None) -> list[tuple[str, str]]:
+    if entry is None:
+        return []
+    unsure = f"; not checked: {', '.join(entry.assumed)}" if entry.assumed else ""
+    names = f"{entry.organisation}/{entry.name}" if entry.organisation else entry.name
+    return [("sizes from", f"{entry.source}, of {names}{unsure}")]
+
+
+def _cut_rows(context_window: int, longest: str, max_model_len: int) -> list[tuple[str, str]]:
+    """Return a row for a context window that does not fit, else no row."""
+    if max_model_len >= context_window:
+        return []
+    return [("context", f"one request of {context_window:,} tokens does not fit: cut to {longest}")]
+
+
+def _fitting_rows(fits: Mapping[str, int], longest: str) -> list[tuple[str, str]]:
+    """Return a row for each number of GPUs; one request of the longest length is what has to fit."""
+    rows = [
+        ("fits on", f"{tp} x {', '.join(name for name, count in fits.items() if count == tp)}")
+        for tp in _TPS
+        if tp in fits.values()
+    ]
+    return rows or [("fits on", f"no {_TPS[-1]} GPUs of any type with a request of {longest} tokens")]
+
 
 _MOST_GPUS = 1024
 
@@ -35,6 +264,7 @@ class ModelsOptions:
         "Model to plan: a name of the catalogue or a local folder with a Hugging Face config.json. A part of a name "
         "lists the models that have it, nothing lists all.",
         positional=True,
+        suggested=model_names,
     )
     tp: int = option(
         0,
@@ -55,6 +285,7 @@ class ModelsOptions:
         "",
         "GPU to plan for, such as H100 (default: the catalogue's choice for the model, else a B200 for checkpoints in "
         "NVFP4 and an H100 for others).",
+        suggested=gpu_names,
     )
     kv_cache_memory_bytes: int | None = option(
         None, "Bytes of every GPU for the KV cache (default: what is free beside weights and activations).", at_least=1
@@ -74,21 +305,21 @@ class ModelsOptions:
     quantization: str = option("", "Quantisation of the weights, where the checkpoint has none of its own.")
     dtype: str = option("auto", "Precision of weights and activations that are not quantised.")
     enable_prefix_caching: bool = option(True, "Keep the KV blocks of finished requests for others to find.")
-    json: bool = option(False, "Print one JSON object: the plan, or the list under the key models.")
+    format: str = format_option()
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
 
 
 def run(options: ModelsOptions) -> int:
     """Print the plan of a model, or the models with a part of a name. Raises EngineError for an impossible plan."""
     is_one = has_model(options.model) or config_path(Path(options.model)) is not None if options.model else False
     found = [] if is_one else _search(options.model)
-    if found:
-        sys.stdout.write(_list_as_json(found) if options.json else _list_as_table(found))
-        return 0
-    plan = _plan(options)
-    sys.stdout.write(json.dumps(as_json(plan)) + "\n" if options.json else as_table(plan))
+    command = command_line("blis models", options)
+    report = _list(command, [model_entry(name) for name in found]) if found else plan_report(_plan(options), command)
+    report.print(printed_format(options))
     return 0
 
 
@@ -103,33 +334,30 @@ def _all_names(name: str) -> str:
     return " ".join((entry.organisation.lower(), entry.name, *entry.aliases))
 
 
-def _list_as_json(names: list[str]) -> str:
-    entries = [model_entry(name) for name in names]
-    rows = [
-        {
-            "model": entry.name,
-            "organisation": entry.organisation,
-            "aliases": list(entry.aliases),
-            "hardware": entry.gpu,
-            "tp": entry.tp,
-            "max_model_len": context_window(entry.checkpoint.config, entry.name),
-            "source": entry.source,
-        }
-        for entry in entries
-    ]
-    return json.dumps({"models": rows}) + "\n"
-
-
-def _list_as_table(names: list[str]) -> str:
-    width = max(map(len, names)) + 2
-    lines = [f"{'model':<{width}}{'organisation':<16}{'GPUs':<12}{'context':>12}  other names\n"]
-    for name in names:
-        entry = model_entry(name)
-        context = context_window(entry.checkpoint.config, name)
-        gpus = f"{entry.tp} x {entry.gpu}"
-        line = f"{name:<{width}}{entry.organisation:<16}{gpus:<12}{context:>12,}  {', '.join(entry.aliases)}"
-        lines.append(f"{line.rstrip()}\n")
-    return "".join(lines)
+def _list(command: str, entries: list[ModelEntry]) -> Report:
+    rows = []
+    cells = []
+    for entry in entries:
+        context = context_window(entry.checkpoint.config, entry.name)
+        rows.append(
+            {
+                "model": entry.name,
+                "organisation": entry.organisation,
+                "aliases": list(entry.aliases),
+                "hardware": entry.gpu,
+                "tp": entry.tp,
+                "max_model_len": context,
+                "source": entry.source,
+            }
+        )
+        cells.append([entry.name, f"{context:,}", f"{entry.tp} x {entry.gpu}", ", ".join(entry.aliases)])
+    return Report(
+        title="Models",
+        origin=lambda: Provenance(command=command),
+        data=lambda: {"models": rows},
+        rows=lambda: map(flat, rows),
+        sections=lambda: [Section(table=TextTable(("model", "context", "GPUs", "other names"), cells, 4))],
+    )
 
 
 def _plan(options: ModelsOptions) -> ModelPlan:
@@ -159,6 +387,21 @@ def _plan(options: ModelsOptions) -> ModelPlan:
     gpu = gpu or load_gpu("B200" if layout.capability_major >= 10 else "H100")
     limits = StepLimits(options.gpu_memory_utilization, options.max_num_batched_tokens, options.max_num_seqs)
     kv_bytes = options.kv_cache_memory_bytes or free_bytes(layout, gpu, limits)
+    choice = LatencyChoice(
+        model=load_model(options.model),
+        gpu=gpu,
+        tp=tp,
+        pp=options.pp,
+        placement=KernelPlacement(
+            tp=tp,
+            expert_parallel=options.enable_expert_parallel,
+            kv_cache_dtype=options.kv_cache_dtype,
+            quantization=options.quantization,
+            dtype=options.dtype,
+        ),
+        max_num_seqs=options.max_num_seqs,
+    )
+    latency_models = known_latency_models(choice)
     return ModelPlan(
         request=request,
         layout=_fitting_layout(layout, request, kv_bytes),
@@ -166,7 +409,8 @@ def _plan(options: ModelsOptions) -> ModelPlan:
         kv_bytes=kv_bytes,
         context_window=layout.limits.max_model_len,
         fits=fitting_gpus(request, limits),
-        latency_models=known_latency_models(load_model(options.model), gpu, tp),
+        latency_models=latency_models,
+        automatic=one_model([choice]).name if latency_models else "",
         entry=entry,
     )
 

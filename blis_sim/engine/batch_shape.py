@@ -31,6 +31,8 @@ class BatchShape(NamedTuple):
     """sum of c over decodes"""
     recent_prefill_tokens: int = 0
     """Prefill tokens of earlier steps, halved every 20 ms. Set for steps with prefills in vLLM's scheduling."""
+    draft_tokens: int = 0
+    """The prefill tokens that are drafts to verify: they come behind a sequence's own token, and all are sampled."""
 
     @property
     def num_requests(self) -> int:
@@ -41,6 +43,11 @@ class BatchShape(NamedTuple):
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return self.prefill_tokens + self.decode_requests
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens whose logits are computed: the last one of each sequence, and all drafts."""
+        return self.prefill_requests + self.decode_requests + self.draft_tokens
 
 
 new_shape: Callable[[type[BatchShape], tuple[int, ...]], BatchShape] = tuple.__new__
@@ -67,7 +74,7 @@ class RecentPrompts:
     def with_recent(self, shape: BatchShape, at: Micros) -> BatchShape:
         """Return `shape`, of a step with prompts that starts at `at`, with the recent prompt tokens of that instant."""
         recent = self.tokens_at(at)
-        return BatchShape._make((*shape[:8], recent)) if recent else shape
+        return BatchShape._make((*shape[:8], recent, shape.draft_tokens)) if recent else shape
 
     def tokens_at(self, at: Micros) -> int:
         """Return the recent prompt tokens at `at`."""

@@ -1,12 +1,14 @@
-"""The limits one engine instance schedules within, and requests that could never be served within them."""
+"""The configuration of one engine: limits it schedules within, requests never to be served, and shares of pipeline
+stages.
+"""
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
-from blis_sim.engine.memory.kv_specs import FULL
+from blis_sim.engine.memory.kv_groups import FULL, KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import (
     DEFAULT_AGE_SCORES,
@@ -18,12 +20,91 @@ from blis_sim.engine.urgency import (
 )
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
     from blis_sim.engine.latency.request_timing import RequestTiming
     from blis_sim.engine.lora import LoraSettings
-    from blis_sim.engine.pipeline import PipelineStages
+    from blis_sim.engine.offloading import CpuTierConfig, OffloadChain, OffloadConfig
     from blis_sim.engine.request import EncoderLimits
     from blis_sim.engine.speculation import Speculation
+
+# Pipeline stages: which share of a step each computes, and when steps that follow each other enter and leave them.
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStages:
+    """The stages of an instance, in order.
+
+    `shares` are the fractions of a step's time that each stage takes. Handing the activations of a step to the next
+    stage takes `transfer_start_us` and `transfer_token_us` for each token of the step.
+    """
+
+    shares: tuple[float, ...]
+    transfer_start_us: float = 0.0
+    transfer_token_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if len(self.shares) < 2:
+            raise EngineError(f"a pipeline must have at least 2 stages, got {len(self.shares)}")
+
+    def transfer_us(self, num_tokens: int) -> Micros:
+        """Return the time from the end of a step in one stage until the next stage can begin with it."""
+        return round(self.transfer_start_us + self.transfer_token_us * num_tokens)
+
+    def stage_times(self, duration_us: Micros) -> list[Micros]:
+        """Return the time that a step of `duration_us` takes in each stage; together they are the duration."""
+        ends: list[Micros] = []
+        share = 0.0
+        for each in self.shares[:-1]:
+            share += each
+            ends.append(int(duration_us * share))
+        ends.append(duration_us)
+        return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
+class Pipeline:
+    """Stages as queues: every stage computes one step after the other, in the order in which steps were composed.
+
+    A step also waits for the tokens that were sampled as many compositions before as there are stages, which vLLM's
+    workers take in at each composition. Facts: vllm/v1/worker/gpu/pp_utils.py, `PPHandler`.
+    """
+
+    __slots__ = ("_free_at", "_sampled_at", "_stages", "passages")
+
+    def __init__(self, stages: PipelineStages) -> None:
+        self._stages = stages
+        self._free_at: list[Micros] = [0] * len(stages.shares)
+        self._sampled_at: deque[Micros] = deque([0] * len(stages.shares))
+        """Instants at which the tokens of the latest compositions are sampled; 0 where none are."""
+        self.passages: list[tuple[Micros, Micros]] = []
+        """Instants at which the step that entered last enters and leaves each stage."""
+
+    def composed(self) -> None:
+        """Note that a step, perhaps an empty one, is composed: the first stage waits for the tokens that it needs."""
+        self._free_at[0] = max(self._free_at[0], self._sampled_at.popleft())
+        self._sampled_at.append(0)
+
+    def start(self, at: Micros) -> Micros:
+        """Return when the first stage begins with a step composed at `at`."""
+        return max(at, self._free_at[0])
+
+    def enter(self, started_at: Micros, duration_us: Micros, num_tokens: int, samples: bool) -> tuple[Micros, Micros]:
+        """Let the step composed last enter the first stage at `started_at`.
+
+        Returns when it leaves that stage, and when it leaves the last one.
+        """
+        transfer_us = self._stages.transfer_us(num_tokens)
+        free_at, at = self._free_at, started_at
+        self.passages = []
+        for stage, stage_us in enumerate(self._stages.stage_times(duration_us)):
+            entered_at = max(at, free_at[stage])
+            at = free_at[stage] = entered_at + stage_us
+            self.passages.append((entered_at, at))
+            at += transfer_us
+        if samples:
+            self._sampled_at[-1] = free_at[-1]
+        return free_at[0], free_at[-1]
+
+
+# The limits one engine instance schedules within, and requests that could never be served within them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +142,16 @@ class EngineConfig:
     engine: str = "vllm"
     """Engine whose rules compose the steps, a key of `blis_sim.engine.scheduler.registry.ENGINES`."""
     cpu_tier: "CpuTierConfig | None" = None
-    """CPU memory behind the KV cache, for BLIS's scheduling only. The settings below are for vLLM's scheduling only."""
+    """CPU memory behind the KV cache, for BLIS's scheduling only."""
+    offload_chain: "OffloadChain | None" = None
+    """CPU memory and devices behind the KV cache, for BLIS's scheduling only. The settings below are for vLLM's
+    scheduling only."""
     offload: "OffloadConfig | None" = None
     """CPU memory to which KV blocks are copied, and from which prompts are loaded."""
     async_scheduling: bool = True
     """Compose a step while the one before it executes."""
+    front_end_us: Micros = 0
+    """Time of the API server for each request before it is tokenized, when it does nothing else."""
     pipeline: "PipelineStages | None" = None
     """Pipeline stages; None is a single one."""
     enable_chunked_prefill: bool = True
@@ -103,7 +189,7 @@ class EngineConfig:
         )
         for name in at_least_1:
             _at_least(name, getattr(self, name), 1)
-        for name in ("long_prefill_token_threshold", "max_model_len", "max_num_scheduled_tokens"):
+        for name in ("long_prefill_token_threshold", "max_model_len", "max_num_scheduled_tokens", "front_end_us"):
             _at_least(name, getattr(self, name), 0)
         self._check_engine()
         if not self.kv_capacity_tokens:

@@ -1,35 +1,82 @@
 """One simulated vLLM instance: it takes the time as an argument and reports events. Pure, synchronous, in integer
 microseconds.
-
-Read this first: the life of a request outside of steps. A request arrives, waits out its queueing overhead, passes the
-admission checks, and is handed to a scheduler, which schedules it step by step to its end.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig, max_always_accepted_tokens, refusal_reason
-from blis_sim.engine.context import EngineContext, nothing_due
+from blis_sim.engine.context import EngineContext, StepLog, nothing_due
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.events import Event
+from blis_sim.engine.events import Event, EventKind, Payload
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.request_timing import RequestTiming
-from blis_sim.engine.latency.wrapped import queueing_timer
-from blis_sim.engine.queue import EventKind, Payload
 from blis_sim.engine.request import Request
 from blis_sim.engine.scheduler.interface import KVUsage, PauseState
 from blis_sim.engine.scheduler.policies import PRIORITIES
 from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.stats import EngineCounters, EngineStats
-from blis_sim.engine.step_log import StepLog
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
-    from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
     from blis_sim.engine.scheduler.blis import BlisScheduler
+    from blis_sim.engine.scheduler.vllm import VllmScheduler
+
+# The API server process before an engine: it prepares requests in the order in which they arrive.
+
+
+class FrontEnd:
+    """The way of requests from their arrival until they join the wait queue.
+
+    Prompts are tokenized one after the other, so no request overtakes one that arrived before it. Where the event loop
+    works `request_us` for each request first, requests that arrive together wait until that is done for all of them:
+    the loop takes up every new request before it goes on with one that it has begun.
+    """
+
+    def __init__(self, request_us: Micros = 0) -> None:
+        self.request_us = request_us
+        self._arrived_at: Micros = -1
+        self._ready_at: Micros = 0
+        self._arrivals: list[Micros] = []
+        self._done: list[Micros] = []
+        """When the loop has taken up each of `_arrivals`."""
+        self._begun: set[str] = set()
+        """Requests that the loop has taken up and not gone on with."""
+
+    def ready_at(self, request_id: str, at: Micros, queueing_us: Micros) -> Micros:
+        """Return when a request that arrives at `at` is prepared, if it is alone for `queueing_us`."""
+        if self.request_us:
+            self._arrivals.append(at)
+            self._done.append(max(at, self._done[-1] if self._done else 0) + self.request_us)
+            self._begun.add(request_id)
+            queueing_us += self._done[-1] - at
+        ready_at = at + queueing_us
+        if at < self._arrived_at:  # a driver may let requests enter in another order than they arrived
+            return ready_at
+        self._arrived_at = at
+        self._ready_at = max(ready_at, self._ready_at)
+        return self._ready_at
+
+    def goes_on_at(self, request_id: str, at: Micros) -> Micros:
+        """Return when the loop goes on with a request that could have gone on at `at`: then, or later once."""
+        if request_id not in self._begun:
+            return at
+        self._begun.remove(request_id)
+        taken = bisect_right(self._arrivals, at)
+        later = self._done[taken - 1]
+        del self._arrivals[: taken - 1], self._done[: taken - 1]
+        return max(at, later)
+
+
+# One simulated vLLM instance: it takes the time as an argument and reports events. Pure, synchronous, in integer
+# microseconds.
+#
+# Read this first: the life of a request outside of steps. A request arrives, waits out its queueing overhead, passes
+# the admission checks, and is handed to a scheduler, which schedules it step by step to its end.
 
 _STEP_END, _QUEUED, _DEADLINE = EventKind.STEP_END, EventKind.QUEUED, EventKind.DEADLINE
 
@@ -62,6 +109,7 @@ class Engine:
         self._context = EngineContext(config, latency, self._catch_up, steps, reports_admissions)
         self._context.reports_batches = reports_batches
         self._queue = self._context.queue
+        self._front_end = FrontEnd(config.front_end_us) if config.engine == "vllm" else None
         self._scheduler = ENGINES[config.engine](self._context, reports_steps)
         self._reports_steps, self._ends_late_requests = reports_steps, config.urgency.ends_late_requests
         self._max_always_accepted_tokens = max_always_accepted_tokens(config)
@@ -88,13 +136,15 @@ class Engine:
 
         Returns the instant at which the first request joins the wait queue.
         """
-        live, queueing_time = self._context.live, queueing_timer(self.latency)
+        live, queueing_time, front_end = self._context.live, self.latency.queueing_timer(), self._front_end
         now = -1 if self.now is None else self.now
         instants: list[Micros] = []
         try:
             for sequence in sequences:
                 request, at = sequence.request, sequence.arrived_at
                 queued_at = at + queueing_time(sequence.input_tokens)
+                if front_end is not None:
+                    queued_at = front_end.ready_at(request.id, at, queued_at - at)
                 if request.external is not None:
                     queued_at += request.external.transfer_us
                 if queued_at <= now:
@@ -116,6 +166,10 @@ class Engine:
         request, live = sequence.request, self._context.live
         queued_at = at + self.queueing_time(request)
         self._check_is_ahead(queued_at)
+        if self._front_end is not None:
+            transfer_us = 0 if request.external is None else request.external.transfer_us
+            queueing_us = queued_at - at - transfer_us
+            queued_at = self._front_end.ready_at(request.id, at, queueing_us) + transfer_us
         request_id = request.id
         if request_id in live:
             raise ValueError(f"request {request_id!r} is still in the engine")
@@ -236,14 +290,14 @@ class Engine:
         context.events = []
         return events
 
-    def lockstep_scheduler(self) -> "BatchQueueScheduler":
+    def lockstep_scheduler(self) -> "VllmScheduler":
         """Return the scheduler, whose steps the caller composes, begins and ends from then on.
 
         Raises EngineError with pipeline stages and for other scheduling than vLLM's.
         """
-        from blis_sim.engine.scheduler.batch_queue import BatchQueueScheduler
+        from blis_sim.engine.scheduler.vllm import VllmScheduler
 
-        if not isinstance(self._scheduler, BatchQueueScheduler) or self.config.pipeline is not None:
+        if not isinstance(self._scheduler, VllmScheduler) or self.config.pipeline is not None:
             raise EngineError("only steps of vLLM's scheduling without pipeline stages can be taken together")
         self._scheduler.enable_lockstep()
         return self._scheduler
@@ -373,6 +427,11 @@ class Engine:
     def _enqueue(self, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
+        if self.config.front_end_us and self._front_end is not None:
+            later = self._front_end.goes_on_at(sequence.request.id, at)
+            if later > at:
+                self._queue.push(later, _QUEUED, sequence, sequence.arrived_at)
+                return
         context, request, priority = self._context, sequence.request, self._priority
         counters, input_tokens, most = context.counters, sequence.input_tokens, self._max_always_accepted_tokens
         counters.num_enqueued += 1

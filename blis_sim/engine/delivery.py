@@ -6,21 +6,31 @@ of the other tokens of its step is added in both cases. Where a latency model ha
 queue: the tokens of a step leave in the order of the batch, after the tokens of earlier steps.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.latency.model import LatencyModel, output_turn_us
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.units import Micros
 
 
-def output_overheads(config: EngineConfig, latency: LatencyModel, num_outputs: int) -> tuple[Micros, Micros]:
-    """Return the delay of every token of a step with `num_outputs` tokens, and the delay to add per token of a request.
+class OutputOverheads(NamedTuple):
+    """Delays of an engine's tokens: of all tokens of a step, per token of the step, and per token of the request."""
 
-    The `output_delay` of token n of a request, unless it is the last, is the first and n times the second.
-    """
-    token_us, step_us = latency.output_token_time, num_outputs * latency.output_sequence_time
-    return (step_us, token_us) if config.engine == "blis" else (step_us + token_us, 0)
+    step_us: Micros
+    sequence_us: Micros
+    token_us: Micros
+    last_us: Micros
+    """Further delay of the last token of a request."""
+
+
+def output_overheads(config: EngineConfig, latency: LatencyModel) -> OutputOverheads:
+    """Return the delays of the tokens of an engine."""
+    token_us, sequence_us = latency.output_token_time, latency.output_sequence_time
+    step_us, token_us = (0, token_us) if config.engine == "blis" else (token_us, 0)
+    return OutputOverheads(step_us, sequence_us, token_us, latency.post_decode_time)
 
 
 def output_delay(
@@ -28,8 +38,9 @@ def output_delay(
 ) -> Micros:
     """Return the time from the end of the step that produced token `token_number`, counted from 1, and `num_outputs`
     tokens in all, until it leaves."""
-    step_us, token_us = output_overheads(config, latency, num_outputs)
-    return step_us + token_number * token_us + (latency.post_decode_time if is_last else 0)
+    found = output_overheads(config, latency)
+    delay_us = found.step_us + num_outputs * found.sequence_us + token_number * found.token_us
+    return delay_us + (found.last_us if is_last else 0)
 
 
 class OutputQueue:
@@ -38,7 +49,7 @@ class OutputQueue:
     __slots__ = ("_free_at", "turn_us")
 
     def __init__(self, latency: LatencyModel) -> None:
-        self.turn_us = output_turn_us(latency)
+        self.turn_us = latency.output_turn_us
         """Time that one token takes."""
         self._free_at = 0.0
 
@@ -50,10 +61,13 @@ class OutputQueue:
 
 
 def output_waits(
-    ends_us: npt.NDArray[np.int64], num_outputs: npt.NDArray[np.int64], turn_us: float
+    ends_us: npt.NDArray[np.int64], num_outputs: npt.NDArray[np.int64], turn_us: float, free_at: float = 0.0
 ) -> npt.NDArray[np.float64]:
-    """Return what `OutputQueue.enter` does for each step of an engine, by its end and number of tokens."""
+    """Return what `OutputQueue.enter` does for each step of an engine, by its end and number of tokens.
+
+    The queue is empty from `free_at` on, but for these tokens.
+    """
     before_us = (np.cumsum(num_outputs) - num_outputs) * turn_us
-    begins_us = np.maximum.accumulate(ends_us - before_us) + before_us
+    begins_us = np.maximum(np.maximum.accumulate(ends_us - before_us), free_at) + before_us
     waits_us: npt.NDArray[np.float64] = begins_us - ends_us
     return waits_us

@@ -1,23 +1,13 @@
-"""From the options of a deployment to an engine's configuration and latency model.
+"""From the options of a deployment to an engine's configuration and latency model."""
 
-`resolve` fills in the values of the catalogue and computes the KV capacity.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.drafting import (
-    active_seqs,
-    check_drafts_fit,
-    is_async,
-    scheduled_tokens,
-    speculation_of,
-)
 from blis_sim.engine.engine_defaults import (
     ADAPTIVE_BLOCKS,
     ADAPTIVE_ENGINES,
@@ -28,38 +18,380 @@ from blis_sim.engine.engine_defaults import (
     vllm_limits,
 )
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.flags_without_effect import flags_without_effect
-from blis_sim.engine.kv_cache.sizing import (
+from blis_sim.engine.latency.catalogue import config_path, has_model, load_gpu
+from blis_sim.engine.latency.catalogue_reader import default_deployment, load_checkpoint, load_model
+from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.confidence import Sureness, expected
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.operator_sources import notes_on_operators
+from blis_sim.engine.latency.registry import choose, watched_choice
+from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, step_work
+from blis_sim.engine.memory.kv_groups import (
+    KV_DTYPE_BITS,
+    KVCacheGroupSpec,
+    group_specs,
+    hash_block_tokens,
+    is_single_context,
+)
+from blis_sim.engine.memory.planner import (
+    MemoryLayout,
+    MemorySettings,
     bytes_per_block,
     kv_blocks,
     planned_blocks,
     planned_with_drafter,
 )
-from blis_sim.engine.latency.catalogue.entries import has_model, load_gpu
-from blis_sim.engine.latency.catalogue.files import config_path
-from blis_sim.engine.latency.catalogue.reader import default_deployment, load_model
-from blis_sim.engine.latency.choice import LatencyChoice
-from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.operators.sources import notes_on_operators
-from blis_sim.engine.latency.registry import choose, watched_choice
-from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, group_specs, hash_block_tokens, is_single_context
-from blis_sim.engine.memory.planner import MemoryLayout
-from blis_sim.engine.memory.shapes import ShardingError
-from blis_sim.engine.memory_options import (
-    memory_settings,
-    modelled_settings,
-    offload_of,
-    pipeline_stages,
-    simulates_offloading,
-    with_offloaded_weights,
-)
+from blis_sim.engine.memory.weights import ShardingError, read_quantization, refused_quantization, stage_layers
 from blis_sim.engine.request import EncoderLimits
 from blis_sim.engine.specs import GpuSpec, ModelSpec
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, ineffective_flags
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cpu_tier_config import CpuTierConfig
+    from blis_sim.engine.config import PipelineStages
+    from blis_sim.engine.memory.drafters import DrafterRequest
+    from blis_sim.engine.offloading import CpuTierConfig, OffloadConfig
+    from blis_sim.engine.speculation import Drafter, DraftingTimes, Speculation
+
+# Notes on flags of an engine that have no effect because of another flag.
+
+_VLLM_FLAGS = (
+    "vllm_version",
+    "async_scheduling",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "scheduler_reserve_full_isl",
+    "watermark",
+    "prefill_schedule_interval",
+    "max_num_active_seqs",
+    "cpu_offload_gb",
+    "performance_mode",
+    "disable_chunked_mm_input",
+    "long_prefill_token_threshold_adaptive",
+    "kv_offloading_size",
+)
+_URGENCY_FLAGS = ("urgency_window", "urgency_step", "urgency_ceiling", "urgency_interval")
+_AGE_FLAGS = ("priority_base", "priority_age_weight")
+_GAP_FLAGS = ("min_preempt_priority_gap", "preemption_resume")
+_CPU_TIER_FLAGS = ("kv_offload_policy", "kv_offload_threshold", "kv_transfer_bandwidth", "kv_transfer_base_latency")
+
+
+def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
+    """Yield a note for the user on each flag without effect."""
+    missing: dict[str, str] = {}
+    if options.engine != "vllm":
+        missing |= dict.fromkeys(_VLLM_FLAGS, "--engine vllm")
+    if options.engine not in ("vllm", "blis"):
+        missing["long_prefill_token_threshold"] = "--engine vllm or blis"
+    if not options.long_prefill_token_threshold:
+        missing["long_prefill_token_threshold_adaptive"] = "--long-prefill-token-threshold"
+    missing |= _missing_for_priorities(options)
+    if options.engine == "vllm":
+        missing |= dict.fromkeys(_CPU_TIER_FLAGS, "--engine blis")
+    elif options.kv_cpu_blocks <= 0:
+        missing |= dict.fromkeys(_CPU_TIER_FLAGS, "--kv-cpu-blocks")
+    elif options.kv_offload_policy != "threshold":
+        missing["kv_offload_threshold"] = "--kv-offload-policy threshold"
+    return ineffective_flags(options, missing)
+
+
+def _missing_for_priorities(options: "DeploymentOptions") -> dict[str, str]:
+    missing: dict[str, str] = {}
+    if options.engine not in ADAPTIVE_ENGINES:
+        missing["timer_resolution"] = "--engine adaptive"
+        if options.engine not in ("vllm", "blis"):
+            missing["preemption_policy"] = "--engine vllm, blis or adaptive"
+    if "priority" not in options.scheduler and options.preemption_policy == "fcfs":
+        missing["priority_policy"] = "a priority scheduler or --preemption-policy priority"
+    if options.priority_policy not in ("slo-based", "inverted-slo"):
+        missing |= dict.fromkeys(_AGE_FLAGS, "--priority-policy slo-based or inverted-slo")
+    if options.priority_policy != "slo-urgency":
+        missing |= dict.fromkeys(_URGENCY_FLAGS, "--priority-policy slo-urgency")
+    if options.preemption_policy != "gap":
+        missing |= dict.fromkeys(_GAP_FLAGS, "--preemption-policy gap")
+    return missing
+
+
+# Limits of a deployment with speculative decoding, as vLLM's configuration settles them.
+#
+# Facts: vllm/config/vllm.py, `_set_max_num_scheduled_tokens` and `_get_v2_model_runner_unsupported_features`.
+
+_USUAL_CONTEXT = 1_000
+"""Tokens in the KV cache of the request whose drafting time a note states."""
+
+
+def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation | None":
+    """Return the settings of speculative decoding, with a note on what is accepted; None without it."""
+    speculation = options.speculation
+    if speculation is None and options.engine in ADAPTIVE_ENGINES:
+        from blis_sim.engine.engine_defaults import adaptive_speculation
+
+        return adaptive_speculation(options.drafts.speculative_seed)
+    if speculation is not None:
+        rates = dict.fromkeys(f"{rate:.3g}" for rate in speculation.acceptance_rates)
+        notes.append(
+            f"{speculation.method} drafts {speculation.num_tokens} tokens, each accepted with a chance of "
+            f"{', '.join(rates)} when those before it are"
+            + (f" ({speculation.acceptance_source})" if speculation.acceptance_source else "")
+        )
+        drafter = None if options.total_kv_blocks else drafter_of(options)
+        if drafter is not None and drafter.config is None and drafter.method not in ("mtp", "draft_model"):
+            notes.append(
+                f"the drafter {drafter.name} is neither in the catalogue nor a folder with a config.json, so its size "
+                f"is assumed to be that of a usual {drafter.method} head for the model"
+            )
+    return speculation
+
+
+def drafter_of(options: DeploymentOptions) -> "DrafterRequest | None":
+    """Return the model that drafts, None for methods without one."""
+    speculation = options.speculation
+    if speculation is None or not _drafter(speculation).has_model:
+        return None
+    from blis_sim.engine.memory.drafters import DrafterRequest
+
+    name = speculation.model
+    checkpoint = None
+    if name and (config_path(Path(name)) is not None or has_model(name)):
+        name, checkpoint = load_checkpoint(name)
+    return DrafterRequest(
+        method=speculation.method,
+        num_tokens=speculation.num_tokens,
+        config=checkpoint.config if checkpoint else None,
+        hf_quant_config=checkpoint.hf_quant_config if checkpoint else None,
+        name=name,
+    )
+
+
+def timed_speculation(
+    options: DeploymentOptions, model: "ModelSpec", gpu: "GpuSpec", tp: int, config: EngineConfig, notes: list[str]
+) -> EngineConfig:
+    """Return the configuration with the time that drafting takes by its method, where it is not set."""
+    speculation = config.speculation
+    if speculation is None or speculation.has_set_time or options.engine != "vllm":
+        return config
+    from blis_sim.engine.batch_shape import decodes
+
+    try:
+        times = _drafting_times(options, model, gpu, tp, speculation)
+    except EngineError as error:
+        notes.append(f"warning: drafting takes no time, --speculative-draft-time sets it: {error}")
+        return config
+    drafting_ms = times.drafting_us(decodes(1, _USUAL_CONTEXT), 1) / 1e3
+    notes.append(f"drafting and comparing drafts takes {drafting_ms:.2f} ms of a step with one request")
+    return replace(config, speculation=replace(speculation, times=times))
+
+
+def _drafting_times(
+    options: DeploymentOptions, model: "ModelSpec", gpu: "GpuSpec", tp: int, speculation: "Speculation"
+) -> "DraftingTimes":
+    from blis_sim.engine.latency.drafter_times import drafter_passes, host_search  # few deployments draft
+
+    if (search := host_search(speculation)) is not None:
+        return search
+    from blis_sim.engine.memory.drafters import read_drafter
+    from blis_sim.engine.memory.families import read_model
+    from blis_sim.engine.memory.weights import Sharding, read_quantization
+
+    request = drafter_of(options)
+    if request is None or model.checkpoint is None:
+        raise EngineError(f"{model.name} has no config.json to read the layers of a drafter from")
+    checkpoint = model.checkpoint
+    quantization = read_quantization(checkpoint.config, checkpoint.hf_quant_config, model.name, options.quantization)
+    kv_dtype = quantization.kv_cache_dtype if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
+    sharding = Sharding(model.name, tp, options.pp, options.dp, options.enable_expert_parallel)
+    shape = read_model(checkpoint.config, model.name, options.dtype)
+    drafter = read_drafter(request, shape, checkpoint.config, quantization.format_of, sharding)
+    return drafter_passes(speculation, drafter, "fp8" if kv_dtype.startswith("fp8") else "bfloat16", gpu, sharding)
+
+
+def is_async(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> bool:
+    """Whether steps are composed ahead: vLLM's older model runner does so neither for suffixes nor with stages."""
+    requested = flag_or(options.async_scheduling, options.release.async_scheduling)
+    if speculation is None or not requested:
+        return requested
+    drafter = _drafter(speculation)
+    is_parallel = speculation.parallel_drafting and not drafter.has_own_pass
+    if drafter.is_async and not (is_parallel and options.pp > 1):
+        return True
+    how = "parallel drafts and several pipeline stages" if drafter.is_async else speculation.method
+    notes.append(f"steps are not composed ahead: vLLM has no asynchronous scheduling with {how}")
+    return False
+
+
+def scheduled_tokens(options: DeploymentOptions, speculation: "Speculation | None", notes: list[str]) -> int:
+    """Return the tokens of requests in a step where these are limited apart from the room of a step; else 0."""
+    requested = options.max_num_scheduled_tokens or 0
+    if requested and speculation is not None and speculation.rows_per_request:
+        notes.append(
+            f"warning: --max-num-scheduled-tokens is ignored with {speculation.method}, whose drafts take room in a "
+            "step: a step has --max-num-batched-tokens for both"
+        )
+        return 0
+    return requested
+
+
+def active_seqs(options: DeploymentOptions, max_num_seqs: int, tokens: int, speculation: "Speculation | None") -> int:
+    """Return how many requests are admitted at once, by --max-num-active-seqs and by the room for drafts.
+
+    A drafter with a pass of its own computes its rows for every request within the tokens of one step. Raises
+    OptionError for more requests than run in one step.
+    """
+    most = options.max_num_active_seqs or max_num_seqs
+    if most > max_num_seqs:
+        raise OptionError(f"--max-num-active-seqs must be at most --max-num-seqs, {max_num_seqs}, got {most}")
+    if speculation is not None and _drafter(speculation).has_own_pass:
+        most = max(1, min(most, tokens // speculation.num_lookahead_tokens))
+    return most
+
+
+def check_drafts_fit(config: EngineConfig) -> None:
+    """Refuse a budget in which vLLM's scheduler never admits a request whose prompt is known but for one token.
+
+    A request of this kind is filled up to the width of one that decodes with drafts, and waits until the budget has
+    room.
+    """
+    speculation = config.speculation
+    if speculation is None:
+        return
+    least = 1 + speculation.num_tokens + speculation.rows_per_request
+    if config.max_num_batched_tokens < least:
+        raise EngineError(
+            f"--max-num-batched-tokens must be at least {least} with {speculation.num_tokens} drafts of "
+            f"{speculation.method}, or requests wait for ever, got {config.max_num_batched_tokens}"
+        )
+
+
+def _drafter(speculation: "Speculation") -> "Drafter":
+    """Return the drafter of a method."""
+    from blis_sim.engine.speculation import DRAFTERS  # few deployments draft
+
+    return DRAFTERS[speculation.method]
+
+
+# Flags of a deployment about memory and links: the planner's settings, stages, weights and KV blocks in CPU memory.
+
+
+def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySettings:
+    """Return the memory settings of the flags. Without --block-size the kernels decide, as in vLLM."""
+    return MemorySettings(
+        gpu_memory_utilization=options.memory_utilization,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        max_model_len=options.max_model_len,
+        block_size=options.block_size or engine_defaults(options.engine).block_size_tokens,
+        enable_prefix_caching=options.enable_prefix_caching,
+        expert_parallel=options.enable_expert_parallel,
+        kv_cache_memory_bytes=options.kv_cache_memory_bytes or None,
+        kv_cache_dtype=options.kv_cache_dtype,
+        quantization=options.quantization,
+        dtype=options.dtype,
+        pp=options.pp,
+        drafter=drafter_of(options),
+        cpu_offload_bytes=int(options.cpu_offload_gb * 2**30),
+        refines_fp8_blocks=options.release.refines_fp8_blocks,
+    )
+
+
+def modelled_settings(
+    options: DeploymentOptions, model: ModelSpec, settings: MemorySettings, notes: list[str]
+) -> MemorySettings:
+    """Return the settings without types that are not modelled, with a warning for each that names the assumption."""
+    if options.kv_cache_dtype not in ("auto", *KV_DTYPE_BITS):
+        notes.append(f"warning: --kv-cache-dtype {options.kv_cache_dtype} is ignored: the KV cache is planned as auto")
+        settings = settings._replace(kv_cache_dtype="auto")
+    if model.checkpoint is not None and (problem := refused_quantization(model.checkpoint, options.quantization)):
+        notes.append(f"warning: --quantization {options.quantization} is ignored: {problem}")
+        settings = settings._replace(quantization="")
+    return settings
+
+
+_TENSORS = 2
+"""Tensors of the hidden size that a stage sends for each token: hidden states and residual."""
+USUAL_PCIE_GB_S = 32.0
+"""The rate of PCIe 4 with 16 lanes, for GPUs whose link to the CPU is not known."""
+_TRANSFER_START_US = 20.0
+"""Time to send the smallest message to the GPU of another stage."""
+
+
+def pipeline_stages(model: ModelSpec, gpu: GpuSpec, tp: int, pp: int) -> "PipelineStages":
+    """Return `pp` stages of `tp` GPUs each. Raises EngineError when the model has too few layers.
+
+    A stage takes its share of the layers, the last one also the output head. Each GPU sends its part of the activations
+    over the slowest link that joins the GPUs of the instance; a link of unknown rate takes only the time to start.
+    """
+    from blis_sim.engine.config import PipelineStages
+
+    work = step_work(model, gpu, tp, 1, "naive")
+    layers_us = work.weight_us / model.num_layers
+    times = [len(layers) * layers_us for layers in stage_layers(model.num_layers, pp, model.name)]
+    times[-1] += work.head_us
+    total = sum(times)
+    sent_bytes = _TENSORS * model.hidden_size * model.bytes_per_activation / tp
+    rate = gpu.link_gb_s(tp * pp) * 1e3
+    return PipelineStages(
+        tuple(time / total for time in times),
+        transfer_start_us=_TRANSFER_START_US,
+        transfer_token_us=sent_bytes / rate if rate else 0.0,
+    )
+
+
+def with_offloaded_weights(
+    latency: LatencyModel, gpu: GpuSpec, offload_gib: float, weight_bytes_per_gpu: Sequence[int]
+) -> LatencyModel:
+    """Return `latency` with steps in which every GPU reads so much of its weights from CPU memory, stage by stage."""
+    from blis_sim.engine.latency.wrapped import AddedTime  # Imported here: it loads numpy, which no help text needs.
+
+    offloaded_bytes = sum(min(offload_gib * 2**30, weights) for weights in weight_bytes_per_gpu)
+    return AddedTime(latency, round(offloaded_bytes / ((gpu.pcie_gb_s or USUAL_PCIE_GB_S) * 1e3)))
+
+
+def simulates_offloading(options: DeploymentOptions, has_speculation: bool, has_groups: bool, notes: list[str]) -> bool:
+    """Whether KV blocks are copied to CPU memory; adds a note where that is requested and not simulated."""
+    if options.engine == "blis" or not (options.kv_cpu_blocks or options.kv_offloading_size):
+        return False
+    causes = {
+        "speculative decoding": has_speculation,
+        "several groups of KV caches": has_groups,
+        "pipeline stages": options.pp > 1,
+    }
+    for cause, is_there in causes.items():
+        if is_there:
+            notes.append(
+                f"warning: KV blocks in CPU memory are not modelled with {cause}: KV blocks that are evicted are lost"
+            )
+            return False
+    return True
+
+
+def offload_of(
+    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, block_bytes: float, tp: int, notes: list[str]
+) -> "OffloadConfig":
+    """Return the CPU memory of an instance. Raises EngineError where it holds no block.
+
+    `block_bytes` is what each GPU holds of a block. GPUs load side by side; latent KV, which all GPUs hold alike, is
+    kept once.
+    """
+    from blis_sim.engine.offloading import OffloadConfig  # few engines have one
+
+    num_blocks = options.kv_cpu_blocks
+    if options.kv_offloading_size is not None:
+        stored_bytes = block_bytes * (1 if model.is_mla else tp)
+        num_blocks = int(options.kv_offloading_size * 2**30 // stored_bytes)
+        if num_blocks < 1:
+            raise EngineError(
+                f"--kv-offloading-size must hold at least one KV block, {stored_bytes / 2**30:.3g} GiB, "
+                f"got {options.kv_offloading_size:g}"
+            )
+    rate_gb_s = gpu.pcie_gb_s
+    if not rate_gb_s:
+        rate_gb_s = USUAL_PCIE_GB_S
+        notes.append(f"the link of {gpu.name} to the CPU is not known: KV blocks move at {rate_gb_s:g} GB/s")
+    return OffloadConfig(num_blocks, block_bytes / (rate_gb_s * 1e3), block_bytes, tp)
+
+
+# From the options of a deployment to an engine's configuration and latency model.
+#
+# `resolve` fills in the values of the catalogue and computes the KV capacity.
 
 _KV_BLOCKS_WITHOUT_SIZES = 1_000_000
 _DEFAULT_BLOCK_SIZE = 16
@@ -92,6 +424,8 @@ class Deployment:
     """Weights and groups of KV caches as vLLM plans them; None with BLIS, and for a model that cannot be planned."""
     latency_name: str = ""
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
+    sureness: Sureness = field(default=Sureness("", {}), compare=False)
+    """The errors to expect of the latency model."""
     notes: tuple[str, ...] = ()
     rank: EngineConfig | None = None
     """The configuration of one data-parallel rank that schedules for itself; `config` is of all that share experts."""
@@ -132,8 +466,10 @@ def resolve(options: DeploymentOptions) -> Deployment:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
     memory_notes: list[str] = []
     config, memory = _config(options, model, gpu, tp, memory_notes)
+    config = timed_speculation(options, model, gpu, tp, config, memory_notes)
     model = _as_planned(model, memory)
-    name, latency = _latency(options, model, gpu, tp, config, notes)
+    choice = _latency_choice(options, model, gpu, tp, config)
+    name, latency = _latency(options, choice, config, notes)
     if options.cpu_offload_gb and memory is not None:
         latency = with_offloaded_weights(latency, gpu, options.cpu_offload_gb, memory.weight_bytes_per_gpu)
     notes.extend(memory_notes)
@@ -146,6 +482,7 @@ def resolve(options: DeploymentOptions) -> Deployment:
         pp=options.pp,
         latency=latency,
         latency_name=name,
+        sureness=expected(name, choice),
         config=config,
         memory=memory,
         notes=tuple(notes),
@@ -172,11 +509,24 @@ def _as_planned(model: ModelSpec, memory: MemoryLayout | None) -> ModelSpec:
     return replace(model, bytes_per_kv_element=width) if width != model.bytes_per_activation else model
 
 
-def _latency(
-    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, config: EngineConfig, notes: list[str]
-) -> tuple[str, LatencyModel]:
-    """The latency model and its name. Raises EngineError when it cannot time the deployment."""
-    choice = LatencyChoice(
+def latency_choice(options: DeploymentOptions) -> LatencyChoice:
+    """Return what a latency model is chosen by, without building one. Raises EngineError like `resolve`."""
+    model = model_of(options, [])
+    gpu_name, tp = _placement(options)
+    gpu = load_gpu(gpu_name, options.hardware_config)
+    if options.dp > 1 and options.engine == "vllm" and not model.is_moe:  # each rank is an instance of its own
+        options = replace(options, dp=1, moe_comm_backend=MOE_COMM_BACKENDS[0])
+    if options.quantization and model.checkpoint is not None:  # a checkpoint may refuse it, and so does the server
+        checkpoint = model.checkpoint
+        read_quantization(checkpoint.config, checkpoint.hf_quant_config, model.name, options.quantization)
+    config, memory = _config(options, model, gpu, tp, [])
+    return _latency_choice(options, _as_planned(model, memory), gpu, tp, config)
+
+
+def _latency_choice(
+    options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, config: EngineConfig
+) -> LatencyChoice:
+    return LatencyChoice(
         model=model,
         gpu=gpu,
         tp=tp,
@@ -185,13 +535,30 @@ def _latency(
         alpha=options.alpha_coeffs,
         beta=options.beta_coeffs,
         coefficients=options.coefficients,
-        placement=options.kernel_placement(tp),
+        learned=_content_of(options),
+        placement=options.kernel_placement(tp, gpu),
         max_num_seqs=config.max_num_seqs,
         operators=options.operators,
         network=options.network,
         pp=options.pp,
         engine=options.engine,
     )
+
+
+def _content_of(options: DeploymentOptions) -> Mapping[str, Any] | None:
+    """Return the content of --coefficients, which may be a pipe and is read once. Raises EngineError."""
+    if options.coefficients is None:
+        return None
+    from blis_sim.engine.latency.coefficients_file import read_content
+
+    with _naming_files(options):
+        return read_content(options.coefficients)
+
+
+def _latency(
+    options: DeploymentOptions, choice: LatencyChoice, config: EngineConfig, notes: list[str]
+) -> tuple[str, LatencyModel]:
+    """The latency model and its name. Raises EngineError when it cannot time the deployment."""
     with _naming_files(options):
         chosen = choose(options.step_times, choice)
     notes.extend(chosen.notes)
@@ -225,6 +592,7 @@ def _config(
         timer_us=options.urgency.timer_resolution if options.engine in ADAPTIVE_ENGINES else 0,
         engine=options.engine,
         async_scheduling=is_async(options, speculation, notes),
+        front_end_us=_front_end_us(options, model),
         pipeline=None if options.pp == 1 else pipeline_stages(model, gpu, tp, options.pp),
         cpu_tier=_cpu_tier(options),
         offload=offload_of(options, model, gpu, block_bytes, tp, notes) if can_offload else None,
@@ -242,6 +610,14 @@ def _config(
     return config, cache.memory
 
 
+def _front_end_us(options: DeploymentOptions, model: ModelSpec) -> int:
+    """Return the time of the API server for a request before it is tokenized. gpt-oss has no chat template there."""
+    if options.engine != "vllm":
+        return 0
+    has_template = model.checkpoint is None or model.checkpoint.config.get("model_type") != "gpt_oss"
+    return options.release.request_us + options.release.chat_template_us * has_template
+
+
 @contextmanager
 def _naming_files(options: DeploymentOptions) -> Iterator[None]:
     """Put the files that describe model and GPU in front of an error about the two."""
@@ -255,8 +631,11 @@ def _naming_files(options: DeploymentOptions) -> Iterator[None]:
 
 def notes_after(deployment: Deployment) -> list[str]:
     """Return the notes on a deployment's predictions after the run."""
-    from blis_sim.engine.latency.peak_watch import PeakWatch
-    from blis_sim.engine.latency.wrapped import RangeWatch, WrappedLatency  # only watched models need these modules
+    from blis_sim.engine.latency.wrapped import (  # only watched models need these modules
+        PeakWatch,
+        RangeWatch,
+        WrappedLatency,
+    )
 
     notes: list[str] = []
     latency = deployment.latency
@@ -382,7 +761,7 @@ def _encoder_limits(options: DeploymentOptions, limits: BatchLimits) -> EncoderL
 def _cpu_tier(options: DeploymentOptions) -> "CpuTierConfig | None":
     if not options.kv_cpu_blocks or options.engine != "blis":
         return None
-    from blis_sim.engine.cpu_tier_config import CpuTierConfig  # few engines have one
+    from blis_sim.engine.offloading import CpuTierConfig  # few engines have one
 
     kind, bandwidth = options.kv_offload_policy, options.kv_transfer_bandwidth
     return CpuTierConfig(

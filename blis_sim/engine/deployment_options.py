@@ -11,10 +11,11 @@ from blis_sim.engine.engine_defaults import (
     VllmRelease,
     engine_defaults,
     engine_problem,
+    flag_or,
 )
 from blis_sim.engine.latency.choice import NetworkOptions
-from blis_sim.engine.latency.kernels.operations import AUTO as AUTO_MOE_BACKEND
-from blis_sim.engine.latency.kernels.operations import MOE_BACKENDS
+from blis_sim.engine.latency.operations import AUTO as AUTO_MOE_BACKEND
+from blis_sim.engine.latency.operations import MOE_BACKENDS
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
@@ -22,11 +23,17 @@ from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.engine.units import LARGEST_COEFFICIENT
 from blis_sim.engine.urgency import AgeScores, UrgencyOptions, implied_policies, parse_base_scores
-from blis_sim.options import OptionError, check_options, names_in, option, section
+from blis_sim.options import OptionError, check_options, names_from, names_in, option, section
 
 if TYPE_CHECKING:
-    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
+    from blis_sim.engine.latency.model_operations import KernelPlacement
+    from blis_sim.engine.specs import GpuSpec
     from blis_sim.engine.speculation import Speculation
+
+
+_CATALOGUE = "blis_sim.engine.latency.catalogue"
+MODEL_NAMES, GPU_NAMES = names_from(_CATALOGUE, "model_names"), names_from(_CATALOGUE, "gpu_names")
+"""The names that a shell offers for a model and for a GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +43,14 @@ class DeploymentOptions:
     model: str = option(
         help="Model to simulate: a name of the catalogue, with or without its organisation, "
         "or a local folder with a Hugging Face config.json.",
+        suggested=MODEL_NAMES,
         heading="Model and GPU",
     )
     engine: str = option(
         "vllm",
         "Engine to simulate: vLLM 0.33, the simulator BLIS, a scheduler that the simulator Vidur has, or the published "
         "adaptive scheduler. Each brings its own scheduler and its own defaults of memory, batches and step times.",
-        choices=ENGINES,
+        choices=ENGINES.names,
         open_to=lambda: ENGINES,
         former_flags=("--scheduling",),
     )
@@ -51,7 +59,9 @@ class DeploymentOptions:
         "Release of vLLM whose defaults of scheduling and memory --engine vllm has where no flag is given.",
         choices=tuple(VLLM_RELEASES),
     )
-    hardware: str = option("", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).")
+    hardware: str = option(
+        "", "GPU to simulate, such as H100 (default: the catalogue's choice for the model).", suggested=GPU_NAMES
+    )
     tp: int = option(
         0,
         "GPUs one instance is sharded over (default: the catalogue's choice for the model).",
@@ -113,8 +123,8 @@ class DeploymentOptions:
     )
     kernel_profile: str | None = option(
         None,
-        "Kernel times that `blis kernels bake` has written, for --latency-model kernels or auto (default: those that "
-        "ship for the deployment, else the tables of aiconfigurator-core where it is installed).",
+        "Kernel times that `blis kernels bake` has written, for --latency-model kernels or auto (default: the "
+        "tables of the GPU that ship).",
         metavar="FILE",
     )
     operators: str | None = option(
@@ -127,7 +137,8 @@ class DeploymentOptions:
     )
     moe_backend: str = option(
         AUTO_MOE_BACKEND,
-        "Kernels of the experts: marlin acts on those in MXFP4. With --latency-model kernels only.",
+        "Kernels of the experts: marlin acts on those in MXFP4, and is what auto takes on Hopper with --vllm-version "
+        "0.11. With --latency-model kernels only.",
         choices=MOE_BACKENDS,
     )
     enforce_eager: bool = option(
@@ -305,7 +316,7 @@ class DeploymentOptions:
         "mirror",
         "With --engine blis, which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each "
         "allocation; or free ones, moved there above --kv-offload-threshold and back when an allocation fails.",
-        choices=names_in("blis_sim.engine.kv_cache.tiered_cache", "OFFLOAD_POLICIES"),
+        choices=names_in("blis_sim.engine.kv_cache.blis_cache", "OFFLOAD_POLICIES"),
     )
     kv_offload_threshold: float = option(
         0.9,
@@ -370,6 +381,11 @@ class DeploymentOptions:
         return AgeScores(*parse_base_scores(self.priority_base), self.priority_age_weight)
 
     @property
+    def counts_blocks(self) -> bool:
+        """Whether KV blocks are counted from the memory that is left, instead of given."""
+        return self.total_kv_blocks is None and not self.kv_cache_memory_bytes
+
+    @property
     def memory_utilization(self) -> float:
         """The fraction of GPU memory that the flag sets, else that of the engine."""
         if self.gpu_memory_utilization is not None:
@@ -388,9 +404,9 @@ class DeploymentOptions:
         """The latency model that the flag names, else that of the engine; `auto` where the deployment decides."""
         return self.latency_model or engine_defaults(self.engine).latency_model
 
-    def kernel_placement(self, tp: int) -> "KernelPlacement":
+    def kernel_placement(self, tp: int, gpu: "GpuSpec") -> "KernelPlacement":
         """Return the flags that decide which kernels run on `tp` GPUs."""
-        from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
+        from blis_sim.engine.latency.model_operations import KernelPlacement
 
         return KernelPlacement(
             tp=tp,
@@ -401,6 +417,10 @@ class DeploymentOptions:
             profile=self.kernel_profile,
             moe_backend=self.moe_backend,
             eager=self.enforce_eager,
+            has_triton_experts=self.release.has_triton_experts or not gpu.is_hopper,
+            dp=self.dp if self.engine == "vllm" else 1,
+            tuned_as_in_11_on="" if self.release.has_later_tuning else gpu.name,
+            composes_ahead=self.engine != "vllm" or flag_or(self.async_scheduling, self.release.async_scheduling),
         )
 
     def check_coefficients(self, *other_latency_models: str) -> None:

@@ -5,6 +5,7 @@ vLLM's are those of `EngineArgs` in 0.33 for an API server; BLIS's those of its 
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.specs import GpuSpec
 
 if TYPE_CHECKING:
@@ -20,15 +21,37 @@ class VllmRelease(NamedTuple):
     gpu_memory_utilization: float
     has_largest_limits: bool
     """Whether GPUs of at least 160 GiB have larger limits of a step than others."""
+    has_triton_experts: bool = True
+    """Whether Triton's kernels of experts in MXFP4 come along, which run on Hopper; without them Marlin's do."""
+    request_us: int = 0
+    """Time of the event loop of the API server to take up a request; 0 where it is part of what a request waits."""
+    chat_template_us: int = 0
+    """Time of the API server to parse the chat template of a model, which it does anew for each request; 0 where what
+    was parsed is kept."""
+    has_later_tuning: bool = True
+    """Whether kernels of experts are tuned for more shapes than in 0.11."""
+    refines_fp8_blocks: bool = False
+    """Whether experts in FP8 take smaller blocks than the checkpoint has where these do not divide over GPUs."""
 
 
 LATEST = "0.33"
 VLLM_RELEASES = {
     "0.11": VllmRelease(
-        async_scheduling=False, reserves_full_prompt=False, gpu_memory_utilization=0.9, has_largest_limits=False
+        async_scheduling=False,
+        reserves_full_prompt=False,
+        gpu_memory_utilization=0.9,
+        has_largest_limits=False,
+        has_triton_experts=False,
+        has_later_tuning=False,
+        request_us=1_000,
+        chat_template_us=6_000,
     ),
     "0.15": VllmRelease(
-        async_scheduling=True, reserves_full_prompt=False, gpu_memory_utilization=0.9, has_largest_limits=False
+        async_scheduling=True,
+        reserves_full_prompt=False,
+        gpu_memory_utilization=0.9,
+        has_largest_limits=False,
+        has_later_tuning=False,
     ),
     "0.19": VllmRelease(
         async_scheduling=True, reserves_full_prompt=True, gpu_memory_utilization=0.9, has_largest_limits=False
@@ -37,7 +60,11 @@ VLLM_RELEASES = {
         async_scheduling=True, reserves_full_prompt=True, gpu_memory_utilization=0.92, has_largest_limits=False
     ),
     LATEST: VllmRelease(
-        async_scheduling=True, reserves_full_prompt=True, gpu_memory_utilization=0.92, has_largest_limits=True
+        async_scheduling=True,
+        reserves_full_prompt=True,
+        gpu_memory_utilization=0.92,
+        has_largest_limits=True,
+        refines_fp8_blocks=True,
     ),
 }
 """Read in the source of each release, and for 0.15 in those of 0.14.1 and 0.16.0, which agree."""
@@ -107,6 +134,10 @@ class EngineDefaults(NamedTuple):
     """Whether one KV block is never given to a request."""
     has_kv_groups: bool = True
     """Whether layers may keep other tokens than the whole context."""
+    has_stages: bool = True
+    """Whether there may be several pipeline stages."""
+    has_other_block_sizes: bool = True
+    """Whether KV blocks may have another size."""
 
 
 ADAPTIVE_ENGINES = ("adaptive", "adaptive-fifo")
@@ -116,37 +147,31 @@ BLIS_LIMITS = BatchLimits(2048, 256)
 ADAPTIVE_LIMITS = BatchLimits(2048, 32)
 
 
-def _vidur_defaults(max_num_batched_tokens: int, block_size_tokens: int = 16) -> EngineDefaults:
-    return EngineDefaults(
-        gpu_memory_utilization=0.9,
-        latency_model=AUTO,
-        limits=BatchLimits(max_num_batched_tokens, 128),
-        block_size_tokens=block_size_tokens,
-        keeps_block=False,
-        has_kv_groups=False,
-    )
-
-
 ENGINE_DEFAULTS = {
     "vllm": EngineDefaults(gpu_memory_utilization=0.92, latency_model=AUTO),
     "blis": EngineDefaults(
-        gpu_memory_utilization=0.9, latency_model="trained-physics", limits=BLIS_LIMITS, keeps_block=False
+        gpu_memory_utilization=0.9,
+        latency_model="trained-physics",
+        limits=BLIS_LIMITS,
+        keeps_block=False,
+        has_stages=False,
     ),
-    "sarathi": _vidur_defaults(512),
-    "vidur-vllm": _vidur_defaults(4096),
-    "orca": _vidur_defaults(4096),
-    "lightllm": _vidur_defaults(4096, block_size_tokens=1),
-    "faster-transformer": _vidur_defaults(4096),
-    "splitwise": _vidur_defaults(4096),
     "adaptive": EngineDefaults(gpu_memory_utilization=0.92, latency_model="adaptive-toy", limits=ADAPTIVE_LIMITS),
     "adaptive-fifo": EngineDefaults(gpu_memory_utilization=0.92, latency_model="adaptive-toy", limits=ADAPTIVE_LIMITS),
 }
-"""Defaults by the name of the engine. Other engines take vLLM's."""
+"""Defaults by the name of the engine."""
 
 
 def engine_defaults(engine: str) -> EngineDefaults:
-    """Return the defaults of the engine of that name that do not depend on the hardware."""
-    return ENGINE_DEFAULTS.get(engine, ENGINE_DEFAULTS["vllm"])
+    """Return the defaults of the engine of that name that do not depend on the hardware.
+
+    An engine of another package has them as the attribute `defaults`, or takes vLLM's.
+    """
+    if (known := ENGINE_DEFAULTS.get(engine)) is not None:
+        return known
+    usual = ENGINE_DEFAULTS["vllm"]
+    found: EngineDefaults = getattr(ENGINES[engine], "defaults", usual) if engine in ENGINES else usual
+    return found
 
 
 def engine_problem(engine: str, pp: int, block_size: int | None, offloads: bool, drafts: bool) -> str | None:
@@ -155,10 +180,12 @@ def engine_problem(engine: str, pp: int, block_size: int | None, offloads: bool,
         return f"a KV cache in CPU memory needs --engine vllm or blis, got {engine}"
     if drafts and engine not in ("vllm", *ADAPTIVE_ENGINES):
         return f"speculative decoding needs --engine vllm, got {engine}"
-    if pp > 1 and engine in ("blis", "lightllm"):
+    defaults = engine_defaults(engine)
+    if pp > 1 and not defaults.has_stages:
         return f"--pipeline-parallel-size must be 1 with --engine {engine}, got {pp}"
-    if engine == "lightllm" and block_size not in (None, 1):
-        return f"--block-size must be 1 with --engine lightllm, got {block_size}"
+    own_size = defaults.block_size_tokens
+    if not defaults.has_other_block_sizes and block_size not in (None, own_size):
+        return f"--block-size must be {own_size} with --engine {engine}, got {block_size}"
     return None
 
 

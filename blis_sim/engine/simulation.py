@@ -61,6 +61,43 @@ class Simulation(Protocol):
         ...
 
 
+class WrappedSimulation:
+    """A simulation that leaves to another one all that a subclass does not change."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    @property
+    def instances(self) -> SequenceOf[Engine]:
+        return self._simulation.instances
+
+    @property
+    def now(self) -> Micros | None:
+        return self._simulation.now
+
+    @property
+    def clock(self) -> Micros:
+        return self._simulation.clock
+
+    def submit(self, request: Request, at: Micros) -> Sequence:
+        return self._simulation.submit(request, at)
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        return self._simulation.submit_all(requests, instants)
+
+    def abort(self, request_id: str, at: Micros) -> None:
+        self._simulation.abort(request_id, at)
+
+    def queueing_time(self, request: Request) -> Micros:
+        return self._simulation.queueing_time(request)
+
+    def next_event_at(self) -> Micros | None:
+        return self._simulation.next_event_at()
+
+    def advance(self, until: Micros) -> list[Event]:
+        return self._simulation.advance(until)
+
+
 CHECK_EVERY = 64
 """Calls of `advance` per check in runs that advance by short stretches."""
 MAX_PREEMPTIONS = 1000

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_HOPPER = 9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSpec:
@@ -36,6 +38,10 @@ class GpuSpec:
     network_gb_s: float = 0.0
     gpus_per_node: int = 8
 
+    @property
+    def is_hopper(self) -> bool:
+        return self.compute_capability // 1 == _HOPPER
+
     def peak_tflops(self, bytes_per_weight: float) -> float:
         """The peak for weights of that width: FP8 only for exactly one byte and where the GPU has it."""
         return self.tflops_fp8 if bytes_per_weight == 1.0 and self.tflops_fp8 > 0 else self.tflops
@@ -50,9 +56,12 @@ class GpuSpec:
         return self.pcie_gb_s if num_gpus <= self.gpus_per_node else self.network_gb_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """Configuration files of a checkpoint: its `config.json`, and `hf_quant_config.json` where it has one."""
+    """Configuration files of a checkpoint: its `config.json`, and `hf_quant_config.json` where it has one.
+
+    It is compared by identity, so that what follows from it can be kept.
+    """
 
     config: Mapping[str, Any]
     hf_quant_config: Mapping[str, Any] | None = None

@@ -9,8 +9,6 @@ from blis_sim.options import check_options, option
 if TYPE_CHECKING:
     from blis_sim.engine.speculation import Speculation
 
-DEFAULT_ACCEPTANCE_RATE = 0.7
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeculationOptions:
@@ -28,14 +26,15 @@ class SpeculationOptions:
     speculative_acceptance_rate: tuple[float, ...] = option(
         (),
         "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "
-        f"(default: what --speculative-config says of synthetic acceptance, else {DEFAULT_ACCEPTANCE_RATE:g}).",
+        "(default: what --speculative-config says of synthetic acceptance, else what was published for the method).",
         at_least=0,
         at_most=1,
     )
-    speculative_draft_time: int = option(
-        0,
-        "Microseconds that drafting adds to each step that samples; 0 for the share of the step that draft_cost of "
-        "--speculative-config gives, or nothing.",
+    speculative_draft_time: int | None = option(
+        None,
+        "Microseconds that drafting adds to each step that samples, 0 for nothing (default: the share of the step that "
+        "draft_cost of --speculative-config gives, else by the method: passes of the drafter, or the search of a "
+        "host).",
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",
@@ -49,9 +48,10 @@ class SpeculationOptions:
     def speculation(self) -> "Speculation | None":
         """The settings of speculative decoding, None without it. Raises OptionError."""
         said = (self.speculative_config, self.spec_method, self.spec_model, self.spec_tokens)
-        if not any((*said, self.speculative_acceptance_rate, self.speculative_draft_time, self.speculative_seed)):
+        others = self.speculative_acceptance_rate, self.speculative_draft_time is not None, self.speculative_seed
+        if not any((*said, *others)):
             return None
-        from blis_sim.engine.speculative_config import SpeculationFlags, parse_speculation  # few engines draft
+        from blis_sim.engine.speculation import SpeculationFlags, parse_speculation  # few engines draft
 
         flags = SpeculationFlags(
             config=self.speculative_config,
@@ -59,7 +59,6 @@ class SpeculationOptions:
             model=self.spec_model,
             num_tokens=self.spec_tokens,
             acceptance_rates=self.speculative_acceptance_rate,
-            default_acceptance_rate=DEFAULT_ACCEPTANCE_RATE,
             draft_time_us=self.speculative_draft_time,
             seed=self.speculative_seed,
         )

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from blis_sim.engine.lora import AdapterCounters
+from blis_sim.engine.offloading import OffloadCounters
 from blis_sim.engine.sequence import Outcome
 
 
@@ -30,6 +32,8 @@ class EngineCounters:
     num_accepted_tokens: int = 0
     num_accepted_per_position: list[int] = field(default_factory=list)
     """Drafted tokens accepted, by their place in the draft; empty without speculative decoding."""
+    adapters: AdapterCounters = field(default_factory=AdapterCounters)
+    offload: OffloadCounters = field(default_factory=OffloadCounters)
 
     def count_drafts(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
         """Count one request's drafts of one step, of which the first `num_accepted_tokens` were accepted."""

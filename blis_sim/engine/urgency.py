@@ -231,7 +231,7 @@ class UrgencyOptions:
         "",
         "Milliseconds from arrival to deadline by SLO class, such as critical=500,batch=5000, for requests without a "
         "deadline of their own; default is the class of requests without one. Without the flag, the e2e targets of a "
-        "workload or trace, or of --slo-e2e, are the deadlines.",
+        "workload or trace, or of --goodput, are the deadlines.",
         metavar="CLASS=MS,...",
         heading="Deadlines and urgency",
     )

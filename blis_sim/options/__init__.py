@@ -10,7 +10,10 @@ from blis_sim.options.option import (
     OptionError,
     StartError,
     check_options,
+    check_outputs,
+    check_written,
     ineffective_flags,
+    names_from,
     names_in,
     option,
     options_from,
@@ -18,7 +21,6 @@ from blis_sim.options.option import (
     section,
     with_settings,
 )
-from blis_sim.options.outputs import check_outputs, check_written
 
 __all__ = [
     "BlisError",
@@ -29,6 +31,7 @@ __all__ = [
     "check_outputs",
     "check_written",
     "ineffective_flags",
+    "names_from",
     "names_in",
     "option",
     "options_from",

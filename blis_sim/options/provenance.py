@@ -1,6 +1,5 @@
 """The origin of a result: program, command line, deployment, seed and input files."""
 
-import hashlib
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,11 +7,36 @@ from os.path import isfile  # which takes any text for a path
 from typing import Any
 
 from blis_sim.options.option import Setting, options_of
-from blis_sim.options.text_table import run_title
 
 _AT_ONCE = 1 << 20
 _SECRETS = frozenset({"api_key", "header", "redact", "tenant_salt"})
 """Settings whose values belong in no file."""
+
+
+def run_title(
+    *,
+    model: str,
+    gpu: str = "",
+    gpus_per_instance: int | None = None,
+    instances: int | None = None,
+    engine: str = "",
+    latency_model: str = "",
+    sureness: str = "",
+) -> str:
+    """Return model, GPUs, engine, latency model and its expected error in one line; only the model must be known."""
+    parts = []
+    if gpu:
+        num_gpus = f"{gpus_per_instance} x " if gpus_per_instance else ""
+        times = f"{instances} instances of " if (instances or 1) > 1 else ""
+        parts.append(f"{model} on {times}{num_gpus}{gpu}")
+    elif model:
+        parts.append(model)
+    if engine:
+        parts.append(f"{engine} engine")
+    if latency_model:
+        error = f" ({sureness})" if sureness else ""
+        parts.append(f"{latency_model} step times{error}")
+    return ", ".join(parts)
 
 
 def blis_version() -> str:
@@ -36,8 +60,9 @@ class Provenance:
     engine: str = ""
     latency_model: str = ""
     step_error: float | None = None
-    """The expected error of step times as a share of them."""
-    step_error_source: str = ""
+    """The expected error of the time between tokens as a share of it."""
+    sureness: Mapping[str, Any] = field(default_factory=dict)
+    """The whole statement on the errors to expect: by metric, what they were measured on, and both as `text`."""
     seed: int | None = None
     inputs: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each input file, by the name under which it was given."""
@@ -52,7 +77,7 @@ class Provenance:
             instances=self.instances,
             engine=self.engine,
             latency_model=self.latency_model,
-            step_error=self.step_error,
+            sureness=self.sureness.get("summary", ""),
         )
 
     @property
@@ -66,9 +91,7 @@ class Provenance:
             "instances": "" if self.instances is None else str(self.instances),
             "engine": self.engine,
             "latency model": self.latency_model,
-            "expected error of step times": (
-                "" if self.step_error is None else f"{self.step_error:.0%}: {self.step_error_source}"
-            ),
+            "expected error": self.sureness.get("text", ""),
             "seed": "" if self.seed is None else str(self.seed),
             **{path: f"SHA-256 {digest}" for path, digest in self.inputs.items()},
         }
@@ -85,11 +108,12 @@ def command_line(program: str, options: Any) -> str:
         if setting.option.positional and (setting.option.metavar or "").startswith("-- "):
             arguments += [f"-- {each}" for each in value]  # each is a command line of its own
         else:
-            words += _flag_words(setting, value)
+            words += flag_words(setting, value)
     return " ".join([shlex.join(words), *arguments])
 
 
-def _flag_words(setting: Setting, value: Any) -> list[str]:
+def flag_words(setting: Setting, value: Any) -> list[str]:
+    """Return the words of a command line that give a setting this value; secrets are left out."""
     if setting.name in _SECRETS:
         return [setting.flags[0], "..."]
     if setting.kind is bool:
@@ -116,6 +140,8 @@ def _read(options: Any) -> Iterator[str]:
 
 
 def _sha256(path: str) -> str:
+    import hashlib  # takes 5 ms to load, which a title does not need
+
     digest = hashlib.sha256()
     try:
         with open(path, "rb") as file:

@@ -5,9 +5,12 @@ import os
 import re
 import sys
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from blis_sim.options.option import OptionError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Row = TypeVar("Row")
 
@@ -19,7 +22,7 @@ class Registry(dict[str, Row], Generic[Row]):
 
     `Registry[Router]("blis.routers") | {"first": First()}` has one row. `table["my_package.routing:ByPrompt"]` is
     that attribute of that module, and `table["by-prompt"]` what a package installed with an entry point of this name in
-    `group`. Iteration gives only the built-in rows.
+    `group`. Iteration gives only the built-in rows, `names` all of them.
     """
 
     def __init__(self, group: str) -> None:
@@ -32,6 +35,10 @@ class Registry(dict[str, Row], Generic[Row]):
         table.update(self)
         table.update(rows)
         return table
+
+    def names(self) -> tuple[str, ...]:
+        """The built-in names, then those of installed packages, for help and error texts."""
+        return (*self, *(name for name in sorted(_installed(self.group)) if name not in self.keys()))
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name) or (isinstance(name, str) and _load_external(self.group, name) is not None)
@@ -48,15 +55,21 @@ def _load_external(group: str, name: str) -> Any | None:
     """Return the object of a name from another package, None if there is none. Raises OptionError if loading fails."""
     if _ATTRIBUTE.fullmatch(name):
         return _attribute(name)
-    from importlib.metadata import entry_points  # Imported here: it takes 10 ms, and few names need it.
-
-    found = list(entry_points(group=group, name=name))
-    if not found:
+    found = _installed(group).get(name)
+    if found is None:
         return None
     try:
-        return found[0].load()
+        return found.load()
     except Exception as error:
         raise OptionError(f"the entry point {name} of {group} cannot be loaded: {_line(error)}") from error
+
+
+@cache
+def _installed(group: str) -> "dict[str, EntryPoint]":
+    """The entry points of a group by name. Few commands need these, and reading them takes 10 ms."""
+    from importlib.metadata import entry_points
+
+    return {each.name: each for each in reversed(tuple(entry_points(group=group)))}  # of equal names the first counts
 
 
 def _attribute(name: str) -> Any:

@@ -2,16 +2,20 @@
 
 import sys
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
 from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.options.printing import format_option, json_option, printed_format
+from calibrate.own_replay import token_times_beside
 
 if TYPE_CHECKING:
     from blis_sim.engine.deployment import Deployment
     from blis_sim.options.progress import NoteCallback, Progress
+    from blis_sim.options.provenance import Provenance
     from calibrate.fit.learn import LearningResult
     from calibrate.fit.recording import Recording
     from calibrate.fit.terms import Learnable
@@ -19,9 +23,6 @@ if TYPE_CHECKING:
 
 FEW_REQUESTS = 100
 """Fewer than these hardly move a coefficient from what is expected of it."""
-
-ITL_NAMES = (".itl.csv", ".itl.csv.gz")
-"""The suffix of files of token times, in place of the header's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +87,15 @@ class FitOptions:
         "Print which coefficients the recordings do not determine, so that what is expected decides, and what to "
         "record for each.",
     )
+    format: str = format_option()
+    json: bool = json_option()
     max_concurrency: int = option(0, "With --reissue: most requests in flight. 0: no limit.", at_least=0)
 
     def __post_init__(self) -> None:
         from traces import beside
 
         check_options(self)
+        _ = printed_format(self)
         if not self.traces and self.design is None:
             raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
         check_outputs(self, *beside(*self.traces))
@@ -117,19 +121,32 @@ def run(options: FitOptions) -> int:
     """Learn, write the file, print what was learned on stdout; all else goes to stderr."""
     if options.design is not None:
         return _write_design(options, options.design)
-    _require_scipy()
     from blis_sim.options.progress import progress_bar
     from calibrate.fit.coefficients_file import text_of
-    from calibrate.fit.table import print_learned, print_unidentified
+    from calibrate.fit.table import fit_report
     from traces.text_file import write_text
 
     fitted = learn_coefficients(options, _print_note, progress_bar)
     write_text(Path(options.output), text_of(fitted.content))
-    print_learned(fitted.learned, fitted.deployed, sys.stdout)
-    if options.check:
-        print_unidentified(fitted.learned, sys.stdout)
+    report = fit_report(fitted.learned, fitted.deployed, fitted.content, partial(_origin, options), options.check)
+    report.print(printed_format(options))
     _print_note(f"wrote {options.output}")
     return 0
+
+
+def _origin(options: FitOptions) -> "Provenance":
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
+    deployment = options.deployment
+    return Provenance(
+        command=command_line("blis fit", options),
+        model=deployment.model,
+        gpu=deployment.hardware,
+        engine=deployment.engine,
+        latency_model=deployment.latency_model,
+        seed=options.seed,
+        inputs=input_hashes(options),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +163,16 @@ def learn_coefficients(options: FitOptions, on_note: "NoteCallback", progress: "
 
     Raises BlisError.
     """
-    _require_scipy()
     from blis_sim.engine.deployment import resolve
     from calibrate.fit.coefficients_file import content
     from calibrate.fit.learn import learn, num_trials
     from traces import read_trace
+    from traces.server_settings import in_server_time
 
     deployment = resolve(_with_default_step_times(options.deployment))
     for note in deployment.notes:
         on_note(note)
-    traces = [read_trace(path, distinct=True) for path in options.traces]
+    traces = [in_server_time(read_trace(path, distinct=True)) for path in options.traces]
     _note_missing_client_cap(traces, options, on_note)
     recordings = [_recording(trace, options, deployment) for trace in traces]
     for recording in recordings:
@@ -195,19 +212,10 @@ def _learnable_deployment(options: RecordedDeploymentOptions, deployment: "Deplo
 
     if options.latency_model == "fitted":
         return FittedDeployment(deployment.model, deployment.gpu, deployment.tp)
-    from calibrate.fit.kernel_terms import kernels_deployment
+    from calibrate.fit.terms import kernels_deployment
 
-    placement = options.kernel_placement(deployment.tp)
+    placement = options.kernel_placement(deployment.tp, deployment.gpu)
     return kernels_deployment(deployment.model, deployment.gpu, placement, deployment.config.max_num_seqs)
-
-
-def _require_scipy() -> None:
-    from importlib.util import find_spec
-
-    from calibrate.pair import CalibrateError
-
-    if find_spec("scipy") is None:
-        raise CalibrateError("blis fit needs scipy: pip install 'blis-mockserve[fit]'")
 
 
 def _note_missing_client_cap(traces: "list[Trace]", options: FitOptions, on_note: "NoteCallback") -> None:
@@ -226,15 +234,15 @@ def _note_missing_client_cap(traces: "list[Trace]", options: FitOptions, on_note
 def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") -> "Recording":
     from calibrate.fit.recording import recording_of
     from traces import read_itl
+    from traces.server_settings import chunks_in_server_time
 
     header_path = trace.header_path
-    beside = [header_path.with_name(header_path.stem + name) for name in ITL_NAMES]
-    itl_path = next((path for path in beside if path.is_file()), None)
+    itl_path = token_times_beside(header_path)
     return recording_of(
         trace,
         options.deployment.model,
         deployment.config,
-        {} if itl_path is None else read_itl(itl_path),
+        {} if itl_path is None else chunks_in_server_time(read_itl(itl_path), trace),
         options.max_concurrency if options.reissue else None,
     )
 

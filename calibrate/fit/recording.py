@@ -1,25 +1,279 @@
-"""One recording: the requests to simulate, the latencies that their client measured, and its parts in time."""
+"""One recording: requests to simulate, latencies that their client measured, and steps derived from token times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.batch_shape import BatchShape, RecentPrompts
 from blis_sim.engine.config import EngineConfig, refusal_reason
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled
 from blis_sim.engine.sequence import Sequence as RunningSequence
 from blis_sim.engine.simulation import run_virtual
-from calibrate.fit.steps import Stretches, steps_of, stretches_of
-from calibrate.pair import OK_STATUSES, CalibrateError, is_single_chunk
+from calibrate.calibration import SAME_INSTANT_SHARE, content_chunks
+from calibrate.compare import OK_STATUSES, CalibrateError, is_single_chunk
 from replay.arrivals import Arrival, arrivals_of
 from replay.simulation.record import Record
 from replay.simulation.simulate import reissued, simulate, simulate_reissued
 from traces import Trace, TraceRow
 
+# The steps of a server, derived from the token times of its clients, and stretches of them around prompts.
+#
+# Only a stretch is as long as what it held makes it. Single steps borrow time from each other: tokens are handed out
+# late while the server takes in a prompt, and steps right after one are slower.
+
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+MIN_STEPS_WITH_TURNS = 100
+"""With fewer steps that brought several tokens, the time between these is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Steps in order: those whose tokens reached the clients.
+
+    A prompt stands in the step that brought its first token. Steps are `plain` if the columns hold all that was in
+    them, and if they began when the one before ended.
+    """
+
+    ends_us: Floats
+    decodes: Ints
+    context_tokens: Ints
+    """Context tokens of all decoding requests before the step."""
+    plain: Bools
+    prompt_steps: Ints
+    """Tokens of each prompt, ascending."""
+    prompt_requests: Ints
+    """The request of each prompt, by the place of its arrival."""
+    prompt_tokens: Ints
+    turn_us: float = 0.0
+    """Time from one token of a step to the next: the API server process hands them out in turn. 0 if unknown."""
+
+
+def steps_of(arrivals: Sequence[Arrival], chunks: Mapping[int, Sequence[int]], config: EngineConfig) -> Steps | None:
+    """The steps between the token times `chunks` of each request; None without any."""
+    tokens = [_token_times(each, chunks) for each in arrivals]
+    with_tokens = [place for place, times in enumerate(tokens) if len(times)]
+    if not with_tokens:
+        return None
+    counts = np.array([len(tokens[place]) for place in with_tokens])
+    starts = np.cumsum(counts) - counts
+    times = np.concatenate([tokens[place] for place in with_tokens])
+    steps, ends_us = _clustered(times, starts)
+    input_tokens = np.array([arrivals[place].request.input_tokens for place in with_tokens])
+    first, last = steps[starts], steps[starts + counts - 1]
+    num_steps = len(ends_us)
+    decodes = _covered(first + 1, last + 1, np.ones(len(with_tokens), np.int64), num_steps)
+    # A request has its prompt and one token less than there are steps from its first to this one.
+    behind = _covered(first + 1, last + 1, input_tokens - first - 1, num_steps)
+    plain = decodes > 0
+    plain &= ~_irregular(steps, starts, num_steps)
+    plain &= ~_with_hidden(arrivals, tokens, ends_us)
+    by_step = np.argsort(first, kind="stable")
+    prompt_tokens = np.bincount(first, weights=input_tokens, minlength=num_steps).astype(np.int64)
+    plain &= ~_in_pieces(prompt_tokens + decodes, first, input_tokens, config)
+    return Steps(
+        ends_us=ends_us,
+        decodes=decodes,
+        context_tokens=behind + decodes * np.arange(num_steps),
+        plain=plain,
+        prompt_steps=first[by_step],
+        prompt_requests=np.array(with_tokens)[by_step],
+        prompt_tokens=input_tokens[by_step],
+        turn_us=_turn_us(times, steps, num_steps),
+    )
+
+
+def _turn_us(times: Floats, steps: Ints, num_steps: int) -> float:
+    """Return the time between two tokens of a step: the usual one of steps, weighed by their tokens."""
+    counts = np.bincount(steps, minlength=num_steps)
+    firsts, lasts = np.full(num_steps, np.inf), np.full(num_steps, -np.inf)
+    np.minimum.at(firsts, steps, times)
+    np.maximum.at(lasts, steps, times)
+    several = counts > 1
+    if several.sum() < MIN_STEPS_WITH_TURNS:
+        return 0.0
+    gaps_us, weights = (lasts - firsts)[several] / (counts[several] - 1), counts[several] - 1
+    order = np.argsort(gaps_us)
+    middle = np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)
+    return float(gaps_us[order][middle])
+
+
+def _token_times(arrival: Arrival, chunks: Mapping[int, Sequence[int]]) -> Floats:
+    """The instant of each token; none for a request whose chunks are not single tokens."""
+    row = arrival.row
+    times = chunks.get(row.request_id, ()) if isinstance(row, TraceRow) else ()
+    if not times or not isinstance(row, TraceRow):
+        return np.zeros(0)
+    first, last = content_chunks(times, row.output_tokens, row.first_chunk_time_us)
+    tokens = np.array(times[first : last + 1], np.float64)
+    return tokens if len(tokens) == row.output_tokens else np.zeros(0)
+
+
+def _clustered(times: Floats, starts: Ints) -> tuple[Ints, Floats]:
+    """The step of each token, and when steps ended: the tokens of one come almost together."""
+    gaps = np.diff(times)
+    within = np.delete(gaps, starts[1:] - 1)
+    apart_us = SAME_INSTANT_SHARE * float(np.median(within)) if len(within) else 0.0
+    order = np.argsort(times, kind="stable")
+    begins = np.concatenate([[True], np.diff(times[order]) > apart_us])
+    steps = np.empty(len(times), np.int64)
+    steps[order] = np.cumsum(begins) - 1
+    return steps, times[order][begins]
+
+
+def _covered(first: Ints, end: Ints, amounts: Ints, num_steps: int) -> Ints:
+    """Sum of the `amounts` of all that reach from `first` up to, not including, `end`, at each step."""
+    changes = np.zeros(num_steps + 1, np.int64)
+    np.add.at(changes, first, amounts)
+    np.add.at(changes, end, -amounts)
+    sums: Ints = np.cumsum(changes)[:-1]
+    return sums
+
+
+def _irregular(steps: Ints, starts: Ints, num_steps: int) -> Bools:
+    """Steps in which a request that runs did not get exactly one token: it was preempted, or its client stalled."""
+    advances = np.diff(steps)
+    own = np.ones(len(advances), np.bool_)
+    own[starts[1:] - 1] = False
+    odd = np.flatnonzero(own & (advances != 1))
+    first, last = np.minimum(steps[odd] + 1, steps[odd + 1]), np.maximum(steps[odd], steps[odd + 1])
+    return _covered(first, last + 1, np.ones(len(odd), np.int64), num_steps) > 0
+
+
+def _with_hidden(arrivals: Sequence[Arrival], tokens: Sequence[Floats], ends_us: Floats) -> Bools:
+    """Steps during which a request with unknown token times ran."""
+    spans = [
+        (each.row.send_time_us, max(each.row.send_time_us, each.row.last_chunk_time_us))
+        for each, times in zip(arrivals, tokens, strict=True)
+        if not len(times) and isinstance(each.row, TraceRow)
+    ]
+    instants = np.array(spans, np.float64).reshape(-1, 2)
+    first, end = ends_us.searchsorted(instants[:, 0]), ends_us.searchsorted(instants[:, 1], side="right")
+    return _covered(first, end, np.ones(len(instants), np.int64), len(ends_us)) > 0
+
+
+def _in_pieces(num_tokens: Ints, first: Ints, input_tokens: Ints, config: EngineConfig) -> Bools:
+    """Steps that may have held a piece of a prompt: of one that did not fit in beside the others, or is longer than
+    what is computed at a time."""
+    longest = np.zeros(len(num_tokens) + 1, np.int64)
+    np.maximum.at(longest, first, input_tokens)
+    is_crowded = num_tokens + longest[1:] > config.max_num_batched_tokens
+    at_a_time = min(config.long_prefill_token_threshold or config.max_num_batched_tokens, config.max_num_batched_tokens)
+    is_long = input_tokens > at_a_time
+    # Twice as many steps as it has pieces: each may have had to share its step.
+    begins = np.maximum(0, first - 2 * -(-input_tokens // at_a_time))[is_long]
+    with_long = _covered(begins, first[is_long] + 1, np.ones(int(is_long.sum()), np.int64), len(num_tokens)) > 0
+    in_pieces: Bools = is_crowded | np.concatenate([[False], is_crowded[:-1]]) | with_long
+    return in_pieces
+
+
+STEPS_BEFORE = 2
+"""A stretch begins so many steps before its first prompt."""
+MIN_STEPS_AFTER = 3
+"""Least steps of a stretch after its last prompt, unless another prompt comes sooner, which then belongs to it."""
+MAX_STEPS_AFTER = 8
+_FIELDS = len(BatchShape._fields)
+_DECODES, _CONTEXT = BatchShape._fields.index("decode_requests"), BatchShape._fields.index("decode_context_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of `steps`, each with at least one prompt in it, in order."""
+
+    steps: Steps
+    first: Ints
+    """The first step of each."""
+    last: Ints
+    first_prompt: Ints
+    """Place of the first prompt of each stretch among the prompts of the steps."""
+    last_prompt: Ints
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def durations_us(self) -> Floats:
+        durations: Floats = self.steps.ends_us[self.last] - self.steps.ends_us[self.first - 1]
+        return durations
+
+    @property
+    def requests(self) -> Ints:
+        """The request of the first prompt in each stretch, by the place of its arrival."""
+        places: Ints = self.steps.prompt_requests[self.first_prompt]
+        return places
+
+    def only(self, kept: Bools) -> "Stretches":
+        """Stretches whose prompts all belong to the first requests that are `kept`."""
+        prompt_kept = _of_prompts(self.steps, kept.astype(np.int64)) > 0
+        lost = np.concatenate([[0], np.cumsum(~prompt_kept)])
+        whole = lost[self.last_prompt + 1] == lost[self.first_prompt]
+        return Stretches(
+            self.steps, self.first[whole], self.last[whole], self.first_prompt[whole], self.last_prompt[whole]
+        )
+
+    def shapes(self, cached_tokens: Ints) -> tuple[Ints, Ints]:
+        """A row of `BatchShape` for each step of the stretches, and where in them each stretch begins.
+
+        `cached_tokens` is what the first requests have found in the cache of their prompts.
+        """
+        steps = self.steps
+        every = np.zeros((len(steps.ends_us), _FIELDS), np.int64)
+        every[:, _DECODES], every[:, _CONTEXT] = steps.decodes, steps.context_tokens
+        for step, shape in _with_prompts(steps, _of_prompts(steps, cached_tokens)):
+            every[step] = shape
+        lengths = self.last - self.first + 1
+        begins = np.cumsum(lengths) - lengths
+        return every[np.arange(lengths.sum()) + np.repeat(self.first - begins, lengths)], begins
+
+
+def stretches_of(steps: Steps) -> Stretches:
+    """Return the stretches that consist of plain steps only."""
+    found = [
+        (first, last, *prompts)
+        for first, last, *prompts in _cut(steps.prompt_steps, len(steps.ends_us))
+        if first > 0 and steps.plain[first : last + 1].all()
+    ]
+    return Stretches(steps, *np.array(found, np.int64).reshape(-1, 4).T)
+
+
+def _cut(prompt_steps: Ints, num_steps: int) -> Iterator[tuple[int, int, int, int]]:
+    """First and last step, first and last prompt of each stretch."""
+    apart = np.diff(prompt_steps) > STEPS_BEFORE + MIN_STEPS_AFTER
+    begins = np.concatenate([[0], np.flatnonzero(apart) + 1])
+    for first, end in zip(begins.tolist(), [*begins[1:].tolist(), len(prompt_steps)], strict=True):
+        next_step = int(prompt_steps[end]) - STEPS_BEFORE if end < len(prompt_steps) else num_steps
+        last_step = min(int(prompt_steps[end - 1]) + MAX_STEPS_AFTER, next_step - 1, num_steps - 1)
+        yield int(prompt_steps[first]) - STEPS_BEFORE, last_step, first, end - 1
+
+
+def _of_prompts(steps: Steps, of_requests: Ints) -> Ints:
+    """The figures of the first requests, for each prompt; 0 for prompts of others."""
+    known = steps.prompt_requests < len(of_requests)
+    return np.where(known, of_requests[np.where(known, steps.prompt_requests, 0)], 0)
+
+
+def _with_prompts(steps: Steps, cached_tokens: Ints) -> Iterator[tuple[int, BatchShape]]:
+    """Each step that holds prompts, with its shape."""
+    recent = RecentPrompts()
+    begins = np.flatnonzero(np.diff(steps.prompt_steps, prepend=-1))
+    new = steps.prompt_tokens - cached_tokens
+    of_each = (np.ones_like(new), new, new * new, cached_tokens, new * cached_tokens, new * steps.prompt_tokens)
+    numbers = steps.prompt_steps[begins]
+    sums = [*(np.add.reduceat(each, begins) for each in of_each), steps.decodes[numbers], steps.context_tokens[numbers]]
+    rows = np.pad(np.column_stack(sums), ((0, 0), (0, _FIELDS - len(sums)))).tolist()
+    for step, shape in zip(numbers.tolist(), map(BatchShape._make, rows), strict=True):
+        yield step, recent.with_recent(shape, int(steps.ends_us[max(0, step - 1)]))
+        recent.add(shape.prefill_tokens, int(steps.ends_us[step]))
+
+
+# One recording: the requests to simulate, the latencies that their client measured, and its parts in time.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,16 @@
-"""Tables of the learned coefficients, with those that the recordings do not determine."""
+"""The answer of `blis fit`: learned coefficients, with those that the recordings do not determine."""
 
-from dataclasses import dataclass
-from typing import TextIO
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
+from blis_sim.options.provenance import Provenance
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable
 from calibrate.compare import Comparison
 from calibrate.fit.learn import LearningResult
 from calibrate.fit.terms import Learnable
-from calibrate.table import new_console, percent, print_table
+from calibrate.report import percent
 
 IDENTIFIED_SHARE = 0.7
 """A coefficient whose spread is still this share of what was expected has not been learned from the recordings."""
@@ -59,30 +63,53 @@ def unidentified(learned: LearningResult) -> list[Unidentified]:
     return sorted(found, key=lambda each: -each.share)
 
 
-def print_learned(learned: LearningResult, deployed: Learnable, file: TextIO) -> None:
-    """Each coefficient beside what was expected of it, and the errors on requests that were held out."""
-    console = new_console(file)
-    estimate, terms = learned.estimate, deployed.terms
-    rows = []
-    for name in deployed.learnable():
-        value, spread = estimate.values[terms.place(name)], estimate.spreads[terms.place(name)]
-        expected = terms.expected[name]
-        rows.append([name, _number(value), _number(spread), _number(expected.mean), _number(expected.spread)])
-    print_table(console, ["coefficient", "learned", "+-", "expected", "+- "], rows)
-    rows = [
-        [score.name, str(score.num_requests), *map(_errors, (score.ttft, score.e2e, score.itl))]
-        for score in learned.held_out
-    ]
-    print_table(console, ["held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r"], rows)
+def fit_report(
+    learned: LearningResult,
+    deployed: Learnable,
+    content: Mapping[str, Any],
+    origin: Callable[[], Provenance],
+    names_unidentified: bool,
+) -> Report:
+    """Return the answer of `blis fit`: each coefficient beside what was expected of it, and the errors on requests that
+    were held out. `names_unidentified` adds those that the recordings do not determine, and what to record."""
 
+    def rows() -> Iterator[dict[str, Any]]:
+        estimate, terms = learned.estimate, deployed.terms
+        for name in deployed.learnable():
+            place, expected = terms.place(name), terms.expected[name]
+            yield {
+                "coefficient": name,
+                "learned": float(estimate.values[place]),
+                "spread": float(estimate.spreads[place]),
+                "expected": float(expected.mean),
+                "expected_spread": float(expected.spread),
+            }
 
-def print_unidentified(learned: LearningResult, file: TextIO) -> None:
-    """Each coefficient that the recordings do not determine, and what to record."""
-    rows = [[each.name, percent(each.share), each.to_record] for each in unidentified(learned)]
-    if not rows:
-        file.write("the recordings determine all coefficients\n")
-        return
-    print_table(new_console(file), ["not identified", "spread left", "recordings that would identify it"], rows)
+    def sections() -> Iterator[Section]:
+        cells = [[name, *map(_number, figures)] for name, *figures in (row.values() for row in rows())]
+        yield Section(table=TextTable(("coefficient", "learned", "+-", "expected", "+- "), cells))
+        cells = [
+            [score.name, str(score.num_requests), *map(_errors, (score.ttft, score.e2e, score.itl))]
+            for score in learned.held_out
+        ]
+        yield Section(table=TextTable(("held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r"), cells))
+        cells = [[each.name, percent(each.share), each.to_record] for each in unidentified(learned)]
+        if names_unidentified and cells:
+            titles = ("not identified", "spread left", "recordings that would identify it")
+            yield Section(table=TextTable(titles, cells, num_left_aligned=3))
+
+    def remarks() -> Iterator[str]:
+        if names_unidentified and not unidentified(learned):
+            yield "the recordings determine all coefficients"
+
+    return Report(
+        title="Coefficients of",
+        origin=origin,
+        data=lambda: {**content, "not_identified": [asdict(each) for each in unidentified(learned)]},
+        rows=rows,
+        sections=sections,
+        remarks=remarks,
+    )
 
 
 def _errors(comparison: Comparison | None) -> str:

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, TypeAlias, cast
 from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.faults.engine import Changes
-from mockserve.metrics.engine import Histogram, Lateness
+from mockserve.faults import Changes
+from mockserve.http.clients import SlowReaders
+from mockserve.metrics.counters import Histogram, HttpMetrics, Lateness, Operations, ToolParsing
 from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, sum_of_parts
-from mockserve.metrics.server import HttpMetrics, Operations, ToolParsing
 from mockserve.options.faults import FaultSettings
-from mockserve.transport.clients import SlowReaders
 
 LENGTH_BYTES = 4
 
@@ -353,8 +352,11 @@ class RemoteMetrics:
 class MetricsGatherer:
     """Collects the counts of all processes. An ended process contributes its last counts."""
 
-    def __init__(self, source: MetricsSource) -> None:
+    def __init__(self, source: MetricsSource, in_thread: InThread) -> None:
+        """A page of many engines is written by `in_thread`, one page after the other."""
         self._source = source
+        self._in_thread = in_thread
+        self._writing = asyncio.Lock()
         self._query_ids = itertools.count()
         self._known: dict[int, ProcessCounts] = {}
         """Latest counts by process."""
@@ -372,8 +374,11 @@ class MetricsGatherer:
         with suppress(TimeoutError):
             await asyncio.wait_for(complete.wait(), WAIT_S)
         del self._missing[query_id], self._complete[query_id]
-        found = sum_of_parts(self._source, list(self._known.values()))
-        return await found.history_json() if message.is_history else found.exposition(message.names, message.accept)
+        async with self._writing:
+            found = sum_of_parts(self._source, list(self._known.values()))
+            if message.is_history:
+                return await found.history_json()
+            return await found.page(message.names, message.accept, self._in_thread)
 
     def on_message(self, process_index: int, counts: ProcessCounts) -> None:
         """Store the counts of one process."""

@@ -11,16 +11,28 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 from blis_sim.options import OptionError
-from mockserve.generation.answer import Answer, Kind, apply_stops, is_slow
-from mockserve.generation.chat_templates.conversations import ChatRenderer, load_chat_renderer
-from mockserve.generation.prose import Dataset, Prose, open_dataset, tokens_of
-from mockserve.generation.script import RenderOptions, Segment, reasoning_segments, render_tokens, sorted_by_kind
+from mockserve.executor.worker import Job
+from mockserve.generation.answer import (
+    Answer,
+    Dataset,
+    Kind,
+    Prose,
+    RenderOptions,
+    Segment,
+    apply_stops,
+    is_slow,
+    open_dataset,
+    reasoning_segments,
+    render_tokens,
+    sorted_by_kind,
+    tokens_of,
+)
+from mockserve.generation.chat_templates import ChatRenderer, load_chat_renderer
 from mockserve.generation.structured_outputs.kinds import VERBOSITIES
-from mockserve.generation.tokenizer import Split, Tokenizer
-from mockserve.generation.tokenizer_file import load_tokenizer, read_json_object
+from mockserve.generation.tokenizer import Split, Tokenizer, load_tokenizer, read_json_object
 from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, calls_job, content_job, next_job
 from mockserve.options.content import ContentOptions, json_object
 from mockserve.protocol.bodies import Ending
@@ -31,15 +43,17 @@ from mockserve.protocol.sampling import (
     SamplingParams,
     clamp_temperature,
 )
-from mockserve.workers import Job
 
 MEDIAN_OUTPUT_TOKENS = 200
 OUTPUT_TOKENS_SIGMA = 0.7
 MOST_TOKENS_AT_ONCE = 2048
 """Number of tokens of a longer answer that are made in one slice: each token takes up to 7 us."""
 
-SCRIPTED_TEXT: ContextVar[str | Mapping[str, str] | None] = ContextVar("scripted_text", default=None)
-"""Text of the answers to the current request, or texts by prompt; None where the text is generated."""
+Scripted: TypeAlias = str | Mapping[str, str] | tuple[Segment, ...]
+"""A text, texts by prompt, or a message with reasoning and tool calls."""
+
+SCRIPTED: ContextVar[Scripted | None] = ContextVar("scripted", default=None)
+"""The answers to the current request; None where they are generated."""
 
 _MEAN_OF_LOGARITHMS = math.log(MEDIAN_OUTPUT_TOKENS)
 """Answers without a requested length have log-normal lengths: half are between 125 and 320 tokens."""
@@ -59,7 +73,7 @@ class Composer:
     @property
     def uses_prompt_text(self) -> bool:
         """Whether answers may depend on the text of the prompt."""
-        return self.echoes or self.dataset is not None or isinstance(SCRIPTED_TEXT.get(), Mapping)
+        return self.echoes or self.dataset is not None or isinstance(SCRIPTED.get(), Mapping)
 
     def compose(
         self,
@@ -89,6 +103,9 @@ class Composer:
         An answer that ends by itself spends its last token on the end marker, which has no text, as vLLM counts it.
         Raises ApiError for a constraint that no text meets.
         """
+        scripted = SCRIPTED.get()
+        if isinstance(scripted, tuple):
+            return render_tokens(scripted, RenderOptions(self.tokenizer, sampling, budget))
         thought: list[Segment] = []
         if output_spec.thinking is not None:
             thought = reasoning_segments(output_spec.thinking, random, self.prose, budget)
@@ -179,13 +196,13 @@ class Composer:
 
     def _canned_text(self, output_spec: OutputSpec, prompt: Sequence[int]) -> str | None:
         """Return the text of a recording, an echo or the data set; None when the answer must be generated."""
-        scripted = SCRIPTED_TEXT.get()
+        scripted = SCRIPTED.get()
         if isinstance(scripted, str):
             return scripted
         if not self.uses_prompt_text:
             return None
         asked = output_spec.asked or (self.tokenizer.decode(prompt),)
-        if scripted is not None and asked[-1] in scripted:
+        if isinstance(scripted, Mapping) and asked[-1] in scripted:
             return scripted[asked[-1]]
         if self.echoes:
             return asked[0]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from blis_sim.engine.specs import ModelSpec
 from blis_sim.options import OptionError
 from blis_sim.options.files import read_text
-from blis_sim.options.text import load_json
+from blis_sim.options.option import load_json
 from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.pooling.bodies import Vector

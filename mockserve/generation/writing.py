@@ -6,8 +6,8 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from mockserve.generation.answer import Answer, Kind
-from mockserve.generation.script import Segment, Thinking, read_thinking
+from mockserve.executor.worker import Job
+from mockserve.generation.answer import Answer, Kind, Segment, Thinking, read_thinking
 from mockserve.generation.structured_outputs.backends import resolve_backend
 from mockserve.generation.structured_outputs.demand import Demand, demand_of
 from mockserve.generation.structured_outputs.kinds import (
@@ -33,10 +33,9 @@ from mockserve.options.content import (
     StructuredOutputsConfig,
     json_object,
 )
-from mockserve.protocol.completions.messages import effort_arguments, read_messages
+from mockserve.protocol.chat_messages import effort_arguments, read_messages
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.protocol.json_text import compact_json
-from mockserve.workers import Job
 
 
 class OutputSpec(NamedTuple):

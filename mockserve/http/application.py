@@ -19,25 +19,28 @@ from aiohttp import HttpVersion11, web
 from yarl import URL
 
 from blis_sim.options import OptionError
-from mockserve.faults.shaping import HEADER as FAULT_HEADER
-from mockserve.faults.shaping import STATUS_HEADER, ShapedTransport
-from mockserve.metrics.server import counted_path
+from mockserve.faults import HEADER as FAULT_HEADER
+from mockserve.faults import STATUS_HEADER, ShapedTransport
+from mockserve.http.aiohttp_internals import AiohttpConnection, UnreadableBodyError, force_http_1_1, writing_through
+from mockserve.http.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
+from mockserve.metrics.counters import counted_path
 from mockserve.options.faults import ERRORS, FaultSettings
-from mockserve.options.observability import in_uvicorn_form
-from mockserve.protocol.anthropic.requests import in_form_of_route
-from mockserve.protocol.errors import ApiError, engine_dead, unhandled_error
+from mockserve.options.server import in_uvicorn_form
+from mockserve.protocol.errors import ApiError, engine_dead, in_form_of_route, unhandled_error
 from mockserve.realtime.driver import EngineFailedError
+from mockserve.reply.delivery import DELIVERY
 from mockserve.routes.control import OPENAPI, OpenApiText
-from mockserve.routes.shared import BODY_RESERVATION, ID_HEADER, UNTYPED, Handler, json_response
+from mockserve.routes.shared import (
+    BODY_RESERVATION,
+    ID_HEADER,
+    LOGGED_BODY,
+    MOST_LOGGED_BYTES,
+    UNTYPED,
+    Handler,
+    json_response,
+)
 from mockserve.routes.table import ROUTES, Route
 from mockserve.serving.service import SERVICE, Service
-from mockserve.transport.aiohttp_internals import (
-    AiohttpConnection,
-    UnreadableBodyError,
-    force_http_1_1,
-    writing_through,
-)
-from mockserve.transport.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 
 MESSAGE = "Invalid HTTP request received."
 
@@ -82,12 +85,16 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
         drawn = service.faults.draw(request.headers, by_chance) if by_chance or requests_fault else None
     except OptionError as error:
         return json_response(400, ApiError(str(error)).body())
-    if drawn is None:
-        return await handler(request)
-    kind, settings = drawn
-    if kind in ERRORS:
-        return _error(request, kind, settings)
-    return await _shaped(request, handler, kind, settings)
+    return await (handler(request) if drawn is None else _faulty(request, handler, *drawn))
+
+
+async def _faulty(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
+    return _error(request, kind, settings) if kind in ERRORS else await _shaped(request, handler, kind, settings)
+
+
+async def answer_with_fault(request: web.Request, handler: Handler, words: str) -> web.StreamResponse:
+    """Answer a request with the fault that the words of a header name."""
+    return await _faulty(request, handler, *request.app[SERVICE].faults.requested(words))
 
 
 def _is_for_model(request: web.Request, network: Network) -> bool:
@@ -323,6 +330,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return asked_by_browser
     started_s = time.monotonic()
     status, sent_bytes = 200, 0
+    response: web.StreamResponse | None = None
     try:
         response = await handler(request)
         status, sent_bytes = response.status, response.content_length or 0
@@ -335,13 +343,37 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
             )
         if service.options.observability.access_log:
             _log_access(request, status, lasted_s)
+        if service.options.observability.log_http:
+            _log_bodies(request, response)
+
+
+def _log_bodies(request: web.Request, response: web.StreamResponse | None) -> None:
+    """Log a request and its reply with their bodies, of which keys are left out; of a stream the status alone."""
+    from traces.redaction import (
+        Redactor,  # which few servers need
+        without_secret_parameters,
+    )
+
+    redactor = Redactor(())
+    path = without_secret_parameters(request.path_qs)
+
+    def shown(body: bytes) -> str:
+        return redactor.body(body[:MOST_LOGGED_BYTES].decode(errors="replace"))
+
+    _logger.info("request %s %s %s", request.method, path, shown(request.get(LOGGED_BODY, b"")))
+    if response is None:
+        _logger.info("reply to %s %s: none", request.method, path)
+    elif isinstance(response, web.Response) and isinstance(response.body, bytes | None):
+        _logger.info("reply to %s %s: %d %s", request.method, path, response.status, shown(response.body or b""))
+    else:
+        _logger.info("reply to %s %s: %d, a stream", request.method, path, response.status)
 
 
 def _log_access(request: web.Request, status: int, lasted_s: float) -> None:
     """Log a request that has been answered, in the form of uvicorn's access log."""
     peer = request.transport.get_extra_info("peername") if request.transport is not None else None
     client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
-    from traces.secret_rules import without_secret_parameters  # which few servers need
+    from traces.redaction import without_secret_parameters  # which few servers need
 
     path = without_secret_parameters(request.path_qs)
     found = in_uvicorn_form(
@@ -360,6 +392,7 @@ def build_app(service: Service) -> web.Application:
     """Build the application that serves `service`."""
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
+    app[DELIVERY] = service.delivery
     app[OPENAPI] = OpenApiText()
     handler_of = _played_handler if service.playback is not None else _own_handler
     taken: set[tuple[str, str]] = set()
@@ -373,17 +406,18 @@ def build_app(service: Service) -> web.Application:
 
 
 def _own_handler(route: Route) -> Handler:
-    return route.handler
+    return route.responder
 
 
 def _played_handler(route: Route) -> Handler:
     """Return the handler of a route, wrapped for recorded replies if the route supports them."""
-    from mockserve.http.playing import is_played, play_back  # few servers need it
+    from mockserve.http.playback import is_played, play_back  # few servers need it
 
     if not is_played(route.method, route.path):
-        return route.handler
+        return route.responder
     # The documents show the name and the docstring of a route's handler.
-    return update_wrapper(partial(play_back, handler=route.handler), route.handler)
+    played = partial(play_back, handler=route.responder, answer_with_fault=answer_with_fault)
+    return update_wrapper(played, route.responder)
 
 
 Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

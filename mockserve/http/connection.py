@@ -1,29 +1,380 @@
-"""One connection: simple requests are answered one after the other, aiohttp answers all others.
-
-aiohttp gets a single request if the request is simple except for its path, and returns the connection afterwards. The
-first bytes that are no simple request hand the connection over to aiohttp for good.
-"""
+"""One connection: simple requests are parsed and answered here, aiohttp answers others, a tunnel passes bytes on."""
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum, auto
+from typing import Any, NamedTuple, cast
 
+from aiohttp import hdrs
+from multidict import CIMultiDict, CIMultiDictProxy
+
+from blis_sim.options.memo import Memo
+from mockserve.http.aiohttp_internals import BufferedRequest, buffered_request, tcp_keepalive
 from mockserve.http.application import FastRoute, PlainErrorConnection
-from mockserve.http.simple_request import ParseStatus, RequestReader, SimpleRequest, bytes_for_aiohttp
+from mockserve.http.clients import TimestampedConnection
+from mockserve.http.headers import EventResponse
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.transport.aiohttp_internals import BufferedRequest, buffered_request, tcp_keepalive
-from mockserve.transport.clients import TimestampedConnection
-from mockserve.transport.headers import EventResponse
-from mockserve.transport.tunnel import HTTP2_PREFACE, Tunnel
+
+# Keys with space behind them, in requests that aiohttp parses. Pure: changes bytes on their way to aiohttp.
+#
+# vLLM's server takes the space for a part of the key, which then is another one. aiohttp removes it, so that the key
+# would be accepted; a key of this kind reaches aiohttp as an empty one.
+
+_AUTHORIZATION_FIELD = b"authorization:"
+_MAX_LINE_BYTES = 64 * 1024
+MOST_PARTS = 1000
+"""Lines, bodies and chunks that are read at a time, which takes two milliseconds."""
+_LINE_END = b"\r\n"
+
+
+class _Part(Enum):
+    """The part of a request to which the next bytes belong."""
+
+    HEAD = auto()
+    BODY = auto()
+    CHUNK_SIZE = auto()
+    CHUNK = auto()
+    TRAILER = auto()
+    OTHER = auto()
+    """Something else for good: another protocol, or no HTTP."""
+
+
+class KeyFields:
+    """The bytes of one connection in order. Cost: O(1) for each line of a head and each chunk, and a copy of bytes."""
+
+    __slots__ = ("_held", "_is_chunked", "_left", "_length", "_line", "_part")
+
+    def __init__(self) -> None:
+        self._part = _Part.HEAD
+        self._line = b""
+        """The beginning of an unfinished line that has been passed on."""
+        self._held = b""
+        """The beginning of an unfinished line that may be a key."""
+        self._left = 0
+        """Bytes to come of a body or a chunk."""
+        self._length, self._is_chunked = 0, False
+
+    def passed(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return the bytes that aiohttp gets for these, and those to pass later, after `MOST_PARTS` parts."""
+        if self._is_other():
+            return data, b""
+        data, self._held = self._held + data, b""
+        found: list[bytes] = []
+        place = 0
+        while place < len(data) and len(found) < MOST_PARTS:
+            if self._part in (_Part.BODY, _Part.CHUNK):
+                size = min(self._left, len(data) - place)
+                self._left -= size
+                found.append(data[place : place + size])
+                if not self._left:
+                    self._part = _Part.HEAD if self._part is _Part.BODY else _Part.CHUNK_SIZE
+            elif self._is_other():
+                break
+            else:
+                end = data.find(b"\n", place)
+                size = (len(data) if end < 0 else end + 1) - place
+                found.append(self._of_line(data[place : place + size], is_whole=end >= 0))
+            place += size
+        passed = b"".join(found)
+        return (passed + data[place:], b"") if self._is_other() else (passed, data[place:])
+
+    def _is_other(self) -> bool:
+        """Whether nothing more is read here."""
+        return self._part is _Part.OTHER
+
+    def _of_line(self, text: bytes, is_whole: bool) -> bytes:
+        """Return what aiohttp gets for a line or for a part of one."""
+        line = self._line + text
+        if len(line) > _MAX_LINE_BYTES:
+            self._part, self._line = _Part.OTHER, b""
+            return text
+        if not is_whole:
+            beginning = line[: len(_AUTHORIZATION_FIELD)].lower()
+            if self._part is _Part.HEAD and not self._line and _AUTHORIZATION_FIELD.startswith(beginning):
+                self._held = text
+                return b""
+            self._line = line
+            return text
+        self._line = b""
+        content = line.rstrip(_LINE_END)
+        if self._part is _Part.HEAD:
+            return self._of_field(content, text)
+        if self._part is _Part.TRAILER:
+            if not content:
+                self._part = _Part.HEAD
+        elif content:  # else the end of the chunk before
+            self._begin_chunk(content)
+        return text
+
+    def _of_field(self, content: bytes, text: bytes) -> bytes:
+        if not content:
+            self._end_head()
+            return text
+        name, _, value = content.partition(b":")
+        match name.lower():
+            case b"content-length":
+                self._length = int(value) if value.strip().isdigit() else 0
+            case b"transfer-encoding":
+                self._is_chunked = b"chunked" in value.lower()
+            case b"authorization" if value != value.rstrip(b" \t"):
+                return name + b":" + _LINE_END
+        return text
+
+    def _end_head(self) -> None:
+        self._left = self._length
+        if self._is_chunked:
+            self._part = _Part.CHUNK_SIZE
+        elif self._left:
+            self._part = _Part.BODY
+        self._length, self._is_chunked = 0, False
+
+    def _begin_chunk(self, content: bytes) -> None:
+        try:
+            self._left = int(content.partition(b";")[0], 16)
+        except ValueError:
+            self._part = _Part.OTHER
+            return
+        self._part = _Part.CHUNK if self._left else _Part.TRAILER
+
+
+# Parses simple requests. Pure: returns a request, or a status that aiohttp must parse the bytes.
+
+LARGEST_HEAD_BYTES = 8192
+LARGEST_BODY_BYTES = 256 * 1024
+"""Size limit of simple requests: a larger body arrives in many parts, and reading dominates its cost."""
+
+MOST_KNOWN_HEADS = 512
+
+END_OF_HEAD = b"\r\n\r\n"
+_LINE = re.compile(rb"(GET|POST|HEAD|OPTIONS|PUT|PATCH|DELETE) (/[!-~]*) HTTP/1\.1\r\n")
+_FIELD = re.compile(r"^([A-Za-z0-9_-]+): ?([!-~][ -~\t]*)\r\n", re.MULTILINE)
+"""A header field. Space behind the value is part of it, as in vLLM's server: a key with such a space is another key."""
+_SMALL_NUMBER = re.compile(r"[0-9]{1,9}")
+_CLOSES = {"keep-alive": False, "close": True}
+_FIRST_VALUE_WINS = frozenset({"content-type", "user-agent"})
+"""Fields that some clients repeat; vLLM uses the first value."""
+_UNSUPPORTED_HEADERS = frozenset(
+    {
+        "content-encoding", "expect", "http2-settings", "proxy-connection", "te", "trailer", "transfer-encoding",
+        "upgrade",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a request."""
+
+    most_head_bytes: int = LARGEST_HEAD_BYTES
+    most_fields: int = 128
+    most_body_bytes: int = LARGEST_BODY_BYTES
+
+
+class ParseStatus(Enum):
+    """Reason why bytes are no simple request."""
+
+    PART = "the beginning of what may become one"
+    OTHER = "something else"
+
+
+class SimpleHead(NamedTuple):
+    """The head of a simple request, and the length of its body."""
+
+    method: str
+    path: str
+    headers: "CIMultiDictProxy[str]"
+    num_body_bytes: int
+    closes: bool
+    """Whether the connection closes after the reply."""
+
+
+class SimpleRequest(NamedTuple):
+    """One completely received request."""
+
+    head: SimpleHead
+    body: bytes
+    num_bytes: int
+    """Length of the whole request."""
+
+
+class RequestReader:
+    """Parses simple requests. Heads are cached, since many clients send an equal head with every request."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._known = Memo[bytes, SimpleHead](MOST_KNOWN_HEADS)
+
+    def first(self, data: bytes) -> SimpleRequest | ParseStatus:
+        """Parse the first request in `data`."""
+        end = data.find(END_OF_HEAD) + 2
+        if end < 2:
+            return ParseStatus.PART if len(data) <= self._limits.most_head_bytes else ParseStatus.OTHER
+        head = self._head(data[:end])
+        if head is None:
+            return ParseStatus.OTHER
+        begin = end + 2
+        num_bytes = begin + head.num_body_bytes
+        if len(data) < num_bytes:
+            return ParseStatus.PART
+        return SimpleRequest(head, data[begin:num_bytes], num_bytes)
+
+    def _head(self, data: bytes) -> SimpleHead | None:
+        found = self._known.get(data)
+        if found is None:
+            found = parse_simple_head(data, self._limits)
+            if found is not None:
+                self._known.keep(data, found)
+        return found
+
+
+def parse_simple_head(data: bytes, limits: Limits) -> SimpleHead | None:
+    """Parse a head without its final empty line; None if it is not simple."""
+    line = _LINE.match(data)
+    if line is None or len(data) > limits.most_head_bytes:
+        return None
+    fields = data[line.end() :].decode("latin-1")
+    pairs: list[tuple[str, str]] = _FIELD.findall(fields)
+    # aiohttp decides about a line that is no field.
+    if not len(pairs) == fields.count("\n") <= limits.most_fields:
+        return None
+    headers = _headers(pairs)
+    if headers is None:
+        return None
+    size, closes = _body_bytes(headers), _CLOSES.get(headers.get(hdrs.CONNECTION, "keep-alive").lower())
+    if size is None or size > limits.most_body_bytes or closes is None:
+        return None
+    method, path = line.groups()
+    return SimpleHead(method.decode(), path.decode(), headers, size, closes)
+
+
+def bytes_for_aiohttp(simple: SimpleRequest) -> bytes:
+    """Return the request as bytes for aiohttp's strict parser, with a Host header."""
+    head = simple.head
+    named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
+    fields = [f"{name}: {_kept_by_aiohttp(name, value)}" for name, value in (*named.items(), *head.headers.items())]
+    lines = [f"{head.method} {head.path} HTTP/1.1", *fields, "", ""]
+    return "\r\n".join(lines).encode("latin-1") + simple.body
+
+
+def _kept_by_aiohttp(name: str, value: str) -> str:
+    """Return the value to send to aiohttp, which removes the space that makes a key another one."""
+    is_other_key = name.lower() == "authorization" and value != value.rstrip()
+    return "" if is_other_key else value
+
+
+def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
+    """Return the fields by name; None if a field is unsupported or repeated."""
+    once: dict[str, tuple[str, str]] = {}
+    for name, value in pairs:
+        lower = name.lower()
+        if lower in _UNSUPPORTED_HEADERS or (lower in once and lower not in _FIRST_VALUE_WINS):
+            return None
+        once.setdefault(lower, (name, value))
+    return CIMultiDictProxy(CIMultiDict(once.values()))
+
+
+def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:
+    """Return the Content-Length; None if it is no plain number."""
+    content_length = headers.get(hdrs.CONTENT_LENGTH, "0")
+    return int(content_length) if _SMALL_NUMBER.fullmatch(content_length) else None
+
+
+# A client's connection passed on to a server behind a unix socket, byte by byte.
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
+"""First line of every HTTP/2 connection, which gRPC's are."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Tunnel(asyncio.Protocol):
+    """The far end of a client's connection: what the client sends goes to the unix socket, and what comes goes back.
+
+    Neither side is read while the other takes no more bytes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._client: asyncio.Transport | None = None
+        self._far: asyncio.Transport | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []
+        """Bytes of the client from before the far side was open."""
+
+    # --- called for the client's connection ---
+
+    def attach(self, client: asyncio.Transport) -> None:
+        """Open the far side, and read nothing of the client until it is open."""
+        self._client = client
+        client.pause_reading()
+        self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    def from_client(self, data: bytes) -> None:
+        """Pass on bytes of the client."""
+        if self._far is None:
+            self._early.append(data)
+        else:
+            self._far.write(data)
+
+    def client_lost(self) -> None:
+        """Close the far side: the client has gone."""
+        self._client = None
+        if self._far is not None:
+            self._far.close()
+
+    def client_is_slow(self, is_slow: bool) -> None:
+        """Stop or go on reading the far side."""
+        if self._far is not None and not self._far.is_closing():
+            (self._far.pause_reading if is_slow else self._far.resume_reading)()
+
+    async def _open(self) -> None:
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: self, self._path)
+        except OSError as error:
+            _logger.error("the gRPC server cannot be reached: %s", error.strerror or error)
+            if self._client is not None:
+                self._client.close()
+
+    # --- called for the far side ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._far = far = cast(asyncio.Transport, transport)  # uvloop's are of no class of asyncio
+        if self._client is None:
+            far.close()
+            return
+        far.write(b"".join(self._early))
+        self._early.clear()
+        self._client.resume_reading()
+
+    def data_received(self, data: bytes) -> None:
+        if self._client is not None:
+            self._client.write(data)
+
+    def pause_writing(self) -> None:
+        if self._client is not None:
+            self._client.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._client is not None:
+            self._client.resume_reading()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+# One connection: simple requests are answered one after the other, aiohttp answers all others.
+#
+# aiohttp gets a single request if the request is simple except for its path, and returns the connection afterwards.
+# The first bytes that are no simple request hand the connection over to aiohttp for good.
 
 PARTIAL_REQUEST_TIMEOUT_S = 0.02
 """Seconds to wait for the rest of a request before aiohttp takes over, which may answer a head without its body."""
 MOST_BYTES_AHEAD = 64 * 1024
 """Bytes that are read ahead of a reply; further bytes stay in the kernel and with the client."""
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -85,6 +436,8 @@ class HttpConnection(TimestampedConnection):
         "_is_answering",
         "_is_handed_over",
         "_is_reading_paused",
+        "_key_fields",
+        "_later",
         "_library",
         "_partial_timer",
         "_rest",
@@ -108,6 +461,10 @@ class HttpConnection(TimestampedConnection):
         self._is_handed_over = False
         self._is_reading_paused = False
         """Whether reading is paused because too many bytes wait."""
+        self._key_fields: KeyFields | None = None
+        """The reader of keys on their way to aiohttp, once the connection is handed over."""
+        self._later = b""
+        """Bytes that aiohttp gets in the next turn of the event loop."""
         self._library: PlainErrorConnection | None = None
         self._tunnel: Tunnel | None = None
         self._partial_timer: asyncio.TimerHandle | None = None
@@ -164,8 +521,10 @@ class HttpConnection(TimestampedConnection):
             self._tunnel.from_client(data)
             return
         if self._is_handed_over:
-            assert self._library is not None
-            self._library.data_received(data)
+            if self._later:
+                self._later += data
+            else:
+                self._hand(data)
             return
         self._rest = self._rest + data if self._rest else data
         if not self._is_answering:
@@ -254,9 +613,35 @@ class HttpConnection(TimestampedConnection):
             self._tunnel.attach(self.transport)
             self._tunnel.from_client(rest)
             return
-        self._new_library().data_received(rest)
-        if self._is_reading_paused:
+        self._key_fields = KeyFields()
+        self._new_library()
+        self._hand(rest)
+        if self._is_reading_paused and not self._later:
             self._resume_reading()
+
+    def _hand(self, data: bytes) -> None:
+        """Hand bytes to aiohttp, no more at a time than it takes in a few milliseconds."""
+        assert self._library is not None
+        assert self._key_fields is not None
+        if self._library.is_upgraded:
+            self._library.data_received(data)
+            return
+        passed, self._later = self._key_fields.passed(data)
+        self._library.data_received(passed)
+        if self._later and self.transport is not None:
+            self._is_reading_paused = True
+            self.transport.pause_reading()
+            self._loop.call_soon(self._hand_later)
+
+    def _hand_later(self) -> None:
+        later, self._later = self._later, b""
+        if self.transport is None or self.transport.is_closing():
+            return
+        self._hand(later)
+        if not self._later:
+            self._is_reading_paused = False
+            if self._library is not None and self._library.takes_bytes:
+                self.transport.resume_reading()
 
     def _delegate_request(self, data: bytes) -> None:
         """Pass one request to aiohttp."""

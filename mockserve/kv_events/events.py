@@ -11,8 +11,7 @@ import zmq
 import zmq.asyncio
 
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
-from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE
+from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVCacheGroupSpec
 from blis_sim.options import OptionError
 from mockserve.kv_events.naming import ExtraKeys, TokenBlocks, as_number
 from mockserve.options.engine_features import KV_EVENTS_FLAG, KVEventsConfig

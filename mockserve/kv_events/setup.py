@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
 from blis_sim.engine.request import ExternalPrompt
+from blis_sim.installation import install_command
 from blis_sim.options import OptionError
 from mockserve.kv_events.naming import FastNaming, NameBlocks, VllmNaming, root_hash
 from mockserve.options.engine_features import KV_EVENTS_FLAG, KVSharingOptions
@@ -102,4 +103,4 @@ def open_publisher(
 
 
 def _missing(flag: str) -> OptionError:
-    return OptionError(f"{flag} needs more libraries: pip install 'blis-mockserve[kv-events]'")
+    return OptionError(f"{flag} needs more libraries: {install_command('kv-events')}")

@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.memory.kv_specs import STATE
+from blis_sim.engine.memory.kv_groups import STATE
+from blis_sim.engine.offloading import Observations, OffloadConfig
 from blis_sim.engine.stats import EngineCounters, EngineStats
-from mockserve.metrics.engine import SLEEP_STATES, EngineMetrics, Histogram
-from mockserve.options.fake_metrics import FakeMetrics
+from mockserve.metrics.counters import SLEEP_STATES, EngineMetrics, Histogram
 from mockserve.options.serve import ServeOptions
+from mockserve.options.server import FakeMetrics
 
 UNSIMULATED_SAMPLES = {
     "_block_size_resolved": "True",
@@ -64,7 +66,8 @@ def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[s
     }
 
 
-Value: TypeAlias = float | Histogram | Mapping[str, float]
+Value: TypeAlias = float | Histogram | Mapping[str, float] | Mapping[str, Histogram] | None
+"""None for a metric without a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,153 @@ DRAFT_FAMILIES: tuple[Family, ...] = (
     ),
 )
 """Metrics that exist only with speculative decoding, at the top of the page."""
+
+_LOAD, _STORE = "CPU_to_GPU", "GPU_to_CPU"
+
+
+def _as_histogram(values: Observations) -> Histogram:
+    found = Histogram(values.bounds)
+    found.counts, found.count, found.total = list(values.counts), sum(values.counts), values.total
+    return found
+
+
+def _unless_empty(values: Observations) -> Histogram | None:
+    """vLLM has no sample of these histograms before the first observation."""
+    return _as_histogram(values) if any(values.counts) else None
+
+
+def _share(e: EngineState, num_blocks: int) -> float | None:
+    return num_blocks / e.counters.offload.num_blocks if e.counters.offload.num_blocks else None
+
+
+OFFLOAD_FAMILIES: tuple[Family, ...] = (
+    Family(
+        "counter",
+        "kv_offload_total_bytes",
+        "Number of bytes offloaded by KV connector",
+        lambda e: {_LOAD: e.counters.offload.loads.num_bytes, _STORE: e.counters.offload.stores.num_bytes},
+        "transfer_type",
+    ),
+    Family(
+        "counter",
+        "kv_offload_total_time",
+        "Total time measured by all KV offloading operations",
+        lambda e: {_LOAD: e.counters.offload.loads.seconds, _STORE: e.counters.offload.stores.seconds},
+        "transfer_type",
+    ),
+    Family(
+        "histogram",
+        "kv_offload_size",
+        "Histogram of KV offload transfer size, in bytes.",
+        lambda e: {
+            _LOAD: _as_histogram(e.counters.offload.loads.sizes),
+            _STORE: _as_histogram(e.counters.offload.stores.sizes),
+        },
+        "transfer_type",
+    ),
+    Family(
+        "gauge",
+        "kv_offload_cpu_cache_usage_perc",
+        "Fraction of CPU KV-cache space currently pinned by active transfers (0.0 = idle, 1.0 = saturated). "
+        "Sustained high values indicate transfers (stores or promotions) may be dropped due to insufficient capacity.",
+        lambda e: _share(e, e.counters.offload.num_pinned),
+    ),
+    Family(
+        "gauge",
+        "kv_offload_cpu_cache_write_usage_perc",
+        "Fraction of CPU KV-cache space currently pinned by in-flight stores that have not yet completed (0.0 = idle, "
+        "1.0 = saturated).",
+        lambda e: _share(e, e.counters.offload.num_written),
+    ),
+    Family(
+        "gauge",
+        "kv_offload_cpu_cache_read_usage_perc",
+        "Fraction of CPU KV-cache space currently pinned by in-flight loads that have not yet completed (0.0 = idle, "
+        "1.0 = saturated).",
+        lambda e: _share(e, max(0, e.counters.offload.num_pinned - e.counters.offload.num_written)),
+    ),
+    Family(
+        "histogram",
+        "kv_offload_cpu_allocation_size",
+        "Histogram of the number of CPU chunks requested by each KV offload prepare_store call.",
+        lambda e: _unless_empty(e.counters.offload.allocated_chunks),
+    ),
+    Family(
+        "counter",
+        "kv_offload_load_bytes",
+        "Total bytes loaded from offload storage to GPU.",
+        lambda e: e.counters.offload.loads.num_bytes or None,
+    ),
+    Family(
+        "counter",
+        "kv_offload_load_time",
+        "Total load time from offload storage to GPU, in seconds.",
+        lambda e: e.counters.offload.loads.seconds or None,
+    ),
+    Family(
+        "histogram",
+        "kv_offload_load_size",
+        "Histogram of KV offload load operation size, in bytes.",
+        lambda e: _unless_empty(e.counters.offload.loads.sizes),
+    ),
+    Family(
+        "counter",
+        "kv_offload_store_bytes",
+        "Total bytes stored from GPU to offload storage.",
+        lambda e: e.counters.offload.stores.num_bytes or None,
+    ),
+    Family(
+        "counter",
+        "kv_offload_store_time",
+        "Total store time from GPU to offload storage, in seconds.",
+        lambda e: e.counters.offload.stores.seconds or None,
+    ),
+    Family(
+        "histogram",
+        "kv_offload_store_size",
+        "Histogram of KV offload store operation size, in bytes.",
+        lambda e: _unless_empty(e.counters.offload.stores.sizes),
+    ),
+    Family(
+        "histogram",
+        "kv_offload_lookup_sync_delay_seconds",
+        "Histogram of the time spent in a single offload lookup call, in seconds.",
+        lambda e: _unless_empty(e.counters.offload.lookup_s),
+    ),
+    Family(
+        "histogram",
+        "kv_offload_lookup_async_delay_seconds",
+        "Histogram of time between a request's offload lookup first deferring and the following lookup resolving, or "
+        "request finish, in seconds.",
+        lambda e: _unless_empty(e.counters.offload.deferred_s),
+    ),
+    Family(
+        "counter",
+        "kv_offload_allocation_failure",
+        "Number of KV offload store allocation attempts that failed.",
+        lambda e: e.counters.offload.num_allocation_failures or None,
+    ),
+)
+"""Metrics that exist only where KV blocks are offloaded to CPU memory, behind those of drafts."""
+
+OFFLOAD_INFO_HELP = (
+    "Static configuration of the KV offload managers of this engine instance. The configured offloading spec declares "
+    "the label names, and each manager fills the values, so a series appears from the first scheduler step of its "
+    "engine. A manager reports one series for each configuration it holds, and a label of its own tells the series "
+    "apart. Each engine reports its own configuration, not the instance total."
+)
+
+
+def offload_labels(config: EngineConfig, offload: OffloadConfig) -> dict[str, str]:
+    """Label to value of the settings of CPU memory: a chunk is one block."""
+    blocks_per_request = -(-config.limit_tokens // config.block_size_tokens)
+    return {
+        "cpu_num_chunks": str(offload.num_blocks),
+        "cpu_blocks_per_chunk": "1",
+        "cpu_kv_cache_size_bytes": str(round(offload.num_blocks * offload.block_bytes * offload.num_gpus)),
+        "cpu_kv_cache_size_tokens": str(offload.num_blocks * config.limit_tokens // blocks_per_request),
+    }
+
 
 HISTOGRAMS: tuple[Family, ...] = (
     Family(

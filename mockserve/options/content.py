@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from blis_sim.options import OptionError, check_options, option, section
-from blis_sim.options.text import load_json
+from blis_sim.options.option import load_json
 
 FLAG = "--structured-outputs-config"
 BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")

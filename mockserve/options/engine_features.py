@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from blis_sim.engine.latency.request_timing import RequestTiming
-from blis_sim.engine.lora import LoraSettings
 from blis_sim.options import OptionError, check_options, names_in, option, options_of
-from blis_sim.options.text import load_json
+from blis_sim.options.option import load_json
 
 KV_EVENTS_FLAG = "--kv-events-config"
 
@@ -160,37 +159,6 @@ def _number(extra: Mapping[str, Any], name: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**60:
         raise OptionError(f"{KV_TRANSFER_FLAG}: {name} of kv_connector_extra_config must be a size, got {value!r}")
     return float(value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoraOptions:
-    """Slots for LoRA adapters, and loading times."""
-
-    enable_lora: bool = option(False, "Take LoRA adapters.", heading="LoRA adapters")
-    max_loras: int = option(1, "Adapters that one step may compute with, and that fit on the GPU.", at_least=1)
-    max_cpu_loras: int | None = option(
-        None, "Adapters kept in the memory of the machine (default: as many as fit on the GPU).", at_least=1
-    )
-    lora_load_ms: float = option(0.0, "What a step waits while an adapter is read into memory.", at_least=0)
-    lora_swap_ms: float = option(0.0, "What a step waits while an adapter is copied to the GPU.", at_least=0)
-
-    def __post_init__(self) -> None:
-        check_options(self)
-        if self.max_cpu_loras is not None and self.max_cpu_loras < self.max_loras:
-            least = f"--max-loras, {self.max_loras}"
-            raise OptionError(f"--max-cpu-loras must be at least {least}, got {self.max_cpu_loras}")
-
-    @property
-    def settings(self) -> LoraSettings | None:
-        """The adapter slots; None if LoRA is disabled."""
-        if not self.enable_lora:
-            return None
-        return LoraSettings(
-            max_loras=self.max_loras,
-            max_cpu_loras=self.max_cpu_loras or 0,
-            load_us=round(self.lora_load_ms * 1000),
-            swap_us=round(self.lora_swap_ms * 1000),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,22 +6,23 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.kv_cache.sizing import bytes_per_block
 from blis_sim.engine.memory.kv_groups import most_blocks
+from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.options import StartError, ineffective_flags
-from blis_sim.options.text import load_json
+from blis_sim.options.option import load_json
 from mockserve.options.engine_features import TransferConfig, read_transfer_config
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import (
     QUANTIZATION_KEYS,
     QUANTIZATION_METHODS,
     ServeOptions,
+    folder_config,
     folder_problems,
+    is_known,
     unknown_quantization,
 )
-from mockserve.options.served_model import folder_config, is_known
 from mockserve.options.server import GENERATING_TASKS, tasks_of
-from mockserve.vllm_arguments.table import read_table
+from mockserve.options.vllm_flags import read_table
 
 if TYPE_CHECKING:
     from mockserve.options.serve import ServeOptions

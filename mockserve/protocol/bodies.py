@@ -1,12 +1,295 @@
-"""Parts of all replies: usage, choices, log-probabilities, the interface for writers, and typed events."""
+"""Parts of all bodies: requests as pydantic models with errors in vLLM's words, and usage, choices and events of
+replies.
+"""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from mockserve.protocol.errors import ApiError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    RootModel,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from mockserve.protocol.errors import MAX_LISTED_PROBLEMS, ApiError, Problem, bad_fields, sanitized
 from mockserve.protocol.json_text import EncodedItems, JsonBlocks, json_array, json_array_of_blocks
+
+# Bodies of requests as pydantic models: their bases, how one is read, and pydantic's errors in vLLM's words.
+
+T = TypeVar("T")
+BodyT = TypeVar("BodyT", bound=BaseModel)
+
+PIECE_ITEMS = 256
+"""Number of items that are read at once; other threads may run between pieces of a long list or object."""
+
+_UNLISTED = "unlisted"
+"""Type of an error that stands for many: all errors of a long list would take hundreds of megabytes."""
+
+
+class RequestObject(BaseModel):
+    """An object of a body. Fields that it does not know are ignored."""
+
+    model_config = ConfigDict(defer_build=True, protected_namespaces=())
+
+
+class OpenObject(RequestObject):
+    """An object of a body that keeps fields that it does not know. The names of these fields must be text."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+if TYPE_CHECKING:
+    _Rooted = RootModel[Any]
+else:
+    _Rooted = RootModel  # with parameters it would be built here, which takes milliseconds
+
+
+class BodyOfOneKind(_Rooted):
+    """A body of one of several types, which is its `root`."""
+
+    model_config = ConfigDict(defer_build=True)
+
+
+def in_pieces(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a list or an object piece by piece."""
+    if not isinstance(value, list | dict) or len(value) <= PIECE_ITEMS:
+        return validate(value)
+    found: Any = type(value)()
+    errors: list[InitErrorDetails] = []
+    num_errors = 0
+    for begin, piece in _pieces(value):
+        try:
+            valid = validate(piece)
+        except ValidationError as error:
+            listed = error_details(error, begin)
+            num_errors += sum(map(_number_of, listed))
+            errors += listed[: MAX_LISTED_PROBLEMS - len(errors)]
+        else:
+            found = found.__iadd__(valid) if isinstance(value, list) else found.__ior__(valid)
+    if not errors:
+        return found
+    if num_errors > len(errors):
+        errors.append(_others(num_errors - len(errors)))
+    raise ValidationError.from_exception_data("", errors)
+
+
+def _pieces(value: list[Any] | dict[str, Any]) -> Iterator[tuple[int, Any]]:
+    """Yield the parts of a list or an object, each with the number that its positions lack."""
+    if isinstance(value, list):
+        for begin in range(0, len(value), PIECE_ITEMS):
+            yield begin, value[begin : begin + PIECE_ITEMS]
+        return
+    items = iter(value.items())
+    while piece := dict(islice(items, PIECE_ITEMS)):
+        yield 0, piece
+
+
+def error_details(error: ValidationError, begin: int = 0) -> list[InitErrorDetails]:
+    """Return the errors of a list that is a part of a list from `begin` on, or of any value, to raise them again."""
+    return [_moved(each, begin) for each in error.errors(include_url=False)]
+
+
+def _moved(error: Any, begin: int) -> InitErrorDetails:
+    first, *others = error["loc"] or (None,)
+    place = () if first is None else (first + begin if isinstance(first, int) else first, *others)
+    kind, context = error["type"], error.get("ctx")
+    if kind == _UNLISTED:
+        return InitErrorDetails(type=PydanticCustomError(_UNLISTED, "errors", context), input=None)
+    found = InitErrorDetails(type=kind, loc=place, input=error["input"])
+    return found if context is None else InitErrorDetails(**found, ctx=context)
+
+
+def _number_of(error: InitErrorDetails) -> int:
+    kind = error["type"]
+    return 1 if isinstance(kind, str) else (kind.context or {})["count"]
+
+
+def __log_extra_fields__(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:  # noqa: N807  (as in vLLM)
+    return validate(value)
+
+
+UNNAMED = WrapValidator(__log_extra_fields__)
+"""Annotates one of several types whose place in errors names this function of vLLM in place of the type."""
+
+Items: TypeAlias = Annotated[list[T], WrapValidator(in_pieces)]
+"""A list of any length, of which no piece blocks other threads for long."""
+
+Entries: TypeAlias = Annotated[dict[str, T], WrapValidator(in_pieces)]
+"""An object with any keys and values of one type."""
+
+
+def set_fields(body: BaseModel) -> dict[str, Any]:
+    """Return the fields that a body has, with the values of their types."""
+    values, others = vars(body), body.model_extra or {}
+    return {name: values[name] if name in values else others[name] for name in body.model_fields_set}
+
+
+def read_as(kind: type[BodyT], body: Any, shows_body: bool = True) -> BodyT:
+    """Return the body as `kind`. Raises ApiError with every error of it, in vLLM's words.
+
+    Without `shows_body` errors about missing fields do not show the number of those that are there.
+    """
+    try:
+        return kind.model_validate(body, from_attributes=True)
+    except ValidationError as error:
+        problems, num_others = problems_of(error)
+        if not shows_body:
+            problems = [replace(each, found=None) if each.kind == "missing" else each for each in problems]
+        refused = bad_fields(problems, num_others)
+    raise refused  # outside of the handler, so that it does not hold the body
+
+
+def refusal(error: ValidationError, prefix: str = "body") -> ApiError:
+    """Return pydantic's errors of a body, or of the part of one that is at `prefix`, in vLLM's form."""
+    return bad_fields(*problems_of(error, prefix))
+
+
+def problems_of(error: ValidationError, prefix: str = "body") -> tuple[list[Problem], int]:
+    """Return the first errors of a body, and the number of others."""
+    problems: list[Problem] = []
+    num_unlisted = 0
+    for each in error.errors(include_url=False):
+        context = each.get("ctx")
+        if each["type"] == _UNLISTED:
+            num_unlisted += (context or {})["count"]
+        elif len(problems) == MAX_LISTED_PROBLEMS:
+            num_unlisted += 1
+        else:
+            place = location(each["loc"], prefix)
+            problems.append(Problem(each["type"], place, each["msg"], each["input"], context))
+    return problems, num_unlisted
+
+
+@cache
+def adapter_of(form: Any) -> TypeAdapter[Any]:
+    """Return what validates lists of one value of a type that is no model, whose objects may have further fields."""
+    return TypeAdapter(list[form], config=ConfigDict(extra="allow"))
+
+
+def errors_of(form: Any, value: Any, *place: int | str) -> ValidationError | None:
+    """Return the errors of a value at `place` that does not have the `form`."""
+    try:
+        adapter_of(form).validate_python([value], from_attributes=True)
+    except ValidationError as error:
+        found = error_details(error)
+    else:
+        return None
+    for each in found:
+        each["loc"] = (*place, *each["loc"][1:])
+    return ValidationError.from_exception_data("", found)
+
+
+def within(error: ValidationError, *place: int | str) -> ValidationError:
+    """Return the errors of a value that is at `place` in another one."""
+    found = error_details(error)
+    for each in found:
+        each["loc"] = (*place, *each.get("loc", ()))
+    return ValidationError.from_exception_data("", found)
+
+
+def bounded(error: ValidationError) -> ValidationError:
+    """Return the first errors of a value, and one that stands for all others."""
+    if error.error_count() <= MAX_LISTED_PROBLEMS:
+        return error
+    found = error_details(error)
+    num_errors = sum(map(_number_of, found))
+    listed = found[:MAX_LISTED_PROBLEMS]
+    return ValidationError.from_exception_data("", [*listed, _others(num_errors - len(listed))])
+
+
+def _others(number: int) -> InitErrorDetails:
+    return InitErrorDetails(type=PydanticCustomError(_UNLISTED, "errors", {"count": number}), input=None)
+
+
+def unreadable_as(title: str, error: ValidationError) -> ApiError:
+    """Return the error of a value that is no valid `title`, in pydantic's own form."""
+    return ApiError(sanitized(str(ValidationError.from_exception_data(title, error_details(error)))))
+
+
+_MARK = re.compile(r"[\[\](){}]")
+_MARKS = frozenset(
+    {
+        *(
+            "arguments",
+            "bool",
+            "bytearray",
+            "bytes",
+            "call",
+            "callable",
+            "chain",
+            "complex",
+            "default",
+            "dict",
+            "float",
+        ),
+        *("frozenset", "function-after", "function-before", "function-plain", "function-wrap", "int", "is-instance"),
+        *("is-subclass", "json-or-python", "lax-or-strict", "list", "none", "nonetype", "nullable", "set", "str"),
+        *("tagged-union", "tuple", "union"),
+    }
+)
+
+
+def location(place: Sequence[int | str], prefix: str = "body") -> str:
+    """Return where an error is, without the types that a value may have, whose names vLLM leaves out."""
+    shown = [str(each) for each in place]
+    return ".".join([prefix, *(each for each in shown if not _MARK.search(each) and each.lower() not in _MARKS)])
+
+
+_REFERENCE = "$reference"
+
+
+def described_as(name: str) -> WithJsonSchema:
+    """Return the annotation of a type whose JSON schema is the one of another `name`."""
+    return WithJsonSchema({_REFERENCE: name})
+
+
+def described_as_any_of(*names: str) -> WithJsonSchema:
+    """Return the annotation of a type whose JSON schema is that any of the schemas with these names holds."""
+    return WithJsonSchema({"anyOf": [{_REFERENCE: each} for each in names]})
+
+
+def schemas_of(
+    models: Sequence[type[BaseModel]], template: str, renamed: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return the JSON schemas of models and of all objects within, by name, as vLLM's framework writes them.
+
+    `template` is the reference to the schema of a `{model}`; `renamed` has other names of described types.
+    """
+    from pydantic.json_schema import models_json_schema  # the OpenAPI document alone needs it
+
+    _, found = models_json_schema([(each, "validation") for each in models], ref_template=template)
+    return {name: _plain(each, template, renamed) for name, each in found.get("$defs", {}).items()}
+
+
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
+
+
+def _plain(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
+    if isinstance(schema, list):
+        return [_plain(each, template, renamed) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if _REFERENCE in schema:
+        name = schema[_REFERENCE]
+        return {"$ref": template.format(model=renamed.get(name, name))}
+    return {
+        name: float(each) if name in _BOUNDS and isinstance(each, int) else _plain(each, template, renamed)
+        for name, each in schema.items()
+        if (name, each) != ("default", None)
+    }
+
+
+# Parts of all replies: usage, choices, log-probabilities, the interface for writers, and typed events.
 
 LONG_TOKENS = 512
 """Maximum number of tokens whose log-probabilities are made at once; those of a long prompt would take gigabytes."""

@@ -1,4 +1,4 @@
-"""Errors in vLLM's formats: an envelope or a bare detail, and pydantic's text where vLLM returns it."""
+"""Errors in vLLM's formats and in Anthropic's, with pydantic's text where vLLM returns it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from blis_sim.options import BlisError
+
+# Errors in vLLM's formats: an envelope or a bare detail, and pydantic's text where vLLM returns it.
 
 MAX_LISTED_PROBLEMS = 10
 MAX_SHOWN_INPUT_CHARS = 200
@@ -94,14 +96,18 @@ class BadFieldsError(ApiError):
     """A body whose fields have wrong types or are missing."""
 
 
-def bad_fields(problems: Sequence[Problem]) -> ApiError:
-    """Return the error of wrong types or missing fields; `param` is the first of them."""
+def bad_fields(problems: Sequence[Problem], num_others: int = 0) -> ApiError:
+    """Return the error of wrong types or missing fields; `param` is the first of them.
+
+    `num_others` counts problems that are not among `problems`.
+    """
+    num_problems = len(problems) + num_others
     shown = [_cut(str(problem.as_line()), MAX_PROBLEM_CHARS) for problem in problems[:MAX_LISTED_PROBLEMS]]
-    label = "errors" if len(problems) > 1 else "error"
-    if len(problems) > len(shown):
-        shown.append(f"...and {len(problems) - len(shown)} more {label}")
+    label = "errors" if num_problems > 1 else "error"
+    if num_problems > len(shown):
+        shown.append(f"...and {num_problems - len(shown)} more {label}")
     lines = "".join(f"\n  {each}" for each in shown)
-    message = f"{len(problems)} validation {label}:{lines}"
+    message = f"{num_problems} validation {label}:{lines}"
     return BadFieldsError(message, kind=INVALID_BODY, param=problems[0].location)
 
 
@@ -218,3 +224,53 @@ def _without_middle(text: str) -> str:
     if len(raw) <= MOST_SHOWN_BYTES:
         return text
     return f"{raw[:SHOWN_BEGIN_BYTES].decode(errors='ignore')}...{raw[-SHOWN_END_BYTES:].decode(errors='ignore')}"
+
+
+def too_busy(limit: str) -> ApiError:
+    """Return the error for a request above a limit."""
+    if limit == "max_unfinished":
+        return ApiError("Too many requests are waiting, retry later.", status=429, kind="RateLimitError")
+    reason = {
+        "max_num_queued_reqs": "The engine is currently busy and cannot accept new requests.",
+        "max_num_queued_tokens": "The engine has reached its prefill token backlog limit.",
+    }[limit]
+    message = f"{reason} Please try again later or on a different instance."
+    return ApiError(message, status=503, kind="Service Unavailable")
+
+
+# Errors in the form of Anthropic's API.
+
+ANTHROPIC_PATHS = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+ERROR_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class AnthropicError(ApiError):
+    """A refusal in Anthropic's envelope and vocabulary."""
+
+    def body(self) -> dict[str, Any]:
+        return {"type": "error", "error": {"type": self.kind, "message": self.message}}
+
+
+def in_form_of_route(error: ApiError, path: str) -> ApiError:
+    """Return the error in Anthropic's form if the route at `path` has that form.
+
+    vLLM's framework words errors about the types of a body alike for all routes.
+    """
+    is_of_framework = error.is_bare or error.kind == INVALID_BODY
+    return error if is_of_framework or path not in ANTHROPIC_PATHS else anthropic_error(error)
+
+
+def anthropic_error(error: ApiError) -> AnthropicError:
+    """Return the error in the form of Anthropic's API."""
+    kind = ERROR_KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+    reworded = AnthropicError(error.message, status=error.status, kind=kind)
+    reworded.is_late = error.is_late
+    return reworded

@@ -1,53 +1,510 @@
-"""The bodies of POST /inference/v1/generate and its replies."""
+"""Bodies of POST /inference/v1/generate, of the render routes, and of the derender routes for token ids of another
+server.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    NonNegativeInt,
+    PositiveInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, InitErrorDetails
 
 from mockserve.protocol.bodies import (
     LONG_TOKENS,
     LOWEST_LOGPROB,
+    BodyOfOneKind,
     Candidate,
     Choice,
     Choices,
     Ending,
+    Items,
+    OpenObject,
     Piece,
     PromptOutput,
+    RequestObject,
     ScoredToken,
     ScoredTokens,
     Usage,
+    described_as,
+    error_details,
     id_list,
+    in_pieces,
     listed,
+    read_as,
+    set_fields,
 )
-from mockserve.protocol.errors import ApiError, Problem, bad_fields, bad_value
+from mockserve.protocol.chat_messages import tool_definitions
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.forms import LARGEST_INT64, SMALLEST_INT64, as_flag
 from mockserve.protocol.json_text import json_array
-from mockserve.protocol.reading.body import Fields
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record, TupleOf
-from mockserve.protocol.reading.types import (
-    LARGEST_INT64,
-    SMALLEST_INT64,
-    Anything,
-    FieldType,
-    Flag,
-    Integer,
-    Number,
-    OneOf,
-    Text,
-    as_flag,
-    as_integer,
-    integer_problem,
-)
-from mockserve.protocol.refusals import check_one_constraint, refuse_bad_salt, refuse_bad_thinking_budget
 from mockserve.protocol.sampling import (
-    STRUCTURED_OUTPUTS,
     Delivery,
+    RepetitionDetectionParams,
     RequestMetadata,
     SamplingParams,
-    read_delivery,
+    StreamOptions,
+    StructuredOutputsParams,
+    check_one_constraint,
+    delivery_of,
     read_request_metadata,
     read_sampling,
+    refuse_bad_salt,
+    refuse_bad_thinking_budget,
+    refuse_chat_contradictions,
+    refuse_completion_contradictions,
 )
-from mockserve.protocol.token_checks import REPETITION_DETECTION
+
+# Replies of the render routes: a request in the format of POST /inference/v1/generate.
+
+DEFAULT_MAX_TOKENS = 16
+WHOLE_REPLY, DELTAS = 2, 1
+"""Numbers of vLLM's `RequestOutputKind`."""
+
+
+SKIPS_SPECIAL_TOKENS = frozenset(
+    {
+        *("deepseek_v3", "deepseek_v31", "dots", "ernie45", "granite-20b-fc", "hunyuan_a13b", "hy_v3", "hy_v4"),
+        *("k2_horizon", "llama3_json", "llama4_json", "llama4_pythonic", "minimax_m3", "olmo3", "phi4_mini_json"),
+        *("pythonic", "xlam"),
+    }
+)
+"""Parsers of calls for which a rendered request skips special tokens, as other requests do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedRequest:
+    """One rendered prompt with its request. `parse_context` is the information for parsing a chat's answer."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    token_offsets: Sequence[tuple[int, int]] | None
+    sampling: dict[str, Any]
+    body: Mapping[str, Any]
+    streams: bool
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: Mapping[str, Any] | None = None
+    parse_context: Mapping[str, Any] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the body, with fields in vLLM's order."""
+        body = self.body
+        return {
+            "request_id": self.request_id,
+            "token_ids": list(self.token_ids),
+            "token_offsets": None if self.token_offsets is None else [list(each) for each in self.token_offsets],
+            "features": None,
+            "content_parts": None,
+            "sampling_params": self.sampling,
+            "model": body.get("model"),
+            "reasoning_ended": self.reasoning_ended,
+            "reasoning_parser_kwargs": self.reasoning_parser_kwargs,
+            "return_token_ids": _flag(body.get("return_token_ids")),
+            "output_mode": "tokens",
+            "parse_context": self.parse_context,
+            "stream": self.streams,
+            "stream_options": _stream_options(body) if self.streams else None,
+            "cache_salt": body.get("cache_salt"),
+            "priority": body.get("priority", 0),
+            "kv_transfer_params": body.get("kv_transfer_params"),
+            "ec_transfer_params": body.get("ec_transfer_params"),
+        }
+
+
+def sampling_object(
+    sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, parses_calls: bool = False
+) -> dict[str, Any]:
+    """Return vLLM's object of sampling parameters, without defaults, in vLLM's order.
+
+    Special tokens are not skipped when calls are to be parsed, since they may mark calls.
+    """
+    needs_prompt = sampling.num_prompt_logprobs is not None
+    chosen = list(sampling.logprob_token_ids or ())
+    greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
+    buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
+    rows: tuple[tuple[str, Any, bool], ...] = (
+        ("n", sampling.n, sampling.n != 1),
+        ("presence_penalty", sampling.presence_penalty, True),
+        ("frequency_penalty", sampling.frequency_penalty, True),
+        ("repetition_penalty", sampling.repetition_penalty, True),
+        ("temperature", sampling.temperature, True),
+        _given(body, "watermarking"),
+        ("top_p", sampling.top_p, not greedy),
+        ("top_k", sampling.top_k, sampling.top_k != 0 and not greedy),
+        ("min_p", sampling.min_p, not greedy),
+        ("seed", sampling.seed, sampling.seed is not None),
+        ("stop", list(sampling.stop), True),
+        ("stop_token_ids", list(sampling.stop_token_ids), True),
+        ("ignore_eos", True, sampling.ignore_eos),
+        ("max_tokens", max_tokens, max_tokens != DEFAULT_MAX_TOKENS),
+        ("min_tokens", sampling.min_tokens, sampling.min_tokens != 0),
+        ("logprobs", sampling.num_logprobs, sampling.num_logprobs is not None and not chosen),
+        ("prompt_logprobs", sampling.num_prompt_logprobs, needs_prompt),
+        ("logprob_token_ids", chosen, bool(chosen)),
+        ("skip_special_tokens", False, parses_calls or not sampling.skip_special_tokens),
+        ("spaces_between_special_tokens", False, body.get("spaces_between_special_tokens") is False),
+        ("include_stop_str_in_output", True, sampling.include_stop_str_in_output),
+        ("output_kind", DELTAS if streams else WHOLE_REPLY, True),
+        _given(body, "stream_interval"),
+        ("skip_clone", True, True),
+        ("output_text_buffer_length", buffer_chars, buffer_chars != 0),
+        ("structured_outputs", structured_outputs(body), structured_outputs(body) is not None),
+        ("logit_bias", _biases(body), bool(body.get("logit_bias"))),
+        ("allowed_token_ids", list(sampling.allowed_token_ids or ()), sampling.allowed_token_ids is not None),
+        ("extra_args", extra_arguments, extra_arguments is not None),
+        ("bad_words", list(sampling.bad_words), True),
+        ("skip_reading_prefix_cache", needs_prompt, True),
+        _given(body, "thinking_token_budget"),
+    )
+    return {name: value for name, value, is_shown in rows if is_shown}
+
+
+def _given(body: Mapping[str, Any], name: str) -> tuple[str, Any, bool]:
+    """Return the row of a field that is copied from the request."""
+    return name, body.get(name), body.get(name) is not None
+
+
+def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the constraint of a request's answer as one object with all its fields."""
+    given = dict(body.get("structured_outputs") or {})
+    requested = body.get("response_format") or {}
+    if requested.get("type") == "json_object":
+        given["json_object"] = True
+    elif requested.get("type") == "json_schema":
+        given["json"] = (requested.get("json_schema") or {}).get("schema")
+    if not given:
+        return None
+    nothing = dict.fromkeys(("json", "regex", "choice", "grammar", "json_object"))
+    switches = {"disable_any_whitespace": False, "disable_additional_properties": False}
+    rest = {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
+    return {name: given.get(name, default) for name, default in {**nothing, **switches, **rest}.items()}
+
+
+def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the information for parsing a chat's answer: its tools, and the arguments of the template for its
+    prompt."""
+    tools = body.get("tools")
+    return {
+        "tools": None if tools is None else tool_definitions(tools),
+        "tool_choice": _shown_choice(body.get("tool_choice") or ("auto" if tools else "none")),
+        "parallel_tool_calls": body.get("parallel_tool_calls", True),
+        "include_reasoning": body.get("include_reasoning", True),
+        "chat_template_kwargs": dict(template_arguments),
+        "history_tool_call_cnt": sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
+    }
+
+
+def _shown_choice(choice: Any) -> Any:
+    return {"function": choice.get("function"), "type": "function", **choice} if isinstance(choice, Mapping) else choice
+
+
+def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:
+    options = body.get("stream_options")
+    return None if options is None else {"include_usage": True, "continuous_usage_stats": False, **options}
+
+
+def _biases(body: Mapping[str, Any]) -> dict[str, float]:
+    return {str(key): float(value) for key, value in (body.get("logit_bias") or {}).items()}
+
+
+def _flag(value: Any) -> bool | None:
+    return None if value is None else as_flag(value)
+
+
+# Bodies of the derender routes: token ids of another server to convert to a reply, whole or chunk by chunk.
+#
+# Names and order of fields are vLLM's.
+
+MAX_WINDOW_TOKENS = 1024
+_Map: TypeAlias = dict[str, Any] | None
+_DerenderIds: TypeAlias = Items[int]
+_PromptIds: TypeAlias = Items[NonNegativeInt] | None
+
+
+class PromptTokenUsageInfo(OpenObject):
+    """Tokens of a prompt by their origin."""
+
+    cached_tokens: int | None = None
+    created_cache_tokens: int | None = None
+    multimodal_tokens: dict[str, int] | None = None
+
+
+class CompletionTokenUsageInfo(OpenObject):
+    """Tokens of an answer by their purpose."""
+
+    reasoning_tokens: int = 0
+
+
+class UsageInfo(OpenObject):
+    """Tokens of a generated reply."""
+
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: PromptTokenUsageInfo | None = None
+    completion_tokens_details: CompletionTokenUsageInfo | None = None
+
+
+@dataclass(slots=True)
+class WeightVersionSpan:
+    """Tokens that one version of the weights generated."""
+
+    version: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Logprob:
+    """The log-probability of a token of a prompt."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+class PlaceholderRangeInfo(RequestObject):
+    """The tokens of one picture or recording."""
+
+    offset: int = Field(ge=0)
+    length: int = Field(gt=0)
+
+
+class GenerateLogProb(RequestObject):
+    """A possible token of a step."""
+
+    token_id: int
+    logprob: float
+    rank: int | None = None
+
+
+class GenerateLogProbsContent(GenerateLogProb):
+    """The chosen token of a step with the likeliest."""
+
+    top_logprobs: Items[GenerateLogProb] = Field([])
+
+
+class GenerateLogProbs(RequestObject):
+    """The tokens of a choice."""
+
+    content: Items[GenerateLogProbsContent] | None = None
+
+
+def not_negative(token_ids: list[int] | None) -> list[int] | None:
+    """Return token ids of which none is negative. Raises ValueError."""
+    if any(each < 0 for each in token_ids or ()):
+        raise ValueError("token_ids must not contain negative values")
+    return token_ids
+
+
+class GenerateTokensStreamChoice(RequestObject):
+    """The tokens of one choice in a chunk, whose ids may be any integers."""
+
+    index: int
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: _DerenderIds | None = None
+    routed_experts: str | None = None
+    sampling_mask: Items[Items[int]] | None = None
+    weight_versions: Items[Annotated[WeightVersionSpan, described_as("WeightVersionSpan-Input")]] | None = None
+    logprobs: GenerateLogProbs | None = None
+
+
+class GenerateTokensChoice(GenerateTokensStreamChoice):
+    """One choice of a whole reply."""
+
+    finish_reason: str | None = "stop"
+    token_ids: Annotated[_DerenderIds | None, AfterValidator(not_negative)] = None
+
+
+class GenerateTokensStreamResponse(RequestObject):
+    """A generated chunk."""
+
+    request_id: str = Field(default_factory=str)
+    usage: UsageInfo | None = None
+    prompt_token_ids: _PromptIds = None
+    mm_placeholders: dict[str, Items[PlaceholderRangeInfo]] | None = None
+    metrics: Annotated[dict[str, Any], described_as("PerRequestMetrics")] | None = None
+    output_mode: Literal["tokens"] = "tokens"
+    choices: Items[GenerateTokensStreamChoice]
+
+
+_PromptLogprobs = dict[int, Annotated[Logprob, described_as("vllm__logprobs__Logprob-Input")]]
+
+
+class GenerateTokensResponse(RequestObject):
+    """A generated reply."""
+
+    request_id: str = Field(default_factory=str)
+    model: str | None = None
+    created: int | None = None
+    usage: UsageInfo | None = None
+    prompt_logprobs: Items[_PromptLogprobs | None] | None = None
+    prompt_token_id_logprobs: str | None = None
+    prompt_token_ids: _PromptIds = None
+    mm_placeholders: dict[str, Items[PlaceholderRangeInfo]] | None = None
+    metrics: Annotated[dict[str, Any], described_as("PerRequestMetrics")] | None = None
+    kv_transfer_params: _Map = None
+    ec_transfer_params: _Map = None
+    output_mode: Literal["tokens"] = "tokens"
+    choices: Items[GenerateTokensChoice]
+
+
+def _within_window(tokens: list[str]) -> list[str]:
+    if len(tokens) > MAX_WINDOW_TOKENS:
+        raise ValueError(f"prev_tokens length ({len(tokens)}) exceeds maximum ({MAX_WINDOW_TOKENS})")
+    return tokens
+
+
+class DerenderStreamState(RequestObject):
+    """The state that a client passes from one chunk to the next."""
+
+    prev_tokens: Annotated[Items[str], AfterValidator(_within_window)] = Field(default_factory=list)
+    prefix_offset: int = Field(0, ge=0)
+    read_offset: int = Field(0, ge=0)
+    role_sent: bool = False
+    logprob_context_token_ids: list[int] = Field(default_factory=list, max_length=4)
+    logprob_text_offset: int = Field(0, ge=0)
+    output_token_ids: _DerenderIds = Field(default_factory=list)
+    output_chunk_lens: Items[PositiveInt] = Field(default_factory=list)
+    tools_streamed: bool = False
+    last_tool_call_ids: Items[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        total, length = sum(self.output_chunk_lens), len(self.output_token_ids)
+        if total != length:
+            found = f"got sum={total}, len(output_token_ids)={length}"
+            raise ValueError(f"output_chunk_lens must sum to len(output_token_ids) ({found})")
+        return self
+
+
+class GivenChat(OpenObject):
+    """The chat that is answered. Its other fields are read as those of a chat."""
+
+    messages: Any
+
+    def fields(self) -> dict[str, Any]:
+        """Return the whole body of the chat."""
+        return {**(self.model_extra or {}), "messages": self.messages}
+
+
+class GivenCompletion(OpenObject):
+    """The completion request that is answered, whose fields are read as those of one."""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the whole body of the request."""
+        return self.model_extra or {}
+
+
+_Chat: TypeAlias = Annotated[GivenChat, described_as("ChatCompletionRequest")] | None
+_Completion: TypeAlias = Annotated[GivenCompletion, described_as("CompletionRequest")] | None
+
+
+class DerenderChatRequest(RequestObject):
+    """A whole reply to a chat."""
+
+    stream: Literal[False] = False
+    model: str | None = None
+    generate_response: GenerateTokensResponse
+    prompt_tokens: int | None = None
+    prompt_token_ids: _PromptIds = None
+    chat_request: _Chat = None
+
+
+class DerenderCompletionRequest(RequestObject):
+    """Whole replies to the prompts of a completion request."""
+
+    stream: Literal[False] = False
+    model: str | None = None
+    generate_responses: Items[GenerateTokensResponse]
+    prompt_tokens: _DerenderIds | None = None
+    prompt_token_ids: Items[_PromptIds] | None = None
+    completion_request: _Completion = None
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        expected = len(self.generate_responses)
+        for name, given in (("prompt_tokens", self.prompt_tokens), ("prompt_token_ids", self.prompt_token_ids)):
+            if given is not None and len(given) != expected:
+                raise ValueError(f"{name} length ({len(given)}) must equal generate_responses length ({expected})")
+        return self
+
+
+class _DerenderStreamRequest(RequestObject):
+    stream: Literal[True]
+    model: str | None = None
+    generate_chunk: GenerateTokensStreamResponse
+    stream_state: DerenderStreamState | None = None
+    prompt_tokens: int | None = None
+    prompt_token_ids: _PromptIds = None
+
+
+class DerenderChatStreamRequest(_DerenderStreamRequest):
+    """A chunk of a reply to a chat."""
+
+    chat_request: _Chat = None
+
+
+class DerenderCompletionStreamRequest(_DerenderStreamRequest):
+    """A chunk of a reply to a prompt."""
+
+    completion_request: _Completion = None
+
+
+class DerenderedChat(BodyOfOneKind):
+    """The body of POST /v1/chat/completions/derender."""
+
+    root: DerenderChatRequest | DerenderChatStreamRequest
+
+
+class DerenderedCompletion(BodyOfOneKind):
+    """The body of POST /v1/completions/derender."""
+
+    root: DerenderCompletionRequest | DerenderCompletionStreamRequest
+
+
+def read_derendered_chat(body: dict[str, Any]) -> DerenderChatRequest | DerenderChatStreamRequest:
+    """Return the body as a whole reply or a chunk. Raises ApiError for a body of neither form."""
+    if isinstance(body.get("chat_request"), dict):
+        refuse_chat_contradictions(body["chat_request"])
+    found = read_as(DerenderedChat, body).root
+    if isinstance(found, DerenderChatRequest):
+        _check_ids([found.prompt_token_ids], [found.generate_response])
+    return found
+
+
+def read_derendered_completion(body: dict[str, Any]) -> DerenderCompletionRequest | DerenderCompletionStreamRequest:
+    """Return the body as whole replies or a chunk. Raises ApiError for a body of neither form."""
+    if isinstance(body.get("completion_request"), dict):
+        refuse_completion_contradictions(body["completion_request"])
+    found = read_as(DerenderedCompletion, body).root
+    if isinstance(found, DerenderCompletionRequest):
+        _check_ids(found.prompt_token_ids or (), found.generate_responses)
+    return found
+
+
+def _check_ids(prompts: Collection[list[int] | None], replies: Collection[GenerateTokensResponse]) -> None:
+    """Raise ApiError for an id of a whole reply that vLLM cannot pass to its tokenizer."""
+    lists = [*prompts, *(each.prompt_token_ids for each in replies)]
+    lists += [choice.token_ids for each in replies for choice in each.choices]
+    if any(max(each, default=0) > LARGEST_INT64 for each in lists if each):
+        raise ApiError("Python int too large to convert to C long")
+
+
+# The bodies of POST /inference/v1/generate and its replies.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,138 +603,138 @@ def _ending(ending: Ending) -> dict[str, Any]:
     return {"finish_reason": ending.finish_reason, "stop_reason": ending.stop_reason}
 
 
-OUTPUT_MODES = ("tokens", "text", "derender")
+class RequestOutputKind(Enum):
+    """Which tokens each reply of the engine has."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
-class TokenIds:
-    """A list of token ids, at least one."""
-
-    def problems(self, value: Any, location: str) -> list[Problem]:
-        if not isinstance(value, list):
-            return [Problem("list_type", location, "Input should be a valid list", value)]
-        if not value:
-            context = {"field_type": "List", "min_length": 1, "actual_length": 0}
-            message = "List should have at least 1 item after validation, not 0"
-            return [Problem("too_short", location, message, value, context)]
-        found = (integer_problem(each, f"{location}.{index}") for index, each in enumerate(value))
-        wrong = [problem for problem in found if problem is not None]
-        if not wrong and any(as_integer(each) < 0 for each in value):
-            reason = "token_ids must not contain negative values"
-            wrong = [Problem("value_error", location, f"Value error, {reason}", value, {"error": ValueError(reason)})]
-        return wrong
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_Ids: TypeAlias = Items[int] | None
 
 
-OUTPUT_KINDS = (0, 1, 2)
+class SamplingFields(RequestObject):
+    """vLLM's own object of sampling parameters."""
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    watermarking: bool | None = None
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | Items[str] | None = None
+    stop_token_ids: _Ids = None
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prompt_logprob_token_ids: Items[Items[int]] | None = None
+    prompt_logprob_start: int | None = None
+    logprob_token_ids: _Ids = None
+    flat_logprobs: bool = False
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    stream_interval: int | None = None
+    skip_clone: bool = False
+    output_text_buffer_length: int = 0
+    structured_outputs: StructuredOutputsParams | None = None
+    logit_bias: Annotated[dict[int, float], WrapValidator(in_pieces)] | None = None
+    allowed_token_ids: _Ids = None
+    extra_args: _Map = None
+    bad_words: Items[str] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    routed_experts_prompt_start: int = 0
+    trace_decode_token_ids: _Ids = None
 
 
-class OutputKind:
-    """A number of vLLM's `RequestOutputKind`."""
-
-    def problems(self, value: Any, location: str) -> list[Problem]:
-        if type(value) in (int, float) and value in OUTPUT_KINDS:
-            return []
-        expected = "0, 1 or 2"
-        return [Problem("enum", location, f"Input should be {expected}", value, {"expected": expected})]
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "integer", "enum": list(OUTPUT_KINDS)}
-
-
-class SamplingParameters:
-    """vLLM's own object of sampling parameters; each problem with it is reported twice."""
-
-    inner = Record(
-        {
-            "n": Integer(),
-            "presence_penalty": Number(),
-            "frequency_penalty": Number(),
-            "repetition_penalty": Number(),
-            "temperature": Number(),
-            "watermarking": Nullable(Flag()),
-            "top_p": Number(),
-            "top_k": Integer(),
-            "min_p": Number(),
-            "seed": Nullable(Integer()),
-            "stop": Nullable(AnyOf((Text(), ListOf(Text())))),
-            "stop_token_ids": Nullable(ListOf(Integer())),
-            "ignore_eos": Flag(),
-            "max_tokens": Nullable(Integer()),
-            "min_tokens": Integer(),
-            "logprobs": Nullable(Integer()),
-            "prompt_logprobs": Nullable(Integer()),
-            "prompt_logprob_token_ids": Nullable(ListOf(ListOf(Integer()))),
-            "prompt_logprob_start": Nullable(Integer()),
-            "logprob_token_ids": Nullable(ListOf(Integer())),
-            "flat_logprobs": Flag(),
-            "detokenize": Flag(),
-            "skip_special_tokens": Flag(),
-            "spaces_between_special_tokens": Flag(),
-            "include_stop_str_in_output": Flag(),
-            "output_kind": OutputKind(),
-            "stream_interval": Nullable(Integer()),
-            "skip_clone": Flag(),
-            "output_text_buffer_length": Integer(),
-            "structured_outputs": STRUCTURED_OUTPUTS,
-            "logit_bias": Nullable(MapOf(Number())),
-            "allowed_token_ids": Nullable(ListOf(Integer())),
-            "extra_args": Nullable(MapOf(Anything())),
-            "bad_words": Nullable(ListOf(Text())),
-            "skip_reading_prefix_cache": Nullable(Flag()),
-            "thinking_token_budget": Nullable(Integer()),
-            "repetition_detection": REPETITION_DETECTION,
-            "routed_experts_prompt_start": Integer(),
-            "trace_decode_token_ids": Nullable(ListOf(Integer())),
-        },
-        kind="dict_type",
-        ignores_unknown=True,
-    )
-
-    def problems(self, value: Any, location: str) -> list[Problem]:
-        found = self.inner.problems(value, location)
-        if not found:
-            return []
-        message, context = "Input should be an instance of SamplingParams", {"class": "SamplingParams"}
-        return [Problem("is_instance_of", location, message, value, context), *found]
-
-    def schema(self) -> dict[str, Any]:
-        return self.inner.schema()
+def _read_sampling_fields(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Report that the value is no such object of vLLM beside what is wrong with it as JSON."""
+    try:
+        if isinstance(value, dict):
+            return validate(value)
+        wrong = [InitErrorDetails(type="dict_type", input=value)]
+    except ValidationError as error:
+        wrong = error_details(error)
+    instance = InitErrorDetails(type="is_instance_of", input=value, ctx={"class": "SamplingParams"})
+    raise ValidationError.from_exception_data("", [instance, *wrong])
 
 
-_FEATURES = ("mm_hashes", "mm_placeholders")
-GENERATE_FIELDS: dict[str, FieldType] = {
-    "request_id": Text(),
-    "token_ids": TokenIds(),
-    "token_offsets": Nullable(ListOf(TupleOf((Integer(), Integer())))),
-    "features": Nullable(Record(dict.fromkeys(_FEATURES, Anything()), _FEATURES, ignores_unknown=True)),
-    "content_parts": Nullable(ListOf(MapOf(Anything()))),
-    "sampling_params": SamplingParameters(),
-    "model": Nullable(Text()),
-    "reasoning_ended": Nullable(Flag()),
-    "reasoning_parser_kwargs": Nullable(Record({})),
-    "return_token_ids": Nullable(Flag()),
-    "output_mode": OneOf(OUTPUT_MODES),
-    "parse_context": Nullable(Record({})),
-    "stream": Nullable(Flag()),
-    "stream_options": Nullable(Record({"include_usage": Nullable(Flag()), "continuous_usage_stats": Nullable(Flag())})),
-    "cache_salt": Nullable(Text(is_bounded=True)),
-    "priority": Integer(SMALLEST_INT64, LARGEST_INT64),
-    "kv_transfer_params": Nullable(MapOf(Anything())),
-    "ec_transfer_params": Nullable(MapOf(Anything())),
-}
-_GENERATE = Record(GENERATE_FIELDS, required=("token_ids", "sampling_params"), ignores_unknown=True)
+class _Inline:
+    """Annotates a model whose schema stands where it is used."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler.resolve_ref_schema(handler(schema))
+
+
+class MultiModalFeatures(RequestObject):
+    """Pictures and recordings of a prompt."""
+
+    mm_hashes: dict[str, Items[str]]
+    mm_placeholders: dict[str, Items[PlaceholderRangeInfo]]
+    kwargs_data: dict[str, Items[str | None]] | None = None
+    mm_metadata: dict[str, Items[str | None]] | None = None
+
+
+class ReasoningParserKwargs(RequestObject):
+    """Arguments of the parser of reasoning."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+class ParseContext(OpenObject):
+    """The chat that the tokens belong to."""
+
+
+class GenerateRequest(RequestObject):
+    """The body of POST /inference/v1/generate."""
+
+    request_id: str = Field(default_factory=str)
+    token_ids: Annotated[list[int], Field(min_length=1), WrapValidator(in_pieces), AfterValidator(not_negative)]
+    token_offsets: Items[tuple[int, int]] | None = None
+    features: MultiModalFeatures | None = None
+    content_parts: Items[dict[str, Any]] | None = None
+    sampling_params: Annotated[SamplingFields, WrapValidator(_read_sampling_fields), _Inline()]
+    model: str | None = None
+    reasoning_ended: bool | None = None
+    reasoning_parser_kwargs: ReasoningParserKwargs | None = None
+    return_token_ids: bool | None = None
+    output_mode: Literal["tokens", "text", "derender"] = "tokens"
+    parse_context: Annotated[ParseContext, described_as("ParseContext")] | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    priority: int = Field(0, ge=SMALLEST_INT64, le=LARGEST_INT64)
+    kv_transfer_params: _Map = None
+    ec_transfer_params: _Map = None
+
+    @model_validator(mode="after")
+    def _check_mode(self) -> Self:
+        if self.output_mode != "tokens" and not self.sampling_params.detokenize:
+            raise ValueError(f"output_mode={self.output_mode!r} requires sampling_params.detokenize to be true")
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateRequest:
+class GenerationRequest:
     """A parsed request. An empty `model` means the first served name."""
 
     model: str
     token_ids: list[int]
     sampling: SamplingParams
-    logit_bias: dict[str, Any] | None
+    logit_bias: dict[int, float] | None
     structured_outputs: Mapping[str, Any] | None
     thinking_token_budget: int | None
     delivery: Delivery
@@ -291,50 +748,39 @@ class GenerateRequest:
     stream_interval: int = 1
 
 
-def parse_generate(body: dict[str, Any]) -> GenerateRequest:
+def parse_generate(body: dict[str, Any]) -> GenerationRequest:
     """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_bad_salt(body.get("cache_salt"))
-    problems = _GENERATE.problems(body, "body")
-    if problems:
-        raise bad_fields(problems)
-    given = body["sampling_params"]
-    constraint = given.get("structured_outputs")
+    request = read_as(GenerateRequest, body)
+    given = request.sampling_params
+    constraint = None if given.structured_outputs is None else given.structured_outputs.given()
     if constraint is not None:
         check_one_constraint(constraint)
-    budget = given.get("thinking_token_budget")
-    refuse_bad_thinking_budget(None if budget is None else as_integer(budget))
-    detokenizes = as_flag(given.get("detokenize", True))
-    if given.get("stop") and not detokenizes:
+    refuse_bad_thinking_budget(given.thinking_token_budget)
+    if given.stop and not given.detokenize:
         raise ApiError("stop strings are only supported when detokenize is True. Set detokenize=True to use stop.")
-    output_mode = body.get("output_mode", "tokens")
-    if output_mode != "tokens" and not detokenizes:
-        reason = f"output_mode={output_mode!r} requires sampling_params.detokenize to be true"
-        raise bad_fields(
-            [Problem("value_error", "body", f"Value error, {reason}", body, {"error": ValueError(reason)})]
-        )
-    fields, sampling_fields = Fields(body), Fields(given)
-    delivery = read_delivery(fields)
-    if delivery.stream and output_mode == "derender":
+    delivery = delivery_of(request.stream, request.stream_options)
+    if delivery.stream and request.output_mode == "derender":
         raise ApiError("output_mode='derender' does not support stream=true.")
-    interval = sampling_fields.integer("stream_interval", 1)
-    if interval is not None and interval < 1:
+    interval = 1 if given.stream_interval is None else given.stream_interval
+    if interval < 1:
         raise bad_value(f"stream_interval must be at least 1, got {interval}.", "stream_interval", interval)
-    max_tokens, num_logprobs = sampling_fields.integer("max_tokens"), sampling_fields.integer("logprobs")
-    context = body.get("parse_context")
-    return GenerateRequest(
-        model=body.get("model") or "",
-        token_ids=[as_integer(each) for each in body["token_ids"]],
-        sampling=read_sampling(sampling_fields, max_tokens, "max_tokens", num_logprobs),
-        logit_bias=given.get("logit_bias"),
+    max_tokens = given.max_tokens if "max_tokens" in given.model_fields_set else None
+    context = None if request.parse_context is None else request.parse_context.model_extra or {}
+    return GenerationRequest(
+        model=request.model or "",
+        token_ids=request.token_ids,
+        sampling=read_sampling(set_fields(given), max_tokens, "max_tokens", given.logprobs),
+        logit_bias=given.logit_bias,
         structured_outputs=constraint,
-        thinking_token_budget=None if budget is None else as_integer(budget),
+        thinking_token_budget=given.thinking_token_budget,
         delivery=delivery,
-        output_mode=output_mode,
-        returns_prompt_ids=fields.flag("return_token_ids"),
+        output_mode=request.output_mode,
+        returns_prompt_ids=bool(request.return_token_ids),
         includes_reasoning=(context or {}).get("include_reasoning") is not False,
         parse_context=context,
-        common=read_request_metadata(fields),
-        stream_interval=interval or 1,
+        common=read_request_metadata(set_fields(request)),
+        stream_interval=interval,
     )
 
 

@@ -12,8 +12,8 @@ from zlib import crc32
 
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.errors import CUT_MARK, Problem, not_an_object, sanitized, unreadable
-from mockserve.protocol.reading.long_json import loads_in_pieces
-from mockserve.protocol.reading.types import as_flag, flag_problem, unicode_problem
+from mockserve.protocol.forms import as_flag, flag_problem, unicode_problem
+from mockserve.protocol.json_text import loads_in_pieces
 
 SAMPLE_RATE = 16_000
 SAMPLE_BYTES = 2

@@ -1,23 +1,31 @@
-"""The sampling parameters of a request with limits and defaults, and its options beside the text."""
+"""The sampling parameters of a request with limits and defaults, checks of token fields, and refused combinations of
+fields.
+"""
 
+import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from operator import attrgetter
 from typing import Any
 
-from mockserve.protocol.errors import ApiError, bad_value, mark_late
-from mockserve.protocol.reading.body import Fields
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
-from mockserve.protocol.reading.types import Anything, FieldType, Flag, Text, as_integer
+from pydantic import ConfigDict
+
+from mockserve.protocol.bodies import Items, OpenObject
+from mockserve.protocol.errors import ApiError, bad_value, internal_error, mark_late, not_an_object, unhandled_error
+from mockserve.protocol.forms import SMALLEST_INT64, is_text
+
+# The sampling parameters of a request with limits and defaults, and its options beside the text.
 
 MAX_CHOICES = 16384
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repetition:
+@dataclass(frozen=True, slots=True)
+class RepetitionDetectionParams:
     """Limits of repetition that stop a text: the size of a pattern in tokens, and its number of repetitions."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
 
     max_pattern_size: int = 0
     min_pattern_size: int = 0
@@ -58,7 +66,7 @@ class SamplingParams:
     truncate_prompt_tokens: int | None = None
     truncation_side: str | None = None
     """Side at which a long prompt is cut, `left` or `right`; None cuts the left and keeps its special tokens."""
-    repetition: Repetition | None = None
+    repetition: RepetitionDetectionParams | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -164,77 +172,77 @@ def unknown_ids(token_ids: Sequence[int], vocabulary_size: int) -> list[int]:
     return [each for each in token_ids if not 0 <= each < vocabulary_size]
 
 
-STRUCTURED_OUTPUTS: FieldType = Nullable(
-    Record(
-        {
-            "json": Nullable(AnyOf((Text(), MapOf(Anything())))),
-            "regex": Nullable(Text()),
-            "choice": Nullable(ListOf(Text())),
-            "grammar": Nullable(Text()),
-            "json_object": Nullable(Flag()),
-            "disable_any_whitespace": Flag(),
-            "disable_additional_properties": Flag(),
-            "whitespace_pattern": Nullable(Text()),
-            "structural_tag": Nullable(Text()),
-        },
-        kind="dataclass_type",
-        name="StructuredOutputsParams",
-    )
-)
+@dataclass(slots=True)
+class StructuredOutputsParams:
+    """A constraint on the answer."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: Items[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
+    structural_tag: str | None = None
+    _backend: str | None = field(default=None, init=False)
+    _backend_was_auto: bool = field(default=False, init=False)
+
+    def given(self) -> dict[str, Any]:
+        """Return the fields that are not null."""
+        found = {each.name: getattr(self, each.name) for each in dataclass_fields(self) if each.init}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class StreamOptions(OpenObject):
+    """Which usage a stream reports."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 LOWEST_TEMPERATURE = 0.01
 """Minimum temperature; lower ones except 0 are raised to it."""
 
-_READERS: Mapping[str, Callable[[Fields, str], Any]] = {
-    "n": Fields.integer,
-    "min_tokens": Fields.integer,
-    "ignore_eos": Fields.flag,
-    "include_stop_str_in_output": Fields.flag,
-    "top_p": Fields.number,
-    "top_k": Fields.integer,
-    "min_p": Fields.number,
-    "presence_penalty": Fields.number,
-    "frequency_penalty": Fields.number,
-    "repetition_penalty": Fields.number,
-    "use_beam_search": Fields.flag,
-    "truncate_prompt_tokens": Fields.integer,
-    "truncation_side": Fields.text,
-}
+_COPIED = frozenset(
+    {
+        *("n", "min_tokens", "ignore_eos", "include_stop_str_in_output", "top_p", "top_k", "min_p", "presence_penalty"),
+        *("frequency_penalty", "repetition_penalty", "use_beam_search", "truncate_prompt_tokens", "truncation_side"),
+    }
+)
+"""Fields that are sampling parameters as they are."""
 
 
 def read_sampling(
-    fields: Fields,
+    given: Mapping[str, Any],
     max_tokens: int | None,
     max_tokens_param: str,
     num_logprobs: int | None,
     num_echoed_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Read the sampling fields of a body. `num_echoed_logprobs` is the default of the prompt's log-probabilities."""
-    seed = fields.integer("seed")
+    """Return the sampling parameters among the fields of a body, whose values have been checked.
+
+    `num_echoed_logprobs` is the default of the prompt's log-probabilities.
+    """
+    seed, allowed, num_of_prompt = (given.get(each) for each in ("seed", "allowed_token_ids", "prompt_logprobs"))
     return SamplingParams(
         max_tokens=max_tokens,
         max_tokens_param=max_tokens_param,
-        stop=_strings(fields.body.get("stop")),
-        stop_token_ids=_integers(fields.body.get("stop_token_ids")) or (),
+        stop=_strings(given.get("stop")),
+        stop_token_ids=tuple(given.get("stop_token_ids") or ()),
         seed=None if seed == -1 else seed,
-        temperature=clamp_temperature(fields.number("temperature")),
+        temperature=clamp_temperature(given.get("temperature")),
         num_logprobs=num_logprobs,
-        num_prompt_logprobs=fields.integer("prompt_logprobs", num_echoed_logprobs),
-        logprob_token_ids=_integers(fields.body.get("logprob_token_ids")) or (),
-        allowed_token_ids=_integers(fields.body.get("allowed_token_ids")),
-        bad_words=_strings(fields.body.get("bad_words")),
-        skip_special_tokens=fields.flag("skip_special_tokens", True),
-        repetition=_read_repetition(fields.body.get("repetition_detection")),
-        **_plain_fields(fields),
+        num_prompt_logprobs=num_echoed_logprobs if num_of_prompt is None else num_of_prompt,
+        logprob_token_ids=tuple(given.get("logprob_token_ids") or ()),
+        allowed_token_ids=None if allowed is None else tuple(allowed),
+        bad_words=_strings(given.get("bad_words")),
+        skip_special_tokens=given.get("skip_special_tokens") is not False,
+        repetition=_read_repetition(given.get("repetition_detection")),
+        **{name: value for name, value in given.items() if name in _COPIED and value is not None},
     )
-
-
-def _plain_fields(fields: Fields) -> dict[str, Any]:
-    """Return the fields that are copied unchanged. The loop is over the request's fields, since most requests have
-    few."""
-    found = {name: _READERS[name](fields, name) for name in fields.body if name in _READERS}
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def clamp_temperature(requested: float | None) -> float:
@@ -244,11 +252,9 @@ def clamp_temperature(requested: float | None) -> float:
     return LOWEST_TEMPERATURE if 0 < requested < LOWEST_TEMPERATURE else requested
 
 
-def _read_repetition(value: dict[str, Any] | None) -> Repetition | None:
-    if value is None:
+def _read_repetition(repetition: RepetitionDetectionParams | None) -> RepetitionDetectionParams | None:
+    if repetition is None:
         return None
-    names = ("max_pattern_size", "min_pattern_size", "min_count")
-    repetition = Repetition(**{name: as_integer(value[name]) for name in names if name in value})
     if min(repetition.max_pattern_size, repetition.min_pattern_size) < 0 or (
         repetition.min_pattern_size > repetition.max_pattern_size
     ):
@@ -262,10 +268,6 @@ def _read_repetition(value: dict[str, Any] | None) -> Repetition | None:
             "If you do not wish to detect repetitive patterns, set max_pattern_size to 0."
         )
     return repetition if repetition.max_pattern_size > 0 else None
-
-
-def _integers(value: Any) -> tuple[int, ...] | None:
-    return None if value is None else tuple(as_integer(each) for each in value)
 
 
 def _strings(value: Any) -> tuple[str, ...]:
@@ -323,12 +325,11 @@ class Delivery:
     continuous_usage: bool = False
 
 
-def read_delivery(fields: Fields) -> Delivery:
-    """The fields `stream` and `stream_options` of a body whose types have been checked."""
-    stream = fields.flag("stream")
-    options = Fields(fields.body.get("stream_options") or {})
-    include_usage = options.flag("include_usage")
-    return Delivery(stream, include_usage, include_usage and options.flag("continuous_usage_stats"))
+def delivery_of(stream: bool | None, options: StreamOptions | None) -> Delivery:
+    """Return how a body asks to be answered."""
+    if options is None or not options.include_usage:
+        return Delivery(bool(stream))
+    return Delivery(bool(stream), True, bool(options.continuous_usage_stats))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,29 +374,396 @@ def check_prompt_start(common: RequestMetadata, prompt_tokens: int) -> None:
         raise mark_late(bad_value(message, name, start))
 
 
-def read_response_options(fields: Fields, sampling: SamplingParams) -> ResponseOptions:
-    """Read the optional details that a body requests."""
-    as_ids = fields.body.get("return_tokens_as_token_ids")
+def read_response_options(given: Mapping[str, Any], sampling: SamplingParams) -> ResponseOptions:
+    """Return the optional details that a checked body requests."""
     return ResponseOptions(
-        token_ids=fields.flag("return_token_ids"),
-        prompt_text=fields.flag("return_prompt_text"),
-        weight_versions=fields.flag("return_weight_versions"),
+        token_ids=bool(given.get("return_token_ids")),
+        prompt_text=bool(given.get("return_prompt_text")),
+        weight_versions=bool(given.get("return_weight_versions")),
         num_logprobs=sampling.num_logprobs,
         logprob_token_ids=sampling.logprob_token_ids,
-        tokens_as_ids=None if as_ids is None else fields.flag("return_tokens_as_token_ids"),
-        stream_interval=fields.integer("stream_interval", 1) or 1,
+        tokens_as_ids=given.get("return_tokens_as_token_ids"),
+        stream_interval=given.get("stream_interval") or 1,
     )
 
 
-def read_request_metadata(fields: Fields) -> RequestMetadata:
-    """Return the metadata of a body."""
-    if _COMMON_NAMES.isdisjoint(fields.body):
+def read_request_metadata(given: Mapping[str, Any]) -> RequestMetadata:
+    """Return the metadata among the fields of a checked body."""
+    if _COMMON_NAMES.isdisjoint(given):
         return _NO_METADATA
-    return RequestMetadata(
-        request_id=fields.text("request_id"),
-        cache_salt=fields.text("cache_salt"),
-        priority=fields.integer("priority", 0) or 0,
-        kv_transfer_params=fields.body.get("kv_transfer_params"),
-        routed_experts_prompt_start=fields.integer("routed_experts_prompt_start", 0) or 0,
-        cache_hit_threshold=fields.body.get("cache_hit_threshold"),
+    return RequestMetadata(**{name: given[name] for name in _COMMON_NAMES if name in given})
+
+
+# Checks of token fields: the parameters of repetition detection, and ids against the model's vocabulary.
+
+MAX_LOGPROB_TOKEN_IDS = 128
+
+_of_tokens = attrgetter(
+    "num_logprobs", "num_prompt_logprobs", "logprob_token_ids", "bad_words", "stop_token_ids", "allowed_token_ids"
+)
+_NO_TOKENS = _of_tokens(SamplingParams())
+"""The token fields of a request without any, as in most requests."""
+
+
+def check_logit_bias_keys(bias: Any) -> None:
+    """Raise ApiError for keys of `logit_bias` that are not token ids."""
+    wrong = [key for key in bias or {} if not _is_integer(key)]
+    if wrong:
+        message = f"logit_bias contains key(s) that cannot be converted to integer token IDs: {wrong}"
+        raise bad_value(message, "logit_bias", wrong)
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def check_vocabulary(sampling: SamplingParams, logit_bias: Any, vocabulary_size: int, max_logprobs: int) -> None:
+    """Raise ApiError for token ids outside the vocabulary, and for more log-probabilities than the server allows.
+
+    `max_logprobs` of -1 allows log-probabilities of the whole vocabulary.
+    """
+    if not logit_bias and _of_tokens(sampling) == _NO_TOKENS:
+        return
+    try:
+        _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
+        _check_ids(sampling, logit_bias, vocabulary_size)
+    except ApiError as error:
+        raise mark_late(error) from None
+
+
+def _check_ids(sampling: SamplingParams, logit_bias: Any, vocabulary_size: int) -> None:
+    biased = unknown_ids([int(key) for key in logit_bias or {}], vocabulary_size)
+    if biased:
+        _refuse_ids("logit_bias", biased, vocabulary_size)
+    stops = unknown_ids(sampling.stop_token_ids, vocabulary_size)
+    if stops:
+        _refuse_ids("stop_token_ids", stops, vocabulary_size)
+    allowed = sampling.allowed_token_ids
+    if allowed is not None:
+        if not allowed:
+            raise bad_value("allowed_token_ids is not None and empty!", "allowed_token_ids", [])
+        foreign = unknown_ids(allowed, vocabulary_size)
+        if foreign:
+            raise bad_value("allowed_token_ids contains out-of-vocab token id!", "allowed_token_ids", foreign)
+    if any(each and not each.strip() for each in sampling.bad_words):
+        message = "bad_words entries must tokenize to at least one token."
+        raise bad_value(message, "bad_words", list(sampling.bad_words))
+
+
+def _check_logprobs(sampling: SamplingParams, vocabulary_size: int, most: int) -> None:
+    chosen = sampling.logprob_token_ids
+    _check_number("logprobs", "sample logprobs", None if chosen else sampling.num_logprobs, vocabulary_size, most)
+    if len(chosen) > MAX_LOGPROB_TOKEN_IDS:
+        message = (
+            f"Requested logprob_token_ids of length {len(chosen)}, "
+            f"which is greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}"
+        )
+        raise bad_value(message, "logprob_token_ids", len(chosen))
+    foreign = unknown_ids(chosen, vocabulary_size)
+    if foreign:
+        _refuse_ids("logprob_token_ids", foreign, vocabulary_size)
+    _check_number("prompt_logprobs", "prompt logprobs", sampling.num_prompt_logprobs, vocabulary_size, most)
+
+
+def _check_number(param: str, name: str, requested: int | None, vocabulary_size: int, most: int) -> None:
+    number = vocabulary_size if requested == -1 else requested or 0
+    if number > most:
+        raise bad_value(f"Requested {name} of {number}, which is greater than max allowed: {most}", param, number)
+
+
+def _refuse_ids(param: str, token_ids: list[int], vocabulary_size: int) -> None:
+    message = f"token_id(s) {token_ids} in {param} contain out-of-vocab token ids. Vocabulary size: {vocabulary_size}"
+    raise bad_value(message, param, token_ids)
+
+
+LARGEST_UINT64 = 2**64 - 1
+
+
+def check_engine_message(request_id: str, priority: int, sampling: SamplingParams | None = None) -> None:
+    """Raise ApiError for a request that vLLM cannot send to its engine: text that is not UTF-8, integers over 64
+    bits."""
+    texts = [request_id] if sampling is None else [request_id, *sampling.stop, *sampling.bad_words]
+    top_k = 0 if sampling is None else sampling.top_k
+    if not SMALLEST_INT64 <= priority <= LARGEST_UINT64 or top_k > LARGEST_UINT64:
+        raise _unsendable()
+    try:
+        "".join(texts).encode()
+    except UnicodeEncodeError:
+        raise _unsendable() from None
+
+
+def check_extra_arguments(*arguments: Mapping[str, Any] | None) -> None:
+    """Raise ApiError for extra arguments of a request that vLLM cannot send to its engine."""
+    for each in arguments:
+        if each and not is_text(json.dumps(each, ensure_ascii=False)):
+            raise _unsendable()
+
+
+def _unsendable() -> ApiError:
+    return mark_late(internal_error(""))
+
+
+# Refusals independent of the types of fields: fields that exclude or require each other.
+
+CONSTRAINTS = ("json", "regex", "choice")
+ALL_CONSTRAINTS = (*CONSTRAINTS, "grammar", "json_object", "structural_tag")
+MAX_CACHE_SALT_CHARS = 128
+MAX_PROMPTS = 1024
+
+
+def refuse_chat_contradictions(body: dict[str, Any]) -> None:
+    """Check a chat body in vLLM's order. Raises ApiError."""
+    if body.get("continue_final_message") and body.get("add_generation_prompt"):
+        raise ApiError("Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+    _refuse_tool_contradictions(body)
+    _refuse_several_constraints(body, excludes_tools=True)
+    _refuse_chosen_logprobs(
+        body, requests_logprobs=bool(body.get("logprobs")), otherwise="`logprobs` must be set to true"
     )
+    _refuse_bad_logprobs(body, "top_logprobs")
+    top = body.get("top_logprobs")
+    if top and (top > 0 or top == -1) and not body.get("logprobs"):
+        raise bad_value("when using `top_logprobs`, `logprobs` must be set to true.", "top_logprobs")
+    refuse_stream_options(body)
+    _refuse_bad_format(body)
+    refuse_bad_salt(body.get("cache_salt"))
+    refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+
+
+def refuse_completion_contradictions(body: dict[str, Any]) -> None:
+    """Check the body of a text completion in vLLM's order. Raises ApiError."""
+    _refuse_bad_prompt(body)
+    refuse_stream_options(body)
+    if body.get("use_beam_search") and body.get("echo") and body.get("logprobs") is not None:
+        message = (
+            "`echo` with `logprobs` is not supported with beam search "
+            "because beam search does not compute prompt logprobs."
+        )
+        raise bad_value(message, "echo")
+    requests_logprobs = body.get("logprobs") is not None
+    _refuse_chosen_logprobs(body, requests_logprobs, otherwise="`logprobs` must be set")
+    _refuse_bad_logprobs(body, "logprobs")
+    _refuse_several_constraints(body, excludes_tools=False)
+    _refuse_bad_format(body)
+    refuse_bad_salt(body.get("cache_salt"))
+    refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+
+
+def refuse_stream_options(body: dict[str, Any]) -> None:
+    """Raise ApiError for stream options without `stream`."""
+    if body.get("stream_options") and not body.get("stream"):
+        raise bad_value("Stream options can only be defined when `stream=True`.", "stream_options")
+
+
+def _refuse_bad_prompt(body: dict[str, Any]) -> None:
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not all(isinstance(each, int) for each in prompt):
+        message = (
+            f"prompt list length {len(prompt)} exceeds the maximum allowed count of {MAX_PROMPTS}. "
+            "To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."
+        )
+        raise bad_value(message, "prompt")
+    if prompt in (None, "") and body.get("prompt_embeds") in (None, []):
+        raise bad_value("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
+
+
+def _refuse_chosen_logprobs(body: dict[str, Any], requests_logprobs: bool, otherwise: str) -> None:
+    if not body.get("logprob_token_ids"):
+        return
+    if body.get("use_beam_search"):
+        raise bad_value("`logprob_token_ids` is not supported with beam search.", "logprob_token_ids")
+    if body.get("echo") and body.get("max_tokens") == 0:
+        message = (
+            "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` "
+            "because no output tokens are generated."
+        )
+        raise bad_value(message, "logprob_token_ids")
+    if not requests_logprobs:
+        raise bad_value(f"when using `logprob_token_ids`, {otherwise}.", "logprob_token_ids")
+
+
+def _refuse_bad_logprobs(body: dict[str, Any], name: str) -> None:
+    for each in ("prompt_logprobs", name):
+        value = body.get(each)
+        if value is not None and not isinstance(value, int | float):
+            raise bad_value(f"`{each}` must be an integer.", each, value)
+    requested = body.get("prompt_logprobs")
+    if requested is not None and body.get("stream") and (requested > 0 or requested == -1):
+        raise bad_value("`prompt_logprobs` are not available when `stream=True`.", "prompt_logprobs")
+    for each in ("prompt_logprobs", name):
+        value = body.get(each)
+        if value is not None and value < 0 and value != -1:
+            raise bad_value(f"`{each}` must be a positive value or -1.", each, value)
+
+
+def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> None:
+    constraints = body.get("structured_outputs")
+    if constraints is None:
+        return
+    if not isinstance(constraints, dict):
+        raise not_an_object(constraints)
+    count = sum(constraints.get(each) is not None for each in CONSTRAINTS)
+    if count > 1:
+        message = "You can only use one kind of constraints for structured outputs ('json', 'regex' or 'choice')."
+        raise ApiError(message) if excludes_tools else bad_value(message, "structured_outputs")
+    if excludes_tools and count and body.get("tool_choice", "none") not in ("none", "auto", "required"):
+        raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
+    check_one_constraint(constraints)
+
+
+def check_one_constraint(constraints: dict[str, Any]) -> None:
+    """Raise ApiError unless `structured_outputs` has exactly one constraint."""
+    count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
+    if count != 1:
+        raise _several_constraints(constraints) if count else missing_constraint_error(constraints)
+
+
+def _several_constraints(constraints: dict[str, Any]) -> ApiError:
+    given = _all_constraints(constraints)
+    return ApiError(f"You can only use one kind of structured outputs constraint but multiple are specified: {given}")
+
+
+def missing_constraint_error(constraints: dict[str, Any]) -> ApiError:
+    """Return the error of `structured_outputs` without a constraint."""
+    given = _all_constraints(constraints)
+    return ApiError(f"You must use one kind of structured outputs constraint but none are specified: {given}")
+
+
+def _all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:
+    """Return the given constraints among all that exist, as vLLM shows them."""
+    given: dict[str, Any] = dict.fromkeys((*CONSTRAINTS, "grammar", "json_object"))
+    given |= {"disable_any_whitespace": False, "disable_additional_properties": False}
+    given |= {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
+    return given | {name: value for name, value in constraints.items() if name in given}
+
+
+def _refuse_bad_format(body: dict[str, Any]) -> None:
+    requested = body.get("response_format")
+    if not isinstance(requested, dict):
+        return
+    if requested.get("type") == "json_schema" and requested.get("json_schema") is None:
+        message = "When response_format type is 'json_schema', the 'json_schema' field must be provided."
+        raise bad_value(message, "response_format")
+    refuse_bad_tag(body)
+
+
+def refuse_bad_tag(body: dict[str, Any]) -> None:
+    """Raise ApiError for a `response_format` that is a structural tag without its fields."""
+    requested = body.get("response_format")
+    if not isinstance(requested, dict) or requested.get("type") != "structural_tag":
+        return
+    if not ("format" in requested or "structures" in requested):
+        raise bad_value("Invalid response_format structural_tag specification.", "response_format")
+
+
+def refuse_bad_salt(salt: Any) -> None:
+    """Raise ApiError for a `cache_salt` that vLLM refuses."""
+    if salt is None:
+        return
+    if not isinstance(salt, str) or not salt:
+        raise bad_value("Parameter 'cache_salt' must be a non-empty string if provided.", "cache_salt")
+    if len(salt) > MAX_CACHE_SALT_CHARS or any(each in salt for each in "@/\\\0"):
+        message = (
+            f"Parameter 'cache_salt' must be at most {MAX_CACHE_SALT_CHARS} characters "
+            "and must not contain '@', '/', '\\\\', or NUL."
+        )
+        raise bad_value(message, "cache_salt")
+
+
+def refuse_bad_thinking_budget(budget: Any) -> None:
+    """Raise ApiError for a budget that is neither a number of tokens nor -1."""
+    if budget is not None and (type(budget) is not int or budget < -1):
+        message = "`thinking_token_budget` must be a non-negative integer or -1 for unlimited."
+        raise bad_value(message, "thinking_token_budget", budget)
+
+
+def _refuse_tool_contradictions(body: dict[str, Any]) -> None:
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    if tools == []:
+        message = "`tools` must not be an empty array. Either provide at least one tool or omit the field entirely."
+        raise bad_value(message, "tools")
+    if choice is None or choice == "none":
+        return
+    if tools is None:
+        raise bad_value("When using `tool_choice`, `tools` must be set.", "tool_choice")
+    if not isinstance(choice, dict) and choice not in ("auto", "required"):
+        message = (
+            f'Invalid value for `tool_choice`: {choice}! Only named tools, "none", "auto" or "required" are supported.'
+        )
+        raise bad_value(message, "tool_choice")
+    if isinstance(choice, dict):
+        _refuse_unknown_tool(choice, tools)
+
+
+def _refuse_unknown_tool(choice: dict[str, Any], tools: Any) -> None:
+    usage = 'Correct usage: `{"type": "function", "function": {"name": "my_function"}}`'
+    function = choice.get("function")
+    if not isinstance(function, dict):
+        message = f"Invalid value for `function`: `{function}` in `tool_choice`! {usage}"
+        raise bad_value(message, "tool_choice.function")
+    if "name" not in function:
+        message = f"Expected field `name` in `function` in `tool_choice`! {usage}"
+        raise bad_value(message, "tool_choice.function.name")
+    if not isinstance(tools, list | str | dict):
+        raise ApiError(f"{type(tools).__name__!r} object is not iterable")
+    name = function["name"]
+    if not isinstance(name, str) or not name:
+        message = f"Invalid `name` in `function`: `{name}` in `tool_choice`! {usage}"
+        raise bad_value(message, "tool_choice.function.name")
+    if not _offers(tools, name):
+        message = "The tool specified in `tool_choice` does not match any of the specified `tools`"
+        raise bad_value(message, "tool_choice")
+
+
+def _offers(tools: Any, name: str) -> bool:
+    """Whether a function has the name `name`. Raises ApiError, as vLLM does, if an earlier tool has no name."""
+    try:
+        return any(tool["function"]["name"] == name for tool in tools)
+    except KeyError as error:
+        raise unhandled_error(str(error)) from None
+    except TypeError as error:
+        raise ApiError(str(error)) from None
+
+
+def _function_name(tool: Any) -> Any:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
+    """Raise ApiError for a request that requires a flag which the server was started without."""
+    refuse_media_arguments(body)
+    choice = "none" if calls_tools else body.get("tool_choice", "auto")
+    if body.get("tools") and choice == "auto":
+        raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+    if body.get("tools") and choice not in (None, "none"):
+        named = f'function "{_function_name(choice)}"' if isinstance(choice, dict) else f'"{choice}"'
+        raise ApiError(f"tool_choice={named} requires --tool-call-parser to be set")
+
+
+def refuse_media_arguments(body: dict[str, Any]) -> None:
+    """Raise ApiError for arguments of media loading and processing, which servers do not allow by default."""
+    for name, effect in (
+        ("mm_processor_kwargs", "multimodal preprocessing resource usage"),
+        ("media_io_kwargs", "multimodal media loading resource usage"),
+    ):
+        if body.get(name):
+            message = (
+                f"Per-request {name} are disabled by default because they can change {effect}. "
+                "Start the server with --trust-request-mm-kwargs only when clients are trusted."
+            )
+            raise bad_value(message, name)
+
+
+def refuse_thinking_budget(budget: Any, reasons: bool) -> None:
+    """Raise ApiError for a reasoning budget on a server without a reasoning parser."""
+    if not reasons and budget not in (None, -1):
+        message = (
+            "thinking_token_budget is set but reasoning_config is not configured. "
+            "Please set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
+        )
+        raise mark_late(ApiError(message))

@@ -5,24 +5,14 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Literal, TypeAlias
 
-from mockserve.protocol.bodies import Ending, Usage
-from mockserve.protocol.completions.fields import EXTRA_ARGUMENT
-from mockserve.protocol.errors import ApiError, Problem, bad_value, unhandled_error
-from mockserve.protocol.reading.body import Fields, check_types
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable
-from mockserve.protocol.reading.types import (
-    LARGEST_INT64,
-    SMALLEST_INT64,
-    Anything,
-    FieldType,
-    Flag,
-    Integer,
-    Number,
-    OneOf,
-    Text,
-)
+from pydantic import BaseModel, Field
+
+from mockserve.protocol.bodies import Ending, OpenObject, Usage, read_as, set_fields
+from mockserve.protocol.completions import ExtraArguments, Int64
+from mockserve.protocol.errors import ApiError, bad_value, unhandled_error
 from mockserve.protocol.sampling import SamplingParams, read_sampling
 
 _SUPPORTED = (
@@ -63,98 +53,70 @@ RECOGNIZED_LANGUAGE = "en"
 """Language of a recording if the request has no language."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Granularities:
-    """A list field of a form; problems of its items are located without the name of the list, as in vLLM's web
-    framework."""
-
-    items: ListOf
-
-    def problems(self, value: Any, location: str) -> list[Problem]:
-        return self.items.problems(value, location.partition(".")[0])
-
-    def schema(self) -> dict[str, Any]:
-        return self.items.schema()
+_Format: TypeAlias = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 
-_TEXT: FieldType = Nullable(Text())
-_FLAG: FieldType = Nullable(Flag())
-_NUMBER: FieldType = Nullable(Number())
-_FORMATS = ("json", "text", "srt", VERBOSE, "vtt")
+class TranscriptionRequest(OpenObject):
+    """The form of POST /v1/audio/transcriptions. Names and order of fields are vLLM's."""
 
-_TRANSCRIPTION_FORMATS = AnyOf((OneOf(_FORMATS), OneOf((DIARIZED,))))
-_STREAMING: Mapping[str, FieldType] = dict.fromkeys(("stream", *STREAM_OPTIONS), _FLAG)
-_ARGUMENTS: FieldType = Nullable(MapOf(EXTRA_ARGUMENT))
-_BEAMS: Mapping[str, FieldType] = {
-    "use_beam_search": Flag(),
-    "n": Integer(),
-    "length_penalty": Number(),
-    "include_stop_str_in_output": Flag(),
-}
-_SEED: FieldType = Nullable(Integer(SMALLEST_INT64, LARGEST_INT64))
-_DRAWING: Mapping[str, FieldType] = {
-    "temperature": Number(),
-    "watermarking": _FLAG,
-    "top_p": _NUMBER,
-    "top_k": Nullable(Integer()),
-    "min_p": _NUMBER,
-}
-_PENALTIES: Mapping[str, FieldType] = {
-    "frequency_penalty": _NUMBER,
-    "repetition_penalty": _NUMBER,
-    "presence_penalty": _NUMBER,
-}
-_MAX_TOKENS: FieldType = Nullable(Integer())
+    file: Any
+    model: str | None = None
+    language: str | None = None
+    hotwords: str | None = None
+    prompt: str = ""
+    response_format: _Format | Literal["diarized_json"] = "json"
+    timestamp_granularities: list[Literal["word", "segment"]] = Field(
+        default_factory=list, alias="timestamp_granularities[]"
+    )
+    stream: bool | None = False
+    stream_include_usage: bool | None = False
+    stream_continuous_usage_stats: bool | None = False
+    vllm_xargs: ExtraArguments = None
+    to_language: str | None = None
+    use_beam_search: bool = False
+    n: int = 1
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    temperature: float = 0.0
+    watermarking: bool | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: Int64 | None = None
+    frequency_penalty: float | None = 0.0
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = 0.0
+    max_completion_tokens: int | None = None
 
-TRANSCRIPTION_FIELDS: Mapping[str, FieldType] = {
-    "file": Anything(),
-    "model": _TEXT,
-    "language": _TEXT,
-    "hotwords": _TEXT,
-    "prompt": Text(),
-    "response_format": _TRANSCRIPTION_FORMATS,
-    GRANULARITIES: _Granularities(ListOf(OneOf(("word", "segment")))),
-    **_STREAMING,
-    "vllm_xargs": _ARGUMENTS,
-    "to_language": _TEXT,
-    **_BEAMS,
-    **_DRAWING,
-    "seed": _SEED,
-    **_PENALTIES,
-    "max_completion_tokens": _MAX_TOKENS,
-}
-TRANSLATION_FIELDS: Mapping[str, FieldType] = {
-    "file": Anything(),
-    "model": _TEXT,
-    "prompt": Text(),
-    "response_format": OneOf(_FORMATS),
-    **_BEAMS,
-    "seed": _SEED,
-    **_DRAWING,
-    **_PENALTIES,
-    "language": _TEXT,
-    "hotwords": _TEXT,
-    "to_language": _TEXT,
-    **_STREAMING,
-    "max_completion_tokens": _MAX_TOKENS,
-    "vllm_xargs": _ARGUMENTS,
-}
-"""Fields of both forms, in the order of vLLM's errors."""
 
-_DEFAULTS: Mapping[str, Any] = {
-    "prompt": "",
-    "response_format": "json",
-    GRANULARITIES: [],
-    **dict.fromkeys(("stream", *STREAM_OPTIONS), False),
-    "use_beam_search": False,
-    "n": 1,
-    "length_penalty": 1.0,
-    "include_stop_str_in_output": False,
-    "temperature": 0.0,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-}
-"""Default values of a form in vLLM; an error about a missing field shows their number."""
+class TranslationRequest(OpenObject):
+    """The form of POST /v1/audio/translations. Names and order of fields are vLLM's."""
+
+    file: Any
+    model: str | None = None
+    prompt: str = ""
+    response_format: _Format = "json"
+    use_beam_search: bool = False
+    n: int = 1
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+    seed: Int64 | None = None
+    temperature: float = 0.0
+    watermarking: bool | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = 0.0
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = 0.0
+    language: str | None = None
+    hotwords: str | None = None
+    to_language: str | None = None
+    stream: bool | None = False
+    stream_include_usage: bool | None = False
+    stream_continuous_usage_stats: bool | None = False
+    max_completion_tokens: int | None = None
+    vllm_xargs: ExtraArguments = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +125,19 @@ class SpeechTask:
 
     verb: str
     event: str
-    fields: Mapping[str, FieldType]
+    form: type[TranscriptionRequest] | type[TranslationRequest]
 
 
-TRANSCRIBE = SpeechTask("transcribe", "transcription.chunk", TRANSCRIPTION_FIELDS)
-TRANSLATE = SpeechTask("translate", "translation.chunk", TRANSLATION_FIELDS)
+@cache
+def _defaults(form: type[BaseModel]) -> Mapping[str, Any]:
+    """Return the values of absent fields that are not null; an error about a missing field shows their number."""
+    fields = form.model_fields.items()
+    found = {each.alias or name: each.get_default(call_default_factory=True) for name, each in fields}
+    return {name: value for name, value in found.items() if value is not None and name != "file"}
+
+
+TRANSCRIBE = SpeechTask("transcribe", "transcription.chunk", TranscriptionRequest)
+TRANSLATE = SpeechTask("translate", "translation.chunk", TranslationRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,26 +181,23 @@ def parse_speech(form: Mapping[str, Any], speech: SpeechTask) -> SpeechRequest:
     if isinstance(form.get("file"), str):
         message = "Expected 'file' to be a file-like object, not 'str'."
         raise ApiError(message, status=422, kind="Unprocessable Entity")
-    fields = Fields(_with_arguments(form))
+    given = _with_arguments(form)
     if not form.get("stream"):
         option = next((name for name in STREAM_OPTIONS if form.get(name)), None)
         if option is not None:
             raise bad_value("Stream options can only be defined when `stream=True`.", option)
-    defaults = {name: value for name, value in _DEFAULTS.items() if name in speech.fields}
-    check_types({**defaults, **fields.body}, speech.fields, ("file",))
-    streams, max_tokens = fields.flag("stream"), fields.integer("max_completion_tokens")
-    fields.body.setdefault("temperature", 0.0)
-    sampling = read_sampling(fields, max_tokens, "max_completion_tokens", num_logprobs=None)
+    request = read_as(speech.form, {**_defaults(speech.form), **given})
+    streams = bool(request.stream)
     return SpeechRequest(
-        model=fields.text("model") or "",
-        language=fields.text("language"),
-        to_language=fields.text("to_language"),
-        prompt=fields.text("prompt") or "",
-        response_format=fields.text("response_format") or "json",
+        model=request.model or "",
+        language=request.language,
+        to_language=request.to_language,
+        prompt=request.prompt,
+        response_format=request.response_format,
         streams=streams,
-        include_usage=streams and fields.flag("stream_include_usage"),
-        continuous_usage=streams and fields.flag("stream_continuous_usage_stats"),
-        sampling=sampling,
+        include_usage=streams and bool(request.stream_include_usage),
+        continuous_usage=streams and bool(request.stream_continuous_usage_stats),
+        sampling=read_sampling(set_fields(request), request.max_completion_tokens, "max_completion_tokens", None),
     )
 
 

@@ -1,24 +1,26 @@
-"""The real-time driver of a cluster, with one clock for all instances, and the driver of one instance in it."""
+"""Real-time drivers of several engines: a cluster with one clock, and data-parallel ranks behind one endpoint."""
 
 import asyncio
-from collections.abc import Callable, Collection, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 
-from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.cluster import NO_INSTANCE_PREFILLS, Cluster
 from blis_sim.engine.cluster.instance import InstanceState
-from blis_sim.engine.cluster.reporting import NO_INSTANCE_PREFILLS
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup
 from blis_sim.engine.events import Event, Finished, Scheduled
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import InFlightRequest, ParentRequest, Reply
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import EngineFailedError, RealtimeDriver
+from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, TokenReceiver
+
+# The real-time driver of a cluster, with one clock for all instances, and the driver of one instance in it.
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ class ClusterDriver(RealtimeDriver):
 
     async def until_routed(self, request_ids: Collection[str]) -> None:
         """Return when each request has been routed to an instance or has ended."""
-        for request_id in request_ids:
+        for request_id in tuple(request_ids):
             if request_id not in self._flights or self.cluster.instance_of(request_id) != NOWHERE:
                 continue
             self._unrouted[request_id] = routed = asyncio.get_running_loop().create_future()
@@ -247,7 +249,7 @@ class InstanceDriver:
     def submit(
         self,
         request: Request,
-        reply: Reply,
+        receiver: TokenReceiver,
         arrived_at: Micros | None = None,
         parent: ParentRequest | None = None,
         rank: int | None = None,
@@ -255,11 +257,14 @@ class InstanceDriver:
         """Submit `request` to this instance. Raises EngineFailedError if it was killed or removed."""
         if (failure := self.failure) is not None:
             raise EngineFailedError("the engine has failed") from failure
-        return self.shared_driver.submit(request, reply, arrived_at, parent, self.number)
+        return self.shared_driver.submit(request, receiver, arrived_at, parent, self.number)
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks now."""
         self.shared_driver.abort(request_id)
+
+    async def until_routed(self, request_ids: Collection[str]) -> None:
+        """Return at once: the instance is chosen."""
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
         """End all or the named requests of this instance early, with their present tokens. Returns the number ended."""
@@ -281,3 +286,77 @@ class InstanceDriver:
 
     def close(self) -> None:
         """Do nothing: the clock is shared by all instances."""
+
+
+# Drivers of data-parallel ranks behind one endpoint, with one clock per rank or one for all.
+
+
+class RankGroupDriver(RealtimeDriver):
+    """Runs `group` against the clock. `outputs` has the output of each rank, by number."""
+
+    def __init__(
+        self,
+        group: RankGroup,
+        outputs: Mapping[int, EngineOutput],
+        wire: WriteCoalescer,
+        speed: float = 1.0,
+        origin_s: float | None = None,
+    ) -> None:
+        first = outputs[0]
+        super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=group)
+        self.group = group
+        self._outputs = outputs
+
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on every rank. Returns the first falsy result, else the last."""
+        return self.call_engines(list(self._outputs), function)
+
+    def call_engines(self, ranks: Collection[int], function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on the numbered ranks. Returns the first falsy result, else the last."""
+
+        def act_on_each(at: Micros) -> T:
+            results = [function(self._outputs[rank].engine, at) for rank in ranks]
+            return next((result for result in results if not result), results[-1])
+
+        return self._call_engine(act_on_each)
+
+    async def until(self, condition: Callable[[Engine], bool]) -> None:
+        """Return when a condition holds for every rank."""
+        await self._until(lambda: all(condition(engine) for engine in self.group.instances))
+
+    def _enter(self, request: Request, at: Micros, rank: int | None) -> None:
+        self.group.submit(request, at, rank)
+
+    def _output_of(self, request_id: str) -> EngineOutput:
+        """Return the output of a request's rank; a request without a rank counts for the first rank."""
+        return self._outputs.get(self.group.rank_of(request_id), self.output)
+
+    def _run_engine(self, until: Micros, now: Micros) -> None:
+        for rank, event in self.group.advance_each(until):
+            self._happened(self._outputs[rank], event, now)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankDriver:
+    """The driver of rank `number` in the group of `shared_driver`."""
+
+    shared_driver: RankGroupDriver
+    number: int
+    engine: Engine
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error of the ranks: as in vLLM, all ranks fail when one fails."""
+        return self.shared_driver.failure
+
+    def seconds_at(self, at: Micros) -> float:
+        """Return the reading of the monotonic clock at a simulated instant."""
+        return self.shared_driver.seconds_at(at)
+
+    def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
+        """Call `function(engine, now)` on the rank after processing all due events."""
+        return self.shared_driver.call_engines([self.number], function)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail the requests of all ranks after an error of one rank."""
+        self.shared_driver.fail(error)

@@ -13,13 +13,13 @@ from itertools import count, pairwise
 from typing import Protocol
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.delivery import OutputQueue, output_delay, output_overheads
+from blis_sim.engine.delivery import OutputOverheads, OutputQueue, output_overheads
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import ENDED_REPLY, FlightRecorder, InFlightRequest
-from mockserve.metrics.engine import Lateness
+from mockserve.metrics.counters import Lateness
+from mockserve.realtime.in_flight import ENDED, FlightRecorder, InFlightRequest
 from mockserve.realtime.timer import BacklogSlices, Clock
 
 MAX_QUIET_TURNS = 16
@@ -169,9 +169,12 @@ class EngineOutput:
     """Number of tokens of the latest step."""
     queue: OutputQueue = field(init=False)
     """Queue of the simulated API server process that sends the engine's tokens."""
+    overheads: OutputOverheads = field(init=False)
+    """Delays of the engine's tokens."""
 
     def __post_init__(self) -> None:
         self.queue = OutputQueue(self.engine.latency)
+        self.overheads = output_overheads(self.engine.config, self.engine.latency)
 
 
 def ignore_step(_at: Micros) -> None:
@@ -190,6 +193,8 @@ class Deliveries:
         """Coalesces the writes of streams and measures their lateness."""
         self.report_step: Callable[[Micros], None] = ignore_step
         """Called at the end of each step."""
+        self.seconds_at = clock.seconds_at
+        """Return the reading of the monotonic clock at a simulated instant."""
         self._clock = clock
         self._slices = slices
         self._flights: dict[str, InFlightRequest] = {}
@@ -210,10 +215,6 @@ class Deliveries:
     def request_ids(self) -> Collection[str]:
         """Return the ids of the requests in flight."""
         return self._flights.keys()
-
-    def seconds_at(self, at: Micros) -> float:
-        """The reading of the monotonic clock at a simulated instant."""
-        return self._clock.seconds_at(at)
 
     def _all_waiting(self) -> Collection[InFlightRequest]:
         """Requests whose replies have not ended."""
@@ -249,10 +250,10 @@ class Deliveries:
 
     def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
         """Record the tokens of a step; tokens recomputed after a preemption are not sent again."""
-        at, index, engine, flights = event.at, event.index, output.engine, self._flights
+        at, index, flights, overheads = event.at, event.index, self._flights, output.overheads
         gaps: dict[Micros, int] = {}
         output.num_outputs = num_outputs = len(event.emitted)
-        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, num_outputs)
+        overhead_us, token_overhead_us = overheads.step_us + num_outputs * overheads.sequence_us, overheads.token_us
         due_at = at + overhead_us
         turn_us = output.queue.turn_us
         wait_us = output.queue.enter(at, num_outputs)
@@ -304,15 +305,15 @@ class Deliveries:
             heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
             return
         try:
-            flight.reply.token(number)
+            flight.receiver.token(number)
         except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
             _fail_reply(flight)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
         """Record the tokens of several steps. If all are due, each request's tokens are delivered together."""
-        ends, first, engine, flights = event.ends, event.first, output.engine, self._flights
-        overhead_us, token_overhead_us = output_overheads(engine.config, engine.latency, len(event.emitted))
-        if token_overhead_us or output.queue.turn_us or ends[-1] + overhead_us > now:
+        ends, first, flights, overheads = event.ends, event.first, self._flights, output.overheads
+        overhead_us = overheads.step_us + len(event.emitted) * overheads.sequence_us
+        if overheads.token_us or output.queue.turn_us or ends[-1] + overhead_us > now:
             for index, at in enumerate(ends, first):
                 self._step_done(output, StepDone(at, index, at, event.emitted), now)
             return
@@ -328,7 +329,7 @@ class Deliveries:
             num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
             flight.last_token_at = ends[-1]
             try:
-                flight.reply.tokens(num_before + 1, flight.num_tokens)
+                flight.receiver.tokens(num_before + 1, flight.num_tokens)
             except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
                 _fail_reply(flight)
         num_unfinished_requests = sum(gaps.values())
@@ -357,14 +358,14 @@ class Deliveries:
         if flight is None:
             return
         if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
-            engine, number = output.engine, flight.num_tokens
-            due_at = event.at + output_delay(engine.config, engine.latency, number, output.num_outputs, is_last=True)
-            due_at += flight.turn_us
+            overheads, number = output.overheads, flight.num_tokens
+            due_at = event.at + overheads.step_us + output.num_outputs * overheads.sequence_us
+            due_at += number * overheads.token_us + overheads.last_us + flight.turn_us
             flight.e2e_latency_us = due_at - flight.arrived_at
-            output.recorder.completed(flight, flight.e2e_latency_us, flight.reply.finish_reason)
+            output.recorder.completed(flight, flight.e2e_latency_us, flight.receiver.finish_reason)
             self._send_last(due_at, now, flight, number)
         else:
-            flight.reply.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
+            flight.receiver.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
     def _status_of(self, event: Finished) -> HTTPStatus:
         """Return the error for the client of a request that was not completed."""
@@ -381,11 +382,11 @@ class Deliveries:
         self.wire.due_s = self.seconds_at(due_at)
         try:
             if not is_last:
-                flight.reply.token(number)
+                flight.receiver.token(number)
                 return
-            if not flight.reply.is_streamed:
+            if not flight.receiver.is_streamed:
                 self.wire.measure()
-            flight.reply.finish(number)
+            flight.receiver.finish(number)
         except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
             _fail_reply(flight)
 
@@ -401,6 +402,6 @@ def _is_found_whole_outside(sequence: Sequence) -> bool:
 def _fail_reply(flight: InFlightRequest) -> None:
     """End a reply that failed to be written with a server error, so that other replies are unaffected."""
     _logger.exception("the reply to %s could not be written", flight.request.id)
-    reply, flight.reply = flight.reply, ENDED_REPLY
+    receiver, flight.receiver = flight.receiver, ENDED
     with suppress(Exception):
-        reply.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)
+        receiver.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)

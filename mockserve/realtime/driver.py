@@ -18,7 +18,6 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import FlightRecorder, InFlightRequest, ParentRequest, Reply, new_parent
 from mockserve.realtime.deliveries import (
     MAX_QUIET_TURNS,
     MAX_READING_TURNS,
@@ -27,6 +26,7 @@ from mockserve.realtime.deliveries import (
     WriteCoalescer,
     ignore_step,
 )
+from mockserve.realtime.in_flight import FlightRecorder, InFlightRequest, ParentRequest, TokenReceiver, new_parent
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, Alarm, BacklogSlices, PendingArrivals, clock_of
 
 T = TypeVar("T")
@@ -90,12 +90,12 @@ class Driver(Protocol):
     def submit(
         self,
         request: Request,
-        reply: Reply,
+        receiver: TokenReceiver,
         arrived_at: Micros | None = None,
         parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Submit `request`, which arrives now or at a recent instant; its tokens go to `reply`.
+        """Submit `request`, which arrives now or at a recent instant; its tokens go to `receiver`.
 
         `parent` has the choices of the prompt if there are several. `rank` selects one of several engines. Raises
         EngineFailedError if the engine has failed.
@@ -104,6 +104,10 @@ class Driver(Protocol):
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
+        ...
+
+    async def until_routed(self, request_ids: Collection[str]) -> None:
+        """Return when each request has an instance or has ended: at once where there is nothing to choose."""
         ...
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
@@ -127,21 +131,21 @@ class Conditions:
     """Futures that are resolved when a predicate becomes true."""
 
     def __init__(self) -> None:
-        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Return when the condition holds at a check, at once if it holds now."""
         if not condition():
             found = asyncio.get_running_loop().create_future()
-            self._waiters.append((condition, found))
+            self.waiters.append((condition, found))
             await found
 
     def wake_ready(self) -> None:
         """Wake the waiters whose condition holds, and drop cancelled ones."""
-        for entry in list(self._waiters):
+        for entry in list(self.waiters):
             condition, found = entry
             if found.done() or condition():
-                self._waiters.remove(entry)
+                self.waiters.remove(entry)
                 if not found.done():
                     found.set_result(None)
 
@@ -178,14 +182,10 @@ class RealtimeDriver(Deliveries):
         self._wake_at: Micros | None = None
         self._alarm = Alarm(self._wake, monotonic)
         self._pending = PendingArrivals()
-
-    def clock(self) -> Micros:
-        """The present instant in simulated microseconds."""
-        return self._clock.now()
-
-    def instant_at(self, reading_s: float) -> Micros:
-        """The simulated instant at which the monotonic clock reads `reading_s`."""
-        return self._clock.instant_at(reading_s)
+        self.clock = self._clock.now
+        """Return the present instant in simulated microseconds."""
+        self.instant_at = self._clock.instant_at
+        """Return the simulated instant at which the monotonic clock has a reading."""
 
     @contextmanager
     def pending_arrival(self, at: Micros) -> Iterator[None]:
@@ -208,12 +208,12 @@ class RealtimeDriver(Deliveries):
     def submit(
         self,
         request: Request,
-        reply: Reply,
+        receiver: TokenReceiver,
         arrived_at: Micros | None = None,
         parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Submit `request`, which arrives now or at a recent instant; its tokens go to `reply`.
+        """Submit `request`, which arrives now or at a recent instant; its tokens go to `receiver`.
 
         `parent` has the choices of the prompt if there are several. `rank` is 0 or None, since there is one engine.
 
@@ -230,7 +230,7 @@ class RealtimeDriver(Deliveries):
         at = queued_at - queueing_us
         self._enter(request, at, rank)
         arrived_at = at if leader is None else leader.arrived_at
-        flight = InFlightRequest(request, reply, arrived_at, queued_at, parent=parent or new_parent(1))
+        flight = InFlightRequest(request, receiver, arrived_at, queued_at, parent=parent or new_parent(1))
         self._flights[request.id] = flight
         self._arm()
         return flight
@@ -243,6 +243,9 @@ class RealtimeDriver(Deliveries):
         output, flight = self._output_of(request_id), self._remove_request(request_id)
         if flight is not None:
             output.recorder.aborted(flight)
+
+    async def until_routed(self, request_ids: Collection[str]) -> None:
+        """Return at once: there is one engine."""
 
     def _output_of(self, _request_id: str) -> EngineOutput:
         """Return the output of the engine of a request."""
@@ -266,7 +269,7 @@ class RealtimeDriver(Deliveries):
             output = self._output_of(flight.request.id)
             self._remove_request(flight.request.id)
             output.recorder.completed(flight, now - flight.arrived_at, "abort")
-            flight.reply.abort(flight.num_tokens)
+            flight.receiver.abort(flight.num_tokens)
         return len(ending)
 
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
@@ -302,9 +305,14 @@ class RealtimeDriver(Deliveries):
 
     def _arm(self) -> None:
         """Set the alarm to the next due instant of the engine or the outbox."""
-        due_at = self._simulation.next_event_at()
-        if due_at is not None and (pending := self._pending.first(self._monotonic())) and due_at >= pending.at:
-            due_at = max(due_at, self._clock.instant_at(pending.until_s) + 1)
+        self._arm_for(self._simulation.next_event_at())
+
+    def _arm_for(self, due_at: Micros | None) -> None:
+        """Set the alarm, while the next event of the engine is due at `due_at`."""
+        if due_at is not None and self._pending.present:
+            pending = self._pending.first(self._monotonic())
+            if pending is not None and due_at >= pending.at:
+                due_at = max(due_at, self.instant_at(pending.until_s) + 1)
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
         if due_at == self._wake_at and self._alarm.is_set:
@@ -324,34 +332,36 @@ class RealtimeDriver(Deliveries):
             self._alarm.set(self.seconds_at(self._wake_at))
             return
         try:
-            self._catch_up(due_until)
+            due_at = self._catch_up(due_until)
         except BaseException as error:
             self.fail(error)
             raise
-        self._arm()
-        self._conditions.wake_ready()
+        self._arm_for(due_at)
+        if self._conditions.waiters:
+            self._conditions.wake_ready()
 
-    def _catch_up(self, due_until: Micros, waits: bool = True) -> None:
+    def _catch_up(self, due_until: Micros, waits: bool = True) -> Micros | None:
         """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice.
 
-        With `waits` the engine does not pass pending arrivals.
+        With `waits` the engine does not pass pending arrivals. Returns the instant of the engine's next event.
         """
         now_s, due_at = self._monotonic(), self._simulation.next_event_at()
-        pending = self._pending.first(now_s) if waits else None
+        pending = self._pending.first(now_s) if waits and self._pending.present else None
         runs_until = due_until if pending is None else min(due_until, pending.at - 1)
         behind_s = 0.0 if due_at is None else now_s - self.seconds_at(due_at)
         slices = self._slices
         slices.begin(now_s, math.inf if self._jumps else behind_s)
-        self.wire.hold()
+        self.wire.is_held = True
         try:
             while True:
-                self._deliver_due(due_until)
-                due_at = self._simulation.next_event_at()
+                if self._outbox:
+                    self._deliver_due(due_until)
                 if due_at is None or due_at > runs_until:
-                    return
+                    return due_at
                 self._run_engine(slices.stretch(due_at, runs_until), due_until)
+                due_at = self._simulation.next_event_at()
                 if slices.is_over():
-                    return
+                    return due_at
         finally:
             self.wire.release()
 
@@ -368,7 +378,7 @@ class RealtimeDriver(Deliveries):
         waiting = self._all_waiting()
         self.close()
         for flight in waiting:
-            flight.reply.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            flight.receiver.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
         self.on_failure(error)
 
 

@@ -49,10 +49,9 @@ class PacedClock:
         self._origin_s = origin_s
 
     def now(self) -> Micros:
-        return self.instant_at(self._monotonic())
+        return int((self._monotonic() - self._origin_s) * self._us_per_s)
 
-    def due_until(self) -> Micros:
-        return self.now()
+    due_until = now
 
     def instant_at(self, reading_s: float) -> Micros:
         return int((reading_s - self._origin_s) * self._us_per_s)
@@ -115,20 +114,21 @@ class PendingArrivals:
     def __init__(self) -> None:
         self._arrivals: list[PendingArrival] = []
         """A heap, in which removed arrivals stay until they are the first."""
-        self._present: set[int] = set()
+        self.present: set[int] = set()
+        """Numbers of the arrivals that have not been removed."""
         self._numbers = count()
 
     def add(self, at: Micros, until_s: float) -> int:
         """Add an arrival. Returns its number."""
         number = next(self._numbers)
         heappush(self._arrivals, PendingArrival(at, number, until_s))
-        self._present.add(number)
+        self.present.add(number)
         return number
 
     def remove(self, number: int) -> None:
         """Remove an arrival."""
-        self._present.discard(number)
-        while self._arrivals and self._arrivals[0].number not in self._present:
+        self.present.discard(number)
+        while self._arrivals and self._arrivals[0].number not in self.present:
             heappop(self._arrivals)
 
     def first(self, now_s: float) -> PendingArrival | None:
@@ -138,7 +138,7 @@ class PendingArrivals:
         """
         while self._arrivals and self._arrivals[0].until_s <= now_s:
             self.remove(self._arrivals[0].number)
-        return self._arrivals[0] if 0 < len(self._present) <= MAX_PENDING_ARRIVALS else None
+        return self._arrivals[0] if 0 < len(self.present) <= MAX_PENDING_ARRIVALS else None
 
 
 SHORTEST_SLICE_S = 0.002
@@ -228,20 +228,23 @@ class PreciseTimer:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
         self._loop = loop
         self._callback: Callable[[], None] | None = None
+        self._spec = _TimerSpec()
+        self._spec_pointer = ctypes.byref(self._spec)
         loop.add_reader(self._fd, self._fired)
 
     def start(self, at_s: float, callback: Callable[[], None]) -> "PreciseTimer":
         """Call `callback` when the monotonic clock reads `at_s`. Replaces an earlier start."""
         self._callback = callback
         # Rounded up: the timer must not fire before its instant, and an instant of zero would stop it.
-        nanoseconds = max(1, math.ceil(at_s * 1e9))
-        self._set(*divmod(nanoseconds, 1_000_000_000))
+        self._spec.first = _TimeSpec(*divmod(max(1, math.ceil(at_s * 1e9)), 1_000_000_000))
+        self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._spec_pointer, None)
         return self
 
     def cancel(self) -> None:
         """Stop the timer."""
         self._callback = None
-        self._set(0, 0)
+        self._spec.first = _TimeSpec(0, 0)
+        self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._spec_pointer, None)
 
     def close(self) -> None:
         """Return the descriptor to the system."""
@@ -249,10 +252,6 @@ class PreciseTimer:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
-
-    def _set(self, seconds: int, nanoseconds: int) -> None:
-        spec = _TimerSpec(_TimeSpec(0, 0), _TimeSpec(seconds, nanoseconds))
-        self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None)
 
     def _fired(self) -> None:
         try:
@@ -305,7 +304,8 @@ class Alarm:
 
         Uses a precise timer, else a loop timer that fires early, else the next turn of the loop for short waits.
         """
-        self.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
         loop = asyncio.get_running_loop()
         if not self._has_looked_for_timer:
             self._has_looked_for_timer = True

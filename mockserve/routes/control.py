@@ -16,7 +16,7 @@ from blis_sim.options import BlisError, OptionError
 from mockserve.options.faults import LONGEST_S
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.server.openapi.document import Operation, openapi_document
+from mockserve.protocol.server_info import Operation
 from mockserve.routes.shared import addressed_service, json_reply, json_response, read_body, read_fields
 from mockserve.serving.instances import InstanceControl
 from mockserve.serving.model import RouteCondition
@@ -242,6 +242,8 @@ async def openapi(request: web.Request) -> web.StreamResponse:
 
 
 def _openapi_text(app: web.Application) -> bytes:
+    from mockserve.protocol.openapi import openapi_document  # loads the bodies of all routes
+
     service = app[SERVICE]
     document = openapi_document(
         [each for each in _operations(app) if _is_described(each)], _section(service.conditions)
@@ -256,7 +258,7 @@ async def documentation(request: web.Request) -> web.StreamResponse:
     _check_documented(request)
     rows = "".join(
         f"<tr><td>{each.method}</td><td><code>{escape(each.path)}</code></td><td>{escape(each.summary)}</td></tr>"
-        for each in _operations(request.app)
+        for each in await request.app[SERVICE].delivery.aside.in_thread(_operations, request.app)
     )
     page = f'<!DOCTYPE html><title>Routes</title><table>{rows}</table><p><a href="openapi.json">openapi.json</a></p>'
     return web.Response(text=page, content_type="text/html")
@@ -275,7 +277,10 @@ def _check_documented(request: web.Request) -> None:
 
 
 def _operations(app: web.Application) -> list[Operation]:
-    """Return the described operations of a server, in the order of its routes."""
+    """Return the described operations of a server, in the order of its routes. It loads the modules of all handlers."""
+    from mockserve.routes.table import ROUTES  # the table loads this module
+
+    summaries = {each.handler.__name__: (each.handler.__doc__ or "").strip().partition("\n")[0] for each in ROUTES}
     root_path = app[SERVICE].network.root_path
     found: dict[tuple[str, str], Operation] = {}
     for route in app.router.routes():
@@ -283,15 +288,25 @@ def _operations(app: web.Application) -> list[Operation]:
             path = route.resource.canonical
             if root_path and path.startswith(root_path + "/"):
                 continue  # vLLM's document has paths without the root path
-            summary = (route.handler.__doc__ or "").strip().partition("\n")[0]
-            found.setdefault((route.method, path), Operation(route.method, path, summary, route.handler.__name__))
+            name = route.handler.__name__
+            found.setdefault((route.method, path), Operation(route.method, path, summaries[name], name))
     return list(found.values())
 
 
+SETTINGS_PATH = "/blis/settings"
+
+
 def _is_described(operation: Operation) -> bool:
-    """Whether the document lists a route: vLLM omits the document's own, mounted and disabled routes."""
+    """Whether the document lists a route: vLLM omits the document's own, mounted and disabled routes.
+
+    The settings of a simulation are a route of this server alone.
+    """
     hidden = (openapi.__name__, scale_out_disabled.__name__)
-    return operation.method in ("GET", "POST", "DELETE") and operation.name not in hidden
+    return (
+        operation.path != SETTINGS_PATH
+        and operation.method in ("GET", "POST", "DELETE")
+        and operation.name not in hidden
+    )
 
 
 def _section(conditions: frozenset[RouteCondition]) -> str:

@@ -7,20 +7,22 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.planning.chat import conversation_ids, media_in, plan_chat
-from mockserve.protocol.anthropic.bodies import AnthropicEvents, AnthropicReply, message
-from mockserve.protocol.anthropic.requests import (
-    anthropic_error,
+from mockserve.http.clients import arrived_at, caller_of
+from mockserve.protocol.anthropic import (
+    AnthropicCountTokensRequest,
+    AnthropicEvents,
+    AnthropicMessagesRequest,
+    AnthropicReply,
+    Conversation,
     chat_body,
-    read_count_body,
-    read_messages_body,
+    message,
 )
-from mockserve.protocol.completions.requests import ChatRequest, parse_chat
-from mockserve.protocol.errors import ApiError
-from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.replies.frames import named_event
-from mockserve.responding.answer import collect, json_body, refuse
-from mockserve.responding.event_streams import stream_to_client
+from mockserve.protocol.completions import ChatRequest, parse_chat
+from mockserve.protocol.errors import ApiError, anthropic_error
+from mockserve.protocol.sampling import refuse_unavailable
+from mockserve.reply.answer import collect, json_body, refuse
+from mockserve.reply.frames import named_event
+from mockserve.reply.typed_events import stream_to_client
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
     aside,
@@ -28,39 +30,38 @@ from mockserve.routes.shared import (
     generates,
     is_long,
     json_reply,
-    read_body,
+    read_model,
     reply_id,
     requested_priority,
     run_plan,
 )
+from mockserve.serving.chat import conversation_ids, media_in, plan_chat
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, Service
-from mockserve.transport.clients import arrived_at, caller_of
 
 
 @generates
 async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
     service = request.app[SERVICE]
-    body = await read_body(request)
+    body = await read_model(request, AnthropicMessagesRequest)
     arrived = arrived_at(request, service.delivery.driver)
-    body = await aside(request, read_messages_body, body)
     try:
-        chat, api_request = await aside(request, _chat_request, service, body)
+        chat = await aside(request, _chat_request, service, body)
         adapter = service.model.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
         priority = requested_priority(request)
-        plan = plan_chat(service.model, chat, api_request, name, adapter, priority)
+        plan = plan_chat(service.model, chat, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
         check_rank(request, service, job)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await stream_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)
-        replies, choices = await collect(service.delivery, job, arrived, caller_of(request))
+        reply_, choices = await collect(service.delivery, job, arrived, caller_of(request))
     except ApiError as error:
         refusal = anthropic_error(error)
-        return await refuse(request, refusal, bool(body.get("stream")), [named_event(refusal.body())])
-    usage = replies.usage(is_stream=False)
+        return await refuse(request, refusal, bool(body.stream), [named_event(refusal.body())])
+    usage = reply_.usage(is_stream=False)
 
     def whole() -> dict[str, Any]:
         try:
@@ -74,8 +75,7 @@ async def messages(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     """Number of tokens of a conversation."""
     service = request.app[SERVICE]
-    body = await read_body(request)
-    body = await aside(request, read_count_body, body)
+    body = await read_model(request, AnthropicCountTokensRequest)
     try:
         count = await aside(request, _num_tokens, service.model, body)
     except ApiError as error:
@@ -86,27 +86,25 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
 async def render_messages(request: web.Request) -> web.StreamResponse:
     """A conversation as a request for token ids."""
     service = request.app[SERVICE]
-    body = await read_body(request)
-    body = await aside(request, read_messages_body, body)
+    body = await read_model(request, AnthropicMessagesRequest)
     name = reply_id(request, "chatcmpl", None)
     chat = await aside(request, _chat_body, service, body)
     rendered = await aside(request, rendered_chat, service.model, chat, name)
-    if not body.get("tools") and rendered.parse_context is not None:
+    if not body.tools and rendered.parse_context is not None:
         rendered = replace(rendered, parse_context={**rendered.parse_context, "tool_choice": None})
     return await json_body(request, rendered.as_json, is_long(request))
 
 
-def _chat_request(service: Service, body: dict[str, Any]) -> tuple[ChatRequest, dict[str, Any]]:
-    """The equivalent chat request, and its body."""
-    api_request = _chat_body(service, body)
-    return parse_chat(api_request, is_typed=False), api_request
+def _chat_request(service: Service, body: Conversation) -> ChatRequest:
+    """Return the equivalent chat request."""
+    return parse_chat(_chat_body(service, body), is_typed=False)
 
 
-def _chat_body(service: Service, body: dict[str, Any]) -> dict[str, Any]:
+def _chat_body(service: Service, body: Conversation) -> dict[str, Any]:
     return chat_body(body, can_call_tools=service.model.answers.calls_tools)
 
 
-def _num_tokens(model: ServedModel, body: dict[str, Any]) -> int:
+def _num_tokens(model: ServedModel, body: Conversation) -> int:
     api_request = chat_body(body, model.answers.calls_tools)
     chat = parse_chat(api_request, is_typed=False)
     model.check_model(chat.model)

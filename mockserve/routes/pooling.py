@@ -1,15 +1,14 @@
 """Embeddings, classes and other poolings of prompts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 
+from mockserve.generation.chat_turns import free
 from mockserve.generation.pooler import Pooler
-from mockserve.in_flight_request import unix_time
-from mockserve.planning.chat import media_in
-from mockserve.planning.prompts import pad_prompt, truncate_prompt
+from mockserve.http.clients import arrived_at, caller_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
 from mockserve.protocol.pooling.bodies import (
@@ -33,13 +32,15 @@ from mockserve.protocol.pooling.requests import (
     parse_pooling,
     parse_token_embeddings,
 )
-from mockserve.responding.answer import json_body
-from mockserve.responding.submission import prefill
+from mockserve.realtime.in_flight import unix_time
+from mockserve.reply.answer import json_body
 from mockserve.routes.shared import aside, read_body, reply_id
+from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
+from mockserve.serving.prefill import prefill
+from mockserve.serving.prompts import pad_prompt, truncate_prompt
 from mockserve.serving.service import SERVICE, Service
-from mockserve.transport.clients import arrived_at, caller_of
 
 FEW_PROMPTS = 16
 FEW_TOKENS = 2000
@@ -53,14 +54,14 @@ async def create_embedding(request: web.Request) -> web.StreamResponse:
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_EMBEDDING_KINDS)
     api_request = await aside(request, parse_embeddings, body)
-    head, prompts = await _pool_prompts(request, service, api_request, body, "embd")
+    prefilled = await _prefill(request, service, api_request, body, "embd")
 
     def vectors() -> Iterator[Vector]:
-        return (pooler.embedding(prompt, api_request.dimensions) for prompt in prompts)
+        return (pooler.embedding(prompt, api_request.dimensions) for prompt in prefilled.prompts)
 
     if api_request.encoding.is_binary:
-        return await _bytes_reply(request, api_request.encoding, vectors, head, _total(prompts))
-    return await _listed(request, head, lambda: embedding_items(vectors(), api_request.encoding), prompts)
+        return await _bytes_reply(request, api_request.encoding, vectors, prefilled)
+    return await _listed(request, lambda: embedding_items(vectors(), api_request.encoding), prefilled)
 
 
 async def create_token_embedding(request: web.Request) -> web.StreamResponse:
@@ -68,14 +69,14 @@ async def create_token_embedding(request: web.Request) -> web.StreamResponse:
     service, pooler = pooling_service(request)
     body = await read_body(request)
     api_request = await aside(request, parse_token_embeddings, body)
-    head, prompts = await _pool_prompts(request, service, api_request, body, "embd")
+    prefilled = await _prefill(request, service, api_request, body, "embd")
 
     def items() -> Iterator[dict[str, Any]]:
         return embedding_items(
-            (pooler.pooled(each, api_request.use_activation) for each in prompts), api_request.encoding
+            (pooler.pooled(each, api_request.use_activation) for each in prefilled.prompts), api_request.encoding
         )
 
-    return await _listed(request, head, items, prompts)
+    return await _listed(request, items, prefilled)
 
 
 async def pooling(request: web.Request) -> web.StreamResponse:
@@ -84,14 +85,14 @@ async def pooling(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, NUM_POOLING_KINDS)
     api_request = await aside(request, parse_pooling, body)
     pooler.check_task(api_request.task)
-    head, prompts = await _pool_prompts(request, service, api_request, body, "pooling")
+    prefilled = await _prefill(request, service, api_request, body, "pooling")
 
     def vectors() -> Iterator[Vector]:
-        return (pooler.pooled(prompt, api_request.use_activation) for prompt in prompts)
+        return (pooler.pooled(prompt, api_request.use_activation) for prompt in prefilled.prompts)
 
     if api_request.encoding.is_binary:
-        return await _bytes_reply(request, api_request.encoding, vectors, head, _total(prompts))
-    return await _listed(request, head, lambda: pooling_items(vectors(), api_request.encoding), prompts)
+        return await _bytes_reply(request, api_request.encoding, vectors, prefilled)
+    return await _listed(request, lambda: pooling_items(vectors(), api_request.encoding), prefilled)
 
 
 async def classify(request: web.Request) -> web.StreamResponse:
@@ -99,13 +100,13 @@ async def classify(request: web.Request) -> web.StreamResponse:
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_CLASSIFY_KINDS)
     api_request = await aside(request, parse_classify, body)
-    head, prompts = await _pool_prompts(request, service, api_request, body, "classify")
+    prefilled = await _prefill(request, service, api_request, body, "classify")
 
     def items() -> Iterator[dict[str, Any]]:
-        classes = (pooler.classes(prompt, api_request.use_activation) for prompt in prompts)
+        classes = (pooler.classes(prompt, api_request.use_activation) for prompt in prefilled.prompts)
         return class_items(classes, pooler.labels)
 
-    return await _listed(request, head, items, prompts)
+    return await _listed(request, items, prefilled)
 
 
 def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
@@ -123,15 +124,23 @@ def find_adapter(served: ServedModel, name: str) -> Adapter | None:
     return served.check_model(name)
 
 
-async def _pool_prompts(
+class _Prefilled(NamedTuple):
+    """The head of a reply and its prompts, as token ids, which the engine has computed."""
+
+    head: PoolingHead
+    prompts: list[list[int]]
+    num_tokens: int
+
+
+async def _prefill(
     request: web.Request, service: Service, api_request: PoolingRequest, body: dict[str, Any], prefix: str
-) -> tuple[PoolingHead, list[list[int]]]:
-    """Return the head of the reply and the prompts as token ids, after their prefill in the engine."""
+) -> _Prefilled:
+    """Return the head of the reply and the prompts, after their prefill in the engine."""
     arrived = arrived_at(request, service.delivery.driver)
     adapter = find_adapter(service.model, api_request.model)
     if not api_request.prompts:
         raise ApiError("You must pass at least one prompt")
-    prompts = await aside(request, _all_token_ids, service.model, api_request, body)
+    prompts, num_tokens = await aside(request, _all_token_ids, service.model, api_request, body)
     assert service.model.pooler is not None
     service.model.pooler.check_dimensions(api_request.dimensions, service.model.names[0])
     head = PoolingHead(
@@ -143,12 +152,12 @@ async def _pool_prompts(
         service.delivery,
         service.model.planner,
         prompts,
-        _total(prompts),
+        num_tokens,
         request_context,
         arrived,
         caller=caller_of(request),
     )
-    return head, prompts
+    return _Prefilled(head, prompts, num_tokens)
 
 
 def is_large(num_prompts: int, num_tokens: int) -> bool:
@@ -157,16 +166,22 @@ def is_large(num_prompts: int, num_tokens: int) -> bool:
 
 
 async def _listed(
-    request: web.Request, head: PoolingHead, items: Callable[[], Iterator[dict[str, Any]]], prompts: list[list[int]]
+    request: web.Request, items: Callable[[], Iterator[dict[str, Any]]], prefilled: _Prefilled
 ) -> web.StreamResponse:
     """Return a reply that lists `items`; a long list is generated while it is sent."""
-    total = _total(prompts)
-    is_long = is_large(len(prompts), total)
-    return await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), total), is_long)
+    head, prompts, num_tokens = prefilled
+    is_long = is_large(len(prompts), num_tokens)
+    response = await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), num_tokens), is_long)
+    await aside(request, free, prompts)
+    return response
 
 
-def _all_token_ids(model: ServedModel, api_request: PoolingRequest, body: dict[str, Any]) -> list[list[int]]:
-    return [_token_ids(model, prompt, api_request, body) for prompt in api_request.prompts]
+def _all_token_ids(
+    model: ServedModel, api_request: PoolingRequest, body: dict[str, Any]
+) -> tuple[list[list[int]], int]:
+    """Return the prompts as token ids, and their length together."""
+    prompts = [_token_ids(model, prompt, api_request, body) for prompt in api_request.prompts]
+    return prompts, sum(map(len, prompts))
 
 
 def _token_ids(model: ServedModel, prompt: Prompt, api_request: PoolingRequest, body: dict[str, Any]) -> list[int]:
@@ -184,9 +199,9 @@ async def _bytes_reply(
     request: web.Request,
     encoding: Encoding,
     vectors: Callable[[], Iterator[Vector]],
-    head: PoolingHead,
-    prompt_tokens: int,
+    prefilled: _Prefilled,
 ) -> web.StreamResponse:
+    head, _, prompt_tokens = prefilled
     aside = request.app[SERVICE].delivery.aside
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     if encoding.form == "bytes":
@@ -202,28 +217,23 @@ async def _bytes_reply(
     return response
 
 
-def _total(prompts: Sequence[Sequence[int]]) -> int:
-    return sum(map(len, prompts))
-
-
 async def cohere_embed(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, in Cohere's form."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request = await aside(request, parse_cohere_embed, body)
-    adapter = find_adapter(service.model, api_request.model)
+    api_request, texts = await aside(request, parse_cohere_embed, body)
+    adapter = find_adapter(service.model, api_request.model or "")
     check_max_tokens(api_request, service.model.planner.max_model_len)
     keeps_end = api_request.truncate == "START"
 
     def token_ids() -> list[list[int]]:
         return [
-            truncate_prompt(service.model.planner, each, api_request.truncate_to, keeps_end, True)
-            for each in api_request.texts
+            truncate_prompt(service.model.planner, each, api_request.truncate_to, keeps_end, True) for each in texts
         ]
 
     prompts = await aside(request, token_ids)
-    pooler.check_dimensions(api_request.dimensions, service.model.names[0])
+    pooler.check_dimensions(api_request.output_dimension, service.model.names[0])
     check_lengths(api_request, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
@@ -240,7 +250,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     )
 
     def reply() -> dict[str, Any]:
-        vectors = [pooler.embedding(each, api_request.dimensions) for each in prompts]
+        vectors = [pooler.embedding(each, api_request.output_dimension) for each in prompts]
         return cohere_embeddings(id, api_request, vectors, num_tokens)
 
     return await json_body(request, reply, is_large(len(prompts), num_tokens))

@@ -1,41 +1,60 @@
 """Rendering of prompts without generation, and derendering of token ids into replies."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
-from mockserve.generation.script import END, START
+from mockserve.generation.answer import END, START
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, shown_tools
-from mockserve.in_flight_request import new_id, unix_time
 from mockserve.options.content import ToolOptions
-from mockserve.planning.chat import conversation_ids, forced_calls_schema, media_in, tool_constraint_of_chat
-from mockserve.planning.derendered_chunks import StreamState, chat_chunk, completion_chunk
-from mockserve.planning.derendering import (
+from mockserve.protocol.bodies import Choice, Usage
+from mockserve.protocol.chat_messages import template_arguments
+from mockserve.protocol.completions import (
+    ChatBodies,
+    CompletionBodies,
+    Prompt,
+    TextRequest,
+    parse_chat,
+    parse_completion,
+)
+from mockserve.protocol.errors import ApiError, EmptyPromptError
+from mockserve.protocol.generate import (
+    SKIPS_SPECIAL_TOKENS,
+    DerenderChatRequest,
+    DerenderChatStreamRequest,
+    DerenderCompletionRequest,
+    DerenderCompletionStreamRequest,
+    GenerateTokensResponse,
+    GenerateTokensStreamResponse,
+    RenderedRequest,
+    parse_context,
+    read_derendered_chat,
+    read_derendered_completion,
+    sampling_object,
+)
+from mockserve.protocol.sampling import check_max_tokens, check_sampling, refuse_unavailable
+from mockserve.realtime.in_flight import new_id, unix_time
+from mockserve.reply.answer import json_body
+from mockserve.routes.shared import aside, is_long, read_body, reply_id
+from mockserve.serving.chat import conversation_ids, forced_calls_schema, media_in, tool_constraint_of_chat
+from mockserve.serving.derendering import (
     ChatReader,
     DerenderedChoice,
+    StreamState,
     TextReader,
+    chat_chunk,
     chat_reader,
     check_lengths,
+    completion_chunk,
     read_choice,
     text_reader,
 )
-from mockserve.planning.prompts import given_ids, text_ids
-from mockserve.protocol.bodies import Choice, Usage
-from mockserve.protocol.completions.bodies import ChatBodies, CompletionBodies
-from mockserve.protocol.completions.messages import template_arguments
-from mockserve.protocol.completions.requests import CompletionRequest, Prompt, parse_chat, parse_completion
-from mockserve.protocol.derender import is_chunk_of_chat, is_chunk_of_completion
-from mockserve.protocol.errors import ApiError, EmptyPromptError
-from mockserve.protocol.refusals import refuse_unavailable
-from mockserve.protocol.sampling import check_max_tokens, check_sampling
-from mockserve.protocol.server.rendering import SKIPS_SPECIAL_TOKENS, RenderedRequest, parse_context, sampling_object
-from mockserve.responding.answer import json_body
-from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
+from mockserve.serving.prompts import given_ids, text_ids
 from mockserve.serving.service import SERVICE
 
 
@@ -64,7 +83,7 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
 
 
 def _rendered_prompts(
-    model: ServedModel, api_request: CompletionRequest, body: dict[str, Any], names: Sequence[str]
+    model: ServedModel, api_request: TextRequest, body: dict[str, Any], names: Sequence[str]
 ) -> list[RenderedRequest]:
     return [
         _rendered_prompt(model, api_request, body, prompt, each)
@@ -125,7 +144,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
 
 
 def _rendered_prompt(
-    model: ServedModel, api_request: CompletionRequest, body: dict[str, Any], prompt: Prompt, name: str
+    model: ServedModel, api_request: TextRequest, body: dict[str, Any], prompt: Prompt, name: str
 ) -> RenderedRequest:
     planner = model.planner
     sampling = planner.defaults.applied(api_request.sampling, body)
@@ -199,16 +218,17 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
     return await json_body(request, await aside(request, _derendered_chat, service.model, body), is_long(request))
 
 
-def _derendered_chat(model: ServedModel, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    is_chunk = is_chunk_of_chat(body)
-    model.check_model(body.get("model") or "")
-    if is_chunk and (body.get("chat_request") or {}).get("stop"):
+def _derendered_chat(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    body = read_derendered_chat(given)
+    model.check_model(body.model or "")
+    chat = None if body.chat_request is None else body.chat_request.fields()
+    if isinstance(body, DerenderChatRequest):
+        check_lengths(model.planner.max_model_len, _choices(model, body.generate_response), [body.prompt_token_ids])
+    elif chat and chat.get("stop"):
         raise ApiError(STOP_STRINGS)
-    if not is_chunk:
-        check_lengths(model.planner.max_model_len, _choices(model, body["generate_response"]), [_prompt(body)])
-    if model.answers.parses_answers and body.get("chat_request") is None:
+    if model.answers.parses_answers and chat is None:
         raise ApiError(NO_REQUEST)
-    found = _chat_chunk(model, body) if is_chunk else _whole_chat(model, body)
+    found = _whole_chat(model, body) if isinstance(body, DerenderChatRequest) else _chat_chunk(model, body)
     return lambda: found
 
 
@@ -219,28 +239,32 @@ async def derender_completion(request: web.Request) -> web.StreamResponse:
     return await json_body(request, await aside(request, _derendered_completion, service.model, body), is_long(request))
 
 
-def _derendered_completion(model: ServedModel, body: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    is_chunk = is_chunk_of_completion(body)
-    model.check_model(body.get("model") or "")
-    if is_chunk and (body.get("completion_request") or {}).get("stop"):
+def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+    body = read_derendered_completion(given)
+    model.check_model(body.model or "")
+    if isinstance(body, DerenderCompletionRequest):
+        found = _whole_completion(model, body)
+    elif body.completion_request is not None and body.completion_request.fields().get("stop"):
         raise ApiError(STOP_STRINGS)
-    found = _completion_chunk(model, body) if is_chunk else _whole_completion(model, body)
+    else:
+        found = _completion_chunk(model, body)
     return lambda: found
 
 
-def _whole_chat(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
-    generated = body["generate_response"]
+def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]:
+    generated = body.generate_response
     choices = _choices(model, generated)
-    reader = chat_reader(model, body, _prompt(body) or generated.get("prompt_token_ids") or ())
+    reader = chat_reader(model, body.chat_request, body.prompt_token_ids or generated.prompt_token_ids or ())
     for each in choices:
         if not each.token_ids:
             raise ApiError(f"choice {each.index} has empty or null token_ids")
     bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(model, body), fingerprint="")
-    usage = Usage(body.get("prompt_tokens") or 0, sum(len(each.token_ids) for each in choices))
-    whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.get("metrics"))
+    usage = Usage(body.prompt_tokens or 0, sum(len(each.token_ids) for each in choices))
+    whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.metrics)
     whole["choices"] = _numbered(whole["choices"], choices)
-    about = {"system_fingerprint": None, "kv_transfer_params": generated.get("kv_transfer_params")}
-    return whole | about | ({"prompt_token_ids": generated.get("prompt_token_ids")} if _shows_ids(body) else {})
+    about = {"system_fingerprint": None, "kv_transfer_params": generated.kv_transfer_params}
+    shows_ids = body.chat_request is not None and body.chat_request.fields().get("return_token_ids")
+    return whole | about | ({"prompt_token_ids": generated.prompt_token_ids} if shows_ids else {})
 
 
 def _chat_choice(reader: ChatReader, given: DerenderedChoice) -> Choice:
@@ -249,45 +273,52 @@ def _chat_choice(reader: ChatReader, given: DerenderedChoice) -> Choice:
     return Choice(message, ending, len(given.token_ids), token_ids=ids, logprobs=reader.logprobs(given))
 
 
-def _chat_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
-    generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
+def _chat_chunk(model: ServedModel, body: DerenderChatStreamRequest) -> dict[str, Any]:
+    generated, prompt = body.generate_chunk, body.prompt_token_ids
     if model.answers.parses_answers and prompt is None:
         raise ApiError(NO_PROMPT)
     choice = _only_choice(model, generated, "derender_chat_stream")
-    state = StreamState.read(body.get("stream_state"))
-    reader = chat_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
+    state = StreamState.read(body.stream_state)
+    reader = chat_reader(model, body.chat_request, prompt or generated.prompt_token_ids or ())
     _check_chunk(model, prompt, state, choice)
     return chat_chunk(_head(model, body, generated), reader, choice, state, generated)
 
 
-def _head(model: ServedModel, body: Mapping[str, Any], generated: Mapping[str, Any]) -> dict[str, Any]:
+_Chunk: TypeAlias = DerenderChatStreamRequest | DerenderCompletionStreamRequest
+
+
+def _head(
+    model: ServedModel,
+    body: _Chunk,
+    generated: GenerateTokensStreamResponse,
+) -> dict[str, Any]:
     """The fields of a chunk that come before its choices, and the tokens of the prompt for its usage."""
     return {
         "id": _name(generated),
         "created": unix_time(),
         "model": _model(model, body),
-        "prompt_tokens": body.get("prompt_tokens"),
+        "prompt_tokens": body.prompt_tokens,
     }
 
 
-def _whole_completion(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
-    responses: list[Mapping[str, Any]] = body["generate_responses"]
+def _whole_completion(model: ServedModel, body: DerenderCompletionRequest) -> dict[str, Any]:
+    responses = body.generate_responses
     if not responses:
         raise ApiError("generate_responses must not be empty")
-    prompts = body.get("prompt_token_ids") or [None] * len(responses)
+    prompts = body.prompt_token_ids or [None] * len(responses)
     check_lengths(model.planner.max_model_len, [each for one in responses for each in _choices(model, one)], prompts)
     choices: list[Choice] = []
     for generated, prompt in zip(responses, prompts, strict=True):
-        reader = text_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
+        reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
         choices += [_text_choice(reader, each, _name(generated)) for each in _choices(model, generated)]
     first = responses[0]
     bodies = CompletionBodies(id=_name(first), created=unix_time(), model=_model(model, body), fingerprint="")
-    usage = Usage(sum(body.get("prompt_tokens") or ()), sum(each.num_tokens for each in choices))
-    params = first.get("kv_transfer_params")
-    agreed = params if all(each.get("kv_transfer_params") == params for each in responses) else None
-    metrics = first.get("metrics") if len(responses) == 1 else None
+    usage = Usage(sum(body.prompt_tokens or ()), sum(each.num_tokens for each in choices))
+    params = first.kv_transfer_params
+    agreed = params if all(each.kv_transfer_params == params for each in responses) else None
+    metrics = first.metrics if len(responses) == 1 else None
     whole = bodies.whole(choices, usage, metrics)
-    reasons = [each.get("finish_reason", "stop") for one in responses for each in one["choices"]]
+    reasons = [each.finish_reason for one in responses for each in one.choices]
     whole["choices"] = [each | {"finish_reason": why} for each, why in zip(whole["choices"], reasons, strict=True)]
     return whole | {"system_fingerprint": None, "kv_transfer_params": agreed}
 
@@ -300,24 +331,24 @@ def _text_choice(reader: TextReader, given: DerenderedChoice, name: str) -> Choi
     return Choice(text, ending, len(given.token_ids), token_ids=ids, logprobs=logprobs)
 
 
-def _completion_chunk(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any]:
-    generated, prompt = body["generate_chunk"], body.get("prompt_token_ids")
+def _completion_chunk(model: ServedModel, body: DerenderCompletionStreamRequest) -> dict[str, Any]:
+    generated, prompt = body.generate_chunk, body.prompt_token_ids
     check_lengths(model.planner.max_model_len, (), [prompt])
     choice = _only_choice(model, generated, "derender_completion_stream")
-    state = StreamState.read(body.get("stream_state"))
-    reader = text_reader(model, body, prompt or generated.get("prompt_token_ids") or ())
+    state = StreamState.read(body.stream_state)
+    reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
     return completion_chunk(_head(model, body, generated), reader, choice, state, generated)
 
 
-def _choices(model: ServedModel, generated: Mapping[str, Any]) -> list[DerenderedChoice]:
-    return [read_choice(each, model.planner.tokenizer, is_whole=True) for each in generated["choices"]]
+def _choices(model: ServedModel, generated: GenerateTokensResponse) -> list[DerenderedChoice]:
+    return [read_choice(each, model.planner.tokenizer) for each in generated.choices]
 
 
-def _only_choice(model: ServedModel, generated: Mapping[str, Any], name: str) -> DerenderedChoice | None:
-    given = generated["choices"]
+def _only_choice(model: ServedModel, generated: GenerateTokensStreamResponse, name: str) -> DerenderedChoice | None:
+    given = generated.choices
     if len(given) > 1:
         raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
-    return read_choice(given[0], model.planner.tokenizer, is_whole=False) if given else None
+    return read_choice(given[0], model.planner.tokenizer) if given else None
 
 
 def _check_chunk(
@@ -336,18 +367,9 @@ def _numbered(shown: Sequence[dict[str, Any]], choices: Sequence[DerenderedChoic
     return [body | {"index": each.index} for body, each in zip(shown, choices, strict=True)]
 
 
-def _prompt(body: Mapping[str, Any]) -> Sequence[int] | None:
-    found: Sequence[int] | None = body.get("prompt_token_ids")
-    return found
+def _name(generated: GenerateTokensResponse | GenerateTokensStreamResponse) -> str:
+    return generated.request_id or new_id()
 
 
-def _shows_ids(body: Mapping[str, Any]) -> bool:
-    return bool((body.get("chat_request") or {}).get("return_token_ids"))
-
-
-def _name(generated: Mapping[str, Any]) -> str:
-    return str(generated.get("request_id") or new_id())
-
-
-def _model(model: ServedModel, body: Mapping[str, Any]) -> str:
-    return body.get("model") or model.names[0]
+def _model(model: ServedModel, body: DerenderChatRequest | DerenderCompletionRequest | _Chunk) -> str:
+    return body.model or model.names[0]

@@ -8,24 +8,25 @@ from typing import Any
 from aiohttp import web
 
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import new_id
-from mockserve.planning.chat import (
-    RefusedStreamError,
-    ResponsePlan,
-    conversation,
-    plan_response,
-    response_id,
-)
+from mockserve.http.clients import UNKNOWN_CALLER, Caller, arrived_at, caller_of
 from mockserve.protocol.bodies import Event, Usage
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.responses.bodies import ResponseEvents, ResponseObject
-from mockserve.protocol.responses.requests import ResponseRequest, chat_body, parse_response
-from mockserve.replies.frames import named_event
-from mockserve.replies.reply_set import ReplySet
-from mockserve.responding.answer import collect, json_body
-from mockserve.responding.event_streams import StreamAbortedError, stream_events, stream_to_client
-from mockserve.responding.sse_writer import EventOutlet
+from mockserve.protocol.forms import QueryFields
+from mockserve.protocol.responses import (
+    ResponseEvents,
+    ResponseObject,
+    ResponseRequest,
+    chat_body,
+    item_forms,
+    parse_response,
+)
+from mockserve.realtime.in_flight import new_id
+from mockserve.reply.answer import collect, json_body
+from mockserve.reply.delivery import ReplyDelivery
+from mockserve.reply.frames import named_event
+from mockserve.reply.reply import Reply
+from mockserve.reply.sse_writer import SSEWriter
+from mockserve.reply.typed_events import StreamAbortedError, stream_events, stream_to_client
 from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (
     aside,
@@ -38,8 +39,10 @@ from mockserve.routes.shared import (
     run_single_plan,
 )
 from mockserve.serving.response_store import NoEventsError, StoredResponse, no_background, two_predecessors
-from mockserve.serving.service import SERVICE, ReplyDelivery, Service
-from mockserve.transport.clients import UNKNOWN_CALLER, Caller, arrived_at, caller_of
+from mockserve.serving.responses import RefusedStreamError, ResponsePlan, conversation, plan_response, response_id
+from mockserve.serving.service import SERVICE, Service
+
+item_forms()  # reads a file, which must not happen in a request: a thread loads this module
 
 ITEM_KINDS = 10
 """Minimum number of types that each input item of a response is validated against."""
@@ -79,11 +82,11 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 
 async def _broken_off(request: web.Request, response: ResponseObject) -> web.StreamResponse:
     """Begin the stream of a response that the engine refuses, then close the connection, as vLLM does."""
-    async with EventOutlet(request) as outlet:
+    async with SSEWriter(request) as writer:
         for each in ResponseEvents(response, new_id).opening(Usage(0, 0)):
-            outlet.send(named_event(each))
-        outlet.break_off()
-    return outlet.response
+            writer.send(named_event(each))
+        writer.break_off()
+    return writer.response
 
 
 async def render_response(request: web.Request) -> web.StreamResponse:
@@ -155,15 +158,15 @@ async def _make(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredRespo
 async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     encoder = _encoder(plan)
     with delivery.open_replies, suppress(StreamAbortedError):
-        await stream_events(delivery, ReplySet(plan.job), encoder, stored.add_event, arrived)
+        await stream_events(Reply(delivery, plan.job, arrived), encoder, stored.add_event)
     stored.set_body(encoder.final or plan.response.body("failed"))
 
 
 async def _whole(
     delivery: ReplyDelivery, plan: ResponsePlan, arrived: Micros, caller: Caller = UNKNOWN_CALLER
 ) -> dict[str, object]:
-    replies, choices = await collect(delivery, plan.job, arrived, caller)
-    usage, metrics = replies.usage(is_stream=False), replies.metrics(is_stream=False)
+    reply, choices = await collect(delivery, plan.job, arrived, caller)
+    usage, metrics = reply.usage(is_stream=False), reply.metrics(is_stream=False)
     if plan.job.is_long:
         return await delivery.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
     return plan.whole(choices[0], usage, metrics)
@@ -187,10 +190,10 @@ async def _keep_counted(service: Service, api_request: ResponseRequest, stored: 
 
 async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
     """Send stored events; as in vLLM, the stream of a response without stored events begins and is cut."""
-    async with EventOutlet(request) as outlet:
+    async with SSEWriter(request) as writer:
         try:
             async for each in events:
-                outlet.send(named_event(each))
+                writer.send(named_event(each))
         except NoEventsError:
-            outlet.break_off()
-    return outlet.response
+            writer.break_off()
+    return writer.response

@@ -1,21 +1,21 @@
 """Scores and rankings of texts, and decision routes that the served models do not support."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
 
 from aiohttp import web
 
 from mockserve.generation.answer import label_score
+from mockserve.generation.chat_turns import free
 from mockserve.generation.pooler import Pooler, best_match_sum, relevance, similarity
-from mockserve.in_flight_request import unix_time
+from mockserve.http.clients import arrived_at, caller_of
 from mockserve.kv_events.naming import token_digest
-from mockserve.planning.prompts import cut_text, pad_prompt, truncate_prompt
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.pooling.bodies import PoolingHead, rerank_reply, score_items
+from mockserve.protocol.pooling.request_bodies import GenerativeScoringRequest
 from mockserve.protocol.pooling.scoring import (
     NUM_SCORE_KINDS,
-    GenerativeScoringRequest,
     ScoringRequest,
     check_decision,
     check_labels,
@@ -28,14 +28,15 @@ from mockserve.protocol.pooling.scoring import (
     scoring_reply,
     unsupported,
 )
-from mockserve.responding.answer import json_body
-from mockserve.responding.submission import prefill
+from mockserve.realtime.in_flight import unix_time
+from mockserve.reply.answer import json_body
 from mockserve.routes.pooling import find_adapter, is_large, pooling_service
 from mockserve.routes.shared import aside, is_long, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.prefill import prefill
+from mockserve.serving.prompts import cut_text, pad_prompt, truncate_prompt
 from mockserve.serving.service import SERVICE
-from mockserve.transport.clients import arrived_at, caller_of
 
 
 async def score(request: web.Request) -> web.StreamResponse:
@@ -66,7 +67,7 @@ async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[Po
     head = PoolingHead(
         reply_id(request, "score", api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
-    num_tokens = sum(prompts.lengths())
+    num_tokens = await aside(request, prompts.num_tokens)
     service.model.queue.check_each(prompts.lengths())
     request_context = RequestContext(head.id, api_request.cache_salt, adapter)
     await prefill(
@@ -80,7 +81,10 @@ async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[Po
     )
 
     def scores() -> list[float]:
-        return [_score(pooler, queries[query], documents[document]) for query, document in api_request.pairs]
+        query_of = api_request.query_of
+        results = [_score(pooler, queries[query_of(index)], document) for index, document in enumerate(documents)]
+        free(documents)
+        return results
 
     found = await service.delivery.aside.run(True, scores) if is_large(len(prompts), num_tokens) else scores()
     return head, found, num_tokens
@@ -94,8 +98,8 @@ def _all_token_ids(
     documents = [
         _token_ids(model, each, api_request.max_document_tokens, api_request) for each in api_request.documents
     ]
-    pairs = api_request.pairs if pooler.task == "classify" else None
-    return queries, documents, _Prompts(model.planner, queries, documents, pairs, api_request.pads)
+    query_of = api_request.query_of if pooler.task == "classify" else None
+    return queries, documents, _Prompts(model.planner, queries, documents, query_of, api_request.pads)
 
 
 def _token_ids(model: ServedModel, text: str, most_tokens: int, api_request: ScoringRequest) -> list[int]:
@@ -118,17 +122,18 @@ class _Prompts(Sequence[list[int]]):
         planner: Planner,
         queries: Sequence[list[int]],
         documents: Sequence[list[int]],
-        pairs: Sequence[tuple[int, int]] | None,
+        query_of: Callable[[int], int] | None,
         pads: bool,
     ) -> None:
         self._planner = planner
         self._pads = pads
         self._queries = queries
         self._documents = documents
-        self._pairs = pairs
+        self._query_of = query_of
+        """Number of the query that goes with each document; None where texts are prompts of their own."""
 
     def __len__(self) -> int:
-        return len(self._queries) + len(self._documents) if self._pairs is None else len(self._pairs)
+        return len(self._documents) + (len(self._queries) if self._query_of is None else 0)
 
     @overload
     def __getitem__(self, index: int) -> list[int]: ...
@@ -142,9 +147,8 @@ class _Prompts(Sequence[list[int]]):
         return pad_prompt(self._planner, self._bare(index), self._pads)
 
     def _bare(self, index: int) -> list[int]:
-        if self._pairs is not None:
-            query, document = self._pairs[index]
-            return [*self._queries[query], *self._documents[document]]
+        if self._query_of is not None:
+            return [*self._queries[self._query_of(index)], *self._documents[index]]
         return self._queries[index] if index < len(self._queries) else self._documents[index - len(self._queries)]
 
     def lengths(self) -> Iterator[int]:
@@ -152,10 +156,15 @@ class _Prompts(Sequence[list[int]]):
         least = self._planner.max_model_len if self._pads else 0
         return (max(least, each) for each in self._bare_lengths())
 
+    def num_tokens(self) -> int:
+        """Return the length of all prompts together."""
+        return sum(self.lengths())
+
     def _bare_lengths(self) -> Iterator[int]:
-        if self._pairs is None:
+        query_of = self._query_of
+        if query_of is None:
             return map(len, chain(self._queries, self._documents))
-        return (len(self._queries[query]) + len(self._documents[document]) for query, document in self._pairs)
+        return (len(self._queries[query_of(index)]) + len(each) for index, each in enumerate(self._documents))
 
 
 def _score(pooler: Pooler, query: list[int], document: list[int]) -> float:
@@ -172,15 +181,16 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
     api_request = await aside(request, parse_scoring, body)
-    adapter = service.model.check_model(api_request.model)
+    adapter = service.model.check_model(api_request.model or "")
     service.model.queue.check(len(api_request.items))
     check_labels(api_request, service.model.deployment.model.vocab_size)
-    id = reply_id(request, "generative-scoring", api_request.request_id)
+    has_id = "request_id" in api_request.model_fields_set
+    id = reply_id(request, "generative-scoring", api_request.request_id if has_id else None)
     prompts = await aside(request, _prompts, service.model.planner, api_request)
     check_number_of_labels(len(api_request.label_token_ids), service.options.replies.max_logprobs)
     await aside(request, prompts.check_ids, service.model.deployment.model.vocab_size)
     request_context = RequestContext(id, api_request.cache_salt, adapter, api_request.priority)
-    prompt_tokens = sum(prompts.lengths())
+    prompt_tokens = await aside(request, prompts.num_tokens)
     caller = caller_of(request)
     await prefill(
         service.delivery, service.model.planner, prompts, prompt_tokens, request_context, arrived, "length", caller
@@ -225,6 +235,10 @@ class _ItemPrompts(Sequence[list[int]]):
     def lengths(self) -> Iterator[int]:
         """Return the length of each prompt."""
         return (min(self._most_tokens, len(self._query) + len(item)) for item in self._items)
+
+    def num_tokens(self) -> int:
+        """Return the length of all prompts together."""
+        return sum(self.lengths())
 
     def check_ids(self, vocabulary_size: int) -> None:
         """Raise ApiError for the first prompt that is empty or has a token id outside of the vocabulary."""

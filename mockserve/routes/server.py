@@ -14,31 +14,30 @@ from urllib.parse import parse_qs
 from aiohttp import HttpVersion11, web
 from prometheus_client.exposition import choose_encoder, gzip_accepted
 
-from mockserve.generation.tokenizer import Tokenizer
-from mockserve.generation.tokenizer_file import read_json_object
-from mockserve.in_flight_request import new_id, unix_time
+from mockserve.generation.tokenizer import Tokenizer, read_json_object
+from mockserve.metrics.counters import SLEEP
 from mockserve.metrics.page import CONTENT_TYPE
-from mockserve.metrics.server import SLEEP
-from mockserve.planning.chat import media_in
-from mockserve.planning.prompts import check_unicode
 from mockserve.protocol.errors import ApiError, bad_request
+from mockserve.protocol.forms import QueryFields
 from mockserve.protocol.json_text import compact_json, json_array
-from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.server.info import (
+from mockserve.protocol.server_info import (
     ConfigSummary,
+    DetokenizeRequest,
     ModelCard,
+    TokenizeCompletionRequest,
     TokenizeRequest,
     check_decodable,
     config_as_objects,
     config_as_text,
     conversation_fields,
     model_list,
-    parse_detokenize,
     parse_tokenize,
     tokenizer_info,
 )
 from mockserve.realtime.driver import Driver
-from mockserve.responding.answer import json_body
+from mockserve.realtime.in_flight import new_id, unix_time
+from mockserve.realtime.suspension import PauseMode
+from mockserve.reply.answer import json_body
 from mockserve.routes.shared import (
     addressed_service,
     aside,
@@ -46,12 +45,15 @@ from mockserve.routes.shared import (
     json_reply,
     read_body,
     read_fields,
+    read_model,
     read_object,
     reply_id,
     untyped_reply,
 )
-from mockserve.serving.lifecycle import PauseMode
+from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
+from mockserve.serving.prompts import check_unicode
+from mockserve.serving.published_settings import published_settings
 from mockserve.serving.service import SERVICE, VLLM_VERSION
 
 TOKENS_AT_ONCE = 4096
@@ -62,7 +64,7 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
     api_request = await aside(request, parse_tokenize, body)
-    adapter = service.model.check_model(api_request.model)
+    adapter = service.model.check_model(api_request.model or "")
     text, ids = await aside(request, _tokenized, service.model, api_request, body)
     _observe(request, text, ids, adapter)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
@@ -70,10 +72,10 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     def shown() -> dict[str, Any]:
         count = len(ids)
         if count <= TOKENS_AT_ONCE:
-            strings = tokenizer.token_strings(ids) if api_request.returns_strings else None
+            strings = tokenizer.token_strings(ids) if api_request.return_token_strs else None
             return {"count": count, "max_model_len": limit, "tokens": ids, "token_strs": strings}
         all_strings = (
-            json_array(lambda: _strings(tokenizer, ids), TOKENS_AT_ONCE) if api_request.returns_strings else None
+            json_array(lambda: _strings(tokenizer, ids), TOKENS_AT_ONCE) if api_request.return_token_strs else None
         )
         tokens = json_array(lambda: ids, TOKENS_AT_ONCE)
         return {"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": all_strings}
@@ -84,8 +86,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
 async def detokenize(request: web.Request) -> web.StreamResponse:
     """The text of token ids."""
     service = request.app[SERVICE]
-    model, ids = await aside(request, parse_detokenize, await read_body(request))
-    adapter = service.model.check_model(model)
+    api_request = await read_model(request, DetokenizeRequest)
+    ids = api_request.tokens
+    adapter = service.model.check_model(api_request.model or "")
     _observe(request, None, ids, adapter)
     await aside(request, check_decodable, ids)
     return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
@@ -125,15 +128,15 @@ def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
 
 
 def _text(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> str:
-    if api_request.messages is None:
-        return api_request.prompt or ""
+    if isinstance(api_request, TokenizeCompletionRequest):
+        return api_request.prompt
     if api_request.continue_final_message and api_request.add_generation_prompt:
         raise ApiError(
             "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
-    media_in(model, api_request.messages)
+    media_in(model, body["messages"])
     return model.planner.conversations.prompt(conversation_fields(body))
 
 
@@ -164,6 +167,15 @@ async def server_info(request: web.Request) -> web.StreamResponse:
             },
         }
     )
+
+
+async def engine_settings(request: web.Request) -> web.StreamResponse:
+    """The settings of the simulated engine and its cluster that are not defaults, by the names that a replay takes."""
+    service = request.app[SERVICE]
+    deployment = service.model.deployment
+    found = published_settings(service.options, deployment.gpu.name, deployment.tp)
+    interruptions = [list(each) for each in service.delivery.suspension.history]
+    return json_reply({**found, "interruptions": interruptions})
 
 
 async def kv_event_sources(request: web.Request) -> web.StreamResponse:

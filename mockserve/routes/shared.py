@@ -10,20 +10,29 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from aiohttp import hdrs, web
 from multidict import istr
 
-from mockserve.protocol.completions.requests import ParsedBodyCache
+from mockserve.executor.executor import LARGE_BYTES, run_to_completion
+from mockserve.executor.memory import BodyReservation
+from mockserve.http.aiohttp_internals import forget_body
+from mockserve.http.clients import arrived_at, requested_rank
+from mockserve.http.headers import header_text
+from mockserve.protocol.bodies import BodyT, read_as
+from mockserve.protocol.completions import ParsedBodyCache
 from mockserve.protocol.errors import ApiError, bad_request, mark_late, not_an_object, unhandled_error, wrong_media_type
-from mockserve.protocol.json_text import reply_json
-from mockserve.protocol.reading.body import large_json, parse_json, parse_large_json
-from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.reading.long_json import CHECKED_BYTES, MOST_VALUE_BYTES, value_bytes
+from mockserve.protocol.forms import QueryFields
+from mockserve.protocol.json_text import (
+    CHECKED_BYTES,
+    MOST_VALUE_BYTES,
+    large_json,
+    parse_json,
+    parse_large_json,
+    reply_json,
+    value_bytes,
+)
 from mockserve.protocol.sampling import SamplingParams
-from mockserve.replies.reply_set import ReplyJob
-from mockserve.serving.aside import LARGE_BYTES, BodyReservation, run_to_completion
-from mockserve.serving.planner import CHOICE_OVERHEAD_TOKENS, likely_tokens
-from mockserve.serving.service import SERVICE, ReplyDelivery, Service
-from mockserve.transport.aiohttp_internals import forget_body
-from mockserve.transport.clients import arrived_at, requested_rank
-from mockserve.transport.headers import header_text
+from mockserve.reply.delivery import ReplyDelivery
+from mockserve.reply.plan import CHOICE_OVERHEAD_TOKENS, ReplyJob
+from mockserve.serving.planner import likely_tokens
+from mockserve.serving.service import SERVICE, Service
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -49,6 +58,10 @@ GENERATES = web.RequestKey("generates", bool)
 
 BODY_RESERVATION = web.RequestKey("room_taken", BodyReservation)
 """Request key of the memory that the request has acquired for its body."""
+
+LOGGED_BODY = web.RequestKey("logged_body", bytes)
+"""Request key of the beginning of the body, where bodies are logged."""
+MOST_LOGGED_BYTES = 64 * 1024
 
 TEMPLATE_FIELDS = {"chat_template", "chat_template_kwargs"}
 """Body fields that may contain a chat template."""
@@ -79,6 +92,7 @@ async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: in
     """
     parsed: dict[str, Any] | None = request.get(PARSED_BODY)
     if parsed is not None:
+        forget_body(request)
         return parsed
     if request.headers.get(hdrs.CONTENT_TYPE) != JSON and request.content_type != JSON:
         raise wrong_media_type()
@@ -98,11 +112,26 @@ async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: in
     return await aside(request, parse_large_json, bodies, num_kinds)
 
 
+async def read_model(request: web.Request, kind: type[BodyT]) -> BodyT:
+    """Return a body as a model, which its first use builds on a thread. Raises ApiError for a body that does not
+    fit."""
+    if not kind.__pydantic_complete__:
+        await request.app[SERVICE].delivery.aside.in_thread(kind.model_rebuild)
+    return await aside(request, read_as, kind, await read_body(request))
+
+
 async def receive_body(request: web.Request) -> bytes:
     """Return the body of a request. Raises ApiError if it does not arrive in time.
 
     A large body waits for memory, and keeps it until the request has been answered.
     """
+    raw = await _receive_body(request)
+    if request.app[SERVICE].options.observability.log_http:
+        request[LOGGED_BODY] = raw[:MOST_LOGGED_BYTES]
+    return raw
+
+
+async def _receive_body(request: web.Request) -> bytes:
     if request.content.is_eof():
         return await request.read()
     service = request.app[SERVICE]
@@ -279,6 +308,10 @@ async def read_fields(request: web.Request, error_message: str | None = None) ->
 
 async def read_json(request: web.Request, error_message: str | None = None) -> Any:
     """The JSON value of a body. Raises ApiError; `error_message` replaces the JSON parser's message."""
+    parsed = request.get(PARSED_BODY)
+    if parsed is not None:
+        forget_body(request)
+        return parsed
     raw = await receive_body(request)
     try:
         if len(raw) <= LONG_BODY_BYTES:

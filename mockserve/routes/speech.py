@@ -10,11 +10,11 @@ from uuid import uuid4
 from aiohttp import WSMsgType, hdrs, web
 
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import unix_time
-from mockserve.planning.speech import SpeechPlan, plan_speech, plan_stretch
+from mockserve.executor.executor import LARGE_BYTES
+from mockserve.http.clients import Caller, arrived_at, caller_of
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.reading.forms import form_reader
+from mockserve.protocol.forms import form_reader
 from mockserve.protocol.realtime import (
     LONG_EVENT_CHARS,
     AudioAppend,
@@ -39,15 +39,16 @@ from mockserve.protocol.speech import (
     parse_speech,
     whole_speech,
 )
-from mockserve.replies.frames import DONE, event
-from mockserve.replies.reply_set import ReplySet
-from mockserve.responding.answer import collect, run_choices
-from mockserve.responding.event_streams import SpeechSegmentChoice, SpeechStream
-from mockserve.responding.sse_writer import EventOutlet
+from mockserve.realtime.in_flight import unix_time
+from mockserve.reply.answer import collect
+from mockserve.reply.delivery import ReplyDelivery
+from mockserve.reply.frames import DONE, event
+from mockserve.reply.reply import Reply
+from mockserve.reply.sse_writer import SSEWriter
+from mockserve.reply.typed_events import SpeechSegmentChoice, SpeechStream
 from mockserve.routes.shared import json_reply, receive_body, reply_id
-from mockserve.serving.aside import LARGE_BYTES
-from mockserve.serving.service import SERVICE, ReplyDelivery, Service
-from mockserve.transport.clients import Caller, arrived_at, caller_of
+from mockserve.serving.service import SERVICE, Service
+from mockserve.serving.speech import SpeechPlan, plan_speech, plan_stretch
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024
@@ -108,16 +109,16 @@ async def _stream(
     chunks: SpeechChunks,
     arrived: Micros,
 ) -> web.StreamResponse:
-    replies = ReplySet(plan.job, _trace_context(request))
+    reply = Reply(delivery, plan.job, arrived, _trace_context(request))
     with delivery.open_replies:
-        async with EventOutlet(request) as outlet:
-            stream = SpeechStream(replies, plan, api_request, chunks, lambda chunk: outlet.send(event(chunk)))
+        async with SSEWriter(request) as writer:
+            stream = SpeechStream(reply, api_request, chunks, lambda chunk: writer.send(event(chunk)))
             if delivery.suspension.rejects_new:
                 stream.fail(plan.job.errors.paused())
             else:
-                await run_choices(delivery, replies, stream.replies(), arrived)
-            outlet.send(DONE)
-        return outlet.response
+                await reply.run(stream.receiver)
+            writer.send(DONE)
+        return writer.response
 
 
 def _trace_context(request: web.Request) -> Caller:
@@ -232,9 +233,9 @@ class _Connection:
         utterance.num_prompt_tokens = utterance.num_prompt_tokens or len(prompt.token_ids)
         if delivery.suspension.rejects_new:
             raise job.errors.paused()
-        texts = _SegmentReply(ReplySet(job, self._caller))
+        texts = _SegmentReply(Reply(delivery, job, delivery.driver.clock(), self._caller))
         stretch = SpeechSegmentChoice(texts, 0, prompt.generations[0])
-        submitted = asyncio.ensure_future(run_choices(delivery, texts.replies, [stretch], delivery.driver.clock()))
+        submitted = asyncio.ensure_future(texts.reply.run(lambda *_choice: stretch))
         submitted.add_done_callback(lambda _: texts.queue.put_nowait(None))
         try:
             while (piece := await texts.queue.get()) is not None:
@@ -263,8 +264,8 @@ class _Utterance:
 class _SegmentReply:
     """Queue of new text of one segment for the connection."""
 
-    def __init__(self, replies: ReplySet) -> None:
-        self.replies = replies
+    def __init__(self, reply: Reply) -> None:
+        self.reply = reply
         self.queue: asyncio.Queue[tuple[str, int] | None] = asyncio.Queue()
         self.error: ApiError | None = None
 
@@ -274,9 +275,9 @@ class _SegmentReply:
         if num_new:
             self.queue.put_nowait((text, num_new))
         if ending is not None:
-            self.replies.resolve()
+            self.reply.resolve()
 
     def fail(self, error: ApiError) -> None:
         """End the segment with an error."""
         self.error = error
-        self.replies.resolve()
+        self.reply.resolve()

@@ -1,219 +1,184 @@
 """Every route of the server with its condition. A new route needs a handler in this folder and a row here."""
 
+import asyncio
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 
-from mockserve.routes.admin_config import change_admin_config, set_fake_metrics, show_admin_config
-from mockserve.routes.completions import batch_chat, chat_completions, completions, generate, invocations
-from mockserve.routes.control import (
-    add_instance,
-    change_faults,
-    dashboard,
-    dashboard_figures,
-    documentation,
-    drain_instance,
-    end_faults,
-    is_scaling_elastic_ep,
-    kill_instance,
-    list_instances,
-    oauth2_redirect,
-    openapi,
-    query,
-    scale_elastic_ep,
-    scale_out_disabled,
-    show_faults,
-)
-from mockserve.routes.messages import count_tokens, messages, render_messages
-from mockserve.routes.pooling import classify, cohere_embed, create_embedding, create_token_embedding, pooling
-from mockserve.routes.render import derender_chat, derender_completion, render_chat, render_completion
-from mockserve.routes.responses import cancel_response, create_response, get_response, render_response
-from mockserve.routes.scoring import decide, decide_structured, generative_scoring, rerank, score
-from mockserve.routes.server import (
-    abort_named_requests,
-    abort_requests,
-    detokenize,
-    health,
-    is_paused,
-    is_sleeping,
-    kv_event_sources,
-    load,
-    metrics,
-    models,
-    mounted_metrics,
-    pause,
-    release_kv_cache_memory,
-    reset_other_cache,
-    reset_prefix_cache,
-    resume,
-    server_info,
-    show_tokenizer_info,
-    sleep,
-    tokenize,
-    version,
-    wake_up,
-)
+from aiohttp import web
+
+from mockserve.routes.control import SETTINGS_PATH
 from mockserve.routes.shared import Handler
-from mockserve.routes.speech import realtime, transcribe, translate
-from mockserve.routes.states import (
-    add_fixtures,
-    assert_requests,
-    end_load,
-    forget_requests,
-    list_requests,
-    pin_metrics,
-    release_metrics,
-    remove_fixtures,
-    set_load,
-    show_load,
-    show_pins,
-    show_playback,
-)
-from mockserve.routes.weights import (
-    collective_rpc,
-    finish_weight_update,
-    init_weight_transfer_engine,
-    load_lora_adapter,
-    register_adapter,
-    shutdown_weight_transfer_engine,
-    start_draft_weight_update,
-    start_weight_update,
-    unload_lora_adapter,
-    unregister_adapter,
-    update_weight_version,
-    update_weights,
-    weight_checker,
-    weight_info,
-    world_size,
-)
 from mockserve.serving.model import RouteCondition
+
+_COMMON = frozenset({"completions", "control", "server", "states"})
+"""Modules that a server loads before it listens. The others define many types of bodies, and most servers use few."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One route. A handler gets the `web.Request` only; shared state is under `SERVICE` of its application."""
+    """One route. A handler gets the `web.Request` only; shared state is under `SERVICE` of its application.
+
+    `place` is the module of the handler in this folder, and its name.
+    """
 
     method: str
     path: str
-    handler: Handler
+    place: str
     condition: RouteCondition = RouteCondition.ALWAYS
+
+    @property
+    def handler(self) -> Handler:
+        """The handler, whose module is loaded."""
+        return _handler(self.place)
+
+    @property
+    def responder(self) -> Handler:
+        """A handler with the same name, of which a rare one loads its module on a thread for its first request."""
+        module, _, name = self.place.partition(".")
+        return self.handler if module in _COMMON else _loading_handler(self.place, name)
+
+
+@cache
+def _handler(place: str) -> Handler:
+    module, _, name = place.partition(".")
+    found: Handler = getattr(import_module(f"mockserve.routes.{module}"), name)
+    return found
+
+
+def _loading_handler(place: str, name: str) -> Handler:
+    handler: Handler | None = None
+
+    async def load_and_handle(request: web.Request) -> web.StreamResponse:
+        nonlocal handler
+        if handler is None:
+            handler = await asyncio.to_thread(_handler, place)
+        return await handler(request)
+
+    load_and_handle.__name__ = name
+    return load_and_handle
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("POST", "/v1/chat/completions", chat_completions, RouteCondition.GENERATION),
-    Route("POST", "/v1/completions", completions, RouteCondition.GENERATION),
-    Route("POST", "/v1/chat/completions/batch", batch_chat, RouteCondition.GENERATION),
-    Route("POST", "/invocations", invocations),
-    Route("POST", "/v1/responses", create_response, RouteCondition.GENERATION),
-    Route("GET", "/v1/responses/{response_id}", get_response, RouteCondition.GENERATION),
-    Route("POST", "/v1/responses/{response_id}/cancel", cancel_response, RouteCondition.GENERATION),
-    Route("POST", "/v1/messages", messages, RouteCondition.GENERATION),
-    Route("POST", "/v1/messages/count_tokens", count_tokens, RouteCondition.GENERATION),
-    Route("POST", "/v1/audio/transcriptions", transcribe, RouteCondition.TRANSCRIPTION),
-    Route("POST", "/v1/audio/translations", translate, RouteCondition.TRANSCRIPTION),
-    Route("*", "/v1/realtime", realtime, RouteCondition.REALTIME),
-    Route("POST", "/v1/embeddings", create_embedding, RouteCondition.EMBED),
-    Route("POST", "/v1/embeddings", create_token_embedding, RouteCondition.TOKEN_EMBED),
-    Route("POST", "/v2/embed", cohere_embed, RouteCondition.EMBED),
-    Route("POST", "/pooling", pooling, RouteCondition.POOLING),
-    Route("POST", "/classify", classify, RouteCondition.CLASSIFY),
-    Route("POST", "/score", score, RouteCondition.SCORE),
-    Route("POST", "/v1/score", score, RouteCondition.SCORE),
-    Route("POST", "/rerank", rerank, RouteCondition.SCORE),
-    Route("POST", "/v1/rerank", rerank, RouteCondition.SCORE),
-    Route("POST", "/v2/rerank", rerank, RouteCondition.SCORE),
-    Route("GET", "/v1/models", models),
-    Route("POST", "/tokenize", tokenize),
-    Route("POST", "/detokenize", detokenize),
-    Route("GET", "/tokenizer_info", show_tokenizer_info, RouteCondition.TOKENIZER_INFO),
-    Route("GET", "/health", health),
-    Route("GET", "/ping", health),
-    Route("POST", "/ping", health),
-    Route("GET", "/health/ready", health, RouteCondition.READY_ROUTE),
-    Route("GET", "/version", version),
-    Route("GET", "/load", load),
-    Route("GET", "/metrics", metrics),
-    Route("*", "/metrics{rest:.*}", mounted_metrics),
-    Route("GET", "/dashboard", dashboard),
-    Route("GET", "/dashboard/figures", dashboard_figures),
-    Route("GET", "/openapi.json", openapi),
-    Route("HEAD", "/openapi.json", openapi),
-    Route("GET", "/docs", documentation),
-    Route("HEAD", "/docs", documentation),
-    Route("GET", "/docs/oauth2-redirect", oauth2_redirect),
-    Route("HEAD", "/docs/oauth2-redirect", oauth2_redirect),
-    Route("GET", "/redoc", documentation),
-    Route("HEAD", "/redoc", documentation),
-    Route("GET", "/kv_event_sources", kv_event_sources),
-    Route("POST", "/v1/load_lora_adapter", load_lora_adapter, RouteCondition.RUNTIME_LORA),
-    Route("POST", "/v1/unload_lora_adapter", unload_lora_adapter, RouteCondition.RUNTIME_LORA),
-    Route("POST", "/adapters", register_adapter, RouteCondition.RUNTIME_LORA),
-    Route("DELETE", "/adapters/{adapter_name}", unregister_adapter, RouteCondition.RUNTIME_LORA),
-    Route("POST", "/generative_scoring", generative_scoring, RouteCondition.GENERATION),
-    Route("POST", "/v1/decisions", decide),
-    Route("POST", "/v1/systemone", decide_structured),
-    Route("POST", "/scale_elastic_ep", scale_elastic_ep, RouteCondition.GENERATION),
-    Route("POST", "/is_scaling_elastic_ep", is_scaling_elastic_ep, RouteCondition.GENERATION),
-    Route("POST", "/v1/chat/completions/render", render_chat, RouteCondition.SCALE_OUT),
-    Route("POST", "/v1/chat/completions/render", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/v1/completions/render", render_completion, RouteCondition.SCALE_OUT),
-    Route("POST", "/v1/completions/render", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/v1/messages/render", render_messages, RouteCondition.SCALE_OUT),
-    Route("POST", "/v1/messages/render", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/v1/responses/render", render_response, RouteCondition.SCALE_OUT),
-    Route("POST", "/v1/responses/render", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/inference/v1/generate", generate, RouteCondition.SCALE_OUT),
-    Route("POST", "/inference/v1/generate", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/v1/chat/completions/derender", derender_chat, RouteCondition.SCALE_OUT),
-    Route("POST", "/v1/chat/completions/derender", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/v1/completions/derender", derender_completion, RouteCondition.SCALE_OUT),
-    Route("POST", "/v1/completions/derender", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/inference/v1/abort_requests", abort_named_requests, RouteCondition.SCALE_OUT),
-    Route("POST", "/inference/v1/abort_requests", scale_out_disabled, RouteCondition.GENERATION),
-    Route("POST", "/abort_requests", abort_requests, RouteCondition.DEV_MODE),
-    Route("POST", "/abort_requests", abort_named_requests, RouteCondition.TOKENS_ONLY),
-    Route("POST", "/pause", pause, RouteCondition.DEV_MODE),
-    Route("POST", "/resume", resume, RouteCondition.DEV_MODE),
-    Route("GET", "/is_paused", is_paused, RouteCondition.DEV_MODE),
-    Route("POST", "/sleep", sleep, RouteCondition.DEV_MODE),
-    Route("POST", "/wake_up", wake_up, RouteCondition.DEV_MODE),
-    Route("GET", "/is_sleeping", is_sleeping, RouteCondition.DEV_MODE),
-    Route("POST", "/release_kv_cache_memory", release_kv_cache_memory, RouteCondition.DEV_MODE),
-    Route("POST", "/reset_prefix_cache", reset_prefix_cache, RouteCondition.DEV_MODE),
-    Route("POST", "/reset_mm_cache", reset_other_cache, RouteCondition.DEV_MODE),
-    Route("POST", "/reset_encoder_cache", reset_other_cache, RouteCondition.DEV_MODE),
-    Route("GET", "/server_info", server_info, RouteCondition.DEV_MODE),
-    Route("GET", "/get_world_size", world_size, RouteCondition.DEV_MODE),
-    Route("GET", "/weight_info", weight_info, RouteCondition.DEV_MODE),
-    Route("POST", "/init_weight_transfer_engine", init_weight_transfer_engine, RouteCondition.DEV_MODE),
-    Route("POST", "/shutdown_weight_transfer_engine", shutdown_weight_transfer_engine, RouteCondition.DEV_MODE),
-    Route("POST", "/start_weight_update", start_weight_update, RouteCondition.DEV_MODE),
-    Route("POST", "/start_draft_weight_update", start_draft_weight_update, RouteCondition.DEV_MODE),
-    Route("POST", "/update_weights", update_weights, RouteCondition.DEV_MODE),
-    Route("POST", "/finish_weight_update", finish_weight_update, RouteCondition.DEV_MODE),
-    Route("POST", "/update_weight_version", update_weight_version, RouteCondition.DEV_MODE),
-    Route("POST", "/weight_checker", weight_checker, RouteCondition.DEV_MODE),
-    Route("POST", "/collective_rpc", collective_rpc, RouteCondition.DEV_MODE),
-    Route("GET", "/query", query, RouteCondition.KV_TRANSFER),
-    Route("GET", "/blis/faults", show_faults, RouteCondition.FAULT_CONTROL),
-    Route("POST", "/blis/faults", change_faults, RouteCondition.FAULT_CONTROL),
-    Route("DELETE", "/blis/faults", end_faults, RouteCondition.FAULT_CONTROL),
-    Route("GET", "/blis/metrics", show_pins, RouteCondition.STATE_CONTROL),
-    Route("POST", "/blis/metrics", pin_metrics, RouteCondition.STATE_CONTROL),
-    Route("DELETE", "/blis/metrics", release_metrics, RouteCondition.STATE_CONTROL),
-    Route("GET", "/blis/load", show_load, RouteCondition.STATE_CONTROL),
-    Route("POST", "/blis/load", set_load, RouteCondition.STATE_CONTROL),
-    Route("DELETE", "/blis/load", end_load, RouteCondition.STATE_CONTROL),
-    Route("POST", "/fake_metrics", set_fake_metrics, RouteCondition.READY_ROUTE),
-    Route("GET", "/admin/config", show_admin_config, RouteCondition.READY_ROUTE),
-    Route("POST", "/admin/config", change_admin_config, RouteCondition.READY_ROUTE),
-    Route("GET", "/blis/playback", show_playback, RouteCondition.PLAYBACK_CONTROL),
-    Route("POST", "/blis/playback", add_fixtures, RouteCondition.PLAYBACK_CONTROL),
-    Route("DELETE", "/blis/playback", remove_fixtures, RouteCondition.PLAYBACK_CONTROL),
-    Route("GET", "/blis/requests", list_requests, RouteCondition.PLAYBACK_CONTROL),
-    Route("POST", "/blis/requests/assert", assert_requests, RouteCondition.PLAYBACK_CONTROL),
-    Route("DELETE", "/blis/requests", forget_requests, RouteCondition.PLAYBACK_CONTROL),
-    Route("GET", "/blis/instances", list_instances, RouteCondition.CLUSTER),
-    Route("POST", "/blis/instances", add_instance, RouteCondition.INSTANCE_CONTROL),
-    Route("POST", "/blis/instances/{instance}/drain", drain_instance, RouteCondition.INSTANCE_CONTROL),
-    Route("DELETE", "/blis/instances/{instance}", kill_instance, RouteCondition.INSTANCE_CONTROL),
+    Route("POST", "/v1/chat/completions", "completions.chat_completions", RouteCondition.GENERATION),
+    Route("POST", "/v1/completions", "completions.completions", RouteCondition.GENERATION),
+    Route("POST", "/v1/chat/completions/batch", "completions.batch_chat", RouteCondition.GENERATION),
+    Route("POST", "/invocations", "invocations.invocations"),
+    Route("POST", "/v1/responses", "responses.create_response", RouteCondition.GENERATION),
+    Route("GET", "/v1/responses/{response_id}", "responses.get_response", RouteCondition.GENERATION),
+    Route("POST", "/v1/responses/{response_id}/cancel", "responses.cancel_response", RouteCondition.GENERATION),
+    Route("POST", "/v1/messages", "messages.messages", RouteCondition.GENERATION),
+    Route("POST", "/v1/messages/count_tokens", "messages.count_tokens", RouteCondition.GENERATION),
+    Route("POST", "/v1/audio/transcriptions", "speech.transcribe", RouteCondition.TRANSCRIPTION),
+    Route("POST", "/v1/audio/translations", "speech.translate", RouteCondition.TRANSCRIPTION),
+    Route("*", "/v1/realtime", "speech.realtime", RouteCondition.REALTIME),
+    Route("POST", "/v1/embeddings", "pooling.create_embedding", RouteCondition.EMBED),
+    Route("POST", "/v1/embeddings", "pooling.create_token_embedding", RouteCondition.TOKEN_EMBED),
+    Route("POST", "/v2/embed", "pooling.cohere_embed", RouteCondition.EMBED),
+    Route("POST", "/pooling", "pooling.pooling", RouteCondition.POOLING),
+    Route("POST", "/classify", "pooling.classify", RouteCondition.CLASSIFY),
+    Route("POST", "/score", "scoring.score", RouteCondition.SCORE),
+    Route("POST", "/v1/score", "scoring.score", RouteCondition.SCORE),
+    Route("POST", "/rerank", "scoring.rerank", RouteCondition.SCORE),
+    Route("POST", "/v1/rerank", "scoring.rerank", RouteCondition.SCORE),
+    Route("POST", "/v2/rerank", "scoring.rerank", RouteCondition.SCORE),
+    Route("GET", "/v1/models", "server.models"),
+    Route("POST", "/tokenize", "server.tokenize"),
+    Route("POST", "/detokenize", "server.detokenize"),
+    Route("GET", "/tokenizer_info", "server.show_tokenizer_info", RouteCondition.TOKENIZER_INFO),
+    Route("GET", "/health", "server.health"),
+    Route("GET", "/ping", "server.health"),
+    Route("POST", "/ping", "server.health"),
+    Route("GET", "/health/ready", "server.health", RouteCondition.READY_ROUTE),
+    Route("GET", "/version", "server.version"),
+    Route("GET", "/load", "server.load"),
+    Route("GET", "/metrics", "server.metrics"),
+    Route("*", "/metrics{rest:.*}", "server.mounted_metrics"),
+    Route("GET", "/dashboard", "control.dashboard"),
+    Route("GET", "/dashboard/figures", "control.dashboard_figures"),
+    Route("GET", SETTINGS_PATH, "server.engine_settings"),
+    Route("GET", "/openapi.json", "control.openapi"),
+    Route("HEAD", "/openapi.json", "control.openapi"),
+    Route("GET", "/docs", "control.documentation"),
+    Route("HEAD", "/docs", "control.documentation"),
+    Route("GET", "/docs/oauth2-redirect", "control.oauth2_redirect"),
+    Route("HEAD", "/docs/oauth2-redirect", "control.oauth2_redirect"),
+    Route("GET", "/redoc", "control.documentation"),
+    Route("HEAD", "/redoc", "control.documentation"),
+    Route("GET", "/kv_event_sources", "server.kv_event_sources"),
+    Route("POST", "/v1/load_lora_adapter", "weights.load_lora_adapter", RouteCondition.RUNTIME_LORA),
+    Route("POST", "/v1/unload_lora_adapter", "weights.unload_lora_adapter", RouteCondition.RUNTIME_LORA),
+    Route("POST", "/adapters", "weights.register_adapter", RouteCondition.RUNTIME_LORA),
+    Route("DELETE", "/adapters/{adapter_name}", "weights.unregister_adapter", RouteCondition.RUNTIME_LORA),
+    Route("POST", "/generative_scoring", "scoring.generative_scoring", RouteCondition.GENERATION),
+    Route("POST", "/v1/decisions", "scoring.decide"),
+    Route("POST", "/v1/systemone", "scoring.decide_structured"),
+    Route("POST", "/scale_elastic_ep", "control.scale_elastic_ep", RouteCondition.GENERATION),
+    Route("POST", "/is_scaling_elastic_ep", "control.is_scaling_elastic_ep", RouteCondition.GENERATION),
+    Route("POST", "/v1/chat/completions/render", "render.render_chat", RouteCondition.SCALE_OUT),
+    Route("POST", "/v1/chat/completions/render", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/v1/completions/render", "render.render_completion", RouteCondition.SCALE_OUT),
+    Route("POST", "/v1/completions/render", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/v1/messages/render", "messages.render_messages", RouteCondition.SCALE_OUT),
+    Route("POST", "/v1/messages/render", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/v1/responses/render", "responses.render_response", RouteCondition.SCALE_OUT),
+    Route("POST", "/v1/responses/render", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/inference/v1/generate", "generate.generate", RouteCondition.SCALE_OUT),
+    Route("POST", "/inference/v1/generate", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/v1/chat/completions/derender", "render.derender_chat", RouteCondition.SCALE_OUT),
+    Route("POST", "/v1/chat/completions/derender", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/v1/completions/derender", "render.derender_completion", RouteCondition.SCALE_OUT),
+    Route("POST", "/v1/completions/derender", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/inference/v1/abort_requests", "server.abort_named_requests", RouteCondition.SCALE_OUT),
+    Route("POST", "/inference/v1/abort_requests", "control.scale_out_disabled", RouteCondition.GENERATION),
+    Route("POST", "/abort_requests", "server.abort_requests", RouteCondition.DEV_MODE),
+    Route("POST", "/abort_requests", "server.abort_named_requests", RouteCondition.TOKENS_ONLY),
+    Route("POST", "/pause", "server.pause", RouteCondition.DEV_MODE),
+    Route("POST", "/resume", "server.resume", RouteCondition.DEV_MODE),
+    Route("GET", "/is_paused", "server.is_paused", RouteCondition.DEV_MODE),
+    Route("POST", "/sleep", "server.sleep", RouteCondition.DEV_MODE),
+    Route("POST", "/wake_up", "server.wake_up", RouteCondition.DEV_MODE),
+    Route("GET", "/is_sleeping", "server.is_sleeping", RouteCondition.DEV_MODE),
+    Route("POST", "/release_kv_cache_memory", "server.release_kv_cache_memory", RouteCondition.DEV_MODE),
+    Route("POST", "/reset_prefix_cache", "server.reset_prefix_cache", RouteCondition.DEV_MODE),
+    Route("POST", "/reset_mm_cache", "server.reset_other_cache", RouteCondition.DEV_MODE),
+    Route("POST", "/reset_encoder_cache", "server.reset_other_cache", RouteCondition.DEV_MODE),
+    Route("GET", "/server_info", "server.server_info", RouteCondition.DEV_MODE),
+    Route("GET", "/get_world_size", "weights.world_size", RouteCondition.DEV_MODE),
+    Route("GET", "/weight_info", "weights.weight_info", RouteCondition.DEV_MODE),
+    Route("POST", "/init_weight_transfer_engine", "weights.init_weight_transfer_engine", RouteCondition.DEV_MODE),
+    Route(
+        "POST", "/shutdown_weight_transfer_engine", "weights.shutdown_weight_transfer_engine", RouteCondition.DEV_MODE
+    ),
+    Route("POST", "/start_weight_update", "weights.start_weight_update", RouteCondition.DEV_MODE),
+    Route("POST", "/start_draft_weight_update", "weights.start_draft_weight_update", RouteCondition.DEV_MODE),
+    Route("POST", "/update_weights", "weights.update_weights", RouteCondition.DEV_MODE),
+    Route("POST", "/finish_weight_update", "weights.finish_weight_update", RouteCondition.DEV_MODE),
+    Route("POST", "/update_weight_version", "weights.update_weight_version", RouteCondition.DEV_MODE),
+    Route("POST", "/weight_checker", "weights.weight_checker", RouteCondition.DEV_MODE),
+    Route("POST", "/collective_rpc", "weights.collective_rpc", RouteCondition.DEV_MODE),
+    Route("GET", "/query", "control.query", RouteCondition.KV_TRANSFER),
+    Route("GET", "/blis/faults", "control.show_faults", RouteCondition.FAULT_CONTROL),
+    Route("POST", "/blis/faults", "control.change_faults", RouteCondition.FAULT_CONTROL),
+    Route("DELETE", "/blis/faults", "control.end_faults", RouteCondition.FAULT_CONTROL),
+    Route("GET", "/blis/metrics", "states.show_pins", RouteCondition.STATE_CONTROL),
+    Route("POST", "/blis/metrics", "states.pin_metrics", RouteCondition.STATE_CONTROL),
+    Route("DELETE", "/blis/metrics", "states.release_metrics", RouteCondition.STATE_CONTROL),
+    Route("GET", "/blis/load", "states.show_load", RouteCondition.STATE_CONTROL),
+    Route("POST", "/blis/load", "states.set_load", RouteCondition.STATE_CONTROL),
+    Route("DELETE", "/blis/load", "states.end_load", RouteCondition.STATE_CONTROL),
+    Route("POST", "/fake_metrics", "states.set_fake_metrics", RouteCondition.READY_ROUTE),
+    Route("GET", "/admin/config", "states.show_admin_config", RouteCondition.READY_ROUTE),
+    Route("POST", "/admin/config", "states.change_admin_config", RouteCondition.READY_ROUTE),
+    Route("GET", "/blis/playback", "states.show_playback", RouteCondition.PLAYBACK_CONTROL),
+    Route("POST", "/blis/playback", "states.add_fixtures", RouteCondition.PLAYBACK_CONTROL),
+    Route("DELETE", "/blis/playback", "states.remove_fixtures", RouteCondition.PLAYBACK_CONTROL),
+    Route("GET", "/blis/requests", "states.list_requests", RouteCondition.PLAYBACK_CONTROL),
+    Route("POST", "/blis/requests/assert", "states.assert_requests", RouteCondition.PLAYBACK_CONTROL),
+    Route("DELETE", "/blis/requests", "states.forget_requests", RouteCondition.PLAYBACK_CONTROL),
+    Route("GET", "/blis/instances", "control.list_instances", RouteCondition.CLUSTER),
+    Route("POST", "/blis/instances", "control.add_instance", RouteCondition.INSTANCE_CONTROL),
+    Route("POST", "/blis/instances/{instance}/drain", "control.drain_instance", RouteCondition.INSTANCE_CONTROL),
+    Route("DELETE", "/blis/instances/{instance}", "control.kill_instance", RouteCondition.INSTANCE_CONTROL),
 )
 """The routes; of two enabled rows with equal paths, the first row answers."""

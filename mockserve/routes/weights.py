@@ -7,40 +7,38 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.metrics.server import WEIGHTS
+from mockserve.metrics.counters import WEIGHTS
+from mockserve.protocol.bodies import BodyT, RequestObject
 from mockserve.protocol.errors import ApiError, bad_request
+from mockserve.protocol.forms import QueryFields
 from mockserve.protocol.json_text import compact_json
-from mockserve.protocol.reading.body import check_record, read_embedded
-from mockserve.protocol.reading.containers import AnyOf, ListOf, MapOf, Nullable, Record
-from mockserve.protocol.reading.forms import QueryFields
-from mockserve.protocol.reading.types import Anything, FieldType, Flag, Integer, OneOf, Text, as_flag
-from mockserve.protocol.refusals import registration_problems
-from mockserve.routes.shared import json_reply, read_body, read_object, untyped_reply
+from mockserve.protocol.weights import (
+    FinishedUpdate,
+    LoadLoRAAdapterRequest,
+    UnloadLoRAAdapterRequest,
+    WeightCheck,
+    WeightTransferSettings,
+    WeightUpdate,
+    WeightVersion,
+    read_embedded,
+    registration_problems,
+)
+from mockserve.routes.shared import json_reply, read_model, read_object, untyped_reply
 from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE
-
-_LOADING = Record(
-    {"lora_name": Text(), "lora_path": Text(), "load_inplace": Flag(), "is_3d_lora_weight": Flag()},
-    required=("lora_name", "lora_path"),
-)
-_UNLOADING = Record({"lora_name": Text(), "lora_int_id": Nullable(Integer())}, required=("lora_name",))
 
 
 async def load_lora_adapter(request: web.Request) -> web.StreamResponse:
     """Load an adapter and serve it under its name."""
-    body = await read_body(request)
-    check_record(body, _LOADING)
-    name = body["lora_name"]
-    replaces, is_3d = (as_flag(body.get(flag, False)) for flag in ("load_inplace", "is_3d_lora_weight"))
-    request.app[SERVICE].model.adapters.load(name, body["lora_path"], replaces, is_3d=is_3d)
-    return untyped_reply(f"Success: LoRA adapter '{name}' added successfully.")
+    body = await read_model(request, LoadLoRAAdapterRequest)
+    adapters = request.app[SERVICE].model.adapters
+    adapters.load(body.lora_name, body.lora_path, body.load_inplace, is_3d=body.is_3d_lora_weight)
+    return untyped_reply(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 async def unload_lora_adapter(request: web.Request) -> web.StreamResponse:
     """Unload an adapter."""
-    body = await read_body(request)
-    check_record(body, _UNLOADING)
-    name = body["lora_name"]
+    name = (await read_model(request, UnloadLoRAAdapterRequest)).lora_name
     request.app[SERVICE].model.adapters.unload(name)
     return untyped_reply(f"Success: LoRA adapter '{name}' removed successfully.")
 
@@ -66,14 +64,12 @@ async def unregister_adapter(request: web.Request) -> web.StreamResponse:
     return untyped_reply(f"Adapter {name} unregistered")
 
 
-_OBJECT = MapOf(Anything())
-_ACTIONS = ("checksum", "reset", "compare")
 _EMBEDDING, _LAYER = "model.embed_tokens.weight", "model.layers.{}.self_attn.qkv_proj.weight"
 
 
 async def init_weight_transfer_engine(request: web.Request) -> web.StreamResponse:
     """Accept the settings of a transfer of weights."""
-    return await _operation(request, "init", "Weight transfer initialized", {"init_info": _OBJECT}, ("init_info",))
+    return await _operation(request, "init", "Weight transfer initialized", WeightTransferSettings)
 
 
 async def shutdown_weight_transfer_engine(request: web.Request) -> web.StreamResponse:
@@ -93,16 +89,15 @@ async def start_draft_weight_update(request: web.Request) -> web.StreamResponse:
 
 async def update_weights(request: web.Request) -> web.StreamResponse:
     """Accept weights."""
-    types = {"update_info": AnyOf((_OBJECT, ListOf(_OBJECT)))}
-    return await _operation(request, "update", "Weights updated", types, ("update_info",))
+    return await _operation(request, "update", "Weights updated", WeightUpdate)
 
 
 async def finish_weight_update(request: web.Request) -> web.StreamResponse:
     """Accept the end of an update, and name the new weights if a version is given."""
-    given = await _embedded(request, {"weight_version": Text()})
+    version = (await _embedded(request, FinishedUpdate)).weight_version
     service = request.app[SERVICE]
     with service.metrics_source.operations.timed(WEIGHTS, "finish"):
-        service.model.weight_version = given.get("weight_version", service.model.weight_version)
+        service.model.weight_version = service.model.weight_version if version is None else version
         service.model.has_reset_weights = False
     return json_reply({"message": "Weight update finished"})
 
@@ -114,24 +109,22 @@ async def weight_info(request: web.Request) -> web.StreamResponse:
 
 async def update_weight_version(request: web.Request) -> web.StreamResponse:
     """Set the version of the present weights."""
-    version = (await _embedded(request, {"new_version": Text()}, ("new_version",)))["new_version"]
+    version = (await _embedded(request, WeightVersion)).new_version
     request.app[SERVICE].model.weight_version = version
     return json_reply({"success": True, "new_version": version})
 
 
 async def weight_checker(request: web.Request) -> web.StreamResponse:
     """Return checksums of the weights, set the weights to zero, or compare checksums with given ones."""
-    types: dict[str, FieldType] = {"action": OneOf(_ACTIONS), "baseline": MapOf(Text())}
-    given = await _embedded(request, types, ("action",))
-    service = request.app[SERVICE]
-    baseline: dict[str, str] | None = given.get("baseline")
-    if given["action"] == "reset":
+    given = await _embedded(request, WeightCheck)
+    service, baseline = request.app[SERVICE], given.baseline
+    if given.action == "reset":
         service.model.has_reset_weights = True
         return json_reply({"status": "reset"})
-    if given["action"] == "compare" and baseline is None:
+    if given.action == "compare" and baseline is None:
         raise bad_request("action='compare' requires a 'baseline' object")
     checksums = dict(_checksums(service.model))
-    if given["action"] == "checksum" or baseline is None:
+    if given.action == "checksum" or baseline is None:
         return json_reply({"checksums": checksums})
     names = checksums.keys() | baseline.keys()
     mismatches = sorted(name for name in names if checksums.get(name) != baseline.get(name))
@@ -185,25 +178,19 @@ _TYPE_NAMES: Mapping[type, str] = {int: "int", float: "float", bool: "bool", typ
 
 
 async def _operation(
-    request: web.Request,
-    operation: str,
-    message: str,
-    types: Mapping[str, FieldType] | None = None,
-    required: tuple[str, ...] = (),
+    request: web.Request, operation: str, message: str, kind: type[RequestObject] | None = None
 ) -> web.StreamResponse:
     """Check the body and report success."""
-    if types is not None:
-        await _embedded(request, types, required)
+    if kind is not None:
+        await _embedded(request, kind)
     with request.app[SERVICE].metrics_source.operations.timed(WEIGHTS, operation):
         return json_reply({"message": message})
 
 
-async def _embedded(
-    request: web.Request, types: Mapping[str, FieldType], required: tuple[str, ...] = ()
-) -> dict[str, Any]:
+async def _embedded(request: web.Request, kind: type[BodyT]) -> BodyT:
     media_type = request.content_type
     is_json = media_type == "application/json" or (media_type[:12] == "application/" and media_type[-5:] == "+json")
-    return read_embedded(await request.read(), is_json, types, required)
+    return read_embedded(await request.read(), is_json, kind)
 
 
 def _checksums(model: ServedModel) -> Iterator[tuple[str, str]]:

@@ -6,15 +6,16 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from blis_sim.engine.cluster.instance import InstanceState
+from blis_sim.engine.core import Engine
 from blis_sim.options import OptionError, with_settings
 from mockserve.engines import LiveCluster, RankEngine
-from mockserve.faults.engine import EngineFaults
-from mockserve.faults.shaping import FaultSource
+from mockserve.faults import EngineFaults, FaultSource
 from mockserve.metrics.page import MeasuredEngine, MetricsSource, new_source
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.cluster import InstanceDriver
+from mockserve.realtime.suspension import ClusterSuspension, Suspension
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.lifecycle import ClusterSuspension, Lifecycle, RequestQueue, Suspension
+from mockserve.serving.lifecycle import Lifecycle, RequestQueue
 from mockserve.serving.model import RouteCondition
 from mockserve.serving.response_store import ResponseStore
 from mockserve.serving.service import Service, queue_limits
@@ -203,6 +204,9 @@ def _service_of(router_service: Service, live: LiveCluster, number: int) -> Serv
     def report_sleep(state: str) -> None:
         engine.metrics.sleep_state = state
 
+    def report_reset(_engine: Engine) -> None:
+        engine.metrics.prefix_cache_was_reset()
+
     metrics = new_source(
         source.model_name,
         {0: MeasuredEngine(driver, engine.metrics)},
@@ -222,7 +226,7 @@ def _service_of(router_service: Service, live: LiveCluster, number: int) -> Serv
         delivery=replace(
             router_service.delivery,
             driver=driver,
-            suspension=Suspension(driver, report_sleep),
+            suspension=Suspension(driver, report_sleep, report_reset),
             open_replies=lifecycle.open_replies,
         ),
         lifecycle=lifecycle,

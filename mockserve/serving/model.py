@@ -9,18 +9,18 @@ from typing import Any
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
-from blis_sim.options.text import load_json
+from blis_sim.options.option import load_json
 from mockserve.generation.pooler import Pooler, labels_of
 from mockserve.generation.writing import AnswerSettings
 from mockserve.kv_events.setup import KVTransfer
-from mockserve.metrics.server import ToolParsing
+from mockserve.metrics.counters import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, internal_error, unknown_model
-from mockserve.replies.call_style import ReasoningStyle
-from mockserve.replies.choice_writer import Generations
-from mockserve.replies.frames import EventTemplates
+from mockserve.reply.call_style import ReasoningStyle
+from mockserve.reply.frames import EventTemplates
+from mockserve.reply.plan import Generations
 from mockserve.serving.lifecycle import RequestQueue
 from mockserve.serving.planner import Planner
 

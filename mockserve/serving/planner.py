@@ -12,31 +12,33 @@ from zlib import crc32
 from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Medium, Request
 from blis_sim.engine.units import Micros
 from mockserve.engines import StructuredOutputBackend
-from mockserve.generation.answer import Answer, as_beam
-from mockserve.generation.chat_templates.conversations import ChatRenderer
+from mockserve.executor.executor import OffloadExecutor, run_to_completion
+from mockserve.executor.worker import Job
+from mockserve.generation.answer import Answer, Prose, as_beam
+from mockserve.generation.chat_templates import ChatRenderer
 from mockserve.generation.composer import MOST_TOKENS_AT_ONCE, Composer
-from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer import PromptTokenCache, Tokenizer
 from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, constraint_check_jobs, next_job
 from mockserve.kv_events.naming import GLOBAL_SCOPE, Lora, NameBlocks, Scope, token_digest
 from mockserve.protocol.errors import ApiError, bad_value, mark_late
-from mockserve.protocol.sampling import NO_DEFAULTS, GenerationDefaults, SamplingParams, check_sampling
-from mockserve.protocol.token_checks import check_engine_message
-from mockserve.replies.choice_writer import Generation, Generations, LazyGenerations
-from mockserve.serving.aside import OffloadExecutor, run_to_completion
-from mockserve.workers import Job
+from mockserve.protocol.sampling import (
+    NO_DEFAULTS,
+    GenerationDefaults,
+    SamplingParams,
+    check_engine_message,
+    check_sampling,
+)
+from mockserve.reply.plan import (
+    CHOICE_OVERHEAD_TOKENS,
+    MOST_PLANNED_TOKENS,
+    PROMPT_TOKENS_PER_ANSWER_TOKEN,
+    Generation,
+    Generations,
+    LazyGenerations,
+)
 
 CHECKS_PER_TURN = 16
 """Functions whose schemas are checked before the event loop gets control back."""
-
-MOST_PLANNED_TOKENS = 1_000_000
-"""Choices of one request with more tokens in total are planned lazily: a token takes 80 bytes."""
-
-CHOICE_OVERHEAD_TOKENS = 40
-"""Memory of a choice in addition to its tokens, in tokens."""
-
-PROMPT_TOKENS_PER_ANSWER_TOKEN = 16
-"""Each choice keeps the names of its prompt's blocks."""
 
 TYPICAL_MAX_TOKENS = 500
 """Upper estimate for the length of an answer without a requested length."""

@@ -1,7 +1,6 @@
 """The state shared by all routes of a server: model, delivery of replies, lifecycle and engines."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -9,72 +8,47 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment
 from mockserve.engines import Backend, RankEngine, StructuredOutputBackend, engine_settings, transfer_of
-from mockserve.faults.engine import EngineFaults, FaultControl
-from mockserve.faults.shaping import FaultSource
+from mockserve.executor.executor import OffloadExecutor
+from mockserve.executor.memory import BodyMemory
+from mockserve.faults import EngineFaults, FaultControl, FaultSource
 from mockserve.generation.composer import new_composer, open_generation_defaults, open_vocabulary, parser_problem
 from mockserve.generation.pooler import new_pooler
 from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.generation.writing import answer_settings
-from mockserve.in_flight_request import random_ids
+from mockserve.http.headers import Network, StreamHeads, network_of
 from mockserve.kv_events.setup import block_naming
+from mockserve.metrics.counters import WebSocketMetrics
 from mockserve.metrics.page import Metrics
-from mockserve.metrics.server import WebSocketMetrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import refuse_start
-from mockserve.protocol.completions.requests import (
+from mockserve.protocol.completions import (
     ChatRequest,
-    CompletionRequest,
     ParsedBodyCache,
+    TextRequest,
     chat_body_cache,
     completion_body_cache,
 )
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import Driver
-from mockserve.replies.call_style import reasoning_style
-from mockserve.replies.pictures import Pictures
-from mockserve.serving.aside import BodyMemory, OffloadExecutor
+from mockserve.realtime.in_flight import random_ids
+from mockserve.realtime.suspension import Suspension
+from mockserve.reply.call_style import reasoning_style
+from mockserve.reply.delivery import ReplyDelivery
+from mockserve.reply.observers import open_observers
+from mockserve.reply.pictures import Pictures
 from mockserve.serving.background import BackgroundLoad
-from mockserve.serving.lifecycle import ClusterSuspension, Lifecycle, OpenReplies, QueueLimits, RequestQueue, Suspension
+from mockserve.serving.lifecycle import Lifecycle, QueueLimits, RequestQueue
 from mockserve.serving.model import Adapters, RouteCondition, ServedModel, open_conditions, with_modules
-from mockserve.serving.observers import RequestObserver, open_observers
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
-from mockserve.transport.clients import SlowReaders
-from mockserve.transport.headers import Network, StreamHeads, network_of
 
 if TYPE_CHECKING:
-    from mockserve.playback.playback import Playback
+    from mockserve.playback import Playback
     from mockserve.serving.instances import InstanceControl
 
 VLLM_VERSION = "0.33.0"
-
-
-@dataclass(slots=True)
-class ReplyDelivery:
-    """Everything between the engines and the connection of a reply."""
-
-    driver: Driver
-    suspension: Suspension | ClusterSuspension
-    open_replies: OpenReplies
-    aside: OffloadExecutor
-    """Threads and worker processes for work that would block the event loop."""
-    wire: WriteCoalescer
-    heads: StreamHeads
-    slow_readers: SlowReaders
-    keep_alive_s: int
-    """Seconds between comments in a stream that is silent; 0 for none."""
-    cache_hit_threshold: float | None = None
-    """Fraction of a prompt that the KV cache must hold for an answer, where requests may set one; else None."""
-    observers: Sequence[RequestObserver] = ()
-    """Writers of request logs and spans."""
-
-    async def close_observers(self) -> None:
-        """Flush observers, which may take until the timeout of an OpenTelemetry collector."""
-        for observer in self.observers:
-            await asyncio.to_thread(observer.close)
 
 
 @dataclass(slots=True)
@@ -97,7 +71,7 @@ class Service:
     engine_faults: FaultControl
     pictures: Pictures
     responses: ResponseStore
-    completions: ParsedBodyCache[CompletionRequest] = field(default_factory=completion_body_cache)
+    completions: ParsedBodyCache[TextRequest] = field(default_factory=completion_body_cache)
     chats: ParsedBodyCache[ChatRequest] = field(default_factory=chat_body_cache)
     """Parsers of chat and completion bodies, the two most frequent kinds."""
     ids: Iterator[str] = field(default_factory=random_ids)
@@ -135,7 +109,7 @@ SERVICE = web.AppKey("service", Service)
 def _playback_of(options: ServeOptions) -> "Playback | None":
     if not options.playing_back.is_on:
         return None
-    from mockserve.playback.playback import Playback  # loads recording formats that few servers need
+    from mockserve.playback import Playback  # loads recording formats that few servers need
 
     return Playback(options.playing_back)
 
@@ -157,7 +131,11 @@ def build_service(
     adapters = with_modules(Adapters(options.model_names, options.lora.enable_lora), options.routes.lora_modules)
     delivery = ReplyDelivery(
         driver=backend.driver,
-        suspension=Suspension(backend.driver, lambda state: _report_sleep(backend.engines, state)),
+        suspension=Suspension(
+            backend.driver,
+            lambda state: _report_sleep(backend.engines, state),
+            lambda engine: _report_reset(backend.engines, engine),
+        ),
         open_replies=lifecycle.open_replies,
         aside=OffloadExecutor(lifecycle.open_replies),
         wire=backend.wire,
@@ -259,6 +237,12 @@ def check_parsers(options: ServeOptions, tokenizer: Tokenizer) -> None:
 def _report_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
     for engine in engines.values():
         engine.metrics.sleep_state = state
+
+
+def _report_reset(engines: Mapping[int, RankEngine], engine: Engine) -> None:
+    for each in engines.values():
+        if each.driver.engine is engine:
+            each.metrics.prefix_cache_was_reset()
 
 
 def queue_limits(options: ServeOptions, config: EngineConfig, num_instances: int) -> QueueLimits:

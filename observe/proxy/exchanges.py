@@ -1,28 +1,428 @@
-"""Exchanges of a request and its reply, from the bytes of connections as a proxy sees them, kept as they came."""
+"""Exchanges of a request and its reply from the bytes of connections, decoded, with the facts that bodies show."""
 
 import re
-from collections import deque
-from collections.abc import Callable, Iterator
+import zlib
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from hashlib import blake2b
+from typing import Any
 
-from observe.clock import Nanos
+import orjson
+
+from blis_sim.installation import install_command
 from observe.errors import ResponseError
+from observe.event_loop import Nanos
 from observe.http import Head, HeadCache, ResponseParser
-from observe.proxy.decoding import (
-    MAX_BODY_BYTES,
-    MAX_JSON_PARTS,
-    MAX_LINES,
-    Decoder,
-    MemoryBudget,
-    UnreadableBodyError,
-    decoded,
-    is_parsable,
-    num_json_parts,
-)
-from observe.proxy.facts import RequestMetadata
 from observe.proxy.tap import EventKind, Message
-from observe.responses.reply import Reply
+from observe.responses import Reply
+
+# Bodies as text: content codings taken off within a limit, so that a small body never becomes a large one.
+
+MAX_BODY_BYTES = 32 << 20
+"""Longer bodies are not read."""
+MAX_JSON_PARTS = 2_000_000
+"""JSON with more values is not parsed, which would take many times its own size."""
+MAX_LINES = 400_000
+"""An event takes two or three lines, and more time to read than many bytes do."""
+_MAX_HELD_BYTES = 128 << 20
+_SLICE_BYTES = 512
+"""A slice of this size of Zstandard's blocks becomes 16 MB at most."""
+
+
+class UnreadableBodyError(Exception):
+    """A body in a coding that is not known, damaged, or too large."""
+
+
+class Decoder:
+    """Takes a content coding off, piece by piece. Raises UnreadableBodyError."""
+
+    def __init__(self, coding: str, limit: int = MAX_BODY_BYTES) -> None:
+        self._left = limit
+        names = [each for each in re.split(r"[,\s]+", coding.lower()) if each and each != "identity"]
+        if len(names) > 1:
+            raise UnreadableBodyError(f"it has several codings, {coding[:60]}")
+        self._decode = _decoder_of(names[0]) if names else None
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes that these add to the body."""
+        if self._decode is None:
+            decoded = data
+            self._left -= len(data)
+        else:
+            decoded = self._decode(data, self._left + 1)
+            self._left -= len(decoded)
+        if self._left < 0:
+            raise UnreadableBodyError(f"it is longer than {MAX_BODY_BYTES >> 20} MB")
+        return decoded
+
+
+def decoded(coding: str, data: bytes) -> bytes:
+    """A whole body without its content coding. Raises UnreadableBodyError."""
+    return Decoder(coding).feed(data)
+
+
+def num_json_parts(data: bytes) -> int:
+    """At most as many values are in a text of JSON."""
+    return sum(map(data.count, (b",", b"[", b"{")))
+
+
+def is_parsable(data: bytes) -> bool:
+    """Whether the values of a text of JSON take little memory."""
+    return num_json_parts(data) <= MAX_JSON_PARTS
+
+
+class MemoryBudget:
+    """Bytes that all bodies under way may take together."""
+
+    def __init__(self, limit: int = _MAX_HELD_BYTES) -> None:
+        self._left = limit
+
+    def take(self, num_bytes: int) -> bool:
+        """Reserve so many; false where there are not as many left."""
+        if num_bytes > self._left:
+            return False
+        self._left -= num_bytes
+        return True
+
+    def give_back(self, num_bytes: int) -> None:
+        """Return what was reserved."""
+        self._left += num_bytes
+
+
+def _decoder_of(name: str) -> Callable[[bytes, int], bytes]:
+    if name in ("gzip", "x-gzip", "deflate"):
+        return _Inflation(is_raw_allowed=name == "deflate").feed
+    if name in ("br", "zstd"):
+        try:
+            return _Brotli().feed if name == "br" else _Zstandard().feed
+        except ImportError as error:
+            raise UnreadableBodyError(f"reading {name} needs {install_command('encodings')}") from error
+    raise UnreadableBodyError(f"its coding {name[:20]!r} is not known")
+
+
+class _Inflation:
+    """gzip, also in several members, zlib, and the bare deflate that some servers send."""
+
+    def __init__(self, *, is_raw_allowed: bool) -> None:
+        self._window_bits = zlib.MAX_WBITS | 32
+        self._inflating: Any = None
+        self._is_raw_allowed = is_raw_allowed
+        self._head = b""
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        data, self._head = self._head + data, b""
+        if self._inflating is None and len(data) < 2:
+            self._head = data
+            return b""
+        while data and limit > 0:
+            if self._inflating is None:
+                is_raw = self._is_raw_allowed and (data[0] & 15 != 8 or int.from_bytes(data[:2], "big") % 31)
+                self._inflating = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else self._window_bits)
+            elif self._inflating.eof:
+                self._inflating = zlib.decompressobj(self._window_bits)
+            try:
+                piece = self._inflating.decompress(data, limit)
+            except zlib.error as error:
+                raise UnreadableBodyError("its coding is damaged") from error
+            pieces.append(piece)
+            limit -= len(piece)
+            data = self._inflating.unused_data if self._inflating.eof else b""
+        return b"".join(pieces)
+
+
+class _Brotli:
+    def __init__(self) -> None:
+        import brotli
+
+        self._decompressor = brotli.Decompressor()
+        self._error: type[Exception] = brotli.error
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        try:
+            while limit > 0:
+                piece: bytes = self._decompressor.process(data, output_buffer_limit=limit)
+                pieces.append(piece)
+                limit -= len(piece)
+                data = b""
+                if not piece or self._decompressor.can_accept_more_data():
+                    break
+        except self._error as error:
+            raise UnreadableBodyError("its coding is damaged") from error
+        return b"".join(pieces)
+
+
+class _Zstandard:
+    def __init__(self) -> None:
+        import zstandard
+
+        self._decompressor: Any = zstandard.ZstdDecompressor(max_window_size=MAX_BODY_BYTES).decompressobj(
+            read_across_frames=True
+        )
+        self._error: type[Exception] = zstandard.ZstdError
+
+    def feed(self, data: bytes, limit: int) -> bytes:
+        pieces: list[bytes] = []
+        try:
+            for start in range(0, len(data), _SLICE_BYTES):
+                if limit <= 0:
+                    break
+                piece: bytes = self._decompressor.decompress(data[start : start + _SLICE_BYTES])
+                pieces.append(piece)
+                limit -= len(piece)
+        except self._error as error:
+            raise UnreadableBodyError("its coding is damaged") from error
+        return b"".join(pieces)
+
+
+# Facts that the body of a request shows: model, size and shared start of the prompt, and its session.
+
+_MAX_ROUNDS = 100_000
+_MAX_OF_ONE_KEY = 8
+_MAX_TEXTS = 128
+
+
+@dataclass(slots=True)
+class Round:
+    """A request of a session, with its figures once it has ended."""
+
+    session_id: str
+    index: int
+    ended: Nanos = 0
+    num_prompt_tokens: int = 0
+    num_output_tokens: int = 0
+    reply_digest: bytes = b""
+    is_continued: bool = False
+
+    def can_go_on(self, at: Nanos) -> bool:
+        """Whether a request sent at this instant can be the next of the session: its reply was there by then."""
+        return not self.is_continued and self.ended <= at
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A conversation as its digests: `start` of what stands before the turns, one digest for each turn.
+
+    `replies` has the digest of the text of each turn that is a reply, empty for the others. A prompt that is a bare
+    text has `text` instead of turns.
+    """
+
+    start: bytes
+    digests: Sequence[bytes] = ()
+    replies: Sequence[bytes] = ()
+    text: bytes = b""
+
+
+def digest(*parts: bytes) -> bytes:
+    """Sixteen bytes that stand for these parts."""
+    made = blake2b(digest_size=16)
+    for part in parts:
+        made.update(len(part).to_bytes(8, "big"))
+        made.update(part)
+    return made.digest()
+
+
+@dataclass(slots=True)
+class SessionTracker:
+    """Finds the latest requests by their turns, at most 100,000 of them. Sessions are numbered from `num_sessions`."""
+
+    num_sessions: int = 0
+    _rounds: "OrderedDict[bytes, list[Round]]" = field(default_factory=OrderedDict)
+    _texts: "OrderedDict[tuple[bytes, bytes], tuple[int, Round]]" = field(default_factory=OrderedDict)
+
+    def place(self, turns: Turns, sent: Nanos) -> tuple[Round, Round | None]:
+        """The round of a request sent at this instant, and the one that it goes on with; None where it begins a
+        session."""
+        before = self._before_text(turns, sent) if turns.text else self._before(turns, sent)
+        if before is None:
+            self.num_sessions += 1
+            return Round(f"session-{self.num_sessions}", 0), None
+        before.is_continued = True
+        return Round(before.session_id, before.index + 1), before
+
+    def ended(self, turns: Turns, this: Round, reply: bytes) -> None:
+        """Keep a request that got this reply in full: later ones may go on with it."""
+        if turns.text:
+            whole = turns.text + reply
+            if reply:
+                self._texts[(turns.start, digest(whole))] = (len(whole), this)
+                while len(self._texts) > _MAX_TEXTS:
+                    self._texts.popitem(last=False)
+            return
+        this.reply_digest = digest(reply.strip())
+        key = _chain(turns.start, turns.digests)[-1]
+        rounds = self._rounds.setdefault(key, [])
+        self._rounds.move_to_end(key)
+        rounds.append(this)
+        del rounds[:-_MAX_OF_ONE_KEY]
+        while len(self._rounds) > _MAX_ROUNDS:
+            self._rounds.popitem(last=False)
+
+    def _before(self, turns: Turns, sent: Nanos) -> Round | None:
+        chain = _chain(turns.start, turns.digests)
+        for length in range(len(turns.digests) - 1, 0, -1):
+            rounds = [each for each in self._rounds.get(chain[length], ()) if each.can_go_on(sent)]
+            if rounds:
+                reply = turns.replies[length]
+                return next((each for each in reversed(rounds) if reply and each.reply_digest == reply), rounds[-1])
+        return None
+
+    def _before_text(self, turns: Turns, sent: Nanos) -> Round | None:
+        lengths = {length for length, _ in self._texts.values() if length < len(turns.text)}
+        for length in sorted(lengths, reverse=True):
+            found = self._texts.get((turns.start, digest(turns.text[:length])))
+            if found is not None and found[1].can_go_on(sent):
+                return found[1]
+        return None
+
+
+def _chain(start: bytes, digests: Sequence[bytes]) -> list[bytes]:
+    """The digest of nothing, of the first turn, of the first two, and so on."""
+    chain = [start]
+    for each in digests:
+        chain.append(digest(chain[-1], each))
+    return chain
+
+
+GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
+"""Ends of the paths at which tokens are generated."""
+
+_INSTRUCTING = frozenset({"system", "developer"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMetadata:
+    """Record of a request for tokens besides its times. Sizes are bytes of text."""
+
+    model: str = ""
+    is_streaming: bool = False
+    priority: int | None = None
+    num_prompt_bytes: int = 0
+    num_shared_bytes: int = 0
+    """Bytes of instructions and tools at its start, which other requests may share."""
+    has_media: bool = False
+    """Whether the prompt has images, sounds or files, whose tokens do not follow from bytes."""
+    shared_start: bytes = b""
+    """Digest of that start; empty without one."""
+    turns: Turns | None = None
+
+
+def is_generating(method: str, target: str) -> bool:
+    """Return whether a request to this target generates tokens."""
+    return method == "POST" and target.partition("?")[0].rstrip("/").endswith(GENERATING)
+
+
+def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
+    """The facts of a body, as far as it is JSON; `client` keeps conversations of different clients apart."""
+    try:
+        members = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return RequestMetadata(num_prompt_bytes=len(body))
+    if not isinstance(members, dict):
+        return RequestMetadata(num_prompt_bytes=len(body))
+    model = members.get("model")
+    priority = members.get("priority")
+    name = model if isinstance(model, str) else ""
+    common: dict[str, Any] = {
+        "model": name,
+        "is_streaming": members.get("stream") is True,
+        "priority": priority if type(priority) is int and 0 <= priority < 2**31 else None,
+    }
+    if "prompt" in members and "messages" not in members:
+        return _of_prompt(members["prompt"], digest(client, name.encode()), common)
+    items = _items(members)
+    start = [members[key] for key in ("system", "instructions", "tools") if members.get(key)]
+    num_leading = next((at for at, each in enumerate(items) if each.get("role") not in _INSTRUCTING), len(items))
+    shared = [*start, *items[:num_leading]]
+    key = _dump(shared)
+    turns = items[num_leading:]
+    # Tools come into the prompt as JSON, names of members included.
+    tools = members.get("tools")
+    num_shared_bytes = _num_bytes([each for each in shared if each is not tools]) + (len(_dump(tools)) if tools else 0)
+    bare = not members.get("previous_response_id")
+    return RequestMetadata(
+        **common,
+        num_prompt_bytes=num_shared_bytes + _num_bytes(turns),
+        num_shared_bytes=num_shared_bytes,
+        has_media=_has_media(items),
+        shared_start=digest(name.encode(), key) if shared else b"",
+        turns=_turns(digest(client, name.encode(), key), turns) if turns and bare else None,
+    )
+
+
+def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any]) -> RequestMetadata:
+    prompts = prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
+    if len(prompts) == 1 and isinstance(prompts[0], str):
+        text = prompts[0].encode("utf-8", "replace")
+        return RequestMetadata(**common, num_prompt_bytes=len(text), turns=Turns(start, text=text) if text else None)
+    num_ids = sum(len(each) for each in prompts if isinstance(each, list))
+    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN)
+
+
+BYTES_PER_TOKEN = 4
+"""Bytes of text that stand for a token where no reply has shown how many there are."""
+
+
+def _items(members: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of a conversation in any of the interfaces."""
+    found = members.get("messages", members.get("input"))
+    if isinstance(found, str):
+        return [{"role": "user", "content": found}]
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _turns(start: bytes, items: Sequence[dict[str, Any]]) -> Turns:
+    replies = [digest(_text(each).strip()) if each.get("role") == "assistant" else b"" for each in items]
+    return Turns(start, [digest(_dump(each)) for each in items], replies)
+
+
+def _text(message: Mapping[str, Any]) -> bytes:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content.encode("utf-8", "replace")
+    parts = content if isinstance(content, list) else []
+    texts = [each.get("text") for each in parts if isinstance(each, dict)]
+    return "".join(each for each in texts if isinstance(each, str)).encode("utf-8", "replace")
+
+
+def _dump(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+_MEDIA = ("image", "audio", "video", "file")
+
+
+def _is_media(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type")
+    return isinstance(kind, str) and any(word in kind for word in _MEDIA)
+
+
+def _num_bytes(value: Any) -> int:
+    """Bytes of all texts inside a value, those of images and other media left out: they are no words."""
+    return sum(len(each.encode("utf-8", "replace")) for each in _leaves(value) if isinstance(each, str))
+
+
+def _has_media(value: Any) -> bool:
+    return any(isinstance(each, dict) for each in _leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """All texts and numbers inside a value, and the parts that are media."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, dict) and not _is_media(each):
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+        else:
+            yield each
+
+
+# Exchanges of a request and its reply, from the bytes of connections as a proxy sees them, kept as they came.
 
 _MAX_HEAD_BYTES = 1 << 18
 _MAX_LINE_BYTES = 1 << 14

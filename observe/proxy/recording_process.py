@@ -11,11 +11,11 @@ from functools import lru_cache
 from time import perf_counter_ns
 from typing import Any
 
-from observe.clock import Nanos
+from observe.client import redacted_row
+from observe.event_loop import Nanos
 from observe.http import HeadCache
 from observe.processes import packed, read_packed
-from observe.proxy.decoding import MemoryBudget
-from observe.proxy.exchanges import Conversation, Exchange
+from observe.proxy.exchanges import Conversation, Exchange, MemoryBudget
 from observe.proxy.rows import (
     PartWriter,
     RowMaker,
@@ -26,7 +26,6 @@ from observe.proxy.rows import (
     secrets_of,
 )
 from observe.proxy.tap import EventKind, Job, Message, MessageReader, RecordingReport
-from observe.redacting import redacted_row
 from traces import TraceError, TraceRow
 from traces.content import line_of
 from traces.redaction import Redactor

@@ -9,22 +9,21 @@ from time import monotonic
 
 import orjson
 
-from observe.clock import Clock, Nanos
-from observe.output_paths import OutputPaths, stem_of
-from observe.proxy.exchanges import Exchange
-from observe.proxy.facts import (
+from observe.event_loop import Clock, Nanos
+from observe.options import OutputPaths, stem_of
+from observe.proxy.exchanges import (
     BYTES_PER_TOKEN,
+    Exchange,
     RequestMetadata,
     Round,
     SessionTracker,
     is_generating,
     request_metadata_of,
 )
-from observe.workloads.workload import SESSION_COLUMNS
+from observe.workload import SESSION_COLUMNS
 from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, write_header
 from traces.content import ContentWriter, RecordedExchange, complete_content_lines
-from traces.redaction import Redactor, secrets_in, without_secret_headers
-from traces.secret_rules import without_secret_parameters
+from traces.redaction import Redactor, secrets_in, without_secret_headers, without_secret_parameters
 
 COLUMNS = SESSION_COLUMNS | {"vllm_priority"}
 
@@ -229,6 +228,7 @@ class RowMaker:
             first_chunk_time_us=0 if reply is None else epoch_us(reply.first_token),
             last_chunk_time_us=epoch_us(times[-1]) if times else 0,
             num_chunks=0 if reply is None else len(times) if reply.streaming else len(times[:1]),
+            deadline_us=(exchange.ended - self.origin) // 1000 if exchange.status == "incomplete" else 0,
             status=exchange.status,
             error_message=_error_message(exchange),
             finish_reason="abort"

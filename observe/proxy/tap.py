@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import cast
 
-from observe.clock import Clock, Nanos
-from observe.output_paths import OutputPaths
+from observe.event_loop import Clock, Nanos
+from observe.options import OutputPaths
 from traces import TraceHeader
 
 
@@ -52,7 +52,7 @@ class RecordingReport:
 _FRAME = struct.Struct("<BIQI")
 _FLUSH_S = 0.002
 _FLUSH_BYTES = 1 << 18
-_MAX_WAITING_BYTES = 256 << 20
+_MAX_WAITING_BYTES = 64 << 20
 
 
 class EventKind(IntEnum):

@@ -1,16 +1,97 @@
-"""The figures of a run by class, model, tenant and conversation."""
+"""The figures of a run by class, model, tenant and conversation, and the deadlines of its requests."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from operator import attrgetter
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.sequence import NO_DEADLINE
 from blis_sim.options.addition import sequential_sum
-from replay.simulation.pool import Distribution, distribution
-from replay.simulation.record import NEVER, Record
+from replay.arrivals import Origin, known_labels
+from replay.simulation.record import NEVER, Distribution, Record, distribution
 from traces.slo import class_name
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.options import ClusterOptions
+    from blis_sim.engine.urgency import UrgencySettings
+    from traces import SloTargets
+
+# Deadlines of simulated requests: targets of a workload as deadlines of its engines, and the share missed.
+
+_Cluster = TypeVar("_Cluster", bound="ClusterOptions")
+
+
+def with_deadlines(cluster: _Cluster, targets: "Mapping[str, SloTargets]") -> _Cluster:
+    """The options with the e2e targets of classes as deadlines, unless --slo-deadlines gives some."""
+    deployment, limits = cluster.deployment, {name: each.e2e_ms for name, each in targets.items() if each.e2e_ms}
+    if not limits or deployment.urgency.slo_deadlines:
+        return cluster
+    text = ",".join(f"{name}={limit_ms:.3f}" for name, limit_ms in limits.items())
+    urgency = replace(deployment.urgency, slo_deadlines=text)
+    return replace(cluster, deployment=replace(deployment, urgency=urgency))
+
+
+def notes_on_targets(targets: "Mapping[str, SloTargets]", record: "Record") -> Iterator[str]:
+    """Yield a line for targets that hold for no request, and one for requests without targets beside others with."""
+    if not targets:
+        return
+
+    counts = groups_of(record.rows, "slo_class", class_name).counts()
+    known = ", ".join(sorted(counts))
+    for name in targets:
+        if not counts[name]:
+            yield f"warning: the targets of class {name} hold for no request: all requests are of {known or 'no class'}"
+    left = {name: count for name, count in sorted(counts.items()) if name not in targets}
+    if left and len(left) < len(counts):
+        yield f"{sum(left.values())} of {len(record)} requests have no targets, those of {', '.join(left)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineFigures:
+    """Requests with a deadline, and requests that missed it, by SLO class."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        """Violations among all requests with a deadline; 0 without any."""
+        count = sum(self.counts.values())
+        return sum(self.violations.values()) / count if count else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The figures as a summary and files have them."""
+        return {
+            "slo_violations": sum(self.violations.values()),
+            "requests_with_deadline": sum(self.counts.values()),
+            "slo_violations_by_class": {
+                name: {"requests": count, "violations": self.violations.get(name, 0)}
+                for name, count in sorted(self.counts.items())
+            },
+        }
+
+
+def deadline_figures(record: "Record", settings: "UrgencySettings") -> DeadlineFigures:
+    """Count requests by whether they ended by their deadlines. One that did not complete has missed its deadline."""
+    counts: Counter[str] = Counter()
+    violations: Counter[str] = Counter()
+    counted = replace(settings, ends_late_requests=False)
+    for each in record:
+        deadline_at = counted.deadline_of(each.row, each.arrived_at)
+        if deadline_at == NO_DEADLINE:
+            continue
+        name = class_name(each.row.slo_class)
+        counts[name] += 1
+        is_late = each.e2e_us is None or each.arrived_at + each.e2e_us > deadline_at
+        violations[name] += is_late or not each.is_completed
+    return DeadlineFigures(counts, violations)
+
+
+# The figures of a run by class, model, tenant and conversation.
 
 Ints = npt.NDArray[np.int64]
 
@@ -21,8 +102,17 @@ class Groups(NamedTuple):
     names: list[str]
     codes: Ints
 
+    def counts(self) -> Counter[str]:
+        """How many requests have each label."""
+        numbers = np.bincount(self.codes, minlength=len(self.names)).tolist()
+        return Counter(dict(zip(self.names, numbers, strict=True)))
+
     def members(self, order: Ints) -> Iterator[tuple[str, Ints]]:
         """Each name that occurs among the requests at these places, with their places in this order."""
+        if len(self.names) == 1:
+            if len(order):
+                yield self.names[0], order
+            return
         codes = self.codes[order]
         by_code = order[np.argsort(codes, kind="stable")]
         start = 0
@@ -32,16 +122,17 @@ class Groups(NamedTuple):
             start += count
 
 
-def groups_of(labels: Iterable[str], name_of: Callable[[str], str] = str) -> Groups:
-    """Group a sequence of requests by the name of each request's label."""
-    given = list(labels)
+def groups_of(rows: SequenceOf[Origin], field: str, name_of: Callable[[str], str] = str) -> Groups:
+    """Group the rows of requests by the name of the label that they have in a field."""
+    known = known_labels(rows, field)
+    given = [getattr(row, field) for row in rows] if known is None else known[0]
     named = {label: name_of(label) for label in set(given)}
     names = sorted(set(named.values()))
     if len(names) == 1:
-        return Groups(names, np.zeros(len(given), np.int64))
+        return Groups(names, np.zeros(len(rows), np.int8))
     ranks = {name: rank for rank, name in enumerate(names)}
-    codes = {label: ranks[name] for label, name in named.items()}
-    return Groups(names, np.fromiter(map(codes.__getitem__, given), np.int64, len(given)))
+    codes = np.array([ranks[named[label]] for label in given], np.int64)
+    return Groups(names, codes if known is None else codes[known[1]])
 
 
 class ClassLatencies(NamedTuple):
@@ -87,7 +178,7 @@ def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
     """Each class of which a request got a token, by name; requests without a class are `default`."""
     ttft_us, e2e_us, itl_us = record.ttft_us, record.e2e_us, record.itl_mean_us
     completed, has_e2e = record.is_completed, e2e_us != NEVER
-    groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
+    groups = groups_of(record.rows, "slo_class", class_name)
     by_id = record.by_id
     started = by_id[ttft_us[by_id] != NEVER]
     found = {}
@@ -104,7 +195,7 @@ def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
     """Each model that requests name and of which one got a token, by name."""
     ttft_us, e2e_us, tokens = record.ttft_us, record.e2e_us, record.planned_output_tokens
     has_e2e = e2e_us != NEVER
-    groups = groups_of(map(attrgetter("model"), record.rows))
+    groups = groups_of(record.rows, "model")
     started = np.flatnonzero(ttft_us != NEVER)
     found = {}
     for name, places in groups.members(started):
@@ -122,7 +213,7 @@ def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
 def by_tenant(record: Record) -> dict[str, TenantFigures]:
     """Figures by name of each tenant with a request that has an E2E."""
     tokens = record.planned_output_tokens
-    groups = groups_of(map(attrgetter("tenant_id"), record.rows))
+    groups = groups_of(record.rows, "tenant_id")
     return {
         name: TenantFigures(len(places), int(tokens[places].sum()))
         for name, places in groups.members(np.flatnonzero(record.e2e_us != NEVER))
@@ -142,7 +233,7 @@ def jain_index(shares: Collection[float]) -> float:
 def by_session(record: Record) -> SessionFigures | None:
     """The conversations of which a request got a token; None without any."""
     ttft_us, e2e_us, arrived_at = record.ttft_us, record.e2e_us, record.arrived_at
-    groups = groups_of(map(attrgetter("session_id"), record.rows))
+    groups = groups_of(record.rows, "session_id")
     has_session = np.array([bool(name) for name in groups.names], np.bool_)[groups.codes]
     started = has_session & (ttft_us != NEVER)
     if not started.any():

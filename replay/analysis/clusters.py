@@ -14,17 +14,14 @@ from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.engine.units import Micros
 from blis_sim.options.addition import sequential_sum
-from replay.simulation.measure import COMPLETED, ClientView, Latencies
-from replay.simulation.pool import Distribution, distribution
-from replay.simulation.record import NEVER, Bools, Ints
+from replay.simulation.record import COMPLETED, NEVER, Bools, ClientView, Distribution, Ints, Latencies, distribution
 from replay.simulation.simulate import Simulated
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.autoscaler import Autoscaler
-    from blis_sim.engine.cluster.cluster import Cluster
-    from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-    from blis_sim.engine.cluster.handover import Disaggregation
-    from blis_sim.engine.cluster.reporting import DecisionLog
+    from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
+    from blis_sim.engine.cluster.disaggregation import Disaggregation
+    from blis_sim.engine.cluster.gateway import FlowControl
 
 
 US_PER_HOUR = 3_600_000_000

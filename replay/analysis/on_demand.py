@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 
 import numpy as np
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.engine.kv_cache.blis_cache import TieredKVCache
 from blis_sim.options.addition import sequential_sum
 from replay.analysis.breakdown import ClassLatencies, groups_of
-from replay.simulation.pool import Distribution, distribution
-from replay.simulation.record import NEVER, Floats, Record
+from replay.simulation.record import NEVER, Distribution, Floats, Record, distribution
 from traces import SloTargets
 from traces.goodput import Attainment, goodput_of, rate
 from traces.slo import class_name
@@ -26,7 +24,7 @@ def priority_inversions(record: Record) -> int:
     Only a scheduling by priority and arrival (`priority-fcfs`) means this not to happen, and each instance schedules
     its own requests alone.
     """
-    groups = groups_of(map(attrgetter("slo_class"), record.rows), class_name)
+    groups = groups_of(record.rows, "slo_class", class_name)
     arrived_at, e2e_us, instance = record.arrived_at, record.e2e_us.astype(np.float64), record.instance
     by_id = record.by_id
     completed = by_id[record.is_completed[by_id]]

@@ -12,12 +12,12 @@ from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.options.addition import sequential_sum
 from replay.analysis.clusters import columns_of, disaggregation_of, totals_of, without_prefill_requests
-from replay.analysis.steady import Overload, SteadyState, overload, steady_state
+from replay.analysis.steady import Overload, Steadiness, SteadyState, steadiness, steady_state
 from replay.report_options import LEAST_ATTAINMENT
-from replay.simulation.pool import Pool, pool_of
-from replay.simulation.record import NEVER, Ints, Record
+from replay.simulation.record import NEVER, Ints, Pool, Record, pool_of
 from replay.simulation.simulate import Simulated
 from traces import SloTargets
+from traces.load import Load, load_of
 
 if TYPE_CHECKING:
     from replay.analysis.on_demand import Goodput
@@ -55,6 +55,11 @@ class RequestCounts:
     """Requests that a cluster or its gateway turned away."""
 
 
+def load_of_run(record: Record) -> Load:
+    """Return the load of a run."""
+    return load_of(_offered_per_s(record), record.input_tokens, record.planned_output_tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceResult:
     """The figures of one instance of a cluster."""
@@ -71,7 +76,7 @@ class InstanceResult:
     itl: Latency
     e2e: Latency
     busy_fraction: float
-    """The share of the whole run in which a step was under way."""
+    """The share of the steady part in which a step was under way, of the whole run without one."""
     preemptions: int
     cache_hit_rate: float
 
@@ -113,7 +118,12 @@ class RunResult:
     steady: SteadyState | None
     """None where the run is too short for it."""
     overload: Overload | None
-    """None where the queue does not grow beyond chance."""
+    """None where the number of requests in the system does not grow beyond chance."""
+    is_steady: bool
+    """Whether the run is long enough to know its steady state."""
+    num_requests_enough: int | None
+    """Requests with which a longer run of the load was steady, where the run is too short."""
+    load: Load
     ttft: Latency
     itl: Latency
     """All gaps between tokens."""
@@ -142,14 +152,17 @@ def result_of(
     targets: Mapping[str, SloTargets],
     goodput: "Goodput | None" = None,
     least_attainment: float = LEAST_ATTAINMENT,
+    judged: Steadiness | None = None,
 ) -> RunResult:
-    """Return the figures of a finished run. `goodput` is the one for `targets`."""
+    """Return the figures of a finished run. `goodput` is the one for `targets`; `judged` is by longer runs, if any."""
     simulation, record = simulated.simulation, simulated.requests
     engines = simulation.instances
     totals = without_prefill_requests(totals_of(engines), simulation)
     columns = columns_of(simulated)
     completed = int(columns.is_completed.sum())
     duration_s = simulation.clock / 1e6
+    judged, steady = judged or steadiness(record), steady_state(record)
+    numbers = range(len(engines)) if len(engines) > 1 else ()
     return RunResult(
         requests=RequestCounts(
             arrived=len(record),
@@ -167,10 +180,13 @@ def result_of(
         requests_per_s=_rate(completed, duration_s),
         output_tokens_per_s=_rate(totals.output_tokens if completed else 0, duration_s),
         offered_per_s=_offered_per_s(record),
-        steady=steady_state(record),
-        overload=overload(record),
+        steady=steady,
+        overload=judged.overload,
+        is_steady=judged.is_steady,
+        num_requests_enough=judged.num_requests_enough,
+        load=load_of_run(record),
         ttft=_known(columns.ttft_us),
-        itl=latency_of(record.gaps.pool()),
+        itl=latency_of(record.tokens.gaps()),
         mean_itl_per_request=_mean_itls(record),
         e2e=_known(columns.e2e_us),
         scheduling_delay=_known(columns.scheduling_delay_us),
@@ -179,7 +195,7 @@ def result_of(
         goodput_per_s=None if goodput is None else goodput.per_s,
         attainment=None if goodput is None else goodput.share,
         verdicts=tuple(verdicts_of(targets, goodput, least_attainment)),
-        instances=tuple(_instance(simulated, number) for number in range(len(engines))) if len(engines) > 1 else (),
+        instances=tuple(_instance(simulated, number, steady) for number in numbers),
     )
 
 
@@ -210,11 +226,12 @@ def latency_of(pool: Pool) -> Latency:
     )
 
 
-def _instance(simulated: Simulated, number: int) -> InstanceResult:
+def _instance(simulated: Simulated, number: int, steady: SteadyState | None) -> InstanceResult:
     engine = simulated.simulation.instances[number]
     totals, columns = totals_of([engine]), columns_of(simulated, number)
     completed = int(columns.is_completed.sum())
     duration_s, run_s = engine.clock / 1e6, simulated.simulation.clock / 1e6
+    since_s, until_s = (0.0, run_s) if steady is None else (steady.start_s, steady.end_s)
     disaggregation = disaggregation_of(simulated.simulation)
     roles = () if disaggregation is None else disaggregation.roles
     return InstanceResult(
@@ -226,9 +243,9 @@ def _instance(simulated: Simulated, number: int) -> InstanceResult:
         requests_per_s=_rate(completed, duration_s),
         output_tokens_per_s=_rate(totals.output_tokens if completed else 0, duration_s),
         ttft=_known(columns.ttft_us),
-        itl=latency_of(simulated.requests.gaps.pool(number)),
+        itl=latency_of(simulated.requests.tokens.gaps(number)),
         e2e=_known(columns.e2e_us),
-        busy_fraction=min(1.0, _busy_s(engine) / run_s) if run_s else 0.0,
+        busy_fraction=_busy_fraction(simulated.requests, number, since_s, until_s),
         preemptions=totals.num_preemptions,
         cache_hit_rate=_hit_rate(engine),
     )
@@ -239,13 +256,12 @@ def _offered_per_s(record: Record) -> float:
     return _rate(len(record) - 1, float(arrived_at.max() - arrived_at.min()) / 1e6) if len(record) else 0.0
 
 
-def _busy_s(engine: Engine) -> float:
-    """Return for how long a step was under way; steps of several stages, which overlap, count from the last end on."""
-    starts, ends = engine.steps.span(0, len(engine.steps))
-    if not len(ends):
+def _busy_fraction(record: Record, instance: int, since_s: float, until_s: float) -> float:
+    """Return for which share of a stretch a step was under way."""
+    if until_s <= since_s:
         return 0.0
-    begins = np.maximum(starts, np.concatenate([starts[:1], ends[:-1]]))
-    return float(np.clip(ends - begins, 0, None).sum()) / 1e6
+    busy_us = record.tokens.busy_us(instance, round(since_s * 1e6), round(until_s * 1e6))
+    return min(1.0, busy_us / 1e6 / (until_s - since_s))
 
 
 def _mean_itls(record: Record) -> Latency:

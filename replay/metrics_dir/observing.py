@@ -13,14 +13,15 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.simulation import WrappedSimulation
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.engine.cluster.options import ClusterOptions
+    from blis_sim.engine.data_parallel import RankGroup
     from blis_sim.engine.deployment import Deployment
-    from blis_sim.engine.ranks import RankGroup
     from blis_sim.engine.simulation import Simulation
     from replay.report_options import ReportOptions
 
@@ -37,25 +38,13 @@ class EventRecorder(Protocol):
         ...
 
 
-class ObservedSimulation:
+class ObservedSimulation(WrappedSimulation):
     """`simulation`, whose arrivals and events all go to recorders, while the run gets only ends of requests."""
 
     def __init__(self, simulation: "Engine | RankGroup | Cluster", recorders: SequenceOf[EventRecorder]) -> None:
-        self._simulation = simulation
+        WrappedSimulation.__init__(self, simulation)
         self._recorders = recorders
         self._advance = _numbered(simulation)
-
-    @property
-    def instances(self) -> SequenceOf[Engine]:
-        return self._simulation.instances
-
-    @property
-    def now(self) -> Micros | None:
-        return self._simulation.now
-
-    @property
-    def clock(self) -> Micros:
-        return self._simulation.clock
 
     def submit(self, request: Request, at: Micros) -> Sequence:
         sequence = self._simulation.submit(request, at)
@@ -68,15 +57,6 @@ class ObservedSimulation:
         for recorder in self._recorders:
             recorder.arrived(sequences)
         return sequences
-
-    def abort(self, request_id: str, at: Micros) -> None:
-        self._simulation.abort(request_id, at)
-
-    def queueing_time(self, request: Request) -> Micros:
-        return self._simulation.queueing_time(request)
-
-    def next_event_at(self) -> Micros | None:
-        return self._simulation.next_event_at()
 
     def advance(self, until: Micros) -> list[Event]:
         notes = [recorder.note for recorder in self._recorders]
@@ -120,8 +100,7 @@ def observing(
         yield simulation
         return
     from replay.metrics_dir.pictures import draw_pictures
-    from replay.metrics_dir.recorder import Recorder, kv_traffic, run_metadata
-    from replay.metrics_dir.request_graphs import RequestGraphs
+    from replay.metrics_dir.recorder import Recorder, RequestGraphs, kv_traffic, run_metadata
     from replay.provenance import title_of
 
     folder = None

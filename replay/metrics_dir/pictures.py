@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.figures import QuantileSketch, RateSeries, TimeWeighted
-from replay.metrics_dir.recorder import Recorder
+from replay.metrics_dir.recorder import QuantileSketch, RateSeries, Recorder, TimeWeighted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from blis_sim.pictures.style import Panel
+    from blis_sim.report.figures import Panel
 
 MOST_LINES = 8
 """Instances with a line of their own in a picture of use over time, as many as there are colours."""
@@ -30,7 +29,7 @@ def draw_pictures(recorder: Recorder, until: Micros, title: str = "") -> None:
     """Draw each picture as PNG and as SVG into the folder `plots`; none without matplotlib. Raises TraceError."""
     if not can_draw():
         return
-    from blis_sim.pictures.style import draw_panels
+    from blis_sim.report.figures import draw_panels
 
     folder = recorder.folder / "plots"
     folder.mkdir(exist_ok=True)
@@ -79,7 +78,7 @@ def _utilization(recorder: Recorder, until: Micros) -> Iterator["Panel"]:
 
 def _shares(title: str, label: str, of: str, sketch: QuantileSketch, scale: float = 1.0) -> "Panel":
     """Return the share of a sample up to each value, with its median and its p99."""
-    from blis_sim.pictures.style import MUTED, Panel, use_log_scale_if_wide
+    from blis_sim.report.figures import MUTED, Panel, use_log_scale_if_wide
 
     def draw(axes: "Axes") -> None:
         values, shares = sketch.cdf()
@@ -105,7 +104,7 @@ def _over_time(
     """Return figures over time, stretch by stretch."""
     from dataclasses import replace
 
-    from blis_sim.pictures.panels import time_panel
+    from blis_sim.report.figures import time_panel
 
     courses = {name: line.time_series(until) for name, line in lines.items()}
     panel = time_panel(title, label, courses) if courses else time_panel(title, label, {"": (np.zeros(0), np.zeros(0))})

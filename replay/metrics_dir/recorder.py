@@ -1,34 +1,658 @@
-"""Writer of the folder of metrics of a run: each event is written when it happens."""
+"""Writer of the folder of metrics of a run: its unfinished requests, bounded figures, and graphs of tasks."""
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, repeat
+from math import ceil, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import orjson
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import deployments_of
 from blis_sim.engine.core import Engine
+from blis_sim.engine.delivery import OutputQueue
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import BatchDone, Event, Finished, Preempted, Scheduled, StepDone
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, step_work
-from blis_sim.engine.latency.wrapped import HasOperations, operations_of
-from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
-from replay.metrics_dir.figures import QuantileSketch, RateSeries, ReplicaUse, utilization
-from replay.metrics_dir.lives import KVTraffic, RequestTracker
-from replay.metrics_dir.tables import REQUEST_COLUMNS, CsvTable, RowFile, plain, request_row, write_config
-from replay.metrics_dir.timeline import ChromeTrace, EventTrace, Place
+from replay.metrics_dir.tables import (
+    MOST_IDS,
+    REQUEST_COLUMNS,
+    ChromeTrace,
+    CsvTable,
+    EventTrace,
+    JsonItems,
+    KVTransfer,
+    Place,
+    RequestMetrics,
+    RowFile,
+    plain,
+    request_row,
+    write_config,
+)
+from replay.simulation.record import COMPLETED, NEVER, ClientView, Latencies
 from traces.text_file import write_content
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
-    from blis_sim.engine.ranks import RankGroup
+    from blis_sim.engine.data_parallel import RankGroup
+
+# The unfinished requests of a run, with the state that their metrics need.
+#
+# Sequences that an instance decodes are held once for all batches that decode the same ones. The facts of a
+# sequence's latest batch are derived when the sequence leaves: noting them for each sequence of each batch takes more
+# time than the simulation.
+
+
+@dataclass(slots=True)
+class TrackedRequest:
+    """One request, or the part of one that computes its prompt elsewhere."""
+
+    number: int
+    inter_arrival_s: float | None = None
+    scheduled_at: Micros | None = None
+    """When it first joined a batch."""
+    executed_us: Micros = 0
+    """The time of its batches, those in which its cohort decoded excepted. While a group has the sequence, the time of
+    the group's batches before is subtracted, and all of the group's time is to be added."""
+    first: Place | None = None
+    prompt: Place | None = None
+    """The batch that completed its prompt."""
+    prompt_end_us: Micros = 0
+    last: Place | None = None
+    first_wait_us: Micros = 0
+    """Wait of the first token of a request for the others of its step."""
+    last_wait_us: Micros = 0
+    group: "DecodeGroup | None" = None
+    """The group that has the sequence now."""
+
+
+class DecodeGroup:
+    """The sequences that the latest batch of one instance decoded."""
+
+    __slots__ = (
+        "_first_wait_us",
+        "_members",
+        "_place",
+        "_positions",
+        "_sequences",
+        "_waits_us",
+        "counts_time",
+        "executed_us",
+        "numbers",
+        "queue",
+    )
+
+    def __init__(self, latency: LatencyModel, *, counts_time: bool) -> None:
+        self.queue = OutputQueue(latency)
+        """The API server process of the instance."""
+        self.counts_time = counts_time
+        """Whether lives count the time of these batches; where a cohort decodes, the log of steps has it."""
+        self.executed_us: Micros = 0
+        """The time of all batches so far."""
+        self.numbers: list[int] = []
+        """Numbers of the first requests, as many as a timeline shows."""
+        self._sequences: SequenceOf[Sequence] = []
+        self._members: dict[Sequence, int] = {}
+        """Sequences of `_sequences` that have not left since, with the numbers of their requests."""
+        self._positions: dict[Sequence, int] = {}
+        """Positions in `_sequences`; empty until one leaves."""
+        self._place: Place | None = None
+        self._first_wait_us: float | None = None
+        """Wait of the tokens of the latest batch for those before them; None while its tokens are not known."""
+        self._waits_us: list[float] = []
+        """Waits of these tokens, from none to all of them; empty until one is needed."""
+
+    def compute(
+        self,
+        sequences: SequenceOf[Sequence],
+        place: Place,
+        duration_us: Micros,
+        tracked_of: Callable[[Sequence], TrackedRequest],
+    ) -> None:
+        """Note that the next batch decoded `sequences`."""
+        members = self._members
+        if len(members) != len(sequences) or sequences != self._sequences:
+            remaining = set(sequences)
+            for sequence in members.keys() - remaining:
+                self.leave(sequence, tracked_of(sequence))
+            for sequence in remaining - members.keys():
+                self._join(sequence, tracked_of(sequence))
+            self._sequences, self._positions = sequences, {}
+            self.numbers = list(map(members.__getitem__, sequences[:MOST_IDS]))
+        self._place = place
+        self._first_wait_us, self._waits_us = None, []
+        if self.counts_time:
+            self.executed_us += duration_us
+
+    def emit(self, wait_us: float) -> None:
+        """Note how long the tokens of the latest batch wait before the first of them is handed out."""
+        self._first_wait_us = wait_us
+
+    def waits_us(self) -> list[float]:
+        """Return the waits of the tokens of the latest batch: before the first, and after each of them."""
+        if not self._waits_us and self._first_wait_us is not None:
+            turns_us = repeat(self.queue.turn_us, len(self._sequences))
+            self._waits_us = list(accumulate(turns_us, initial=self._first_wait_us))
+        return self._waits_us
+
+    def leave(self, sequence: Sequence, tracked: TrackedRequest) -> None:
+        """Store the facts of the latest batch with a sequence that leaves the group."""
+        tracked.group, tracked.last = None, self._place
+        tracked.executed_us += self.executed_us
+        self._members.pop(sequence, None)
+        waits_us = self.waits_us()
+        if waits_us:
+            if not self._positions:
+                self._positions = {each: position for position, each in enumerate(self._sequences)}
+            tracked.last_wait_us = int(waits_us[self._positions[sequence] + 1])
+
+    def _join(self, sequence: Sequence, tracked: TrackedRequest) -> None:
+        if tracked.group is not None:
+            tracked.group.leave(sequence, tracked)
+        tracked.group = self
+        self._members[sequence] = tracked.number
+        tracked.executed_us -= self.executed_us
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVTraffic:
+    """How prompts travel from the instances that compute them to those that decode."""
+
+    bytes_per_block: float
+    bytes_per_value: float
+    dtype: str
+
+
+class RequestTracker:
+    """All requests under way, by sequence."""
+
+    def __init__(self, engines: SequenceOf[Engine], traffic: KVTraffic | None) -> None:
+        self._engines = engines
+        self._traffic = traffic
+        self._views: dict[int, ClientView] = {}
+        self._requests: dict[Sequence, TrackedRequest] = {}
+        self._parts: dict[str, Sequence] = {}
+        """Requests whose prompts other instances may compute, by id; empty without such instances."""
+        self._num_arrived = 0
+        self._latest_arrival: Micros | None = None
+        self._groups: dict[int, DecodeGroup] = {}
+        self._batches: dict[int, BatchDone] = {}
+        """The latest batch of each instance."""
+
+    def begin(self, sequence: Sequence) -> int:
+        """Note an arrival. Returns the number of the request."""
+        latest, at = self._latest_arrival, sequence.arrived_at
+        tracked = TrackedRequest(self._num_arrived, None if latest is None else (at - latest) / 1e6)
+        self._requests[sequence] = tracked
+        if self._traffic is not None:
+            self._parts[sequence.request.id] = sequence
+        self._latest_arrival = at
+        self._num_arrived += 1
+        return tracked.number
+
+    def number(self, sequence: Sequence) -> int:
+        """Return the number of a request."""
+        return self._tracked(sequence).number
+
+    def scheduled(self, sequence: Sequence, at: Micros) -> None:
+        """Note that a request joined the running batch."""
+        tracked = self._tracked(sequence)
+        if tracked.scheduled_at is None:
+            tracked.scheduled_at = at
+
+    def computed(self, place: Place, event: BatchDone, duration_us: Micros) -> list[int]:
+        """Note which requests were computed in a batch that took so long in all stages.
+
+        Returns the numbers of those with their prompts in it, and of as many others as a timeline shows.
+        """
+        instance = place.replica
+        self._batches[instance] = event
+        numbers: list[int] = []
+        for sequence, _ in event.prompts:
+            tracked = self._tracked(sequence)
+            tracked.executed_us += duration_us
+            tracked.first = tracked.first or place
+            tracked.prompt, tracked.prompt_end_us = place, event.at
+            if tracked.scheduled_at is None:  # a part of a request, whose admission is not reported
+                tracked.scheduled_at = event.started_at
+            numbers.append(tracked.number)
+        group = self._group(instance)
+        group.compute(event.decoding, place, duration_us, self._tracked)
+        return numbers + group.numbers
+
+    def emitted(self, instance: int, num_tokens: int) -> None:
+        """Note how many tokens the latest batch of an instance brought: each waits until all are handed out."""
+        batch = self._batches.get(instance)
+        if batch is None or not self._view(instance).serializes_tokens:
+            return
+        group, step_us = self._group(instance), num_tokens * self._engines[instance].latency.output_sequence_time
+        group.emit(step_us + group.queue.enter(batch.at, num_tokens))
+        if not batch.prompts:
+            return
+        wait_us = group.waits_us()[-1]
+        for sequence, _ in batch.prompts:
+            wait_us += group.queue.turn_us
+            tracked = self._tracked(sequence)
+            tracked.first_wait_us = tracked.last_wait_us = int(wait_us)
+
+    def unfinished(self) -> Iterator[Sequence]:
+        """Yield the requests that have not ended, in order of arrival."""
+        yield from [sequence for sequence in self._requests if not sequence.is_prefill_subrequest]
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a request."""
+        self._settle(sequence)
+        self._requests.pop(sequence, None)
+        self._parts.pop(sequence.request.id, None)
+        if sequence.prompt_part is not None:
+            self._requests.pop(sequence.prompt_part, None)
+
+    def way(self, sequence: Sequence) -> list[Place]:
+        """Return the first batch of a request, that of its first token and its last one."""
+        self._settle(sequence)
+        lives = [self._requests.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
+        lives.append(self._requests[sequence])
+        places = [
+            place for tracked in lives if tracked is not None for place in (tracked.first, tracked.prompt, tracked.last)
+        ]
+        return [place for place in places if place is not None]
+
+    def phases(self, sequence: Sequence, ended_at: Micros) -> list[tuple[str, Micros, Micros]]:
+        """Return what a request went through, on the engine's clock."""
+        scheduled_at, first_at = self._scheduled_at(sequence), sequence.first_token_at
+        arrived_at = sequence.arrived_at
+        if scheduled_at is None:
+            return [("waiting", arrived_at, ended_at)]
+        phases = [("waiting", arrived_at, scheduled_at)]
+        prompt = sequence.prompt_part
+        if prompt is not None and prompt.first_token_at is not None and sequence.queued_at is not None:
+            phases.append(("prefill", scheduled_at, prompt.first_token_at))
+            moved_at = max(sequence.queued_at, prompt.first_token_at)  # BLIS moves a prompt during its last step
+            return [*phases, ("KV transfer", prompt.first_token_at, moved_at), ("decode", moved_at, ended_at)]
+        if first_at is None:
+            return [*phases, ("prefill", scheduled_at, ended_at)]
+        return [*phases, ("prefill", scheduled_at, first_at), ("decode", first_at, ended_at)]
+
+    def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestMetrics:
+        """Return the metrics of a request at `at`, by which it may have ended."""
+        self._settle(sequence)
+        tracked, prompt = self._tracked(sequence), sequence.prompt_part
+        arrived_us, request = sequence.arrived_at, sequence.request
+        ttft_us, e2e_us, itl_us, num_tokens = self._latencies(sequence, at, tracked)
+        scheduled_at, executed_us = self._scheduled_at(sequence), self._executed_us(sequence)
+        is_completed = ended_at is not None and sequence.outcome in COMPLETED and e2e_us != NEVER
+        waited_us = 0 if scheduled_at is None else max(0, at - scheduled_at - executed_us)
+        transfer = self._transfer(sequence)
+        moved_at = None if transfer is None or sequence.queued_at is None else sequence.queued_at / 1e6
+        return RequestMetrics(
+            number=tracked.number,
+            arrived_at_s=arrived_us / 1e6,
+            inter_arrival_s=tracked.inter_arrival_s,
+            prompt_tokens=request.input_tokens,
+            output_tokens=num_tokens if is_completed else request.output_tokens,
+            num_restarts=sequence.num_preemptions + (0 if prompt is None else prompt.num_preemptions),
+            scheduled_at_s=None if scheduled_at is None else scheduled_at / 1e6,
+            first_token_at_s=None if ttft_us == NEVER else (arrived_us + ttft_us) / 1e6,
+            completed_at_s=(arrived_us + e2e_us) / 1e6 if is_completed else None,
+            execution_s=executed_us / 1e6,
+            preempted_s=waited_us / 1e6,
+            itl_mean_s=itl_us / 1e6,
+            prefill_replica=prompt.instance if prompt is not None else None,
+            decode_replica=sequence.instance if prompt is not None else None,
+            decode_arrived_at_s=moved_at,
+            transfer=transfer,
+        )
+
+    def _latencies(self, sequence: Sequence, at: Micros, tracked: TrackedRequest) -> tuple[Micros, Micros, float, int]:
+        """Return TTFT, E2E and mean ITL as the client of a request sees them, and its output tokens."""
+        if sequence.instance == NOWHERE:
+            return NEVER, NEVER, 0.0, 0
+        view, prompt = self._view(sequence.instance), sequence.prompt_part
+        found: Latencies
+        if prompt is None:
+            found = view.latencies(sequence, at)
+        else:
+            found = view.latencies_with_remote_prefill(sequence, prompt, at)
+        ttft_us, e2e_us, itl_us, _, num_tokens = found
+        if ttft_us != NEVER:
+            ttft_us += tracked.first_wait_us
+        if e2e_us != NEVER:
+            e2e_us += tracked.last_wait_us
+            itl_us += (tracked.last_wait_us - tracked.first_wait_us) / max(num_tokens - 1, 1)
+        return ttft_us, e2e_us, itl_us, num_tokens
+
+    def _scheduled_at(self, sequence: Sequence) -> Micros | None:
+        tracked = self._tracked(sequence)
+        if sequence.prompt_part is not None and (part := self._requests.get(sequence.prompt_part)) is not None:
+            return part.scheduled_at
+        return tracked.scheduled_at
+
+    def _executed_us(self, sequence: Sequence) -> Micros:
+        """Return the time of all batches that computed a request."""
+        total = 0
+        for each in (sequence, sequence.prompt_part):
+            tracked = None if each is None else self._requests.get(each)
+            if each is None or tracked is None:
+                continue
+            total += tracked.executed_us
+            if each.instance == NOWHERE or self._engines[each.instance].config.pipeline is not None:
+                continue
+            run_time = self._engines[each.instance].steps.run_time
+            for runs in (each.token_runs, *(runs for _, runs in each.superseded_runs)):
+                total += sum(run_time(first, count) for first, count in runs)
+        return total
+
+    def _transfer(self, sequence: Sequence) -> KVTransfer | None:
+        prompt, traffic = sequence.prompt_part, self._traffic
+        if prompt is None or traffic is None or sequence.queued_at is None:
+            return None
+        tracked = self._requests.get(prompt)
+        if tracked is None or not tracked.prompt_end_us:
+            return None
+        num_blocks = self._engines[sequence.instance].config.num_prompt_blocks(sequence.request.input_tokens)
+        size_bytes = num_blocks * traffic.bytes_per_block
+        duration_us = max(1, sequence.queued_at - tracked.prompt_end_us)
+        return KVTransfer(
+            size_bytes=size_bytes,
+            duration_s=duration_us / 1e6,
+            bytes_per_s=size_bytes / duration_us * 1e6,
+            bytes_per_value=traffic.bytes_per_value,
+            dtype=traffic.dtype,
+        )
+
+    def _tracked(self, sequence: Sequence) -> TrackedRequest:
+        """Return the life of a request; that of a part begins when it is first seen."""
+        tracked = self._requests.get(sequence)
+        if tracked is None:
+            from blis_sim.engine.cluster.disaggregation import PROMPT_SUFFIX  # few runs have parts
+
+            whole = self._parts[sequence.request.id.removesuffix(PROMPT_SUFFIX)]
+            tracked = self._requests[sequence] = TrackedRequest(self._requests[whole].number)
+        return tracked
+
+    def _settle(self, sequence: Sequence) -> None:
+        """Store the facts of the latest batches with a request and its prefill sub-request."""
+        for each in (sequence, sequence.prompt_part):
+            tracked = None if each is None else self._requests.get(each)
+            if each is not None and tracked is not None and tracked.group is not None:
+                tracked.group.leave(each, tracked)
+
+    def _group(self, instance: int) -> DecodeGroup:
+        group = self._groups.get(instance)
+        if group is None:
+            engine = self._engines[instance]
+            counts_time = engine.config.pipeline is not None
+            group = self._groups[instance] = DecodeGroup(engine.latency, counts_time=counts_time)
+        return group
+
+    def _view(self, instance: int) -> ClientView:
+        view = self._views.get(instance)
+        if view is None:
+            view = self._views[instance] = ClientView(self._engines[instance])
+        return view
+
+
+# Figures of a run in memory that does not grow: distributions, and how full, busy and well used instances were.
+
+ACCURACY = 0.001
+"""Largest relative error of a quantile, as in Vidur's plots."""
+_GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
+_LOG_GAMMA = log(_GAMMA)
+_MOST_LATEST = 4096
+
+
+class QuantileSketch:
+    """Counts of values in buckets whose bounds grow by a constant factor; values of at most 1e-9 count as 0."""
+
+    __slots__ = ("_buckets", "_count", "_largest", "_latest", "_least", "_total")
+
+    def __init__(self) -> None:
+        self._latest: dict[float, int] = {}
+        """Values that are in no bucket yet, with their counts: many are alike, and a logarithm takes time."""
+        self._buckets: dict[int, int] = {}
+        self._count = 0
+        self._total = 0.0
+        self._least = math.inf
+        self._largest = 0.0
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Count a value of at least 0, `count` times."""
+        latest = self._latest
+        latest[value] = latest.get(value, 0) + count
+        if len(latest) > _MOST_LATEST:
+            self._settle()
+
+    @property
+    def count(self) -> int:
+        self._settle()
+        return self._count
+
+    @property
+    def total(self) -> float:
+        self._settle()
+        return self._total
+
+    @property
+    def least(self) -> float:
+        self._settle()
+        return self._least if self._count else 0.0
+
+    @property
+    def largest(self) -> float:
+        self._settle()
+        return self._largest
+
+    def _settle(self) -> None:
+        """Put all values into buckets."""
+        if not self._latest:
+            return
+        buckets = self._buckets
+        for value, count in self._latest.items():
+            key = ceil(log(value) / _LOG_GAMMA) if value > 1e-9 else _ZERO
+            buckets[key] = buckets.get(key, 0) + count
+            self._count += count
+            self._total += value * count
+        self._least = min(self._least, min(self._latest))
+        self._largest = max(self._largest, max(self._latest))
+        self._latest.clear()
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count if self.count else 0.0
+
+    def quantiles(self, fractions: Iterable[float]) -> npt.NDArray[np.float64]:
+        """Return the value below which each fraction of the sample lies; empty without values."""
+        values, shares = self.cdf()
+        if not self.count:
+            return np.array([])
+        places = np.searchsorted(shares, np.asarray(list(fractions)) - 1e-12, side="left")
+        return values[np.minimum(places, len(values) - 1)]
+
+    def cdf(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return ascending values, and the fraction of the sample up to each."""
+        self._settle()
+        keys = np.array(sorted(self._buckets), np.int64)
+        counts = np.array([self._buckets[key] for key in keys.tolist()], np.int64)
+        values = np.where(keys == _ZERO, 0.0, 2 * _GAMMA ** np.maximum(keys, -30_000).astype(float) / (_GAMMA + 1))
+        values = np.clip(values, self.least, self.largest)
+        return values, np.cumsum(counts) / max(self._count, 1)
+
+
+_ZERO = -(1 << 40)
+"""The bucket of values that have no logarithm."""
+
+
+BINS = 512
+"""Points of a course; their width doubles whenever a run outgrows them."""
+FIRST_BIN_US = 1_000
+
+
+class TimeWeighted:
+    """A piecewise constant figure: its extremes, its time-weighted mean, and its course."""
+
+    __slots__ = ("_sums", "_width_us", "at", "largest", "least", "total", "value")
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.at: Micros = 0
+        self.least = 0.0
+        self.largest = 0.0
+        self.total = 0.0
+        """Value times microseconds so far."""
+        self._width_us = FIRST_BIN_US
+        self._sums = [0.0] * BINS
+
+    def set(self, value: float, at: Micros) -> None:
+        """Set the figure to `value` from `at` on, which is not before the latest change."""
+        self.extend_to(at)
+        self.value = value
+        if value < self.least:
+            self.least = value
+        if value > self.largest:
+            self.largest = value
+
+    def extend_to(self, at: Micros) -> None:
+        """Extend the current value to `at`."""
+        start = self.at
+        if at <= start:
+            return
+        self.at = at
+        if self.value:
+            self._spread(self.value, start, at)
+
+    def add_interval(self, value: float, start: Micros, end: Micros) -> None:
+        """Set the figure to `value` between two instants, and to 0 before and after them."""
+        start = max(start, self.at)
+        if end <= start:
+            return
+        self.at = end
+        if value:
+            if value > self.largest:
+                self.largest = value
+            self._spread(value, start, end)
+
+    def _spread(self, value: float, start: Micros, at: Micros) -> None:
+        """Add the time between two instants with a value to the sums."""
+        self.total += value * (at - start)
+        while at > BINS * self._width_us:
+            self._double()
+        width, sums = self._width_us, self._sums
+        first, last = start // width, (at - 1) // width
+        if first == last:
+            sums[first] += value * (at - start)
+            return
+        sums[first] += value * ((first + 1) * width - start)
+        for place in range(first + 1, last):
+            sums[place] += value * width
+        sums[last] += value * (at - last * width)
+
+    def mean(self, until: Micros) -> float:
+        """Return the mean over time from 0 to `until`."""
+        return self.total / until if until else 0.0
+
+    def time_series(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the middle of each stretch of time in seconds, and the mean value in it."""
+        count = min(BINS, -(-until // self._width_us))
+        starts = np.arange(count) * self._width_us
+        lengths = np.minimum(self._width_us, until - starts)
+        return (starts + lengths / 2) / 1e6, np.array(self._sums[:count]) / lengths
+
+    def _double(self) -> None:
+        sums = self._sums
+        self._sums = [sums[place] + sums[place + 1] for place in range(0, BINS, 2)] + [0.0] * (BINS // 2)
+        self._width_us *= 2
+
+
+class RateSeries:
+    """A count of events by time bins, whose width doubles whenever a run outgrows them."""
+
+    __slots__ = ("_counts", "_width_us")
+
+    def __init__(self) -> None:
+        self._width_us = FIRST_BIN_US
+        self._counts = [0] * BINS
+
+    def add(self, at: Micros, count: int) -> None:
+        """Count events at an instant."""
+        while at >= BINS * self._width_us:
+            counts = self._counts
+            self._counts = [counts[place] + counts[place + 1] for place in range(0, BINS, 2)] + [0] * (BINS // 2)
+            self._width_us *= 2
+        self._counts[at // self._width_us] += count
+
+    def time_series(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the middle of each stretch of time in seconds, and how much happened in it per second.
+
+        Stretches are joined to at most `_MOST_STRETCHES`, as a count for each millisecond is nearly all zeros.
+        """
+        joined = BINS // _MOST_STRETCHES
+        width_us = self._width_us * joined
+        counts = np.array(self._counts).reshape(-1, joined).sum(axis=1)[: -(-until // width_us)]
+        starts = np.arange(len(counts)) * width_us
+        lengths = np.minimum(width_us, until - starts)
+        return (starts + lengths / 2) / 1e6, counts / lengths * 1e6
+
+
+_MOST_STRETCHES = 64
+
+
+@dataclass(slots=True)
+class StageUse:
+    """One pipeline stage of an instance."""
+
+    busy: TimeWeighted = field(default_factory=TimeWeighted)
+    mfu: TimeWeighted = field(default_factory=TimeWeighted)
+
+    def computes(self, started_at: Micros, ended_at: Micros, mfu_percent: float) -> None:
+        """Count a batch that was in the stage between two instants."""
+        self.busy.add_interval(100.0, started_at, ended_at)
+        self.mfu.add_interval(mfu_percent, started_at, ended_at)
+
+
+@dataclass(slots=True)
+class ReplicaUse:
+    """One instance."""
+
+    memory: TimeWeighted
+    stages: list[StageUse]
+
+    @classmethod
+    def of_stages(cls, num_stages: int) -> "ReplicaUse":
+        """Return the use of an idle instance."""
+        return cls(TimeWeighted(), [StageUse() for _ in range(num_stages)])
+
+
+def utilization(replicas: dict[int, ReplicaUse], until: Micros) -> dict[str, float]:
+    """Return the figures of utilization.json; keys are Vidur's, and replica 0 is the first one."""
+    found: dict[str, float] = {}
+    for number, replica in sorted(replicas.items()):
+        levels = {f"replica_{number}_memory_usage": replica.memory}
+        for stage, use in enumerate(replica.stages):
+            levels[f"replica_{number}_stage_{stage}_busy_time_percent"] = use.busy
+            levels[f"replica_{number}_stage_{stage}_mfu"] = use.mfu
+        for name, level in levels.items():
+            level.extend_to(until)
+            found |= {
+                f"{name}_min": level.least,
+                f"{name}_max": level.largest,
+                f"{name}_weighted_mean": level.mean(until),
+            }
+    return found
+
+
+# Writer of the folder of metrics of a run: each event is written when it happens.
 
 BATCH_COLUMNS = (
     "Batch Id",
@@ -131,10 +755,8 @@ class Recorder:
 
     def _operation_table(self) -> CsvTable | None:
         """Return the table of operations where the first instance's latency model has any."""
-        model = operations_of(self._engines[0].latency)
-        if model is None:
-            return None
-        return CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *model.operation_names))
+        names = self._engines[0].latency.operation_names
+        return CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
 
     def _batch(self, instance: int, event: BatchDone) -> None:
         number, shape = self._num_batches, event.shape
@@ -162,9 +784,9 @@ class Recorder:
         self._events.add_event(event.at, "batch_end", **details)
         self._use(instance, event, stages)
         if self._operations is not None:
-            model = operations_of(self._engines[instance].latency)
-            if isinstance(model, HasOperations):
-                self._operations.add((number, *model.operation_times_ms(shape)))
+            latency = self._engines[instance].latency
+            if latency.operation_names:
+                self._operations.add((number, *latency.operation_times_ms(shape)))
 
     def _use(self, instance: int, event: BatchDone, stages: SequenceOf[tuple[Micros, Micros]]) -> None:
         use = self.replicas.get(instance)
@@ -268,3 +890,113 @@ def kv_traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deploymen
 
 def _without_checkpoint(model: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in model.items() if name != "checkpoint"}
+
+
+# The graph of each request's tasks as node-link JSON: prompt, transfer of its KV cache, tokens.
+
+PROMPT, FLOW, TOKENS = "PromptTask", "KVCacheTransferFlow", "TokenTask"
+"""The kinds of tasks, with the names of SimAI's scheduler."""
+_KINDS = {"prefill": PROMPT, "KV transfer": FLOW, "decode": TOKENS}
+
+
+class RequestGraphs:
+    """Writes a JSON array with a graph for each request, when it ends; `networkx.node_link_graph` reads each.
+
+    A prompt and its tokens on one instance are a chain; between two instances lies the transfer of the KV cache. Times
+    are seconds on the engine's clock, sizes are bytes.
+    """
+
+    def __init__(self, path: Path, traffic: KVTraffic | None, engines: SequenceOf[Engine]) -> None:
+        """Raises TraceError when the file cannot be written."""
+        self._file = RowFile(path)
+        self._items = JsonItems(self._file)
+        self._tracker = RequestTracker(engines, traffic)
+
+    def arrived(self, sequences: Iterable[Sequence]) -> None:
+        """Requests have been handed to the simulation, in order of arrival."""
+        for sequence in sequences:
+            self._tracker.begin(sequence)
+
+    def note(self, instance: int, event: Event) -> None:
+        """Take the facts of an event, and write the graph of a request that ends."""
+        if isinstance(event, BatchDone):
+            self._tracker.computed(Place(instance, event.started_at), event, event.at - event.started_at)
+        elif isinstance(event, Scheduled):
+            self._tracker.scheduled(event.sequence, event.at)
+        elif isinstance(event, Preempted):
+            self._tracker.number(event.sequence)
+        elif isinstance(event, Finished):
+            self._items.add(self._graph(event.sequence, event.at, event.outcome))
+            self._tracker.end(event.sequence)
+
+    def close(self, until: Micros) -> None:
+        """Write the graphs of requests that have not ended, and close the array."""
+        for sequence in self._tracker.unfinished():
+            self._items.add(self._graph(sequence, until, None))
+        self._items.end()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Close the file of a run that has failed."""
+        self._file.close()
+
+    def _graph(self, sequence: Sequence, at: Micros, outcome: Outcome | None) -> dict[str, Any]:
+        facts = self._tracker.facts(sequence, at, None if outcome is None else at)
+        nodes = _nodes(sequence, facts, self._tracker.phases(sequence, at), outcome)
+        kind = "chain" if len(nodes) == 2 else "flow"
+        return {
+            "directed": True,
+            "multigraph": False,
+            "graph": {
+                "request_id": facts.number,
+                "arrived_at": facts.arrived_at_s,
+                "num_prefill_tokens": facts.prompt_tokens,
+                "num_decode_tokens": facts.output_tokens,
+                "num_restarts": facts.num_restarts,
+                "outcome": "unfinished" if outcome is None else str(outcome),
+            },
+            "nodes": nodes,
+            "links": [{"source": number, "target": number + 1, "type": kind} for number in range(len(nodes) - 1)],
+        }
+
+
+def _nodes(
+    sequence: Sequence, facts: RequestMetrics, phases: list[tuple[str, Micros, Micros]], outcome: Outcome | None
+) -> list[dict[str, Any]]:
+    """Return the tasks of a request in their order, with states and durations as far as the request has come."""
+    is_split = sequence.prompt_part is not None
+    instances = {PROMPT: facts.prefill_replica, TOKENS: facts.decode_replica} if is_split else {}
+    spans = {_KINDS[name]: (start, end) for name, start, end in phases if name in _KINDS}
+    last = next(reversed(spans), None)
+    nodes: list[dict[str, Any]] = []
+    for kind in (PROMPT, FLOW, TOKENS) if is_split else (PROMPT, TOKENS):
+        if kind == TOKENS and facts.output_tokens <= 1 and not is_split:
+            continue
+        node: dict[str, Any] = {"id": len(nodes), "type": kind, "state": _state(kind, spans, last, outcome)}
+        if kind == FLOW:
+            node |= {"src": facts.prefill_replica, "dest": facts.decode_replica}
+            if facts.transfer is not None:
+                node |= {"size": facts.transfer.size_bytes, "bandwidth": facts.transfer.bytes_per_s}
+        else:
+            node["replica_id"] = instances.get(kind, sequence.instance if sequence.instance >= 0 else None)
+            tokens = facts.prompt_tokens if kind == PROMPT else max(0, facts.output_tokens - 1)
+            node["prompt_size" if kind == PROMPT else "token_size"] = tokens
+        if kind in spans:
+            start, end = spans[kind]
+            is_over = kind != last or outcome in COMPLETED
+            node |= {"started_at": start / 1e6, "completed_at": end / 1e6 if is_over else None}
+            node["duration"] = (end - start) / 1e6
+        nodes.append(node)
+    return nodes
+
+
+def _state(kind: str, spans: dict[str, tuple[Micros, Micros]], last: str | None, outcome: Outcome | None) -> str:
+    """Return the state of a task, in the words of SimAI's scheduler."""
+    if outcome in COMPLETED or (kind in spans and kind != last):
+        return "completed"
+    is_current = kind == last or (last is None and kind == PROMPT)
+    if not is_current:
+        return "none"
+    if outcome is not None:
+        return "aborted"
+    return "queued" if last is None else "running"

@@ -18,6 +18,7 @@ from replay.output.metrics import JsonObject
 from replay.simulation.record import NEVER, Floats, Ints, Record
 
 if TYPE_CHECKING:
+    from blis_sim.engine.latency.confidence import Sureness
     from blis_sim.engine.latency.model import LatencyModel
     from replay.simulation.uncertainty import LatencySampler
 
@@ -106,6 +107,16 @@ def intervals_of(runs: Sequence[dict[str, float]]) -> dict[str, tuple[float, flo
     # Between the positions of Weibull lie nine further runs of ten, on average: few draws need no less than 19.
     low, high = np.percentile(figures, INTERVAL_PERCENTILES, axis=0, method="weibull") if names else ((), ())
     return {name: (float(one), float(other)) for name, one, other in zip(names, low, high, strict=True)}
+
+
+_METRICS = {"TTFT": "ttft", "ITL": "itl", "E2E": "throughput"}
+"""The name of each figure where commands state how sure predictions are."""
+
+
+def stated_intervals(figures: dict[str, float], sureness: "Sureness") -> dict[str, tuple[float, float]]:
+    """Return for each figure between which values nine servers of ten lie that are as unlike those measured."""
+    found = {name: sureness.interval_ms(_METRICS[name.split()[0]], value, 0.9) for name, value in figures.items()}
+    return {name: interval for name, interval in found.items() if interval is not None}
 
 
 def interval_lines(figures: dict[str, float], intervals: dict[str, tuple[float, float]]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """The findings about a run besides its rows, computed once for every form of output, and their JSON."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,19 +19,19 @@ from replay.analysis.breakdown import (
     jain_index,
 )
 from replay.analysis.clusters import DisaggregationFigures, RoutingSummary, disaggregation_figures, routing_summary_of
-from replay.analysis.steady import num_blocked_lines
-from replay.output.metrics import JsonObject, aggregate, cache_hit_rate, judgements
-from replay.simulation.pool import Distribution
-from replay.simulation.record import Record
+from replay.analysis.result import load_of_run
+from replay.analysis.steady import Steadiness, SteadyState, num_blocked_lines, steadiness, steady_state
+from replay.output.metrics import JsonObject, adapter_figures, aggregate, cache_hit_rate, judgements
+from replay.simulation.record import Distribution, Record
 from replay.simulation.simulate import Simulated
 from traces import SloTargets, TraceHeader
-from traces.saturation.settings import SaturationSettings
+from traces.load import Load
+from traces.saturation_options import SaturationSettings
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
     from replay.analysis.on_demand import CpuTierFigures, Fitness, Goodput
-    from traces.saturation.detectors import Timeline
-    from traces.saturation.report import Labels
+    from traces.saturation import Labels, Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,8 @@ class AnalysisConfig:
     targets: Mapping[str, SloTargets] = field(default_factory=dict)
     weights: Mapping[str, float] = field(default_factory=dict)
     detectors: Sequence[str] = ()
+    judges_queue: bool = False
+    """Whether the growth of the number of requests in the system gets a label, too."""
     saturation: SaturationSettings = field(default_factory=SaturationSettings)
 
 
@@ -65,16 +67,24 @@ class Findings(NamedTuple):
     goodput: "Goodput | None"
     labels: "Labels"
     fitness: "Fitness | None"
+    load: Load
+    steady: SteadyState | None
+    steadiness: Steadiness
+    adapters: JsonObject
 
 
-def analyze(simulated: Simulated, analysis_config: AnalysisConfig) -> Findings:
-    """Analyse a finished run. Modules of parts that are not requested are not imported."""
+def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Steadiness | None = None) -> Findings:
+    """Analyse a finished run. Modules of parts that are not requested are not imported.
+
+    `judged` is what longer runs of the load say of its steady state, if there are any.
+    """
     record = simulated.requests
     metrics = aggregate(simulated)
     duration_s = metrics["vllm_estimated_duration_s"]
     classes = by_slo_class(record)
     num_completed = metrics["completed_requests"]
     engines = simulated.simulation.instances
+    judged = judged or steadiness(record)
     return Findings(
         metrics=metrics,
         instances=[aggregate(simulated, number) for number in range(len(engines))] if len(engines) > 1 else (),
@@ -90,13 +100,17 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig) -> Findings:
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
         goodput=_goodput(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
-        labels=_labels(record, analysis_config) if analysis_config.detectors else {},
+        labels=_labels(record, analysis_config, judged),
         fitness=_fitness(record, analysis_config, metrics) if analysis_config.weights else None,
+        load=load_of_run(record),
+        steady=steady_state(record),
+        steadiness=judged,
+        adapters=adapter_figures(simulated),
     )
 
 
 def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
-    if all(engine.config.cpu_tier is None for engine in engines):
+    if all(engine.config.cpu_tier is None and engine.config.offload_chain is None for engine in engines):
         return None
     from replay.analysis.on_demand import cpu_tier_figures
 
@@ -119,10 +133,15 @@ def _goodput(
     return goodput(record, analysis_config.targets, classes, duration_s)
 
 
-def _labels(record: Record, analysis_config: AnalysisConfig) -> "Labels":
-    from traces.saturation.report import labels_of
+def _labels(record: Record, analysis_config: AnalysisConfig, judged: Steadiness) -> "Labels":
+    labels: Labels = {}
+    if analysis_config.detectors:
+        from traces.saturation import labels_of
 
-    return labels_of(events_of(record), analysis_config.detectors, analysis_config.saturation)
+        labels = labels_of(events_of(record), analysis_config.detectors, analysis_config.saturation)
+    if analysis_config.judges_queue and len(record):
+        labels["queue"] = "OVERLOADED" if judged.overload else "STABLE" if judged.is_steady else "TOO_SHORT"
+    return labels
 
 
 def _fitness(record: Record, analysis_config: AnalysisConfig, metrics: JsonObject) -> "Fitness":
@@ -135,7 +154,7 @@ def _fitness(record: Record, analysis_config: AnalysisConfig, metrics: JsonObjec
 
 def events_of(record: Record) -> "Timeline":
     """The arrivals and answers of completed requests, for saturation detectors."""
-    from traces.saturation.detectors import timeline
+    from traces.saturation import timeline
 
     completed = np.flatnonzero(record.is_completed)
     ids = [record.ids[place] for place in completed.tolist()]
@@ -147,7 +166,8 @@ _US_PER_MS = 1000
 
 def as_json(found: Findings) -> JsonObject:
     """The metrics, their judgement, and `breakdown` with the content of all text sections."""
-    return {**found.metrics, **judgements(found.labels, found.goodput), "breakdown": _breakdown(found)}
+    judged = judgements(found.labels, found.goodput, found.adapters)
+    return {**found.metrics, **judged, "breakdown": _breakdown(found)}
 
 
 def _breakdown(found: Findings) -> JsonObject:
@@ -197,6 +217,12 @@ def _breakdown(found: Findings) -> JsonObject:
     if found.instances:
         content["instances"] = list(found.instances)
         content["hol_blocking_events"] = found.num_blocked_lines
+    content["load"] = asdict(found.load)
+    content["is_steady"] = found.steadiness.is_steady
+    if found.steady is not None:
+        content["steady_state"] = asdict(found.steady)
+    if found.steadiness.overload is not None:
+        content["overload"] = asdict(found.steadiness.overload)
     content |= _routing_summary(found.routing_summary)
     if found.separated is not None:
         content["pd"] = _separated(found.separated)
@@ -212,24 +238,10 @@ def _routing_summary(routing_summary: RoutingSummary) -> JsonObject:
         content["rejected_at_admission_by_class"] = dict(routing_summary.rejected_by_class)
         content["rejected_at_routing"] = routing_summary.num_rejected_at_routing
     if routing_summary.gateway is not None:
-        content["gateway"] = {
-            "dispatched": routing_summary.gateway.num_dispatched,
-            "still_waiting": routing_summary.gateway.num_waiting,
-            "rejected": routing_summary.gateway.num_rejected,
-            "shed": routing_summary.gateway.num_shed,
-            "expired": routing_summary.gateway.num_expired,
-            "evicted": routing_summary.gateway.num_evicted,
-        }
+        counts = _without_prefix(routing_summary.gateway._asdict())
+        content["gateway"] = {"still_waiting" if name == "waiting" else name: each for name, each in counts.items()}
     if routing_summary.scaling is not None:
-        content["autoscaler"] = {
-            "started": routing_summary.scaling.num_started,
-            "drained": routing_summary.scaling.num_drained,
-            "without_room": routing_summary.scaling.num_without_room,
-            "nodes_bought": routing_summary.scaling.num_nodes_bought,
-            "nodes_given_back": routing_summary.scaling.num_nodes_given_back,
-            "node_hours": routing_summary.scaling.node_hours,
-            "cost": routing_summary.scaling.cost,
-        }
+        content["autoscaler"] = _without_prefix(routing_summary.scaling._asdict())
     if routing_summary.decisions is not None:
         content["decisions"] = {
             "admitted": routing_summary.decisions.num_admitted,
@@ -239,6 +251,10 @@ def _routing_summary(routing_summary: RoutingSummary) -> JsonObject:
             "max_regret": routing_summary.decisions.max_regret,
         }
     return content
+
+
+def _without_prefix(figures: Mapping[str, Any]) -> JsonObject:
+    return {name.removeprefix("num_"): value for name, value in figures.items()}
 
 
 def _separated(separated: DisaggregationFigures) -> JsonObject:
@@ -282,8 +298,15 @@ class Outcome(NamedTuple):
     metrics: JsonObject | None = None
     sending: SendPolicy = SendPolicy()
     runs: tuple[Simulated, ...] = ()
+    judge: Callable[[], Steadiness] | None = None
+    """Judges the steady state by longer runs of the load, once, where the run itself is too short for it."""
+
+    @property
+    def judged(self) -> Steadiness | None:
+        """The judgement of the steady state; None leaves it to the run alone."""
+        return None if self.judge is None else self.judge()
 
     def findings(self) -> Findings:
         """Return the results of the analysis."""
-        found = analyze(self.simulated, self.analysis_config)
+        found = analyze(self.simulated, self.analysis_config, self.judged)
         return found if self.metrics is None else found._replace(metrics=self.metrics)

@@ -1,5 +1,6 @@
 """The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,9 @@ from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import sequential_sum
+from replay.analysis.breakdown import deadline_figures
 from replay.analysis.clusters import columns_of, totals_of, without_prefill_requests
-from replay.analysis.deadlines import deadline_figures
-from replay.simulation.pool import Pool, pool_of
-from replay.simulation.record import NEVER, Ints, Record, RequestRecord
+from replay.simulation.record import NEVER, Ints, Pool, Record, RequestRecord, pool_of
 from replay.simulation.simulate import Simulated
 from traces import ResultRow
 
@@ -73,7 +73,7 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
         "tokens_per_sec": per_second(output_tokens),
         **_latencies("e2e", _pool_of_known(columns.e2e_us)),
         **_latencies("ttft", _pool_of_known(columns.ttft_us)),
-        **_latencies("itl", record.gaps.pool(instance)),
+        **_latencies("itl", record.tokens.gaps(instance)),
         "scheduling_delay_p99_ms": _pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
     }
     if totals.num_kv_allocation_failures:
@@ -116,8 +116,35 @@ def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) 
     return {**detailed, "requests": rows, **judged}
 
 
-def judgements(labels: Mapping[str, str], goodput: "Goodput | None") -> JsonObject:
-    """Return saturation labels and goodput for the end of the metrics; empty and zero values are left out."""
+def adapter_figures(simulated: Simulated) -> JsonObject:
+    """Return loads, latencies and throughput of each adapter that was loaded."""
+    engines = simulated.simulation.instances
+    loads = sum((engine.counters.adapters.loads for engine in engines), Counter[str]())
+    if not loads:
+        return {}
+    evictions = sum((engine.counters.adapters.evictions for engine in engines), Counter[str]())
+    ttft_us: dict[str, list[int]] = {}
+    num_output_tokens: Counter[str] = Counter()
+    for each in simulated.requests:
+        name = each.row.adapter or each.row.model
+        if name in loads:
+            ttft_us.setdefault(name, []).extend(() if each.ttft_us is None else (each.ttft_us,))
+            num_output_tokens[name] += each.output_tokens if each.is_completed else 0
+    duration_s = simulated.simulation.clock / 1e6
+    return {
+        name: {
+            "load_count": loads[name],
+            "eviction_count": evictions[name],
+            "ttft_p50_us": pool_of(np.array(ttft_us[name])).percentile_ms(50) * 1000,
+            "ttft_p99_us": pool_of(np.array(ttft_us[name])).percentile_ms(99) * 1000,
+            "throughput_tok_per_s": num_output_tokens[name] / duration_s if duration_s > 0 else 0,
+        }
+        for name in sorted(ttft_us)
+    }
+
+
+def judgements(labels: Mapping[str, str], goodput: "Goodput | None", adapters: JsonObject | None = None) -> JsonObject:
+    """Return saturation labels, goodput and adapters for the end of the metrics; empty and zero values are left out."""
     content: JsonObject = {}
     if labels:
         content["saturation"] = dict(labels)
@@ -125,6 +152,7 @@ def judgements(labels: Mapping[str, str], goodput: "Goodput | None") -> JsonObje
         content["goodput_rps"] = goodput.per_s
         content["slo_attainment"] = goodput.share
         content["per_class"] = {name: _class_goodput(of_class) for name, of_class in goodput.classes.items()}
+    content["adapters"] = adapters
     return {key: value for key, value in content.items() if value}
 
 

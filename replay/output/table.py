@@ -1,28 +1,31 @@
-"""The result of a run as tables for people, as Markdown and as CSV, with a line for each remark on it."""
+"""The answer of a run: tables, a line for each remark on it, pictures, and the texts that BLIS prints."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from blis_sim.options.text_table import TextTable, csv_text, duration, number
+from blis_sim.options.printing import BLIS
+from blis_sim.report.report import Report, Section, with_origin
+from blis_sim.report.tables import TextTable, duration, number
 from replay.analysis.breakdown import ClassLatencies, ModelFigures, jain_index
 from replay.analysis.clusters import DecisionFigures
 from replay.analysis.result import InstanceResult, Latency, RunResult, Verdict
 from replay.analysis.steady import Overload, SteadyState
-from replay.output.findings import Findings, as_json
+from replay.output.findings import Findings, Outcome, as_json
 from replay.output.metrics import JsonObject
-from replay.simulation.pool import Distribution
+from replay.output.summary import summary
+from replay.simulation.record import Distribution
 from traces import SloTargets, dump_json
+from traces.load import load_text
 
 if TYPE_CHECKING:
-    from blis_sim.options.provenance import Provenance
+    from blis_sim.report.figures import Panel
 
 
 def remarks(result: RunResult, found: Findings) -> Iterator[str]:
     """Yield the remarks on a run that stand beside its tables."""
     yield _counts_line(result)
-    if result.overload is not None:
-        yield overload_text(result.overload)
+    yield from _load_lines(result)
     if result.attainment is not None and result.meets_targets is not None:
         verdict = "met" if result.meets_targets else "MISSED"
         yield f"targets {verdict}: {result.attainment:.1%} within all, goodput {number(result.goodput_per_s or 0.0)}/s"
@@ -112,6 +115,21 @@ def _counts_line(result: RunResult) -> str:
     ) + (capped)
 
 
+def _load_lines(result: RunResult) -> Iterator[str]:
+    """Yield the load, and whether it is too much or too short to judge by."""
+    yield load_text(result.load)
+    if result.overload is not None:
+        yield overload_text(result.overload)
+    elif not result.is_steady:
+        yield _too_short_text(result)
+
+
+def _too_short_text(result: RunResult) -> str:
+    enough = result.num_requests_enough
+    advice = "" if enough is None else f", {enough:,} requests would be enough"
+    return f"too short for a steady state: the figures depend on the length of the run{advice}"
+
+
 def overload_text(overload: Overload) -> str:
     """Return the line about an offered load above the served load."""
     return (
@@ -133,40 +151,35 @@ _OPTIONAL: Mapping[str, type[SteadyState | Overload]] = {"steady": SteadyState, 
 """Figures of a result that may be absent."""
 
 
-class Section(NamedTuple):
-    """A table with its heading, which may be empty."""
+def run_report(outcome: Outcome, found: Findings, result: Callable[[], RunResult], summarizes: bool = False) -> Report:
+    """Return the answer of a run. `summarizes` adds a summary of the decisions of a cluster."""
 
-    heading: str
-    table: TextTable
+    def in_full() -> str:
+        metrics = as_json(found)
+        return dump_json(with_origin({"result": _plain(result()), "metrics": metrics}, outcome.describe())) + "\n"
 
+    def csv_rows() -> Iterator[dict[str, object]]:
+        whole = result()
+        known = {name: value for name, value in asdict(outcome.describe()).items() if name != "inputs"}
+        yield {**_csv_row("cluster", whole), **known}
+        yield from ({**_csv_row(each.name, each), **known} for each in whole.instances)
 
-def as_text(result: RunResult, found: Findings, title: str = "", summarizes_decisions: bool = False) -> str:
-    """Return all of it as aligned tables, with a newline at the end."""
-    blocks = [[title]] if title else []
-    blocks += [[*([section.heading] if section.heading else []), *section.table.lines] for section in sections(result)]
-    blocks += [[section.heading, *section.table.lines] for section in breakdowns(found, summarizes_decisions)]
-    blocks += [list(remarks(result, found))]
-    return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
+    def panels() -> "Sequence[Panel]":
+        from replay.output.figures import panels_of
 
+        return panels_of((outcome.runs or (outcome.simulated,))[0], outcome.analysis_config.targets)
 
-def as_markdown(
-    result: RunResult, found: Findings, origin: "Provenance | None" = None, summarizes_decisions: bool = False
-) -> str:
-    """Return all of it as Markdown, with a newline at the end."""
-    blocks = [f"{origin.title}\n"] if origin is not None else []
-    for section in (*sections(result), *breakdowns(found, summarizes_decisions)):
-        heading = f"**{section.heading}**\n\n" if section.heading else ""
-        blocks += [heading + section.table.markdown]
-    blocks += ["".join(f"- {line}\n" for line in remarks(result, found))]
-    if origin is not None:
-        blocks += ["".join(f"- {name}: `{value}`\n" for name, value in origin.rows)]
-    return "\n".join(block for block in blocks if block)
-
-
-def as_report(result: RunResult, found: Findings, origin: "Provenance | None" = None) -> str:
-    """Return one JSON object: the origin, the figures of the table, and the metrics with their breakdowns."""
-    provenance = {} if origin is None else {"provenance": asdict(origin)}
-    return dump_json({**provenance, "result": _plain(result), "metrics": as_json(found)}) + "\n"
+    return Report(
+        title="Run of",
+        origin=outcome.describe,
+        data=lambda: as_json(found),
+        headline=outcome.title,
+        sections=lambda: [*sections(result()), *breakdowns(found, summarizes)],
+        remarks=lambda: remarks(result(), found),
+        rows=csv_rows,
+        panels=panels,
+        texts={"report": in_full, BLIS: lambda: summary(found, summarizes)},
+    )
 
 
 def _plain(result: RunResult) -> dict[str, object]:
@@ -174,18 +187,6 @@ def _plain(result: RunResult) -> dict[str, object]:
     figures = asdict(result)
     verdicts = [{**asdict(each), "is_met": each.is_met} for each in result.verdicts]
     return {**figures, "verdicts": verdicts, "meets_targets": result.meets_targets}
-
-
-def as_csv(result: RunResult, origin: "Provenance | None" = None) -> str:
-    """Return a row for the whole run and one for each instance, with the same columns, with a newline at the end.
-
-    The last columns have the origin, without its files.
-    """
-    known = {} if origin is None else {name: value for name, value in asdict(origin).items() if name != "inputs"}
-    figures = [_csv_row("cluster", result), *(_csv_row(each.name, each) for each in result.instances)]
-    rows = [{**row, **known} for row in figures]
-    columns = list(rows[0]) + [name for name in (rows[1] if len(rows) > 1 else {}) if name not in rows[0]]
-    return csv_text([columns, *([row.get(name) for name in columns] for row in rows)])
 
 
 def _csv_row(name: str, figures: RunResult | InstanceResult) -> dict[str, object]:
@@ -206,12 +207,12 @@ def _csv_row(name: str, figures: RunResult | InstanceResult) -> dict[str, object
 
 def sections(result: RunResult) -> Iterator[Section]:
     """Yield the tables of a result."""
-    yield Section("", _rates(result))
-    yield Section("", _latencies({label: getattr(result, name) for label, name in _LATENCIES.items()}))
+    yield Section(table=_rates(result))
+    yield Section(table=_latencies({label: getattr(result, name) for label, name in _LATENCIES.items()}))
     if result.verdicts:
-        yield Section("", _targets(result.verdicts))
+        yield Section(table=_targets(result.verdicts))
     if result.instances:
-        yield Section("", _instances(result.instances))
+        yield Section(table=_instances(result.instances))
 
 
 def _rates(result: RunResult) -> TextTable:
@@ -225,7 +226,8 @@ def _rates(result: RunResult) -> TextTable:
     if steady is not None:
         figures = (steady.offered_per_s, steady.requests_per_s, steady.output_tokens_per_s)
         span = f"{steady.start_s:,.1f} to {steady.end_s:,.1f} s"
-        rows.append([f"steady state, {span}", *(number(each) for each in figures)])
+        label = "steady state" if result.is_steady else "after the warm-up"
+        rows.append([f"{label}, {span}", *(number(each) for each in figures)])
     return TextTable(("rates", "arrived/s", "completed/s", "output tokens/s"), rows)
 
 
@@ -268,8 +270,8 @@ def _instances(instances: Sequence[InstanceResult]) -> TextTable:
     has_roles = any(each.role for each in instances)
     titles = (
         *("instance", *(["role"] if has_roles else [])),
-        *("completed", "left", "tokens/s", "busy", "TTFT p50", "p99", "ITL p50", "p99", "E2E p99 ms"),
-        *("preempted", "cache hits"),
+        *("completed", "left", "tokens/s", "busy", "TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"),
+        *("E2E p99 ms", "preempted", "cache hits"),
     )
     rows = [
         [
@@ -282,7 +284,8 @@ def _instances(instances: Sequence[InstanceResult]) -> TextTable:
         ]
         for each in instances
     ]
-    return TextTable(titles, rows, num_left_aligned=2 if has_roles else 1)
+    num_labels = 2 if has_roles else 1
+    return TextTable(titles, rows, num_labels, num_labels)
 
 
 def _cell(each: Latency, figure: str) -> str:
@@ -298,9 +301,9 @@ def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[
     for what, members in {**groups, "model": found.models}.items():
         rows = [[name, *_latency_cells(each)] for name, each in members.items()]
         if rows:
-            itl = ("ITL mean", "p50", "p99") if what == "class" else ()
-            titles = (what, "TTFT mean", "p50", "p99", *itl, "E2E mean", "p50", "p99 ms")
-            yield Section(f"by {what}", TextTable(titles, rows))
+            itl = ("ITL mean", "ITL p50", "ITL p99") if what == "class" else ()
+            titles = (what, "TTFT mean", "TTFT p50", "TTFT p99", *itl, "E2E mean", "E2E p50", "E2E p99")
+            yield Section(f"by {what}, latencies in ms", TextTable(titles, rows))
     if found.tenants:
         rows = [[name, number(each.num_requests), number(each.num_tokens)] for name, each in found.tenants.items()]
         yield Section("by tenant", TextTable(("tenant", "completed", "output tokens"), rows))

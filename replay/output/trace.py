@@ -9,8 +9,7 @@ from replay.arrivals import Origin
 from replay.simulation.record import Record, RequestRecord
 from replay.simulation.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace
-from traces.workload import WorkloadRequest
-from traces.workload.request import row_of
+from traces.workload.request import WorkloadRequest, row_of
 
 
 def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated, keeps_schedule: bool = False) -> None:

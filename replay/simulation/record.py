@@ -1,43 +1,762 @@
-"""The outcome of every request of a run, in columns that are filled as requests end; no other state is kept."""
+"""The outcome of every request of a run in columns: the client's view, percentiles of samples, and token times."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from copy import copy
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.engine.core import Engine
+from blis_sim.engine.delivery import output_delay, output_waits
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 from replay.arrivals import Origin
-from replay.simulation.measure import (
-    COMPLETED,
-    COMPLETED_CODES,
-    NEVER,
-    NO_OUTCOME,
-    OUTCOMES,
-    ClientView,
-    OutcomeColumns,
-    outcome_columns,
-    token_times,
-)
-from replay.simulation.tokens import OutputSerialization, TokenGaps
 from traces import TraceRow
+
+# The client's view of one request, derived from the engine's step log at its end, and of many, in columns.
+
+COMPLETED = frozenset({Outcome.COMPLETED, Outcome.LENGTH_CAPPED})
+
+
+NEVER = -1
+"""In place of a duration or an instant: it has not happened."""
+
+Latencies: TypeAlias = tuple[Micros, Micros, float, Micros, int]
+"""TTFT, E2E, mean ITL, scheduling delay, all in microseconds or `NEVER`, and output tokens of a completed request.
+
+TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the last
+token and the overhead after it. What tokens wait for the others of their step is not in it.
+"""
+
+
+class ClientView:
+    """The clients' view of an engine. Its overheads are read once, because there are millions of requests."""
+
+    __slots__ = ("_steps", "engine", "itl_from_steps", "output_token_time", "post_decode_time", "serializes_tokens")
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.serializes_tokens = engine.latency.output_sequence_time > 0 or engine.latency.output_turn_us > 0
+        """Whether tokens wait for the others of their step."""
+        self.output_token_time = engine.latency.output_token_time
+        self.post_decode_time = engine.latency.post_decode_time
+        self.itl_from_steps = engine.config.engine == "blis"
+        self._steps = engine.steps
+
+    def latencies(self, sequence: Sequence, at: Micros) -> Latencies:
+        """The outcome of a request: complete when it ended at `at`, else the outcome so far."""
+        arrived_at, first_token_at, scheduled_at = sequence.arrived_at, sequence.first_token_at, sequence.scheduled_at
+        delay_us = NEVER if scheduled_at is None else scheduled_at - arrived_at
+        if first_token_at is None:
+            return NEVER, NEVER, 0.0, delay_us, 0
+        ttft_us = first_token_at + self.output_token_time - arrived_at
+        if sequence.outcome not in COMPLETED:
+            return ttft_us, NEVER, 0.0, delay_us, 0
+        itl_sum_us = self.sum_of_steps(sequence) if self.itl_from_steps else at - first_token_at
+        num_planned = sequence.request.output_tokens
+        if not num_planned:
+            return ttft_us, ttft_us + itl_sum_us, 0.0, delay_us, sequence.num_output_tokens
+        num_gaps = (num_planned if sequence.outcome is Outcome.COMPLETED else sequence.num_decoded_tokens) - 1
+        e2e_us = ttft_us + itl_sum_us + self.post_decode_time
+        return ttft_us, e2e_us, itl_sum_us / max(num_gaps, 1), delay_us, sequence.num_output_tokens
+
+    def latencies_with_remote_prefill(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
+        """The outcome of a request whose prompt another instance computed; its scheduling delay is that of the prompt.
+
+        BLIS (projectPDMetrics) lets the first token come with the first step here that decodes. After a preemption
+        the prompt has been computed here, and E2E counts from there.
+        """
+        ttft_us, e2e_us, itl_mean_us, own_delay_us, num_tokens = self.latencies(sequence, at)
+        delay_us = NEVER if prompt.scheduled_at is None else prompt.scheduled_at - sequence.arrived_at
+        if self.itl_from_steps:
+            if own_delay_us == NEVER or not sequence.token_runs:
+                return NEVER, NEVER, 0.0, delay_us, 0
+            first_itl_us = self._steps.run_time(sequence.token_runs[0][0], 1) + self.output_token_time
+            ttft_us = own_delay_us + first_itl_us
+            if e2e_us != NEVER and sequence.num_preemptions == 0:
+                e2e_us -= first_itl_us  # it is the end of the first token as well as the gap to the second
+        return ttft_us, e2e_us, itl_mean_us, delay_us, num_tokens
+
+    def latencies_of_dropped(self, sequence: Sequence, prompt: Sequence, at: Micros) -> Latencies:
+        """The outcome of a request that was dropped after its prompt had been computed here.
+
+        BLIS gives it the TTFT of its prompt, and an E2E that ends when it is dropped.
+        """
+        ttft_us, _, _, delay_us, _ = self.latencies(prompt, at)
+        return ttft_us, at - sequence.arrived_at, 0.0, delay_us, 0
+
+    def sum_of_steps(self, sequence: Sequence) -> Micros:
+        """BLIS's time between the first and the last token of a request: it counts no time between steps.
+
+        That is a step's duration plus one output overhead for each token, so that time in which a request got nothing
+        is not part of it. With vLLM's scheduling it is what passes between the ends of its steps.
+        """
+        overheads_us = sequence.num_decoded_tokens * self.output_token_time
+        return overheads_us + sum(self._steps.run_time(first, count) for first, count in sequence.token_runs)
+
+
+def replied_at(simulation: Simulation, finished: Finished) -> Micros:
+    """When the last token of a completed request reaches its client.
+
+    How many other tokens its step produced is taken to be how many requests the next step computes. In an API server
+    process it waits for the tokens of requests that run longer, not for those of the steps before.
+    """
+    engine = simulation.instances[finished.sequence.instance]
+    num_tokens, num_outputs = finished.sequence.num_output_tokens, engine.last_shape.num_requests
+    delay_us = output_delay(engine.config, engine.latency, max(1, num_tokens), num_outputs, is_last=num_tokens > 0)
+    if turn_us := engine.latency.output_turn_us:
+        number = finished.sequence.running_number
+        num_before = sum(each.running and each.running_number < number for each in engine.live.values())
+        delay_us += int((num_before + 1) * turn_us)
+    return finished.at + delay_us
+
+
+def token_times(engine: Engine, sequence: Sequence) -> npt.NDArray[np.int64]:
+    """When tokens of a completed request reached its client, on the engine's clock, in microseconds.
+
+    One instant per step that brought any, as the tokens of a step travel together.
+    """
+    assert sequence.first_token_at is not None
+    overhead_us = engine.latency.output_token_time
+    first_us = sequence.first_token_at + overhead_us
+    if engine.config.engine == "blis":
+        spans = [engine.steps.span(first, count) for first, count in sequence.token_runs]
+        gaps_us = [ends - starts + overhead_us for starts, ends in spans]
+        times_us = first_us + np.cumsum(np.concatenate([np.zeros(1, np.int64), *gaps_us]))
+    else:
+        times_us = np.concatenate([np.array([first_us]), engine.steps.ends_in(sequence.token_runs) + overhead_us])
+    # A request without output ends where its first token would have come.
+    return times_us[: sequence.num_output_tokens]
+
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+OUTCOMES = tuple(Outcome)
+NO_OUTCOME = -1
+_CODES: dict[Outcome | None, int] = {None: NO_OUTCOME} | {outcome: code for code, outcome in enumerate(OUTCOMES)}
+COMPLETED_CODES = [_CODES[outcome] for outcome in COMPLETED]
+
+_STATE = attrgetter(
+    "outcome",
+    "instance",
+    "num_output_tokens",
+    "num_cached_tokens",
+    "arrived_at",
+    "scheduled_at",
+    "first_token_at",
+)
+
+
+class OutcomeColumns(NamedTuple):
+    """Outcomes of some requests; latencies as in `Latencies`."""
+
+    outcome: Ints
+    """Place in `OUTCOMES`, or `NO_OUTCOME`."""
+    ttft_us: Ints
+    e2e_us: Ints
+    scheduling_delay_us: Ints
+    output_tokens: Ints
+    instance: Ints
+    cached_tokens: Ints
+    """Prompt tokens found at the first admission."""
+    itl_mean_us: Floats
+
+    @property
+    def is_completed(self) -> Bools:
+        """Whether each request has completed with a token."""
+        found: Bools = np.isin(self.outcome, COMPLETED_CODES) & (self.e2e_us != NEVER)
+        return found
+
+
+def outcome_columns(
+    sequences: SequenceOf[Sequence], ended_at: SequenceOf[Micros], views: SequenceOf[ClientView]
+) -> OutcomeColumns:
+    """Outcomes of at least one request, each of which ended at its instant if it has.
+
+    `views` are by number of instance. Requests that came to no instance have an outcome only.
+    """
+    outcomes, instances, num_tokens, num_cached, *instants = zip(*map(_STATE, sequences), strict=True)
+    arrived_at, scheduled_at, first_token_at = map(_or_never, instants)
+    outcome, instance = np.array([_CODES[each] for each in outcomes]), np.array(instances, np.int64)
+    planned = np.array([each.request.output_tokens for each in sequences], np.int64)
+    has_token = first_token_at != NEVER
+    is_completed = has_token & np.isin(outcome, COMPLETED_CODES)
+    has_output = is_completed & (planned > 0)
+    ttft_us = first_token_at - arrived_at + np.array([view.output_token_time for view in views])[instance]
+    after_us = np.where(has_output, np.array([view.post_decode_time for view in views])[instance], 0)
+    between_us = np.array(ended_at, np.int64) - first_token_at
+    _count_steps(between_us, is_completed, sequences, views)
+    num_gaps = _num_decoded(sequences, outcome, planned) - 1
+    reported = OutcomeColumns(
+        outcome,
+        ttft_us=np.where(has_token, ttft_us, NEVER),
+        e2e_us=np.where(is_completed, ttft_us + between_us + after_us, NEVER),
+        scheduling_delay_us=np.where(scheduled_at != NEVER, scheduled_at - arrived_at, NEVER),
+        output_tokens=np.where(is_completed, np.array(num_tokens, np.int64), 0),
+        instance=instance,
+        cached_tokens=np.array(num_cached, np.int64),
+        itl_mean_us=np.where(has_output, between_us / np.maximum(num_gaps, 1), 0.0),
+    )
+    for place in np.flatnonzero([each.prompt_part is not None for each in sequences]).tolist():
+        _report_disaggregated(reported, place, sequences[place], ended_at[place], views)
+    return reported
+
+
+def _or_never(instants: SequenceOf[Micros | None]) -> Ints:
+    if None in instants:
+        return np.array([NEVER if each is None else each for each in instants], np.int64)
+    return np.array(instants, np.int64)
+
+
+def _count_steps(
+    between_us: Ints, is_completed: Bools, sequences: SequenceOf[Sequence], views: SequenceOf[ClientView]
+) -> None:
+    """Where BLIS counts, less than what has passed is between the first and the last token of a completed request."""
+    if any(view.itl_from_steps for view in views):
+        for place in np.flatnonzero(is_completed).tolist():
+            view = views[sequences[place].instance]
+            if view.itl_from_steps:
+                between_us[place] = view.sum_of_steps(sequences[place])
+
+
+def _num_decoded(sequences: SequenceOf[Sequence], outcome: Ints, planned: Ints) -> Ints:
+    """Return the number of output tokens of each completed request."""
+    capped = np.flatnonzero(outcome == _CODES[Outcome.LENGTH_CAPPED]).tolist()
+    if not capped:
+        return planned
+    planned = planned.copy()
+    planned[capped] = [sequences[place].num_decoded_tokens for place in capped]
+    return planned
+
+
+def _report_disaggregated(
+    reported: OutcomeColumns, place: int, sequence: Sequence, ended_at: Micros, views: SequenceOf[ClientView]
+) -> None:
+    """The request at `place` had its prompt computed on another instance than its answer."""
+    prompt = sequence.prompt_part
+    assert prompt is not None
+    if sequence.instance == NOWHERE:
+        return
+    if sequence.outcome is Outcome.DROPPED:
+        latencies = views[prompt.instance].latencies_of_dropped(sequence, prompt, ended_at)
+    else:
+        latencies = views[sequence.instance].latencies_with_remote_prefill(sequence, prompt, ended_at)
+    columns = (
+        reported.ttft_us,
+        reported.e2e_us,
+        reported.itl_mean_us,
+        reported.scheduling_delay_us,
+        reported.output_tokens,
+    )
+    for column, value in zip(columns, latencies, strict=True):
+        column[place] = value
+
+
+# Percentiles and means of samples: large ones of whole microseconds, and those of one group of requests.
+
+_LARGEST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Whole-microsecond values with how often each occurs: a large sample kept small."""
+
+    values_us: npt.NDArray[np.int64]
+    """Ascending, each once."""
+    cumulative: npt.NDArray[np.int64]
+    """Occurrences up to and including each value."""
+
+    def __len__(self) -> int:
+        return int(self.cumulative[-1]) if len(self.cumulative) else 0
+
+    def at_rank(self, rank: int) -> int:
+        """The value at 0-based `rank` of the sorted sample."""
+        return int(self.values_us[np.searchsorted(self.cumulative, rank, side="right")])
+
+    def mean_ms(self) -> float:
+        """Mean in milliseconds, 0 without values."""
+        if not len(self):
+            return 0.0
+        return float(self._total()) / len(self) / 1000
+
+    def _total(self) -> int:
+        """Exact sum of all values, whether or not it fits in 64 bits."""
+        counts = np.diff(self.cumulative, prepend=0)
+        if int(self.values_us[-1]) * len(self) <= _LARGEST:
+            return int(np.dot(self.values_us, counts))
+        return sum(value * count for value, count in zip(self.values_us.tolist(), counts.tolist(), strict=True))
+
+    def percentile_ms(self, percent: float) -> float:
+        """Linear interpolation at rank percent/100*(n-1), in milliseconds; 0 without values.
+
+        The order of operations fixes the last bit, as in the reference results.
+        """
+        if not len(self):
+            return 0.0
+        rank = percent / 100 * (len(self) - 1)
+        lower = int(rank)
+        low = self.at_rank(lower)
+        if rank == lower:
+            return low / 1000
+        return low / 1000 + (self.at_rank(lower + 1) - low) * (rank - lower) / 1000
+
+
+def pool_of(values_us: Iterable[Micros]) -> Pool:
+    """A pool of the given values."""
+    given = values_us if isinstance(values_us, np.ndarray) else np.fromiter(values_us, np.int64)
+    ascending = np.sort(given)
+    lasts = _lasts(ascending)
+    return Pool(ascending[lasts], lasts + 1)
+
+
+def counted_pool(values_us: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Pool:
+    """A pool in which each value occurs `counts` times."""
+    order = np.argsort(values_us, kind="stable")
+    ascending = values_us[order]
+    lasts = _lasts(ascending)
+    return Pool(ascending[lasts], np.cumsum(counts[order])[lasts])
+
+
+def _lasts(ascending: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The last place of each value."""
+    return np.flatnonzero(np.append(ascending[1:] != ascending[:-1], [True] * bool(len(ascending))))
+
+
+def merged(pools: SequenceOf[Pool]) -> Pool:
+    """All values of several pools."""
+    if not pools:
+        return pool_of(())
+    values_us = np.concatenate([pool.values_us for pool in pools])
+    return counted_pool(values_us, np.concatenate([np.diff(pool.cumulative, prepend=0) for pool in pools]))
+
+
+_MOST_KEPT = 10_000
+"""Values of a distribution that are all kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Values with their mean, in the unit of the values; 0 for figures of an empty one."""
+
+    mean: float
+    count: int
+    ascending: Floats
+    """All values, or those of many that whole percentiles need."""
+    ranks: npt.NDArray[np.int64]
+    """The rank of each of these values, from 0 on."""
+
+    def __len__(self) -> int:
+        return self.count
+
+    def percentile(self, percent: int) -> float:
+        """Linear interpolation at rank percent/100*(n-1)."""
+        if not len(self):
+            return 0.0
+        rank = percent / 100 * (len(self) - 1)
+        lower = int(rank)
+        low, high = self.ascending[np.searchsorted(self.ranks, [lower, min(lower + 1, len(self) - 1)])]
+        return float(low + (rank - lower) * (high - low))
+
+
+def distribution(values: npt.NDArray[np.int64] | Floats) -> Distribution:
+    """The distribution of a sample. Its mean adds the values up in their order, which decides its last bit."""
+    floats = values.astype(np.float64)
+    count = len(floats)
+    mean = float(np.cumsum(floats)[-1]) / count if count else 0.0
+    floats.sort()
+    if count <= _MOST_KEPT:
+        return Distribution(mean, count, floats, np.arange(count))
+    lowers = {int(percent / 100 * (count - 1)) for percent in range(101)}
+    ranks = np.array(sorted(lowers | {min(lower + 1, count - 1) for lower in lowers}))
+    return Distribution(mean, count, floats[ranks], ranks)
+
+
+# Tokens of a run, counted per step: times between tokens, and the wait of each token for others of its step.
+#
+# A token waits until earlier tokens of its step have been handed to their clients. The wait depends on the number of
+# requests with a token in the step, which is known once all of these requests have ended. What has been counted is
+# forgotten: the steps of an instance up to then, and the requests whose tokens are all in them.
+
+STEPS_AT_ONCE = 1 << 18
+STEPS_LEFT = 256
+"""Steps that an engine may still ask for; the log keeps as many."""
+_NONE: Ints = np.zeros(0, np.int64)
+
+
+class TokenCounts:
+    """Every inter-token latency of every completed request, and the waits of tokens for each other, by instance.
+
+    Costs a few hundred bytes for each request that has tokens in steps that are not counted yet.
+    """
+
+    def __init__(self, engines: SequenceOf[Engine]) -> None:
+        """`engines` may grow."""
+        self._engines = engines
+        self._of_instance: dict[int, InstanceTokens] = {}
+
+    def add(self, places: Iterable[int], sequences: SequenceOf[Sequence], are_completed: Iterable[bool]) -> None:
+        """Note requests that have ended, by their places in the record."""
+        of_instance = self._of_instance
+        for place, sequence, is_completed in zip(places, sequences, are_completed, strict=True):
+            number = sequence.instance
+            if number == NOWHERE:
+                continue
+            tokens = of_instance.get(number)
+            if tokens is None:
+                tokens = of_instance[number] = InstanceTokens(self._engines[number])
+            tokens.add(place, sequence, is_completed)
+
+    def count(self, before: Micros | None) -> "list[Waits]":
+        """Count the tokens of steps that ended before an instant and forget these steps, all other requests arrived
+        later; None counts all, after which nothing may be added.
+
+        Returns the waits of tokens that are known now.
+        """
+        return [tokens.count(before) for tokens in self._of_instance.values()]
+
+    def gaps(self, instance: int | None = None) -> Pool:
+        """All gaps counted so far, or those of one instance."""
+        if instance is not None:
+            tokens = self._of_instance.get(instance)
+            return merged([]) if tokens is None else tokens.gaps
+        return merged([tokens.gaps for _, tokens in sorted(self._of_instance.items())])
+
+    def busy_us(self, instance: int, since: Micros, until: Micros) -> Micros:
+        """Return for how long of a stretch of time a step of an instance was under way."""
+        tokens = self._of_instance.get(instance) or InstanceTokens(self._engines[instance])
+        begins, ends = tokens.busy_spans()
+        return int(np.clip(np.minimum(ends, until) - np.maximum(begins, since), 0, None).sum())
+
+    def steps_waited(self, instance: int) -> int:
+        """Steps that began on an instance while a request waited there, for all of its requests together; requests
+        with a prompt computed elsewhere are left out."""
+        tokens = self._of_instance.get(instance)
+        return 0 if tokens is None else tokens.steps_waited()
+
+
+class Waits(NamedTuple):
+    """How long first and last tokens of requests wait for other tokens, by the places of the requests."""
+
+    places: Ints
+    first_us: Ints
+    last_us: Ints
+
+
+_NO_WAITS = Waits(_NONE, _NONE, _NONE)
+
+
+class _Requests(NamedTuple):
+    """Ended requests with a token, in columns."""
+
+    places: Ints
+    """Places in the record; -1 for a request whose first token came from elsewhere."""
+    numbers: Ints
+    """Running numbers."""
+    first_steps: Ints
+    last_steps: Ints
+    completed: Bools
+    first_us: Ints
+    """Waits of first tokens, where these are known."""
+    owners: Ints
+    """For each stretch of steps in which a request had a token after the first, the index of the request."""
+    firsts: Ints
+    counts: Ints
+
+    def those(self, kept: Bools) -> "_Requests":
+        """Return some of the requests."""
+        has = kept[self.owners]
+        index = np.cumsum(kept) - 1
+        columns = [column[kept] for column in self[:6]]
+        return _Requests._make([*columns, index[self.owners[has]], self.firsts[has], self.counts[has]])
+
+    def and_those(self, others: "_Requests") -> "_Requests":
+        """Return the requests of both."""
+        moved = others._replace(owners=others.owners + len(self.places))
+        return _Requests._make(np.concatenate(both) for both in zip(self, moved, strict=True))
+
+
+_NO_REQUESTS = _Requests(_NONE, _NONE, _NONE, _NONE, np.zeros(0, np.bool_), _NONE, _NONE, _NONE, _NONE)
+
+
+class InstanceTokens:
+    """The tokens of one instance."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.gaps = pool_of(_NONE)
+        self._engine = engine
+        self._serializes = engine.latency.output_sequence_time > 0 or engine.latency.output_turn_us > 0
+        self._new: list[tuple[int, int, int, list[list[int]], bool]] = []
+        """Requests with a token that have ended since tokens were counted."""
+        self._open = _NO_REQUESTS
+        """Requests with tokens in steps that are not counted."""
+        self._waited: list[tuple[Micros, Micros | None]] = []
+        """When requests joined and left the wait queue."""
+        self._num_waited = self._num_staying = self._num_before = 0
+        """Steps begun while requests waited; requests that never left the queue, and steps begun before they came."""
+        self._next = 0
+        """The first step that is not counted."""
+        self._free_at = 0.0
+        """When the tokens counted so far have been handed out."""
+        self._spans: tuple[Ints, Ints] = _NONE, _NONE
+        """Stretches of steps that are forgotten."""
+
+    def add(self, place: int, sequence: Sequence, is_completed: bool) -> None:
+        """Note a request that has ended."""
+        step = sequence.first_token_step
+        if step is None:
+            if is_completed:  # another instance made its first token
+                self._new.append((-1, 0, 0, sequence.token_runs, True))
+        elif is_completed or self._serializes:
+            self._new.append((place, sequence.running_number, step, sequence.token_runs, is_completed))
+        if sequence.queued_at is not None and sequence.prompt_part is None:
+            self._waited.append((sequence.queued_at, sequence.scheduled_at))
+
+    def count(self, before: Micros | None) -> Waits:
+        """Count the tokens of steps that ended before an instant, or of all. Returns the waits known now."""
+        steps = self._engine.steps
+        until = len(steps)
+        if before is not None:
+            _, ends = steps.span(self._next, until - self._next)
+            until = min(self._next + int(np.searchsorted(ends, before)), until - STEPS_LEFT)
+            if until <= self._next:
+                return _NO_WAITS
+        self._count_waits()
+        new = self._new_requests()
+        requests = self._open.and_those(new)
+        waits = self._waits_of(requests, until) if self._serializes else _NO_WAITS
+        self._count_gaps(new, requests, until)
+        self._open = requests.those(requests.last_steps >= until)
+        self._next = until
+        if before is not None:
+            # The end of the step before the next one is where its gap begins.
+            self._spans = self._busy_until(until - 1)
+            steps.forget(until - 1)
+        return waits
+
+    def busy_spans(self) -> tuple[Ints, Ints]:
+        """Starts and ends of the stretches in which steps were under way."""
+        return self._busy_until(len(self._engine.steps))
+
+    def steps_waited(self) -> int:
+        """Steps begun while requests waited, for all requests together."""
+        self._count_waits()
+        return self._num_waited + self._num_staying * len(self._engine.steps) - self._num_before
+
+    def _count_waits(self) -> None:
+        """Count the steps that began while requests waited, all of them since the last forgotten step."""
+        if not self._waited:
+            return
+        steps = self._engine.steps
+        starts, _ = steps.span(steps.num_forgotten, len(steps))
+        left = [(queued_at, left_at) for queued_at, left_at in self._waited if left_at is not None]
+        staying = [queued_at for queued_at, left_at in self._waited if left_at is None]
+        if left:
+            begins, ends = np.searchsorted(starts, np.array(left, np.int64)).T
+            self._num_waited += int(np.maximum(ends - begins, 0).sum())
+        self._num_staying += len(staying)
+        self._num_before += int(np.searchsorted(starts, staying).sum()) + len(staying) * steps.num_forgotten
+        self._waited.clear()
+
+    def _new_requests(self) -> _Requests:
+        if not self._new:
+            return _NO_REQUESTS
+        places, numbers, first_steps, runs, completed = zip(*self._new, strict=True)
+        self._new = []
+        num_runs = np.array(list(map(len, runs)), np.int64)
+        stretches = np.array(list(chain.from_iterable(chain.from_iterable(runs))), np.int64).reshape(-1, 2)
+        lasts = np.array(first_steps, np.int64)
+        has_more = num_runs > 0
+        lasts[has_more] = stretches.sum(axis=1)[np.cumsum(num_runs)[has_more] - 1] - 1
+        return _Requests(
+            np.array(places, np.int64),
+            np.array(numbers, np.int64),
+            np.array(first_steps, np.int64),
+            lasts,
+            np.array(completed, np.bool_),
+            np.zeros(len(places), np.int64),
+            np.repeat(np.arange(len(places)), num_runs),
+            stretches[:, 0],
+            stretches[:, 1],
+        )
+
+    def _count_gaps(self, new: _Requests, requests: _Requests, until: int) -> None:
+        """Add the gaps of steps up to one, which is excluded, and those before the stretches of new requests."""
+        counts_own_steps = self._engine.config.engine == "blis"
+        parts = [self.gaps]
+        if not counts_own_steps:
+            parts.append(self._pauses(new))
+        is_its = requests.completed[requests.owners]
+        firsts, counts = requests.firsts[is_its], requests.counts[is_its]
+        stops = np.sort(firsts + counts)
+        # The gap of the first token of a stretch may be longer than a step. BLIS counts its own step only.
+        firsts = np.sort(firsts if counts_own_steps else firsts + 1)
+        for begin in range(self._next, until, STEPS_AT_ONCE):
+            steps = np.arange(begin, min(begin + STEPS_AT_ONCE, until))
+            # As many stretches are under way as have begun and have not stopped.
+            num = np.searchsorted(firsts, steps, side="right") - np.searchsorted(stops, steps, side="right")
+            parts.append(counted_pool(self._gaps_us(begin, len(steps))[num > 0], num[num > 0]))
+        self.gaps = merged(parts)
+
+    def _pauses(self, new: _Requests) -> Pool:
+        """Return the gaps before the first token of each stretch of completed requests."""
+        steps = self._engine.steps
+        is_first = np.diff(new.owners, prepend=-1) > 0
+        befores = np.where(is_first, new.first_steps[new.owners], np.roll(new.firsts + new.counts, 1) - 1)
+        is_its = new.completed[new.owners]
+        _, ends_us = steps.span(steps.num_forgotten, len(steps))
+        firsts, befores = new.firsts[is_its] - steps.num_forgotten, befores[is_its] - steps.num_forgotten
+        return pool_of(ends_us[firsts] - ends_us[befores])
+
+    def _gaps_us(self, first: int, count: int) -> Ints:
+        """The time between the token of a step and the one before it, for `count` steps."""
+        steps = self._engine.steps
+        starts_us, ends_us = steps.span(first, count)
+        if self._engine.config.engine == "blis":
+            return ends_us - starts_us + self._engine.latency.output_token_time
+        return np.diff(ends_us, prepend=steps.end(first - 1) if first else 0)
+
+    def _waits_of(self, requests: _Requests, until: int) -> Waits:
+        """Return the waits of requests whose last token is in a counted step, and keep those of first tokens."""
+        latency, first = self._engine.latency, self._next
+        if len(requests.places) and requests.places.min() < 0:
+            requests = requests.those(requests.places >= 0)
+        begun = np.concatenate([requests.first_steps, requests.firsts])
+        stopped = np.concatenate([requests.first_steps + 1, requests.firsts + requests.counts])
+        size = until - first
+        num_outputs = np.cumsum(_num_at(begun - first, size) - _num_at(stopped - first, size))
+        waits_us = num_outputs * latency.output_sequence_time
+        at_first, at_last = requests.first_steps - first, requests.last_steps - first
+        has_first, has_last = (at_first >= 0) & (at_first < size), at_last < size
+        first_us, last_us = waits_us[at_first[has_first]], waits_us[at_last[has_last]]
+        if turn_us := latency.output_turn_us:
+            forgotten = self._engine.steps.num_forgotten
+            instants = self._engine.steps.output_instants()[first - forgotten : until - forgotten]
+            queued_us = output_waits(instants, num_outputs, turn_us, self._free_at)
+            if size:
+                self._free_at = float(instants[-1] + queued_us[-1] + num_outputs[-1] * turn_us)
+            first_turns, last_turns = _turns(requests)
+            first_us = first_us + (queued_us[at_first[has_first]] + first_turns[has_first] * turn_us).astype(np.int64)
+            last_us = last_us + (queued_us[at_last[has_last]] + last_turns[has_last] * turn_us).astype(np.int64)
+        requests.first_us[has_first] = first_us
+        return Waits(requests.places[has_last], requests.first_us[has_last], last_us)
+
+    def _busy_until(self, until: int) -> tuple[Ints, Ints]:
+        """Return the stretches of steps before one; of steps that overlap each counts from the last end on."""
+        steps, (begins, stops) = self._engine.steps, self._spans
+        starts, ends = steps.span(steps.num_forgotten, until - steps.num_forgotten)
+        if not len(ends):
+            return self._spans
+        starts = np.maximum(starts, np.concatenate([stops[-1:] if len(stops) else starts[:1], ends[:-1]]))
+        begins, stops = np.concatenate([begins, starts]), np.concatenate([stops, ends])
+        is_apart = begins[1:] != stops[:-1]
+        return begins[np.concatenate([[True], is_apart])], stops[np.concatenate([is_apart, [True]])]
+
+
+def _num_at(steps: Ints, size: int) -> Ints:
+    """Return how often each step below `size` occurs; those below 0 count as 0."""
+    return np.bincount(np.maximum(steps, 0), minlength=size)[:size]
+
+
+def _turns(requests: _Requests) -> tuple[Ints, Ints]:
+    """Return for each request the turns of its first and of its last token in their steps."""
+    first_steps, last_steps, numbers = requests.first_steps, requests.last_steps, requests.numbers
+    if requests.counts.sum() + len(first_steps) == (last_steps - first_steps + 1).sum():
+        return turns_in(first_steps, last_steps, numbers)
+    firsts = np.concatenate([first_steps, requests.firsts])
+    counts = np.concatenate([np.ones_like(first_steps), requests.counts])
+    return turns_with_gaps(
+        first_steps, last_steps, numbers, firsts, counts, np.concatenate([numbers, numbers[requests.owners]])
+    )
+
+
+def turns_in(first_steps: Ints, last_steps: Ints, running_numbers: Ints) -> tuple[Ints, Ints]:
+    """Return, for each request, when its turn comes among the tokens of its first and of its last step, from 1 on.
+
+    Requests have a token in every step between, and stand in the batch in the order of their running numbers: those of
+    before a preemption count as the last ones.
+    """
+    order = np.argsort(running_numbers, kind="stable")
+    firsts, lasts = first_steps[order], last_steps[order]
+    num_earlier = np.arange(len(order))
+    if (np.diff(firsts) >= 0).all():  # as mostly: whichever came earlier has a token by now
+        at_first = num_earlier - np.sort(lasts).searchsorted(firsts)
+        at_last = num_earlier - num_below_before(lasts, lasts)
+    else:
+        at_first = num_below_before(firsts, firsts + 1) - num_below_before(lasts, firsts)
+        at_last = num_below_before(firsts, lasts + 1) - num_below_before(lasts, lasts)
+    first_turns, last_turns = np.empty_like(num_earlier), np.empty_like(num_earlier)
+    first_turns[order], last_turns[order] = at_first + 1, at_last + 1
+    return first_turns, last_turns
+
+
+def turns_with_gaps(
+    first_steps: Ints, last_steps: Ints, running_numbers: Ints, run_firsts: Ints, run_counts: Ints, run_numbers: Ints
+) -> tuple[Ints, Ints]:
+    """Return what `turns_in` returns where requests lack tokens in steps between: with pipeline stages, preemptions.
+
+    The last three arrays have a place for each stretch of steps with a token: its first step, its length and the
+    running number of its request. Cost: O(n log n) in the tokens of steps with a first or last token of a request.
+    """
+    asked = np.unique(np.concatenate((first_steps, last_steps)))
+    begins, ends = asked.searchsorted(run_firsts), asked.searchsorted(run_firsts + run_counts)
+    lengths = ends - begins
+    places = np.repeat(begins - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    lowest = running_numbers.min()
+    span = running_numbers.max() - lowest + 1
+    keys = np.sort(places * span + np.repeat(run_numbers - lowest, lengths))
+
+    def turns(steps: Ints) -> Ints:
+        begin = asked.searchsorted(steps) * span
+        found: Ints = keys.searchsorted(begin + running_numbers - lowest) - keys.searchsorted(begin) + 1
+        return found
+
+    return turns(first_steps), turns(last_steps)
+
+
+def num_below_before(values: Ints, limits: Ints) -> Ints:
+    """Return for each of `limits`, which are as many, how many of the values before its place are below it.
+
+    Cost: O(n log^2 n).
+    """
+    size = 1 << max(0, len(values) - 1).bit_length()
+    if not len(values):
+        return np.zeros(0, np.int64)
+    lowest, highest = min(values.min(), limits.min()), max(values.max(), limits.max())
+    span = int(highest - lowest) + 2
+    sources, queries = np.full(size, span - 1, np.int64), np.zeros(size, np.int64)
+    sources[: len(values)], queries[: len(values)] = values - lowest, limits - lowest
+    counts = np.zeros(size, np.int64)
+    width = 1
+    while width < size:
+        left, right = sources.reshape(-1, 2, width)[:, 0], queries.reshape(-1, 2, width)[:, 1]
+        rows = np.arange(len(left))[:, None]
+        below = (np.sort(left, axis=1) + rows * span).ravel().searchsorted((right + rows * span).ravel())
+        counts.reshape(-1, 2, width)[:, 1] += below.reshape(-1, width) - rows * width
+        width *= 2
+    return counts[: len(values)]
+
+
+# The outcome of every request of a run, in columns that are filled as requests end; no other state is kept.
+
 OnTokens = Callable[[int, Ints], None]
 """Takes a completed request's number and when its tokens reached the client, step by step, in microseconds."""
 
-__all__ = ["NEVER", "Floats", "Ints", "OnTokens", "Record", "RequestRecord"]
 
 REPORT_BATCH_SIZE = 1024
 """How many requests have ended before their latencies are worked out."""
+COUNT_BATCH_SIZE = 1 << 15
+"""How many requests have ended before their tokens are counted, and the steps of these forgotten. In shorter runs all
+tokens are counted at the end."""
 
 
 class RequestRecord(NamedTuple):
@@ -75,12 +794,21 @@ class Record:
     columns can be read from then on.
     """
 
-    def __init__(self, simulation: Simulation, on_tokens: OnTokens | None = None) -> None:
-        self.rows: list[Origin] = []
+    def __init__(
+        self, simulation: Simulation, on_tokens: OnTokens | None = None, given: SequenceOf[Origin] | None = None
+    ) -> None:
+        """`given` are the origins of all requests in order of arrival, if they are known before the run; their ids are
+        `request_` and their places. Neither is kept here then."""
+        self._rows: list[Origin] = []
+        self._ids: list[str] = []
+        self.rows: SequenceOf[Origin] = self._rows
         """Origin of each request."""
-        self.ids: list[str] = []
-        self.gaps = TokenGaps(simulation.instances)
-        self._turns = OutputSerialization(simulation.instances)
+        self.ids: SequenceOf[str] = self._ids
+        self.tokens = TokenCounts(simulation.instances)
+        self._given = given
+        self._num_arrived = self._num_uncounted = 0
+        self._forgets_steps = True
+        """Whether counted steps are forgotten; those of requests in two parts are looked at again in the end."""
         self._simulation = simulation
         self._on_tokens = on_tokens
         self._live: dict[Sequence, int] = {}
@@ -89,37 +817,35 @@ class Record:
         """Rows of requests that have ended."""
         self._views: list[ClientView] = []
         """By number of instance."""
-        self._reported = array("q")
-        """Outcomes of requests in the order of their ends: their place and the columns below."""
-        self._itl_reported = array("d")
-        """Outcomes of `itl_mean_us` in the order of ends."""
         self._arrived_at = array("q")
-        self._input_tokens = array("q")
-        self._planned_output_tokens = array("q")
+        self._input_tokens = array("i")
+        self._planned_output_tokens = array("i")
         self._outcome = array("b")
         self._ttft_us = array("q")
         self._e2e_us = array("q")
         self._itl_mean_us = array("d")
         self._scheduling_delay_us = array("q")
-        self._output_tokens = array("q")
+        self._output_tokens = array("i")
         self._instance = array("i")
-        self._queued_at = array("q")
-        self._cached_tokens = array("q")
+        self._cached_tokens = array("i")
         self._gateway_wait_us: dict[int, Micros] = {}
         """Waits by place, of requests that waited."""
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return self._num_arrived
 
     def __iter__(self) -> Iterator[RequestRecord]:
-        return map(self.__getitem__, range(len(self)))
+        return map(self._entry, range(len(self)), self.rows)
 
     def __getitem__(self, place: int) -> RequestRecord:
+        return self._entry(place, self.rows[place])
+
+    def _entry(self, place: int, row: Origin) -> RequestRecord:
         outcome = self._outcome[place]
         return RequestRecord(
             id=self.ids[place],
-            number=self.number(place),
-            row=self.rows[place],
+            number=row.request_id if isinstance(row, TraceRow) else place,
+            row=row,
             arrived_at=self._arrived_at[place],
             input_tokens=self._input_tokens[place],
             planned_output_tokens=self._planned_output_tokens[place],
@@ -135,15 +861,20 @@ class Record:
 
     def number(self, place: int) -> int:
         """Return the id of a request in results and traces: that of its trace, else its position among all arrivals."""
+        if self._given is not None:
+            return place
         row = self.rows[place]
         return row.request_id if isinstance(row, TraceRow) else place
 
     def arrived(self, sequences: SequenceOf[Sequence], rows: Iterable[Origin]) -> None:
-        """Requests, made from as many rows, have been handed to the simulation in this order."""
+        """Requests, made from as many rows, have been handed to the simulation in this order. Rows that are given are
+        not read."""
         requests = [sequence.request for sequence in sequences]
         self._live.update(zip(sequences, range(len(self), len(self) + len(sequences)), strict=True))
-        self.rows.extend(rows)
-        self.ids.extend([request.id for request in requests])
+        self._num_arrived += len(sequences)
+        if self._given is None:
+            self._rows.extend(rows)
+            self._ids.extend([request.id for request in requests])
         self._arrived_at.fromlist([sequence.arrived_at for sequence in sequences])
         self._input_tokens.fromlist([request.input_tokens for request in requests])
         self._planned_output_tokens.fromlist([request.output_tokens for request in requests])
@@ -153,15 +884,27 @@ class Record:
         ended = [event for event in events if isinstance(event, Finished)]
         self._ended += ended
         if len(self._ended) >= REPORT_BATCH_SIZE:
+            self._num_uncounted += len(self._ended)
             self._report_ended()
+            if self._forgets_steps and self._num_uncounted >= COUNT_BATCH_SIZE:
+                self._count_tokens()
         return ended
 
     def close(self) -> None:
-        """Finish the record: take in unfinished requests, and order all by arrival."""
+        """Finish the record: take in unfinished requests."""
         self._report_ended()
         self._report(list(self._live), [self._simulation.now or 0] * len(self._live))
-        self._enter_all()
-        self._wait_for_turns()
+        self._grow()
+        self._wait_for_turns(self.tokens.count(None))
+        if self._given is not None:
+            self.rows, self.ids = self._given[: len(self)], NumberedIds(len(self))
+
+    def _count_tokens(self) -> None:
+        """Count the tokens of steps that ended before any unfinished request arrived."""
+        self._num_uncounted = 0
+        oldest = next(iter(self._live), None)
+        before = oldest.arrived_at if oldest is not None else self._simulation.now or 0
+        self._wait_for_turns(self.tokens.count(before))
 
     def with_times(
         self, arrived_at: Ints, ttft_us: Ints, e2e_us: Ints, itl_mean_us: Floats, scheduling_delay_us: Ints
@@ -175,23 +918,28 @@ class Record:
         other._scheduling_delay_us = array("q", scheduling_delay_us.tolist())
         return other
 
-    def _wait_for_turns(self) -> None:
+    def _wait_for_turns(self, waits: list[Waits]) -> None:
         """Add the time that tokens wait for other tokens of their step."""
-        for place, first_us, last_us in self._turns.delays():
-            if self._ttft_us[place] != NEVER:
-                self._ttft_us[place] += first_us
-            if self._e2e_us[place] != NEVER:
-                self._e2e_us[place] += last_us
-                self._itl_mean_us[place] += (last_us - first_us) / max(self._output_tokens[place] - 1, 1)
+        for places, first_us, last_us in waits:
+            if not len(places):
+                continue
+            for column, added_us in ((self.ttft_us, first_us), (self.e2e_us, last_us)):
+                known = column[places] != NEVER
+                column[places[known]] += added_us[known]
+            known = self.e2e_us[places] != NEVER
+            gaps = np.maximum(np.frombuffer(self._output_tokens, np.int32)[places] - 1, 1)
+            self.itl_mean_us[places[known]] += ((last_us - first_us) / gaps)[known]
 
     @property
     def by_id(self) -> Ints:
         """The places of all requests in the order of their ids as text, in which the original adds up."""
+        if isinstance(self.ids, NumberedIds):
+            return self.ids.order()
         return np.array(sorted(range(len(self)), key=self.ids.__getitem__), np.int64)
 
     @property
     def arrived_at(self) -> Ints:
-        return np.array(self._arrived_at, np.int64)
+        return np.frombuffer(self._arrived_at, np.int64)
 
     @property
     def input_tokens(self) -> Ints:
@@ -217,33 +965,28 @@ class Record:
 
     @property
     def is_completed(self) -> Bools:
-        return np.isin(np.array(self._outcome, np.int8), COMPLETED_CODES)
+        return np.isin(np.frombuffer(self._outcome, np.int8), COMPLETED_CODES)
 
     @property
     def ttft_us(self) -> Ints:
-        return np.array(self._ttft_us, np.int64)
+        return np.frombuffer(self._ttft_us, np.int64)
 
     @property
     def e2e_us(self) -> Ints:
         """E2E of each request that has one: those that completed, and in BLIS those dropped after their prompt."""
-        return np.array(self._e2e_us, np.int64)
+        return np.frombuffer(self._e2e_us, np.int64)
 
     @property
     def itl_mean_us(self) -> Floats:
-        return np.array(self._itl_mean_us, np.float64)
+        return np.frombuffer(self._itl_mean_us, np.float64)
 
     @property
     def scheduling_delay_us(self) -> Ints:
-        return np.array(self._scheduling_delay_us, np.int64)
+        return np.frombuffer(self._scheduling_delay_us, np.int64)
 
     @property
     def instance(self) -> Ints:
         return np.array(self._instance, np.int64)
-
-    @property
-    def queued_at(self) -> Ints:
-        """The instant at which each request joined the wait queue of its instance; `NEVER` if it did not."""
-        return np.array(self._queued_at, np.int64)
 
     @property
     def cached_tokens(self) -> Ints:
@@ -262,47 +1005,72 @@ class Record:
         views.extend(map(ClientView, engines[len(views) :]))
         places = list(map(self._live.pop, sequences))
         reported = outcome_columns(sequences, ended_at, views)
-        self._reported.frombytes(np.stack([places, *reported[:-1]], axis=1).astype(np.int64, copy=False).tobytes())
-        self._itl_reported.frombytes(reported.itl_mean_us.tobytes())
-        self.gaps.add([sequences[each] for each in reported.completed_places])
+        self._grow()
+        for column, values in (
+            (np.frombuffer(self._outcome, np.int8), reported.outcome),
+            (self.ttft_us, reported.ttft_us),
+            (self.e2e_us, reported.e2e_us),
+            (self.itl_mean_us, reported.itl_mean_us),
+            (self.scheduling_delay_us, reported.scheduling_delay_us),
+            (np.frombuffer(self._output_tokens, np.int32), reported.output_tokens),
+            (np.frombuffer(self._instance, np.int32), reported.instance),
+            (np.frombuffer(self._cached_tokens, np.int32), reported.cached_tokens),
+        ):
+            column[places] = values
+        self.tokens.add(places, sequences, reported.is_completed.tolist())
         for place, sequence in zip(places, sequences, strict=True):
             if sequence.gateway_wait_us and sequence.instance != NOWHERE:
                 self._gateway_wait_us[place] = sequence.gateway_wait_us
-        self._add_turns(places, sequences)
+            if sequence.prompt_part is not None:
+                self._forgets_steps = False
         self._report_tokens(places, sequences, reported)
 
-    def _add_turns(self, places: list[int], sequences: list[Sequence]) -> None:
-        if any(view.serializes_tokens for view in self._views):
-            for place, sequence in zip(places, sequences, strict=True):
-                if sequence.instance != NOWHERE and self._views[sequence.instance].serializes_tokens:
-                    self._turns.add(place, sequence)
+    def _grow(self) -> None:
+        """Give the columns an empty entry for each request that has arrived."""
+        missing = len(self) - len(self._outcome)
+        for columns, empty in (
+            ((self._ttft_us, self._e2e_us, self._scheduling_delay_us, self._outcome, self._instance), NEVER),
+            ((self._itl_mean_us, self._output_tokens, self._cached_tokens), 0),
+        ):
+            for column in columns:
+                column.frombytes(np.full(missing, empty, column.typecode).tobytes())
 
     def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: OutcomeColumns) -> None:
         if self._on_tokens is not None:
-            for each in reported.completed_places:
+            for each in np.flatnonzero(reported.is_completed).tolist():
                 engine = self._views[sequences[each].instance].engine
                 self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
-    def _enter_all(self) -> None:
-        """Convert rows to columns; empty without rows."""
-        columns = np.array(self._reported, np.int64).reshape(-1, 9).T
-        places = columns[0]
 
-        def column(values: Ints | Floats, empty: float, typecode: str) -> Any:
-            whole = np.full(len(self), empty, typecode)
-            whole[places] = values
-            return array(typecode, whole.tobytes())
+class NumberedIds(SequenceOf[str]):
+    """The ids of requests that are numbered from 0 on."""
 
-        self._outcome = column(columns[1], NO_OUTCOME, "b")
-        self._ttft_us = column(columns[2], NEVER, "q")
-        self._e2e_us = column(columns[3], NEVER, "q")
-        self._scheduling_delay_us = column(columns[4], NEVER, "q")
-        self._output_tokens = column(columns[5], 0, "q")
-        self._instance = column(columns[6], NOWHERE, "i")
-        self._queued_at = column(columns[7], NEVER, "q")
-        self._cached_tokens = column(columns[8], 0, "q")
-        self._itl_mean_us = column(np.array(self._itl_reported), 0.0, "d")
-        self._reported, self._itl_reported = array("q"), array("d")
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        numbers = range(self._count)[place]
+        return f"request_{numbers}" if isinstance(numbers, int) else [f"request_{number}" for number in numbers]
+
+    def order(self) -> Ints:
+        """The places of all ids in the order of their text."""
+        if self._count < 2:
+            return np.arange(self._count)
+        ids = np.arange(self._count)
+        num_digits = np.searchsorted(10 ** np.arange(1, 10), ids, side="right")
+        # As text 1 comes before 10, 10 before 100 and all of them before 2.
+        longest = int(num_digits[-1])
+        order: Ints = np.argsort(ids * 10 ** (longest - num_digits) * 10 + num_digits)
+        return order
 
 
 def _known(value: int) -> int | None:

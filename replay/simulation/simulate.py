@@ -8,6 +8,7 @@ speed, and a replay that repeats them gives a simulated server the outcome that 
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as SequenceOf
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
@@ -28,8 +29,7 @@ from blis_sim.engine.simulation import (
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
 from replay.arrivals import Arrival, Origin
-from replay.simulation.measure import COMPLETED, replied_at
-from replay.simulation.record import OnTokens, Record
+from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from traces.collector import gc_disabled
 
 
@@ -82,14 +82,16 @@ def simulate(
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
     on_tokens: OnTokens | None = None,
+    given: SequenceOf[Origin] | None = None,
 ) -> Simulated:
     """Feed `arrivals`, ascending, to a fresh simulation; they are iterated over more than once.
 
+    `given` are the origins of all arrivals where `Record` need not keep them.
     `on_finished` is called once for each request that ends, `on_tokens` for each that completes. Raises OptionError for
     a run that would never end.
     """
     check_run_ends(configs_of(simulation), (arrival.request for arrival in arrivals), horizon_us)
-    record = Record(simulation, on_tokens)
+    record = Record(simulation, on_tokens, given)
 
     rows: deque[Origin] = deque()
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
 from blis_sim.engine.latency.coefficients_file import LearnedCoefficients, read_coefficients, read_content
 from blis_sim.engine.latency.fitted import Fitted
 from blis_sim.engine.latency.model import LatencyModel
@@ -61,6 +61,13 @@ class LatencySampler:
 
     draw: Callable[[np.random.Generator], LatencyModel]
     servers: ServerSpread
+
+
+def is_sampled(latency: LatencyModel) -> bool:
+    """Return whether the coefficients of a latency model are stated with their spread."""
+    while isinstance(latency, WrappedLatency):
+        latency = latency.model
+    return isinstance(latency, Fitted)
 
 
 def latency_sampler(latency: LatencyModel, path: str | None) -> LatencySampler:

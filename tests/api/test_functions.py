@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -11,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import blis_sim
-from blis_sim.api.given import KINDS, OMITTED_SETTINGS, options_from_kwargs
-from blis_sim.api.tables import Table
+from blis_sim.api.commands import KINDS, OMITTED_SETTINGS, Table, options_from_kwargs
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.cli.main import run as main
 from blis_sim.engine.cluster.routing import Choice, RouterSettings
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
+from blis_sim.installation import install_command
 from blis_sim.options import options_of
 from replay.run_command import RunOptions
 
@@ -48,7 +49,7 @@ def script(folder: Path, text: str) -> str:
 
 
 def test_a_run_has_the_figures_that_the_command_prints(capfd: pytest.CaptureFixture[str]) -> None:
-    found = blis_sim.run(model=MODEL, rate=30.0, num_requests=40, hardware="H100", slo_ttft="default=50ms", seed=3)
+    found = blis_sim.run(model=MODEL, rate=30.0, num_requests=40, hardware="H100", goodput="ttft:50ms", seed=3)
     assert capfd.readouterr() == ("", "")
     words = ("--rate", "30", "--num-requests", "40", "--hardware", "H100", "--slo-ttft", "default=50ms", "--seed", "3")
     assert main(["run", "--model", MODEL, *words, "--json"]) == 0
@@ -69,6 +70,7 @@ def test_latencies_of_a_run_are_those_of_its_requests() -> None:
     assert found.to_arrow().num_rows == len(frame) == found.num_completed == 31
 
 
+@pytest.mark.slow
 def test_a_replay_and_its_calibration_need_no_file_between_them(tmp_path: Path) -> None:
     trace = tmp_path / "recorded.yaml"
     blis_sim.run(model=MODEL, rate=10, num_requests=20, trace_output=tmp_path / "recorded")
@@ -152,7 +154,7 @@ def test_values_of_python_become_those_of_settings() -> None:
     )
     deployment = options.cluster.deployment
     assert (deployment.model, deployment.tp, options.rate) == ("folder", 2, 3.0)
-    assert options.report.detectors == ("threshold",)
+    assert options.report.saturation.detectors == ("threshold",)
     assert deployment.speculation is not None
     assert deployment.speculation.num_tokens == 2
 
@@ -167,7 +169,7 @@ def test_a_server_takes_lists_and_infinite_speed_and_refuses_bad_settings_at_onc
 
 def test_a_missing_library_is_one_line_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(blis_sim.MissingExtraError, match=r"pandas is missing: pip install 'blis-mockserve\[pandas\]'"):
+    with pytest.raises(blis_sim.MissingExtraError, match=re.escape(f"pandas is missing: {install_command('pandas')}")):
         Table({"a": [1]}).to_pandas()
 
 

@@ -33,6 +33,20 @@ def test_faults_end_with_the_test(blis_server):
     test_counts_begin_with_the_test(blis_server)
 
 
+def test_a_reply_is_what_was_set(blis_server):
+    blis_server.reply("Tuesday.", last_user_regex="day")
+    test_counts_begin_with_the_test(blis_server)
+    assert [each.answered_by for each in blis_server.requests] == ["generated"]
+    body, headers = b'{"prompt": "Which day?"}', {"Content-Type": "application/json"}
+    request = urllib.request.Request(blis_server.base_url + "/completions", body, headers)
+    assert b'"text":"Tuesday."' in urllib.request.urlopen(request).read()
+
+
+def test_replies_and_requests_are_forgotten_with_the_test(blis_server):
+    assert blis_server.requests == []
+    test_counts_begin_with_the_test(blis_server)
+
+
 def test_that_fails(blis_server):
     urllib.request.urlopen(blis_server.url + "/no-such-route")
 """
@@ -48,7 +62,7 @@ def test_a_strangers_tests_share_a_server_with_a_fresh_view_for_each(tmp_path: P
     (tmp_path / "pytest.ini").write_text("[pytest]\nblis_flags = qwen3-14b --speed max --seed 3\n")
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
-    assert "1 failed, 4 passed" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 6 passed" in done.stdout, done.stdout + done.stderr
     assert "Log of blis serve" in done.stdout
 
 
@@ -57,8 +71,12 @@ def test_a_server_that_cannot_start_has_the_reason_in_its_error() -> None:
         pass
 
 
-def test_a_server_ends_with_its_context_and_a_missing_series_is_named() -> None:
+def test_what_a_server_cannot_do_is_named_and_it_ends_with_its_context() -> None:
     with server("qwen3-14b", "--speed", "max") as running:
+        with pytest.raises(ValueError, match=r"match: expected path, model, .* got 'user'"):
+            running.reply("a", user="b")
+        with pytest.raises(ValueError, match=r"fault: .* got 'sleepy'"):
+            running.reply("a", fault="sleepy")
         with pytest.raises(KeyError, match="vllm:nothing"):
             running.count("vllm:nothing")
         assert running.process.poll() is None

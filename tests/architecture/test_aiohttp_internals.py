@@ -1,24 +1,28 @@
 """Undocumented parts of aiohttp are used in one module, and its versions have an upper bound."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from aiohttp import web
 from aiohttp.http import StreamWriter
 
 from tests.architecture.project import PROJECT, product_files, pyproject
 
-THE_MODULE = PROJECT / "mockserve" / "transport" / "aiohttp_internals.py"
+THE_MODULE = PROJECT / "mockserve" / "http" / "aiohttp_internals.py"
 DOCUMENTED = {"aiohttp", "aiohttp.web"}
 CLASSES = (web.Request, web.RequestHandler, web.StreamResponse, web.Response, web.Application, StreamWriter)
+ITS_OBJECTS = ("request", "response", "library", "connection", "writer")
+NAMED = re.compile(rf"\baiohttp\b|\b({'|'.join(ITS_OBJECTS)})\s*\._")
+"""Stands in every file that uses internals."""
 PRIVATE = {name for each in CLASSES for name in dir(each) if name.startswith("_") and not name.startswith("__")}
 
 
 def uses_of_internals(file: Path) -> Iterator[str]:
     """Imports of undocumented modules, and private attributes of a request, response or connection of aiohttp."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    text = file.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if NAMED.search(text) else ():
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if _is_undocumented(each.name))
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
@@ -37,10 +41,9 @@ def _is_private(name: ast.alias) -> bool:
 
 
 def _is_of_aiohttp(value: ast.expr) -> bool:
-    return isinstance(value, ast.Name) and value.id in ("request", "response", "library", "connection", "writer")
+    return isinstance(value, ast.Name) and value.id in ITS_OBJECTS
 
 
-@pytest.mark.slow
 def test_only_one_module_uses_internals_of_aiohttp() -> None:
     found = {file: set(uses_of_internals(file)) for file in product_files()}
     assert {file for file, uses in found.items() if uses} == {THE_MODULE}

@@ -29,6 +29,13 @@ def test_a_cheap_one(shared):
 def test_a_costly_one():
     work()
 
+RUNS = []
+
+def test_one_that_is_costly_the_first_time():
+    RUNS.append(1)
+    if len(RUNS) == 1:
+        work()
+
 def test_one_that_waits():
     time.sleep(0.4)
 

@@ -4,11 +4,14 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 
 import pytest
 
 from tests.architecture.project import PACKAGES, product_files, pyproject
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dependencies")]
 
 
 def names(requirements: list[str]) -> set[str]:
@@ -31,11 +34,16 @@ def imported_modules() -> Iterator[str]:
                 )
 
 
-def foreign_modules() -> set[str]:
-    return {name for name in imported_modules() if name not in sys.stdlib_module_names and name not in PACKAGES}
+FOR_TYPES_ALONE = frozenset({"mypy_extensions"})
+"""Modules of the compiler, which no run imports."""
 
 
-@pytest.mark.slow
+@cache
+def foreign_modules() -> frozenset[str]:
+    known = sys.stdlib_module_names | frozenset(PACKAGES) | FOR_TYPES_ALONE
+    return frozenset(name for name in imported_modules() if name not in known)
+
+
 def test_everything_imported_is_a_dependency_or_in_an_extra_for_users() -> None:
     project = pyproject()["project"]
     extras = {name: each for name, each in project["optional-dependencies"].items() if name not in ("test", "clients")}
@@ -49,7 +57,6 @@ def test_everything_imported_is_a_dependency_or_in_an_extra_for_users() -> None:
     assert undeclared == set()
 
 
-@pytest.mark.slow
 def test_every_dependency_is_imported() -> None:
     distributions = packages_distributions()
     used = {

@@ -10,7 +10,7 @@ import pytest
 from tests.architecture.project import PROJECT
 
 SELF = re.compile(r"blis-mockserve\[([a-z,-]+)\]")
-NOT_FOR_TESTS = {"clients", "deploy", "kernels", "pytest", "test"}
+NOT_FOR_TESTS = {"clients", "deploy", "kernels", "pytest", "test", "xgrammar"}
 """Extras of tests alone, or with targets of their own: large ones, and those with other versions of libraries."""
 
 

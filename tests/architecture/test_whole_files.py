@@ -7,10 +7,10 @@ from tests.architecture.project import PROJECT, product_files
 ALLOWED = {
     "traces/text_file.py": "replaces files",
     "traces/append_file.py": "appends whole pieces, and takes back one that did not fit",
-    "blis_sim/engine/latency/operators/learning.py": "keeps what was learned, and puts it in its place whole",
-    "blis_sim/engine/latency/collectives/packet_simulation.py": "writes the inputs of another program in a new folder",
-    "blis_sim/cli/running.py": "opens the null device",
-    "blis_sim/bench/serve/report.py": "makes new files, and removes one that did not fit",
+    "blis_sim/engine/latency/operators.py": "keeps what was learned, and puts it in its place whole",
+    "blis_sim/engine/latency/collectives.py": "writes the inputs of another program in a new folder",
+    "blis_sim/cli/app.py": "opens the null device",
+    "blis_sim/bench/serve_load.py": "makes new files, and removes one that did not fit",
 }
 """Modules that open files for writing, and what keeps a full disk from leaving a torn one."""
 OPENS = re.compile(r"""\.write_(text|bytes)\(|open\([^)\n]*["'][wxa]b?["']|os\.O_(CREAT|TRUNC)""")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.bench.watch.readings import (
+from blis_sim.bench.drift import (
     CACHE,
     E2E,
     HISTOGRAMS,

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.capacity.command import PlanOptions, rewritten, run
-from blis_sim.bench.capacity.prices import read_prices
-from blis_sim.bench.capacity.serving import served_name
-from blis_sim.bench.runner.simulate import Job, compute
+from blis_sim.bench.candidates import read_prices
+from blis_sim.bench.plan_command import PlanOptions, run
+from blis_sim.bench.plan_report import served_name
+from blis_sim.bench.points import Job, compute
 from blis_sim.options import BlisError
-from blis_sim.options.text import parse_command_line, parse_value
+from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.option import parse_value
 
 LOAD = (
     *("--model", "qwen3-14b", "--rate", "12", "--num-requests", "150", "--prompt-tokens", "800"),
@@ -43,6 +44,7 @@ def test_the_answer_costs_no_more_than_the_cheapest_of_all_settings(capsys: pyte
     from replay.run_command import RunOptions
 
     base = parse_command_line(RunOptions, LOAD, parse_value).values
+    base = {**base, "latency_model": found["cheapest"]["latency_model"]}
     met = []
     for tp in (1, 2):
         for tokens in (None, 1024):
@@ -57,13 +59,26 @@ def test_the_answer_costs_no_more_than_the_cheapest_of_all_settings(capsys: pyte
     assert found["cheapest"]["figures"]["itl_p99_ms"] <= 60
 
 
+@pytest.mark.slow
+def test_a_widest_placement_that_is_refused_is_reported_and_narrower_ones_are_tried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    load = ("--model", "minimax-m2.5", "--vllm-version", "0.23", "--rate", "2", "--num-requests", "60")
+    options = {"simulation": load, "gpus": ("H200",), "tp_sizes": (4, 8), "step_tokens": (0,), "ttft_p99": "9s"}
+    code, found = planned(capsys, **options, itl_p99="1s")
+    assert code == 0
+    assert "--tensor-parallel-size 4" in str(found["cheapest"])
+    assert "is not divisible by weight quantization block_n = 128" in str(found)
+
+
+@pytest.mark.slow
 def test_a_plan_goes_on_with_the_simulations_in_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "plan.jsonl"
-    _, first = planned(capsys, output=str(path))
+    _, first = planned(capsys, output=str(path), tp_sizes=(1,))
     whole = path.read_text()
     path.write_text(whole[: len(whole) // 2])
-    _, second = planned(capsys, output=str(path))
-    _, third = planned(capsys, output=str(path))
+    _, second = planned(capsys, output=str(path), tp_sizes=(1,))
+    _, third = planned(capsys, output=str(path), tp_sizes=(1,))
     assert 0 < second["simulations"] < first["simulations"]
     assert third["simulations"] == 0
     for each in (first, second, third):
@@ -100,6 +115,7 @@ def test_pools_of_prefill_and_decode_are_searched_and_have_command_lines(
     assert written["decode-deployment.json"]["spec"]["replicas"] == best["counts"][1]
 
 
+@pytest.mark.slow
 def test_table_and_page_name_the_cheapest_and_what_was_tried_on_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,6 +147,7 @@ def test_targets_that_no_gpu_can_meet_end_with_exit_code_1_and_the_reason(capsys
     assert "no deployment that was tried meets the targets" in written.err
 
 
+@pytest.mark.slow
 def test_prices_of_a_file_take_the_place_of_those_that_ship(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "prices.yaml"
     path.write_text("gpus: {h100: 1000}\n")
@@ -199,8 +216,12 @@ def test_a_file_that_is_no_list_of_simulations_is_left_alone(tmp_path: Path) -> 
 
 
 def test_flags_of_the_simulation_may_stand_anywhere() -> None:
-    words = rewritten(["--model", "m", "--ttft-p99", "1s", "--rate", "3", "--gpus", "H100"])
-    assert words == ["--ttft-p99", "1s", "--gpus", "H100", "--", "--model", "m", "--rate", "3"]
+    line = "--model m --ttft-p99 1s --rate=3 --gpus H100"
+    assert parse_command_line(PlanOptions, line.split(), passes_flags_on=True).values == {
+        "ttft_p99": "1s",
+        "gpus": ("H100",),
+        "simulation": ("--model", "m", "--rate=3"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.bench.compare.command import rewritten
-from blis_sim.bench.compare.report import paired_difference
+from blis_sim.bench.compare_command import rewritten
+from blis_sim.bench.comparison import paired_difference
 from blis_sim.cli.main import run
 
 SHORT = ("--workload", "steady", "--rate", "20", "--duration", "2")
@@ -28,16 +28,31 @@ def test_both_configurations_get_the_same_requests(capsys: Captured) -> None:
     assert found["A"]["runs"][0] != found["A"]["runs"][1]
 
 
+@pytest.mark.slow
 def test_differences_have_intervals_and_files_are_written(capsys: Captured, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = tmp_path / "page.html"
     assert run(["compare", "--baseline", "fifo", *SHORT, "--repeat", "3", "--html", str(page)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split("  ")[-1].strip() == "fifo - adaptive (95 %)"
-    (row,) = [line for line in lines if line.startswith("TTFT p50")]
-    assert "±" in row
+    assert lines[0].startswith("step times of all by adaptive-toy: error not known")
+    assert [line.split() for line in lines if " - " in line] == [["fifo", "-", "adaptive"]]
+    assert ["±" in line for line in lines if line.startswith("TTFT p50")] == [False, True]
+    assert max(len(line) for line in lines if "±" in line) <= 80
     assert "<title>Comparison of adaptive and fifo</title>" in page.read_text()
     assert "<svg" in page.read_text()
+
+
+@pytest.mark.slow
+def test_latencies_have_the_intervals_of_servers_like_it(capsys: Captured) -> None:
+    sides = ("--names", "a,b", "--", "--max-num-seqs", "32", "--", "--max-num-seqs", "64")
+    assert run(["compare", *SHORT, *sides]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("TTFT p50 (ms)")]
+    assert [line.count(" to ") for line in rows] == [0, 2]
+    for form in ("csv", "markdown", "html"):
+        assert run(["compare", "--format", form, *SHORT, *sides]) == 0
+        assert "TTFT p50 (ms)" in capsys.readouterr().out
+    assert run(["compare", "--format", "blis", *SHORT, *sides]) == 2
+    assert "--format must be one of table, json, csv, markdown, html, got 'blis'" in capsys.readouterr().err
 
 
 def test_a_live_table_ends_with_all_requests(capsys: Captured) -> None:

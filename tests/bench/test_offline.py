@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.bench import latency_command, throughput_command
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
 from blis_sim.options import BlisError, options_from
 from tests.bench.no_server import NoServer
 
@@ -43,7 +43,8 @@ def test_throughput_is_what_was_asked_for_over_the_time_it_took(
         f"Throughput: {50 / elapsed_s:.2f} requests/s, {11_000 / elapsed_s:.2f} total tokens/s,"
         f" {1000 / elapsed_s:.2f} output tokens/s"
     )
-    assert printed[1:] == ["Total num prompt tokens:  10000", "Total num output tokens:  1000"]
+    assert printed[1:3] == ["Total num prompt tokens:  10000", "Total num output tokens:  1000"]
+    assert printed[3:] == ["load: all requests at once, prompts of 200 and outputs of 20 tokens (means)"]
 
 
 def test_a_shared_prefix_is_computed_once(tmp_path: Path) -> None:
@@ -85,6 +86,7 @@ def test_a_batch_takes_the_same_time_again_and_again(tmp_path: Path, capsys: pyt
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"Avg latency: {found['avg_latency']} seconds"
     assert printed[6] == f"99% percentile latency: {found['percentiles']['99']} seconds"
+    assert printed[7].startswith("load: all requests at once, prompts of ")
 
 
 def test_with_a_prefix_cache_only_the_first_batch_computes_its_prompts(tmp_path: Path) -> None:

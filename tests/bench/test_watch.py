@@ -113,7 +113,7 @@ def prometheus(
 WINDOW = ("--watch-interval", "0.2", "--watch-window", "25", "--selector", 'job="vllm"')
 
 
-@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, 3)])
+@pytest.mark.parametrize(("factor", "code"), [pytest.param(1.0, 0, marks=pytest.mark.slow), (1.3, 3)])
 def test_a_prometheus_has_the_readings_of_minutes_at_once(
     capsys: pytest.CaptureFixture[str], factor: float, code: int
 ) -> None:

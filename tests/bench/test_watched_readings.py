@@ -5,20 +5,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from blis_sim.bench.watch.drift import Comparison, compare_with_prediction
-from blis_sim.bench.watch.options import WatchOptions
-from blis_sim.bench.watch.prediction import lengths_of, num_arrived
-from blis_sim.bench.watch.readings import (
+from blis_sim.bench.drift import (
     FORMER_ITL,
     ITL,
     PROMPTS,
     RUNNING,
     SUCCESS,
+    Comparison,
     Histogram,
     Reading,
+    compare_with_prediction,
+    lengths_of,
+    num_arrived,
     reading_of,
     since_restart,
 )
+from blis_sim.bench.watch_options import WatchOptions
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, options_from

@@ -7,9 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.calibration import COMPAT, PLAIN, Calibration, Rules, calibrate, summary_sentences
-from calibrate.metrics_file import HitRate, MetricsFile, compare_adapter, hit_rate
-from calibrate.pair import CalibrateError, Network, latencies, pair, rtt_us_of
+from calibrate.calibration import (
+    COMPAT,
+    PLAIN,
+    Calibration,
+    HitRate,
+    MetricsFile,
+    Rules,
+    calibrate,
+    compare_adapter,
+    hit_rate,
+    summary_sentences,
+)
+from calibrate.compare import CalibrateError, Network, latencies, pair, rtt_us_of
 from calibrate.report import additions, report_of
 from tests.calibrate.recordings import result, row, trace
 from tests.capped import capped_rows

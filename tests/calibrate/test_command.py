@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from blis_sim.installation import install_command
 from blis_sim.options import BlisError, OptionError
 from calibrate.command import CalibrateOptions, run
-from calibrate.pair import CalibrateError
+from calibrate.compare import CalibrateError
 from tests.calibrate.recordings import result, row
 from traces import ItlWriter, ResultRow, SloTargets, TraceHeader, TraceRow, write_results, write_trace
 
@@ -200,14 +201,18 @@ def test_hit_rates_are_compared_when_both_are_known(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "give the recording's header file once, as in `blis calibrate trace.yaml`"),
+        (
+            {},
+            "no recording is in this folder: give its header file, as in `blis calibrate trace.yaml`, or record one "
+            "with `blis observe`",
+        ),
         (
             {"trace": "a", "trace_header": "a"},
             "give the recording's header file once, as in `blis calibrate trace.yaml`",
         ),
         (
-            {"trace": "t.yaml"},
-            "--sim-results is required, the file `blis replay --results-path` has written; or a --second-recording",
+            {"trace": "t.yaml", "sim_results": "r", "replay_flag": ("--tp", "2")},
+            "--tp is for a replay, which --sim-results takes the place of",
         ),
         ({"trace": "t", "sim_results": "r", "network_rtt_us": -5}, "--network-rtt-us must be at least -1, got -5"),
         ({"trace": "t", "sim_results": "r", "warmup_requests": -2}, "--warmup-requests must be at least -1, got -2"),
@@ -260,7 +265,7 @@ def test_the_modules_behind_the_command_are_loaded_only_when_it_runs() -> None:
 def test_pictures_without_matplotlib_are_refused_before_the_comparison(
     flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("blis_sim.options.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("blis_sim.installation.find_spec", lambda name: None)
     files = _files(tmp_path, ROWS, RESULTS)
-    complaint = f"--{flag} needs matplotlib: pip install 'blis-mockserve[plots]'"
+    complaint = f"--{flag} needs matplotlib: {install_command('plots')}"
     assert _error(**files, **{flag: str(tmp_path / "written")}) == complaint

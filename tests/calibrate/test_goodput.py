@@ -2,9 +2,8 @@
 
 import pytest
 
-from calibrate.goodput import Goodput, goodput, goodput_compat
-from calibrate.itl import itl, itl_compat
-from calibrate.pair import Network, latencies, pair, pair_compat
+from calibrate.calibration import Goodput, goodput, goodput_compat, itl, itl_compat
+from calibrate.compare import Network, latencies, pair, pair_compat
 from tests.calibrate.recordings import result, row, trace
 from traces import ResultRow, SloTargets, TraceRow
 

@@ -8,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 from blis_sim.cli.main import run
 from tests.calibrate.test_presentation import files, recorded, simulated
@@ -37,12 +36,13 @@ def shown(page: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.fixture
-def page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    arguments = ["--sim-results", str(simulated(tmp_path)), "--html", str(tmp_path / "out.html")]
-    assert run(["calibrate", str(files(tmp_path, recorded())), *arguments]) == 0
-    capsys.readouterr()
-    return tmp_path / "out.html"
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    browser()
+    folder = tmp_path_factory.mktemp("page")
+    arguments = ["--sim-results", str(simulated(folder)), "--html", str(folder / "out.html")]
+    assert run(["calibrate", str(files(folder, recorded())), *arguments]) == 0
+    return folder / "out.html"
 
 
 @pytest.mark.slow
@@ -55,6 +55,8 @@ def test_text_and_tables_are_there(page: Path) -> None:
 
 @pytest.mark.slow
 def test_pictures_are_drawn(page: Path) -> None:
+    from matplotlib.image import imread
+
     screenshot = page.with_suffix(".png")
     shown(page, f"--screenshot={screenshot}", "--window-size=1200,4200", "--hide-scrollbars")
     pixels = np.round(imread(screenshot)[..., :3] * 255).astype(int)
@@ -65,5 +67,6 @@ def test_pictures_are_drawn(page: Path) -> None:
 @pytest.mark.slow
 def test_on_a_phone_nothing_is_wider_than_the_screen(page: Path) -> None:
     wide = "<script>document.title = document.documentElement.scrollWidth > innerWidth ? 'wide' : 'fits'</script>"
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{wide}</body>"), encoding="utf-8")
-    assert "<title>fits</title>" in shown(page, "--dump-dom", "--window-size=500,900")
+    phone = page.with_name("phone.html")
+    phone.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{wide}</body>"), encoding="utf-8")
+    assert "<title>fits</title>" in shown(phone, "--dump-dom", "--window-size=500,900")

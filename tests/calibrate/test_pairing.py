@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.pair import Pairing, pair, pair_compat
+from calibrate.compare import Pairing, pair, pair_compat
 from tests.calibrate.recordings import result, row, trace
 from traces import TraceRow
 

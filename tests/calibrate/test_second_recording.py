@@ -2,8 +2,8 @@
 
 import pytest
 
-from calibrate.pair import CalibrateError
-from calibrate.second_recording import results_of_recording
+from calibrate.calibration import results_of_recording
+from calibrate.compare import CalibrateError
 from tests.calibrate.recordings import row, trace
 
 

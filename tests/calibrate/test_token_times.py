@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.itl import content_chunks, itl, itl_compat, real_itl_us, sim_itl_us
-from calibrate.pair import pair
+from calibrate.calibration import content_chunks, itl, itl_compat, real_itl_us, sim_itl_us
+from calibrate.compare import pair
 from tests.calibrate.recordings import result, row, trace
 
 TOKENS = [10_000, 20_000, 30_000, 40_000, 50_000]

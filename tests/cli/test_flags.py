@@ -124,18 +124,19 @@ def test_a_bug_is_not_passed_off_as_the_users_mistake(blis: Blis) -> None:
         blis("toy", *REQUIRED, "--end", "bug")
 
 
-def test_help_shows_defaults_and_choices_but_no_hidden_setting(blis: Blis) -> None:
+def test_help_shows_defaults_and_choices_but_no_hidden_setting(blis: Blis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
     code, out, _ = blis("toy", "--help")
-    text = " ".join(out.split())
+    rows = [" ".join(line.strip("│").split()) for line in out.splitlines() if line.startswith("│")]
     assert code == 0
-    assert "Order of the queue. One of: fcfs, sjf. [default: fcfs]" in text
-    assert "Coefficients. [default: 1.0,2.5]" in text
-    assert "GPUs. [default: 0]" in text
-    assert "--streaming / --no-streaming Whether to stream. [default: on]" in text
-    assert "--quiet Whether to print less. --" in text
-    assert "What to call it (default: nothing). --" in text
-    assert "--max-num-seqs N Requests in a step. [required]" in text
-    assert "secret" not in text
+    assert "--order TEXT Order of the queue. One of: fcfs, sjf. [default: fcfs]" in rows
+    assert "--weights LIST Coefficients. [default: 1.0,2.5]" in rows
+    assert "--tp,--tensor-parallel-size N GPUs. [default: 0]" in rows
+    assert "--streaming --no-streaming Whether to stream. [default: on]" in rows
+    assert "--quiet Whether to print less." in rows
+    assert "--label TEXT What to call it (default: nothing)." in rows
+    assert "* --max-num-seqs N Requests in a step. [required]" in rows
+    assert "secret" not in out
 
 
 def test_a_used_up_resource_of_the_machine_is_one_line(blis: Blis) -> None:
@@ -143,16 +144,16 @@ def test_a_used_up_resource_of_the_machine_is_one_line(blis: Blis) -> None:
 
 
 def test_help_has_settings_below_their_headings(blis: Blis) -> None:
-    sections = blis("toy", "--help")[1].split("\n\n")[2:]
+    sections = blis("toy", "--help")[1].split("╭─ ")[1:]
     first_lines = [section.splitlines()[:2] for section in sections]
-    assert [(heading, row.split()[0]) for heading, row in first_lines] == [
-        ("Arguments:", "SOURCE"),
-        ("Options:", "--max-num-seqs"),
-        ("Taste:", "--label"),
+    assert [(heading.split(" ─")[0], row.strip("│* ").split()[0]) for heading, row in first_lines] == [
+        ("Arguments", "SOURCE"),
+        ("Options", "--max-num-seqs"),
+        ("Taste", "--label"),
+        ("Help", "--help"),
     ]
-    assert sections[1].splitlines()[-1].split()[:2] == ["-h,", "--help"]
 
 
 def test_help_begins_with_what_a_command_adds_to_its_parents(blis: Blis) -> None:
-    _, out, _ = blis("run", "--help")
-    assert out.index("\nWorkload:\n") < out.index("\nModel and GPU:\n") < out.index("\nJudging the run:\n")
+    _, out, _ = blis("run", "--help-all")
+    assert out.index("─ Workload ─") < out.index("─ Model and GPU ─") < out.index("─ Judging the run ─")

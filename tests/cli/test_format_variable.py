@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from blis_sim.cli.main import run
-from observe.figures import as_blis, printed_summary
+from blis_sim.options.provenance import Provenance
+from observe.figures import as_blis, load_report
 
 SMALL = ["run", "--model", "qwen/qwen3-14b", "--num-requests", "5"]
 FIRST = "=== Simulation Metrics ===\n"
@@ -61,7 +62,10 @@ def test_a_format_that_does_not_exist_is_refused(capsys: Captured, monkeypatch: 
     monkeypatch.setenv("BLIS_FORMAT", "xml")
     assert run(SMALL) == 2
     said = capsys.readouterr().err
-    assert said == "blis run: error: BLIS_FORMAT must be one of table, json, report, csv, markdown, blis, got 'xml'\n"
+    assert (
+        said
+        == "blis run: error: BLIS_FORMAT must be one of table, json, report, csv, markdown, html, blis, got 'xml'\n"
+    )
 
 
 def test_commands_without_blis_own_format_are_as_ever(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +104,9 @@ FIGURES: dict[str, Any] = {
     "ttft_ms": {"mean": 2.0, "p50": 2.0, "p90": 3.0, "p95": 3.5, "p99": 4.0, "max": 5.0},
     "e2e_ms": {"mean": 20.0, "p50": 20.0, "p90": 30.0, "p95": 35.0, "p99": 40.0, "max": 50.0},
     "itl_ms": None,
+    "send_lag_ms": None,
+    "tpot_ms": None,
+    "concurrency_wait_ms": None,
     "goodput_rps": 1.0,
     "slo_attainment": 0.5,
     "per_class": {},
@@ -124,7 +131,8 @@ def test_a_recording_has_the_metrics_that_blis_prints_in_its_order() -> None:
 
 
 def test_a_recording_prints_json_or_what_blis_prints() -> None:
-    assert json.loads(printed_summary(FIGURES, "json")) == FIGURES
-    text = printed_summary(FIGURES, "blis")
+    report = load_report(FIGURES, lambda: Provenance(command="blis observe"))
+    assert json.loads(report.text("json")) == FIGURES
+    text = report.text("blis")
     assert text.startswith(FIRST)
     assert json.loads(text.removeprefix(FIRST)) == as_blis(FIGURES)

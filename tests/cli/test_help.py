@@ -1,7 +1,5 @@
-"""Help: letters, groups of settings, examples, colours, and the time it takes."""
+"""Help: what people look for first, all settings on request, examples, colours, and the time it takes."""
 
-import importlib
-import re
 import resource
 import shlex
 import subprocess
@@ -11,15 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from blis_sim.cli.app import SimulatorCommand
 from blis_sim.cli.commands import COMMANDS, FIRST_STEPS
 from blis_sim.options import options_from, options_of
-from blis_sim.options.text import check_required, parse_command_line
+from blis_sim.options.command_line import check_required, parse_command_line
 from tests.cli.conftest import Said
 from tests.docs.pages import PROJECT
 
 Blis = Callable[..., Said]
-GROUPED = [name for name, row in COMMANDS.items() if row.main]
+SHORT = [name for name, row in COMMANDS.items() if row.first]
 HELP_CPU_S = 0.3
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal in which no line is wrapped."""
+    monkeypatch.setenv("COLUMNS", "1000")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -39,18 +44,22 @@ def test_examples_are_command_lines_of_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     row = COMMANDS[command]
-    module = importlib.import_module(row.module)
-    options_class = getattr(module, row.options)
+    found = SimulatorCommand(command, row)
     assert row.examples
     for example in (*row.examples, *(each for each in FIRST_STEPS if each.startswith(f"blis {command} "))):
         program, *words = shlex.split(example)
         assert (program, words[: len(command.split())]) == ("blis", command.split())
         arguments = words[len(command.split()) :]
-        found = parse_command_line(options_class, module.rewritten(arguments) if row.has_other_syntax else arguments)
-        check_required(options_class, found.values)
-        options_from(options_class, **found.values)
+        line = parse_command_line(
+            found.options,
+            found.module.rewritten(arguments) if row.has_other_syntax else arguments,
+            passes_flags_on=row.passes_flags_on,
+        )
+        check_required(found.options, line.values)
+        options_from(found.options, **line.values)
 
 
+@pytest.mark.slow
 def test_examples_that_need_nothing_else_run(blis: Blis) -> None:
     for command in ("run", "models", "gpus", "bench latency"):
         example = COMMANDS[command].examples[0]
@@ -60,37 +69,48 @@ def test_examples_that_need_nothing_else_run(blis: Blis) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_examples_stand_in_the_help(blis: Blis, command: str) -> None:
-    lines = blis(*command.split(), "--help")[1].splitlines()
-    assert [each for each in COMMANDS[command].examples if f"  {each}" not in lines] == []
+    lines = [line.strip() for line in blis(*command.split(), "--help")[1].splitlines()]
+    assert [each for each in COMMANDS[command].examples if f"$ {each}" not in lines] == []
 
 
-@pytest.mark.parametrize("command", GROUPED)
-def test_help_of_many_options_explains_the_main_ones_and_names_all(blis: Blis, command: str) -> None:
-    out = blis(*command.split(), "--help")[1]
-    whole = blis(*command.split(), "--help=all")[1]
-    assert len(out) < 0.7 * len(whole)
-    words = out.replace(",", " ").split()
+@pytest.mark.parametrize("command", SHORT)
+def test_what_people_look_for_first_is_first_and_the_only_part_of_the_short_help(blis: Blis, command: str) -> None:
     row = COMMANDS[command]
-    settings = options_of(getattr(importlib.import_module(row.module), row.options))
-    shown = [each for each in settings if not each.option.hidden and not each.option.positional]
-    assert [each.name for each in shown if each.flags[0] not in words] == []
-    assert set(row.main) - {"Arguments", "Options"} <= {each.heading for each in shown}
-    for topic in re.findall(r"--help=(\S+)  ", out):
-        assert blis(*command.split(), f"--help={topic}")[1].strip() in whole
+    settings = options_of(SimulatorCommand(command, row).options)
+    known = {flag for each in settings for flag in each.flags}
+    assert set(row.first) <= known
+    short = flags_in(blis(*command.split(), "--help")[1])
+    required = [each.flags[0] for each in settings if each.required and not each.option.positional]
+    assert [flag for flag in short if flag in row.first] == list(row.first)
+    assert set(short) & known <= {*row.first, *required} | {
+        flag for each in settings if each.flags[0] in (*row.first, *required) for flag in each.flags
+    }
+    every = flags_in(blis(*command.split(), "--help-all")[1])
+    assert [flag for flag in every if flag in row.first] == list(row.first)
+    assert {each.flags[0] for each in settings if not (each.option.hidden or each.option.positional)} <= set(every)
 
 
-def test_help_about_a_flag_or_a_part_of_a_groups_name(blis: Blis) -> None:
-    assert blis("run", "--help=rate")[1].split()[:3] == ["Workload:", "--rate", "X"]
-    assert blis("run", "--help=--tensor-parallel-size")[1].split()[:3] == ["Model", "and", "GPU:"]
-    assert blis("serve", "--help=faults")[1].startswith("Faults on purpose:\n")
-    code, out, err = blis("run", "--help=nothing")
-    assert (code, out) == (2, "")
-    assert err.startswith("blis run: error: --help=nothing: no such group or flag, known are all, workload, ")
+def test_the_address_stands_before_the_exchange_of_experts(blis: Blis) -> None:
+    every = flags_in(blis("serve", "--help-all")[1])
+    places = [every.index(flag) for flag in ("--host", "--port", "--api-key", "--max-model-len", "--max-num-seqs")]
+    assert max(places) < every.index("--moe-comm-backend")
 
 
-def test_required_options_stand_in_the_usage(blis: Blis) -> None:
-    assert blis("run", "--help")[1].startswith("Usage: blis run [OPTIONS] --model TEXT\n")
-    assert "--url, --server-url TEXT" in blis("observe", "--help")[1].splitlines()[0]
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in SHORT])
+def test_a_command_of_few_settings_always_shows_all(blis: Blis, command: str) -> None:
+    assert blis(*command.split(), "--help") == blis(*command.split(), "--help-all")
+
+
+def test_headings_part_the_settings(blis: Blis) -> None:
+    titles = [line.split("─")[1].strip() for line in blis("serve", "--help-all")[1].splitlines() if line[:1] == "╭"]
+    assert titles[:2] == ["Arguments", "Most used"]
+    assert titles[-1] == "Help"
+    assert {"Model and GPU", "Network", "Speculative decoding"} <= set(titles)
+
+
+def test_required_options_are_marked(blis: Blis) -> None:
+    (line,) = [line for line in blis("run", "--help")[1].splitlines() if "--model" in line and "[required]" in line]
+    assert line.split()[1] == "*"
 
 
 @pytest.mark.parametrize(
@@ -108,24 +128,31 @@ def test_a_misspelt_word_is_answered_with_the_nearest_one(blis: Blis, words: lis
     assert (code, question in err) == (2, True), err
 
 
-def test_help_is_coloured_where_it_is_asked_for(blis: Blis, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = blis("run", "--help")[1]
-    assert "\x1b" not in plain
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    coloured = blis("run", "--help")[1]
-    assert "\x1b[1mWorkload:\x1b[0m\n" in coloured
-    assert "  \x1b[36m--rate X\x1b[0m  " in coloured
-    assert re.sub("\x1b\\[[0-9]*m", "", coloured) == plain
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert blis("run", "--help")[1] == plain
+def test_help_is_coloured_where_it_is_asked_for() -> None:
+    assert b"\x1b[" not in shown("run")
+    assert b"36m-rate" in shown("run", FORCE_COLOR="1")
+    assert b"36m" not in shown("run", FORCE_COLOR="1", NO_COLOR="1")
 
 
+@pytest.mark.slow
 def test_help_of_blis_takes_less_than_a_third_of_a_second_of_cpu() -> None:
     took = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        command = [sys.executable, "-m", "blis_sim.cli", "--help"]
-        subprocess.run(command, cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)
+        shown()
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < HELP_CPU_S
+
+
+def shown(*command: str, **environment: str) -> bytes:
+    """The help that a process of its own prints."""
+    words = [sys.executable, "-m", "blis_sim.cli", *command, "--help"]
+    variables = {"PATH": "/usr/bin", "TERM": "xterm-256color", **environment}
+    return subprocess.run(words, cwd=PROJECT, check=True, capture_output=True, env=variables).stdout
+
+
+def flags_in(page: str) -> list[str]:
+    """The flags of a help in their order."""
+    rows = [line.strip("│ *").split("  ")[0] for line in page.splitlines() if line[:1] == "│"]
+    return [flag for row in rows for flag in row.split(",") if flag.startswith("-")]

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.latency.catalogue.entries import model_names
-from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.operators.aicb import AicbFolder, read_layers
-from blis_sim.engine.latency.operators.aicb_bytes import exchange_table
+from blis_sim.engine.latency.aicb import AicbFolder, exchange_table, read_layers
+from blis_sim.engine.latency.catalogue import model_names
+from blis_sim.engine.latency.catalogue_reader import load_model
 
 NAMES = {
     "DeepSeek-671B": "deepseek-ai/deepseek-v3",

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -52,21 +53,28 @@ COMMANDS = {
 }
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a trace, its results, a spec and a source of another program."""
-    folder = tmp_path / "here"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("written")
+    assert run(shlex.split(f"{RUN} --trace-output {folder}/t --results-path {folder}/r.json")) == 0
+    assert run(shlex.split(f"convert preset chatbot -o {folder}/w.yaml")) == 0
+    (folder / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,2\n")
+    return folder
+
+
+@pytest.fixture
+def here(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with these files."""
+    folder = copytree(written, tmp_path / "here")
     monkeypatch.chdir(folder)
-    assert run(shlex.split(f"{RUN} --trace-output t --results-path r.json")) == 0
-    assert run(shlex.split("convert preset chatbot -o w.yaml")) == 0
-    Path("a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,1,2\n")
-    capsys.readouterr()
     return folder
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(each, marks=pytest.mark.slow) if "--plots" in each else each for each in COMMANDS]
+)
 def test_no_command_writes_over_a_file_of_another_kind(
     command: str, is_linked: bool, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,10 +108,11 @@ def test_no_command_writes_over_a_file_of_another_kind(
         "compose --from t.yaml --from t.yaml -o both",
         "compose --from w.yaml --from w.yaml -o both.yaml",
         pytest.param(
-            f"sweep {RUN} --vary max_num_seqs=1,2 -o sweep.csv --plot p.svg --overwrite", marks=pytest.mark.slow
+            f"sweep {RUN} --vary max_num_seqs=1,2 -o sweep.csv --plot p.svg --overwrite --processes 1",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            f"bench tune {RUN} --vary max_num_seqs=1,2 --limit ttft:9999 -o tune.csv --plot p.png",
+            f"bench tune {RUN} --vary max_num_seqs=1,2 --limit ttft:9999 -o tune.csv --plot p.png --processes 1",
             marks=pytest.mark.slow,
         ),
         "bench throughput --model qwen3-14b --num-prompts 2 --output-json t.json",

@@ -3,11 +3,13 @@
 import json
 import sysconfig
 from pathlib import Path
+from shutil import copy
 
 import pytest
 
 from tests.architecture.project import PROJECT, pyproject
 from tests.compiled.builds import compiled_installation, demand_compiler, python
+from tests.examples import is_nightly
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("compiled")]
 
@@ -43,23 +45,21 @@ assert not blis_sim.engine.core.__file__.endswith(".py")
 already = "ignore:Module already imported"  # the package has a pytest plugin, whose asserts pytest would rewrite
 sys.exit(pytest.main(["-W", already, *sys.argv[1:]]))
 """
-TESTS_BY_SUBCLASSES = (
-    "tests/engine/scheduler/test_groups.py::test_blocks_of_groups_change_hands_as_with_vllm",
-    "tests/engine/scheduler/test_pipeline.py::test_batches_are_composed_as_by_vllm",
-    "tests/engine/scheduler/test_pipeline.py::test_batches_with_drafts_follow_each_other_as_in_vllm",
-    "tests/engine/scheduler/test_encoder_inputs.py::test_steps_with_media_are_composed_as_by_vllm",
-    "tests/engine/scheduler/test_content_of_groups.py::test_changes_of_content_are_those_of_vllm",
-)
-"""Tests that watch the scheduler by a subclass written in Python, which a compiled class cannot have."""
 TESTS_OF_PLAIN_CLASSES = ("tests/engine/scheduler/test_instances_without_dictionary.py",)
 """Tests of `__slots__`, which compiled classes do not use."""
 WITHOUT_COMPILED_PARTS = (
+    "tests/engine/catalogue",
+    "tests/engine/kv_cache/test_mirroring.py",
+    "tests/engine/latency/operators",
     "tests/engine/memory",
     "tests/laws/test_controlled_laws.py",
     "tests/laws/test_ways_of_composing.py",
 )
-"""A memory plan and the parts that steer a cluster are not compiled; what they steer is in the other tests."""
-TESTS = (("tests/engine", "tests/golden"), ("tests/laws",))
+"""A catalogue, a memory plan and what steers a cluster are not compiled; the others replace a compiled class."""
+EVERYDAY = () if is_nightly() else ("-m", "not slow")
+TESTS = (("tests/engine", "tests/golden", *EVERYDAY), ("tests/laws", "tests/wings/vidur/test_batch_laws.py"))
+PROFILE = "daily" if is_nightly() else "quarter"
+"""The plain engine passes all of these tests: what compiling can break shows in a quarter of the random examples."""
 QWEN = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 MIXTRAL = ("--model", "mistralai/mixtral-8x7b-v0.1", "--hardware", "H100", "--tp", "2")
 STAGES = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--pp", "2", "--tp", "1")
@@ -136,6 +136,15 @@ def test_the_compiled_engine_gives_equal_bytes(name: str, written: dict[str, Pat
     assert ours == theirs
 
 
+def test_a_scheduler_of_ones_own_works_with_it(compiled: Path, tmp_path: Path) -> None:
+    copy(PROJECT / "examples" / "short_prompts_first.py", tmp_path)
+    own = ("--engine", "short_prompts_first:ShortPromptsFirst", "--rate", "6", "--num-requests", "200", "--json")
+    command = ("-m", "blis_sim.cli", "run", *QWEN, *own)
+    with_it, without = (python(site, tmp_path, *command) for site in (compiled, PROJECT))
+    assert (with_it.returncode, without.returncode) == (0, 0), with_it.stderr + without.stderr
+    assert with_it.stdout == without.stdout
+
+
 def test_policies_of_ones_own_work_with_it(compiled: Path, tmp_path: Path) -> None:
     example = str(PROJECT / "examples" / "cluster_policies.py")
     with_it, without = (python(site, tmp_path, example) for site in (compiled, PROJECT))
@@ -143,10 +152,11 @@ def test_policies_of_ones_own_work_with_it(compiled: Path, tmp_path: Path) -> No
     assert with_it.stdout == without.stdout
 
 
-@pytest.mark.parametrize("tests", TESTS, ids=" and ".join)
+@pytest.mark.parametrize("tests", TESTS, ids=["engine and golden", "laws"])
 def test_the_tests_of_the_engine_pass_with_it(tests: tuple[str, ...], compiled: Path) -> None:
     options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-p", "no:xdist", "--cpu-budget-s", "100"]
-    options += [f"--deselect={test}" for test in (*TESTS_BY_SUBCLASSES, *TESTS_OF_PLAIN_CLASSES)]
+    options += ["--hypothesis-profile", PROFILE]
+    options += [f"--deselect={test}" for test in TESTS_OF_PLAIN_CLASSES]
     options += [f"--ignore={path}" for path in WITHOUT_COMPILED_PARTS]
     done = python(compiled, PROJECT, "-P", "-c", PYTEST_WITH_IT, *options, *tests)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -10,8 +10,9 @@ from typing import Any
 import yaml
 
 from blis_sim.options import options_from
-from blis_sim.options.text import parse_command_line
-from mockserve.command import ServeOptions, rewritten
+from blis_sim.options.command_line import parse_command_line
+from mockserve.command import rewritten
+from mockserve.options.serve import ServeOptions
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKER = PROJECT / "docker"

@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 import yaml
 
+from blis_sim.testing import server
 from tests.architecture.project import pyproject
 from tests.docker.files import DOCKER, PROJECT, container_of, load, parsed, pod_of
 from tests.ports import reserved_port
@@ -24,8 +25,8 @@ KUSTOMIZE = DEPLOY / "kustomize"
 ACTION = DEPLOY / "github-action" / "action.yml"
 VERSION = pyproject()["project"]["version"]
 KUBERNETES = "1.31"
-OPERATORS = ("PodMonitor", "ServiceMonitor")
-"""Kinds whose schemas are not those of Kubernetes but of the Prometheus operator."""
+OPERATORS = ("PodMonitor", "ServiceMonitor", "PrometheusRule", "InferencePool")
+"""Kinds whose schemas are those of the Prometheus operator or of the Gateway API inference extension."""
 
 
 def values() -> dict[str, Any]:
@@ -107,6 +108,79 @@ def test_helm_makes_objects_that_kubernetes_takes() -> None:
     for each in found:
         selector = each["spec"].get("selector", {})
         assert set(selector.get("matchLabels", selector).items()) <= set(labels.items()), each["kind"]
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "other port": {"port": 9000},
+    "environment": {"env": [{"name": "BLIS_SEED", "value": "3"}], "apiKeySecret": "vllm"},
+    "environment of a secret": {"envFrom": [{"secretRef": {"name": "tokens"}}]},
+    "role of a pod": {"podLabels": {"llm-d.ai/role": "decode", "llm-d.ai/model": "qwen3-14b"}},
+    "annotations": {"annotations": {"a/b": "c"}, "podAnnotations": {"prometheus.io/scrape": "true"}},
+    "node port": {"service": {"type": "NodePort", "nodePort": 30080}},
+    "load balancer": {"service": {"type": "LoadBalancer", "annotations": {"cloud/internal": "true"}}},
+    "labels of the service": {"service": {"labels": {"team": "a"}}},
+    "ingress": {"ingress": {"enabled": True}},
+    "ingress with TLS": {"ingress": {"enabled": True, "host": "llm.example", "tlsSecret": "t", "className": "nginx"}},
+    "own account": {"serviceAccount": {"create": True}},
+    "account that exists": {"serviceAccount": {"name": "llm"}},
+    "volumes": {
+        "extraVolumes": [{"name": "traces", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "traces", "mountPath": "/traces"}],
+    },
+    "pod monitor": {"podMonitor": {"enabled": True}},
+    "alerts": {"prometheusRule": {"enabled": True, "ttftSeconds": 2}},
+    "dashboard": {"dashboard": {"enabled": True}},
+    "pool of a gateway": {"inferencePool": {"enabled": True, "endpointPicker": "epp"}},
+    "no replicas": {"replicas": 0},
+    "autoscaling": {"autoscaling": {"enabled": True, "maxReplicas": 2}},
+    "places": {"nodeSelector": {"a": "b"}, "tolerations": [{"key": "a", "operator": "Exists"}]},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_each_variant_fits_the_schemas(name: str) -> None:
+    jsonschema.validate(VARIANTS[name], {**json.loads((CHART / "values.schema.json").read_text()), "required": []})
+    check_objects(rendered(VARIANTS[name]))
+
+
+def objects_by_kind(given: dict[str, Any]) -> dict[str, Any]:
+    return {each["kind"]: each for each in rendered(given)}
+
+
+@pytest.mark.slow
+def test_the_port_moves_what_points_to_it() -> None:
+    found = objects_by_kind({"port": 9000, "inferencePool": {"enabled": True, "endpointPicker": "epp"}})
+    container = container_of(found["Deployment"])
+    assert container["args"][-2:] == ["--port", "9000"]
+    assert container["ports"] == [{"name": "http", "containerPort": 9000}]
+    assert {container[each]["httpGet"]["port"] for each in ("startupProbe", "readinessProbe", "livenessProbe")} == {
+        "http"
+    }
+    assert found["Service"]["spec"]["ports"] == [{"name": "http", "port": 8000, "targetPort": "http"}]
+    assert found["InferencePool"]["spec"]["targetPorts"] == [{"number": 9000}]
+
+
+@pytest.mark.slow
+def test_labels_of_pods_do_not_change_what_selects_them() -> None:
+    found = objects_by_kind({"podLabels": {"llm-d.ai/role": "decode", "app.kubernetes.io/name": "other"}})
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert labels["llm-d.ai/role"] == "decode"
+    assert set(found["Service"]["spec"]["selector"].items()) <= set(labels.items())
+
+
+@pytest.mark.slow
+def test_the_dashboard_and_the_alerts_name_series_that_the_server_has() -> None:
+    found = objects_by_kind({"dashboard": {"enabled": True}, "prometheusRule": {"enabled": True}})
+    dashboard = json.loads(found["ConfigMap"]["data"]["vllm.json"])
+    assert dashboard == json.loads((DOCKER / "grafana" / "dashboards" / "vllm.json").read_text())
+    rules = found["PrometheusRule"]["spec"]["groups"][0]["rules"]
+    names = {name.removesuffix("_bucket") for rule in rules for name in re.findall(r"vllm:\w+", rule["expr"])}
+    assert len(names) == len(rules) == 4
+    with server("qwen3-14b", "--speed", "max") as running:
+        for name in names:
+            running.count(name if not name.endswith("seconds") else f"{name}_count")
+    assert all('pod=~"test-blis-mockserve-.*"' in rule["expr"] for rule in rules)
 
 
 def test_the_base_is_the_manifest_of_docker() -> None:

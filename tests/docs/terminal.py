@@ -1,19 +1,23 @@
 """Executes the commands of a page as its reader would, in one folder, with servers in the background."""
 
+import io
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+from blis_sim.cli.main import run
 from tests.docs.pages import PROJECT, Command
 from tests.patience import PATIENCE_S
 from tests.ports import reserved_port
 
 PORT_IN_PAGES = 8000
+PLAIN = re.compile(r"blis (?P<arguments>[^|;&<>$*`]+?)(?: > (?P<file>[\w.-]+))?")
+"""A command of ours alone, whose output may go to a file: all else is for a shell."""
 
 
 class Terminal:
@@ -52,6 +56,12 @@ class Terminal:
         text = command.text.replace(f"localhost:{PORT_IN_PAGES}", f"127.0.0.1:{self._port}")
         for shown, meant in (other_addresses or {}).items():
             text = text.replace(shown, meant)
+        plain = PLAIN.fullmatch(text) if self._project == PROJECT else None
+        code, printed = self._run_in_shell(text) if plain is None else self._run_here(plain["arguments"], plain["file"])
+        assert code == 0, f"{command.text}\nexit code {code}\n{printed}"
+        return printed
+
+    def _run_in_shell(self, text: str) -> tuple[int, str]:
         done = subprocess.run(
             ["bash", "-o", "pipefail", "-c", text],
             cwd=self._folder,
@@ -62,8 +72,18 @@ class Terminal:
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, f"{command.text}\nexit code {done.returncode}\n{done.stdout}"
-        return done.stdout
+        return done.returncode, done.stdout
+
+    def _run_here(self, arguments: str, file: str | None) -> tuple[int, str]:
+        """Run a command of ours in this process, which has imported what a process of its own would import anew."""
+        printed = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
+        with chdir(self._folder), ExitStack() as stack:
+            out = printed if file is None else stack.enter_context(open(file, "w", encoding="utf-8"))
+            stack.enter_context(redirect_stdout(out))
+            stack.enter_context(redirect_stderr(printed))
+            code = run(shlex.split(arguments))
+        printed.seek(0)
+        return code, printed.read()
 
     def close(self) -> None:
         """Stop the server, which must end well."""

@@ -1,8 +1,11 @@
 """The example of policies of one's own prints what its page shows."""
 
+import pytest
+
 from tests.docs.pages import PROJECT, fences, run_script
 
 
+@pytest.mark.slow
 def test_the_example_prints_the_lines_of_its_page() -> None:
     done = run_script("examples/cluster_policies.py")
     assert done.returncode == 0, done.stderr

@@ -7,4 +7,4 @@ from tests.docs.pages import run_script
 def test_the_example_passes() -> None:
     """`pytest examples/test_with_blis.py`, with nothing of our own settings."""
     done = run_script("-m", "pytest", "-c", "/dev/null", "-p", "no:cacheprovider", "-q", "examples/test_with_blis.py")
-    assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout
+    assert (done.returncode, "6 passed" in done.stdout) == (0, True), done.stdout

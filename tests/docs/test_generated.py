@@ -7,8 +7,8 @@ import pytest
 
 from blis_sim.cli.commands import COMMANDS
 from blis_sim.options import options_of
-from mockserve.inference_sim.command import InferenceSimOptions
-from mockserve.vllm_arguments.table import read_table
+from blis_sim.wings.inference_sim.command import InferenceSimOptions
+from mockserve.options.vllm_flags import read_table
 from tests.docs.figures import replay_keys
 from tests.docs.pages import PROJECT, run_script
 from tests.wire.plain_http import call, complete
@@ -54,7 +54,13 @@ def test_every_setting_of_a_command_is_on_the_page_of_flags(name: str) -> None:
 
 
 def test_every_flag_that_pages_speak_of_exists() -> None:
-    known = {flag for name in COMMANDS for flag in shown_flags(name)} | {"--help", "--version", "--completion"}
+    known = {flag for name in COMMANDS for flag in shown_flags(name)} | {
+        "--help",
+        "--help-all",
+        "--version",
+        "--install-completion",
+        "--show-completion",
+    }
     known |= {word for name in COMMANDS for word in name.split() if word.startswith("--")}
     known |= flags_in(InferenceSimOptions)
     known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
@@ -71,7 +77,7 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         "--entrypoint",
         "--blis-flags",
     }
-    others |= {"--described", "--shrink"}  # of the workshop
+    others |= {"--described", "--shrink", "--test", "--dist", "--no-deps"}  # of the workshop, Node.js, xdist and pip
     others |= {"--endpoint-type", "--request-count", "--synthetic-input-tokens-mean", "--output-tokens-mean"}
     spoken_of = {
         flag

@@ -1,5 +1,6 @@
 """Every link of a page has a target, and every page can be reached."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,17 @@ def anchors(page: Path) -> set[str]:
     """The headings of a page as links name them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("package", ["blis_sim", "calibrate", "mockserve", "observe", "replay", "traces"])
+def test_every_file_that_a_folder_tells_its_reader_of_is_in_it(package: str) -> None:
+    told = {
+        init.parent / name
+        for init in (PROJECT / package).rglob("__init__.py")
+        for name in re.findall(r"`([\w/]+(?:\.py|/))`", ast.get_docstring(ast.parse(init.read_text())) or "")
+    }
+    assert told
+    assert {path for path in told if not path.exists()} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

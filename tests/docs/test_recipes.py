@@ -58,6 +58,7 @@ def test_additions_of_the_recipes_work_without_another_change(extended: Path, tm
     try:
         for command in fences(PAGE)[0].commands:
             printed = terminal.execute(command).splitlines()
-            assert [line for line in command.expected if line not in ("...", *printed)] == [], command.text
+            missing = [line for line in command.expected if line not in ("...", *printed)]
+            assert not missing, f"{command.text} prints {printed}"
     finally:
         terminal.close()

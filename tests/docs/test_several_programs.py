@@ -9,7 +9,7 @@ import pytest
 
 from tests.docs.pages import PROJECT, Command, Fence, fences
 from tests.docs.terminal import Terminal, missing_lines
-from tests.wire.test_inference_sim import simulator
+from tests.wings.inference_sim.test_inference_sim import simulator
 from tests.wire.test_request_spans import collecting
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.events import Finished, Preempted, Scheduled, StepDone
+from blis_sim.engine.sequence import Outcome
 from tests.fakes import TestLatency, config, request, run
 
 

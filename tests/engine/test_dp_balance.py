@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.dp_balance import LoadReports, LockstepReports, RankBalancer, RankLoad, load_of
+from blis_sim.engine.data_parallel import LoadReports, LockstepReports, RankBalancer, RankLoad, load_of
 from tests.fakes import TestLatency, config, request
 
 IDLE = RankLoad()

@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.events import Event, Finished, Outcome, StepDone, StepsDone
+from blis_sim.engine.events import Event, Finished, StepDone, StepsDone
 from blis_sim.engine.latency.blackbox import InstantLatency
 from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.engine.lora import LoraSettings
 from blis_sim.engine.request import ExternalPrompt, HashedBlocks, Request, UniqueBlocks
 from blis_sim.engine.scheduler.interface import PauseState
+from blis_sim.engine.sequence import Outcome
 from tests.examples import examples
 
 TIMING = RequestTiming(first_token_us=1000, token_gap_us=100, num_slots=4)

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import IndependentRanks, new_ranks
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Event, Finished
-from blis_sim.engine.lockstep_ranks import new_ranks
-from blis_sim.engine.ranks import IndependentRanks
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual

@@ -1,12 +1,14 @@
 """LoRA adapters: requests that share a step, requests that wait, and the cost of loading."""
 
+from typing import Any
+
 import pytest
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Finished, Scheduled, StepDone
-from blis_sim.engine.lora import LoraSettings, LoraSlots
+from blis_sim.engine.lora import AdapterCounters, LoraSettings, LoraSlots
 from blis_sim.engine.request import Request, UniqueBlocks
 from tests.fakes import TestLatency
 
@@ -62,7 +64,7 @@ def test_a_step_waits_for_the_adapters_that_it_brings_in() -> None:
 
 
 def test_an_adapter_in_memory_is_only_copied() -> None:
-    slots = LoraSlots(LoraSettings(max_loras=1, max_cpu_loras=2, load_us=500, swap_us=20))
+    slots = LoraSlots(LoraSettings(max_loras=1, max_cpu_loras=2, load_us=500, swap_us=20), AdapterCounters())
     assert [slots.use([name]) for name in ("x", "y", "x", "z", "x", "y")] == [520, 520, 20, 520, 20, 520]
     assert slots.use(["y"]) == 0
 
@@ -83,6 +85,6 @@ def test_loading_delays_no_earlier_request() -> None:
         ({"load_us": -1}, "the time to load or swap an adapter must be at least 0"),
     ],
 )
-def test_settings_out_of_bounds_are_refused(settings: dict[str, int], complaint: str) -> None:
+def test_settings_out_of_bounds_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(EngineError, match=f"^{complaint}$"):
         LoraSettings(**settings)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.queue import EventKind, EventQueue
+from blis_sim.engine.events import EventKind, EventQueue
 from blis_sim.engine.sequence import Outcome, Sequence
 from tests.fakes import request
 

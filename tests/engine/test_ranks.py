@@ -11,12 +11,11 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import SYNC_INTERVAL, LockstepRanks, RankGroup, new_ranks
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Event, Finished, StepDone
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import SlowedLatency
-from blis_sim.engine.lockstep_ranks import SYNC_INTERVAL, LockstepRanks, new_ranks
-from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
@@ -203,7 +202,8 @@ def test_ranks_without_a_request_are_seen_as_one_token_by_the_latency_model() ->
 
 
 def test_a_deployment_with_experts_and_ranks_is_simulated_rank_by_rank() -> None:
-    options = options_from(ClusterOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=2)
+    model = {"model": "mixtral-8x7b-v0.1", "latency_model": "trained-physics"}
+    options = options_from(ClusterOptions, **model, hardware="H100", tp=2, dp=2)
     deployment = resolve(options.deployment)
     group = build_simulation(options, deployment, adjusted=lambda latency: SlowedLatency(latency, 2.0))
     assert isinstance(group, LockstepRanks)

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.speculation import Speculation
-from blis_sim.engine.speculative_config import SpeculationFlags, parse_speculation
+from blis_sim.engine.speculation import DRAFTERS, PUBLISHED, Speculation, SpeculationFlags, parse_speculation
 from blis_sim.options import OptionError
 
 
 def said(**flags: Any) -> SpeculationFlags:
-    return SpeculationFlags(default_acceptance_rate=0.7, **flags)
+    return SpeculationFlags(**flags)
 
 
 def parsed(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
@@ -26,6 +25,30 @@ def ngram(rates: tuple[float, ...] = (), **fields: Any) -> Speculation:
 
 def test_method_and_number_are_enough() -> None:
     assert ngram() == Speculation(method="ngram", num_tokens=3, acceptance_rates=(0.7, 0.7, 0.7))
+
+
+@pytest.mark.parametrize(
+    ("method", "tokens_a_step"),
+    [
+        ("eagle", (2.10, 2.29, 2.39, 2.43, 2.45)),
+        ("eagle3", (2.18, 2.47)),
+        ("mtp", (2.43,)),
+        ("draft_model", (2.39, 2.86)),
+    ],
+)
+def test_without_rates_drafts_are_accepted_as_published(method: str, tokens_a_step: tuple[float, ...]) -> None:
+    for num_tokens, expected in enumerate(tokens_a_step, start=2):
+        found = parsed(method=method, model="a/head", num_speculative_tokens=num_tokens)
+        assert 1 + found.expected_accepted_tokens == pytest.approx(expected, abs=0.011)
+        assert found.acceptance_source
+    assert not parsed((0.5,), method=method, model="a/head", num_speculative_tokens=2).acceptance_source
+
+
+def test_every_method_has_rates_and_their_source() -> None:
+    assert PUBLISHED.keys() == DRAFTERS.keys()
+    for published in PUBLISHED.values():
+        assert published.source
+        assert all(0 < rate < 1 for rate in published.rates_of(20))
 
 
 def test_other_flags_complete_the_speculative_config() -> None:
@@ -43,7 +66,7 @@ def test_without_any_flag_nothing_is_drafted() -> None:
 def test_three_fields_have_flags_of_their_own() -> None:
     flags = said(method="eagle", model="a/head", num_tokens=2, config='{"parallel_drafting": true}')
     assert parse_speculation(flags) == Speculation(
-        method="eagle", num_tokens=2, acceptance_rates=(0.7, 0.7), parallel_drafting=True, model="a/head"
+        method="eagle", num_tokens=2, acceptance_rates=(0.73, 0.51), parallel_drafting=True, model="a/head"
     )
     with pytest.raises(OptionError, match=r"^--spec-tokens and num_speculative_tokens in --speculative-config cannot "):
         parse_speculation(said(config='{"num_speculative_tokens": 2}', num_tokens=2))

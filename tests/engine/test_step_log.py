@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_sim.engine.context import RecentSteps, StepLog
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.step_log import RecentSteps, StepLog
 
 _durations = st.lists(st.integers(1, 10**9), min_size=1, max_size=30)
 

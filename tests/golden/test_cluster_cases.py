@@ -69,6 +69,7 @@ def drawn_anew(case: str, reference: Path, tmp_path: Path) -> tuple[list[dict[st
 
 
 @pytest.mark.parametrize("case", LOADS_DECIDE)
+@pytest.mark.slow
 def test_other_draws_change_little_where_loads_decide(case: str, reference: Path, tmp_path: Path) -> None:
     ours, theirs = drawn_anew(case, reference, tmp_path)
     for name in FIGURES:

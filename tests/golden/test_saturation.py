@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from traces import read_rows
-from traces.saturation.detectors import Timeline, timeline
-from traces.saturation.registry import DETECTORS
-from traces.saturation.report import labels_of, write_report
-from traces.saturation.settings import SaturationSettings, read_settings
+from traces.saturation import DETECTORS, Timeline, labels_of, timeline, write_report
+from traces.saturation_options import SaturationSettings, read_settings
 
 
 def assert_same_report(folder: Path, events: Timeline, settings: SaturationSettings, reference: Path) -> None:

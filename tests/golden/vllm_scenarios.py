@@ -5,11 +5,10 @@ from typing import Any
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
-from blis_sim.engine.events import Finished, Outcome, StepDone
+from blis_sim.engine.events import Finished, StepDone
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
-from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
 
@@ -175,9 +174,7 @@ def record(scenario: Scenario, max_steps: int = 200) -> list[dict[str, Any]]:
 
 def _scheduler(instance: EngineContext) -> VllmScheduler:
     """Share of the drafts that the recorder's executor accepts: half."""
-    if instance.config.speculation is None:
-        return VllmScheduler(instance, has_cohort=False)
-    return SpeculativeScheduler(instance, num_accepted=lambda _, num_drafts: num_drafts // 2)
+    return VllmScheduler(instance, has_cohort=False, num_accepted=lambda _, num_drafts: num_drafts // 2)
 
 
 def _one_call(

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
-from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.reporting import DecisionLog
+from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
 from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
 from blis_sim.engine.cluster.settings import Freshness, Latencies, SeededTieBreaker

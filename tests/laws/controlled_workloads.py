@@ -6,17 +6,22 @@ from typing import Any
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation import DECIDERS, DisaggregationSettings, Pools, TransferSettings
-from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.rules import (
+from blis_sim.engine.cluster.disaggregation import (
+    DECIDERS,
+    Disaggregation,
+    DisaggregationSettings,
+    Pools,
+    TransferSettings,
+)
+from blis_sim.engine.cluster.gateway import (
     DISPATCH_ORDERS,
     FAIRNESS,
     SATURATION_DETECTORS,
+    FlowControl,
     FlowControlSettings,
     QueueLimits,
     SaturationLimits,
 )
-from blis_sim.engine.cluster.handover import Disaggregation
 from tests.laws.cluster_workloads import ClusterWorkload, cluster_workloads
 from tests.strategies import GRID_US
 

@@ -8,9 +8,9 @@ from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.routing import RoundRobin
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Event, Finished, Outcome
+from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
-from blis_sim.engine.sequence import NOWHERE
+from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.simulation import Simulation
 from tests.examples import examples
 from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads

@@ -1,4 +1,4 @@
-"""The schedulers give equal results with and without a decode cohort, and those of the previous release."""
+"""The schedulers give equal results with and without a decode cohort, and in every way of reporting steps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.offloading import CpuTierConfig
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.engine.scheduler.blis import BlisScheduler, TieredBlisScheduler
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
@@ -26,10 +25,6 @@ from tests.examples import examples
 from tests.fakes import TestLatency
 from tests.fakes import request as new_request
 from tests.laws.test_fast_equals_plain import assert_same, figures
-from tests.oracle_scheduler.blis import PlainBlisScheduler
-from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler
-from tests.oracle_scheduler.vllm import PlainVllmScheduler
-from tests.oracle_scheduler.vllm_speculative import PlainSpeculativeScheduler
 from tests.strategies import GRID_US, Workload, talks, usual_workloads, workloads
 
 MANY_STEPS = 20_000
@@ -143,17 +138,22 @@ def tokens(event: Event) -> list[tuple[Micros, str, int]]:
     return []
 
 
+def plainly(workload: Workload, driving: Driving) -> dict[str, object]:
+    """The result of composing every step for each sequence by itself, and of reporting it."""
+    scheduler = VllmScheduler if workload.settings["engine"] == "vllm" else BlisScheduler
+    return result(workload, partial(scheduler, reports_steps=True, has_cohort=False), driving)
+
+
 def check(workload: Workload, driving: Driving) -> None:
-    """Compare the previous release with each way of the present scheduler."""
-    is_vllm = workload.settings["engine"] == "vllm"
-    expected = result(workload, PlainVllmScheduler if is_vllm else PlainBlisScheduler, driving)
-    scheduler = VllmScheduler if is_vllm else BlisScheduler
+    """Compare the plain way of the scheduler with each other one."""
+    scheduler = VllmScheduler if workload.settings["engine"] == "vllm" else BlisScheduler
+    expected = plainly(workload, driving)
+    for has_cohort, allows_multi_step in ((False, True), (True, False), (True, True)):
+        reporting = replace(driving, allows_multi_step=allows_multi_step)
+        assert_same(
+            expected, result(workload, partial(scheduler, reports_steps=True, has_cohort=has_cohort), reporting)
+        )
     for has_cohort in (False, True):
-        for allows_multi_step in (False, True):
-            reporting = replace(driving, allows_multi_step=allows_multi_step)
-            assert_same(
-                expected, result(workload, partial(scheduler, reports_steps=True, has_cohort=has_cohort), reporting)
-            )
         silent = result(workload, partial(scheduler, reports_steps=False, has_cohort=has_cohort), driving)
         assert_same(expected | {"tokens": []}, silent)
 
@@ -196,7 +196,7 @@ def test_the_last_in_the_order_of_the_queue_of_prompts_computed_elsewhere_loses_
         "engine": "blis",
     }
     workload = Workload(settings_, TestLatency(step_us=1), arrivals, [])
-    expected = result(workload, PlainBlisScheduler, Driving(transfer_us=transfer_us))
+    expected = plainly(workload, Driving(transfer_us=transfer_us))
     reported = expected["reported"]
     assert isinstance(reported, list)
     # The only one that runs loses its own blocks once; the second time nothing else could have gone on.
@@ -216,13 +216,13 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_where_nearly_all_sequen
 @pytest.mark.slow
 @given(workloads(schedulings=("blis",), with_cpu_tier=True), CHUNKS)
 @settings(max_examples=EXAMPLES)
-def test_a_cpu_tier_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
+def test_with_a_cpu_tier_steps_are_the_same_however_they_are_reported(workload: Workload, chunk_us: Micros) -> None:
     tier: CpuTierConfig = workload.settings["cpu_tier"]
     assume(tier is not None)
-    expected = result(workload, partial(PlainTieredBlisScheduler, tier=tier), Driving(chunk_us))
-    for allows_multi_step in (False, True):
-        driving = Driving(chunk_us, allows_multi_step)
-        assert_same(expected, result(workload, partial(TieredBlisScheduler, reports_steps=True, tier=tier), driving))
+    driving, scheduler = Driving(chunk_us), partial(TieredBlisScheduler, tier=tier)
+    expected = result(workload, partial(scheduler, reports_steps=True), driving)
+    assert_same(expected, result(workload, partial(scheduler, reports_steps=True), Driving(chunk_us, True)))
+    assert_same(expected | {"tokens": []}, result(workload, partial(scheduler, reports_steps=False), driving))
 
 
 @pytest.mark.slow
@@ -288,7 +288,7 @@ def test_a_deferred_request_that_its_step_in_flight_completes_is_deferred_no_mor
     limits = {"total_kv_blocks": 10, "max_num_batched_tokens": 2, "engine": "vllm", "async_scheduling": True}
     workload = Workload(limits, latency, [(0, new_request("r0", 21, 1))], [])
     driving = Driving(interferences=(Interference(4800, preempts=True),))
-    expected = result(workload, PlainVllmScheduler, driving)
+    expected = plainly(workload, driving)
     stats = expected["stats"]
     assert isinstance(stats, EngineStats)
     assert (stats.num_preemptions, stats.num_waiting, stats.num_deferred) == (1, 0, 0)
@@ -302,12 +302,3 @@ def test_a_cohort_changes_no_result_of_the_rules_of_blis_under_holds_and_resets(
     workload: Workload, interfering: tuple[Interference, ...]
 ) -> None:
     check(workload, Driving(interferences=interfering))
-
-
-@pytest.mark.slow
-@given(workloads(schedulings=("vllm",)), CHUNKS)
-@settings(max_examples=EXAMPLES)
-def test_speculative_decoding_gives_the_results_of_the_previous_release(workload: Workload, chunk_us: Micros) -> None:
-    assume(workload.speculation is not None)
-    driving = Driving(chunk_us)
-    assert_same(result(workload, PlainSpeculativeScheduler, driving), result(workload, SpeculativeScheduler, driving))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation import Role
 from blis_sim.engine.events import Event, Finished
-from replay.simulation.measure import COMPLETED
+from replay.simulation.record import COMPLETED
 from tests.examples import examples
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
 from tests.laws.test_cluster_laws import drained, endings, in_pieces

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.config import refusal_reason
 from blis_sim.engine.core import Engine
-from blis_sim.engine.drafting import check_drafts_fit
+from blis_sim.engine.deployment import check_drafts_fit
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Outcome, StepDone, StepsDone
+from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, StepDone, StepsDone
 from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Outcome
 from tests.examples import examples
 from tests.strategies import GRID_US, Workload, workloads
 

@@ -7,7 +7,7 @@ import pytest
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled
-from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
+from blis_sim.engine.scheduler.vllm import VllmScheduler
 from tests.examples import examples
 from workshop.vllm_oracle.groups import KINDS, with_groups
 from workshop.vllm_oracle.simulated import requests_of
@@ -20,7 +20,7 @@ MANY_STEPS = 5000
 def history(workload: Workload, reports_steps: bool, has_cohort: bool, chunk_us: int) -> list[object]:
     """Everything that can be observed of a run, as plain values."""
     engine = Engine(workload.config, workload.latency, reports_steps)
-    new_scheduler = partial(GroupedScheduler, reports_steps=reports_steps, has_cohort=has_cohort)
+    new_scheduler = partial(VllmScheduler, reports_steps=reports_steps, has_cohort=has_cohort)
     engine._scheduler = new_scheduler(_context_of(engine))
     for request, at in requests_of(workload):
         engine.submit(request, at)

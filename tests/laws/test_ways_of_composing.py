@@ -49,13 +49,13 @@ class Traced(BatchScheduler):
             self.taken.add("blocks filled in order of admission")
         return is_first
 
-    def materialize_all(self) -> None:
+    def dissolve_cohort(self) -> None:
         if self.cohort.members:
-            self.taken.add("materialize all")
-        super().materialize_all()
+            self.taken.add("a dissolved cohort")
+        super().dissolve_cohort()
 
-    def materialize(self, sequence: Sequence) -> None:
-        super().materialize(sequence)  # type: ignore[safe-super]
+    def leave_cohort(self, sequence: Sequence) -> None:
+        super().leave_cohort(sequence)  # type: ignore[safe-super]
         if self._late:
             self.taken.add("late tokens")
 
@@ -102,7 +102,7 @@ class TracedBlis(Traced, BlisScheduler):
 
 
 WAYS = (
-    *("newcomers", "no newcomers", "cohort and others", "nothing", "materialize all", "blocked", "not blocked"),
+    *("newcomers", "no newcomers", "cohort and others", "nothing", "a dissolved cohort", "blocked", "not blocked"),
     *("preemption", "preemption beside the cohort", "leap", "leap to a foreseen end"),
 )
 FILLING = ("blocks filled in a step", "blocks filled in a leap", "blocks filled in order of admission")

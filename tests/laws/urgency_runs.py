@@ -122,9 +122,11 @@ def story_with_laws(run: UrgencyRun, allows_multi_step: bool = True) -> tuple[li
     engine = Engine(run.config, run.latency, reports_steps=not allows_multi_step)
     scheduler: Any = engine._scheduler
     watched = None
-    if scheduler._slot_preemption is not None:
-        watched = WatchedPlaces(scheduler._slot_preemption, run.config.max_num_seqs, run.config.urgency.min_preempt_gap)
-        scheduler._slot_preemption = watched
+    urgent = scheduler._urgent
+    if urgent is not None and urgent.places is not None:
+        urgent.places = watched = WatchedPlaces(
+            urgent.places, run.config.max_num_seqs, run.config.urgency.min_preempt_gap
+        )
     events: list[Event] = list(run_virtual(engine, run.arrivals))
     engine.check_integrity()
     ended = engine.counters.ended

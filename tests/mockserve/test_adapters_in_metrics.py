@@ -1,6 +1,6 @@
 """LoRA adapters on the metrics page. The lists of adapters are those of a vLLM 0.33 server."""
 
-from mockserve.metrics.engine import MOST_ADAPTER_CHARACTERS, MOST_ADAPTER_LISTS, Adapters
+from mockserve.metrics.counters import MOST_ADAPTER_CHARACTERS, MOST_ADAPTER_LISTS, Adapters
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import running_server
 

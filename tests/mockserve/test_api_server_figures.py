@@ -1,6 +1,7 @@
 """The figures of several processes: added up, even if a process is missing."""
 
 import asyncio
+from collections.abc import Callable
 
 import orjson
 
@@ -9,22 +10,28 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
 from mockserve.api_servers.channel import GetCounts, GetMetricsPage, MetricsGatherer, ProcessCounts
 from mockserve.engines import build_engines, source_of
-from mockserve.metrics.engine import LATENESS_BUCKETS_S, Histogram, Lateness
-from mockserve.metrics.server import HttpMetrics, ToolParsing
+from mockserve.http.clients import SlowReaders
+from mockserve.metrics.counters import LATENESS_BUCKETS_S, Histogram, HttpMetrics, Lateness, ToolParsing
+from mockserve.metrics.page import InThread
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.transport.clients import SlowReaders
 
 
-def gatherer() -> MetricsGatherer:
+def gatherer(dp: int = 1, in_thread: InThread = asyncio.to_thread) -> MetricsGatherer:
     options = options_from(
-        ServeOptions, model="qwen/qwen3-14b", hardware="H100", tp=1, api_server_count=2, tool_call_parser="hermes"
+        ServeOptions,
+        model="qwen/qwen3-14b",
+        hardware="H100",
+        tp=1,
+        dp=dp,
+        api_server_count=2,
+        tool_call_parser="hermes",
     )
     deployment = resolve(DeploymentOptions(model="qwen/qwen3-14b", hardware="H100", tp=1))
     wire = WriteCoalescer(Lateness())
     ranks = build_engines(options, deployment, ServerEnvironment(), wire)
-    return MetricsGatherer(source_of(options, deployment, ranks, wire.lateness, SlowReaders(1024)))
+    return MetricsGatherer(source_of(options, deployment, ranks, wire.lateness, SlowReaders(1024)), in_thread)
 
 
 def counts(query_id: int, num_requests: int) -> ProcessCounts:
@@ -106,3 +113,31 @@ async def test_figures_over_time_count_errors_of_all_processes() -> None:
     asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
     found = orjson.loads(await together.page(asked, GetMetricsPage(0, (), "", is_history=True)))
     assert found["errors_by_status"] == {"429": 2}
+
+
+async def test_a_page_of_many_engines_is_written_on_a_thread_and_one_after_the_other() -> None:
+    num_writing, most_writing, written = 0, 0, asyncio.Event()
+
+    async def in_thread(write: Callable[..., bytes], *arguments: object) -> bytes:
+        nonlocal num_writing, most_writing
+        num_writing += 1
+        most_writing = max(most_writing, num_writing)
+        page = await asyncio.to_thread(write, *arguments)
+        num_writing -= 1
+        written.set()
+        return page
+
+    together = gatherer(3, in_thread)
+    asked = {place: lambda want, place=place: together.on_message(place, counts(want.query_id, 1)) for place in (0, 1)}
+    pages = await asyncio.gather(*(together.page(asked, WHOLE_PAGE) for _ in range(4)))
+    assert written.is_set()
+    assert most_writing == 1
+    assert [page.count(b'vllm:prompt_tokens_total{engine="') for page in pages] == [3] * 4
+
+
+async def test_the_page_of_one_engine_needs_no_thread() -> None:
+    async def in_thread(_write: Callable[..., bytes], *_arguments: object) -> bytes:
+        raise AssertionError
+
+    together = gatherer(1, in_thread)
+    assert b"blis_slow_readers_cut_total" in await together.page({}, WHOLE_PAGE)

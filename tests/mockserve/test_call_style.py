@@ -6,7 +6,7 @@ import pytest
 
 from mockserve.generation.answer import Delta, Kind
 from mockserve.options.content import FORCED_AS_JSON, TOOL_CALL_PARSERS
-from mockserve.replies.call_style import (
+from mockserve.reply.call_style import (
     STYLES,
     CallStyle,
     Filler,

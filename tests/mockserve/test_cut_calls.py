@@ -3,7 +3,7 @@
 import pytest
 
 from mockserve.generation.answer import CutCalls
-from mockserve.generation.parsing import CutForm, calls_in_reply, complete_members
+from mockserve.generation.tool_calls import CutForm, calls_in_reply, complete_members
 
 WHOLE, BEGUN = ("look", '{"at": "x y", "far": 3}'), ("wait", '{"s": 0.5, "wh')
 WITHIN, BETWEEN, AT_FIRST = CutCalls("...", 1, True), CutCalls("...", 1, False), CutCalls("...", 0, True)

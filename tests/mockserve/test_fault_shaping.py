@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mockserve.faults.shaping import ShapedTransport
+from mockserve.faults import ShapedTransport
 from mockserve.options.faults import FaultSettings
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"

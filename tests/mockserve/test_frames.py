@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.protocol.bodies import Ending, Piece, Usage
-from mockserve.protocol.completions.bodies import (
+from mockserve.protocol.completions import (
     ChatBodies,
     CompletionBodies,
     content_delta,
@@ -15,7 +15,7 @@ from mockserve.protocol.completions.bodies import (
     tool_arguments_delta,
 )
 from mockserve.protocol.json_text import compact_json
-from mockserve.replies.frames import PLACEHOLDER, event, event_template, http_chunk
+from mockserve.reply.frames import PLACEHOLDER, event, event_template, http_chunk
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 

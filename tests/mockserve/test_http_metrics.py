@@ -2,7 +2,7 @@
 
 import pytest
 
-from mockserve.metrics.server import counted_path
+from mockserve.metrics.counters import counted_path
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/unload_lora_adapter"])

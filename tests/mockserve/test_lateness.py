@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.metrics.engine import WINDOW_S, Histogram, Lateness
+from mockserve.metrics.counters import WINDOW_S, Histogram, Lateness
 
 
 def test_an_observation_equal_to_a_bound_belongs_to_it() -> None:

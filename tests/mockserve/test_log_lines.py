@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mockserve.options.observability import JsonLines, PlainLines, fields, in_uvicorn_form, in_vllm_form
+from mockserve.options.server import JsonLines, PlainLines, fields, in_uvicorn_form, in_vllm_form
 
 
 def record_of(level: int, message: str, *values: object, **extra: object) -> logging.LogRecord:

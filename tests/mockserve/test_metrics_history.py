@@ -8,10 +8,16 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from mockserve.metrics.engine import EngineMetrics, Lateness, LogHistogram
-from mockserve.metrics.history import MOST_COLUMNS, MOST_ENGINES, MOST_LOOKS, History, increase, percentiles_ms
-from mockserve.metrics.page import MetricsSource
-from mockserve.metrics.server import HttpMetrics
+from mockserve.metrics.counters import EngineMetrics, HttpMetrics, Lateness, LogHistogram
+from mockserve.metrics.page import (
+    MOST_COLUMNS,
+    MOST_ENGINES,
+    MOST_LOOKS,
+    History,
+    MetricsSource,
+    increase,
+    percentiles_ms,
+)
 
 
 @dataclass

@@ -8,7 +8,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 from prometheus_client.core import Metric
 
-from mockserve.metrics.multiprocess import TYPES, as_in_multiprocess_mode
+from mockserve.metrics.page import TYPES, as_in_multiprocess_mode
 
 
 def observe(registry: CollectorRegistry) -> None:

@@ -11,12 +11,12 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
 from mockserve.engines import build_engines, source_of
-from mockserve.metrics.engine import Lateness
+from mockserve.http.clients import SlowReaders
+from mockserve.metrics.counters import Lateness
 from mockserve.metrics.page import MetricsSource
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.transport.clients import SlowReaders
 
 NAMES = ("vllm:e2e_request_latency_seconds_count",)
 

@@ -2,16 +2,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from blis_sim.options import OptionError
+from mockserve import playback as fixtures
 from mockserve.options.content import PlaybackOptions
-from mockserve.playback import fixtures
-from mockserve.playback.fixtures import SearchTooLongError, read_fixtures
-from mockserve.playback.playback import Playback
-from mockserve.playback.reply import PlayedReply, conversation_of, recorded_reply
+from mockserve.playback import Playback, PlayedReply, SearchTooLongError, conversation_of, read_fixtures, recorded_reply
 from traces.content import ContentWriter, RecordedExchange, line_of
 from traces.redaction import Redactor
+from traces.text_file import dumped_in_pieces
 
 CHAT = "/v1/chat/completions"
 
@@ -118,8 +118,8 @@ def test_fixtures_are_found_by_all_of_their_conditions() -> None:
     ("value", "problem"),
     [
         (3, "f: expected a list of at most 10000 fixtures, got 3"),
-        ([3], "f fixture 0: expected members match, reply, times, got 3"),
-        ([{"if": 1}], "f fixture 0: expected match, reply, times, got 'if'"),
+        ([3], "f fixture 0: expected members match, reply, times, fault, got 3"),
+        ([{"if": 1}], "f fixture 0: expected match, reply, times, fault, got 'if'"),
         ([{"match": {"last": "x"}, "reply": "y"}], "f fixture 0 match: expected path, .*, got 'last'"),
         ([{"match": {"model": 1}, "reply": "y"}], "f fixture 0 match model: expected a text, got 1"),
         (
@@ -132,8 +132,17 @@ def test_fixtures_are_found_by_all_of_their_conditions() -> None:
         ),
         (
             [{"reply": {"text": "a", "body": 1}}],
-            "f fixture 0 reply: expected one of text, body and events, got text, body",
+            r"f fixture 0 reply: expected a message \(text, .*\), a body or events, got text, body",
         ),
+        ([{"reply": {"text": "a", "tokens": 3}}], "f fixture 0 reply: expected a message without status and tokens"),
+        ([{"reply": {"text": ""}}], "f fixture 0 reply text: expected a text, got ''"),
+        ([{"reply": {"tool_calls": {}}}], "f fixture 0 reply tool_calls: expected a list, got {}"),
+        ([{"reply": {"tool_calls": [{}]}}], "f fixture 0 reply tool_calls 0 name: expected a text, got None"),
+        ([{"reply": {"tool_calls": [{"nam": 1}]}}], "f fixture 0 reply tool_calls 0: expected name, .*, got 'nam'"),
+        ([{"reply": {"body": 1 << 70}}], "f fixture 0 reply body: expected a JSON value, got 1180"),
+        ([{"reply": "a", "fault": "sleepy"}], "f fixture 0 fault: .* got 'sleepy'"),
+        ([{"match": {}}], "f fixture 0 reply: expected members text, .*, got None"),
+        ([{"reply": "a", "fault": 429}], "f fixture 0 fault: expected a text, got 429"),
         ([{"reply": {"events": 1}}], "f fixture 0 reply events: expected a list, got 1"),
         ([{"reply": "a", "times": 0}], "f fixture 0 times: expected a whole number of at least 1, got 0"),
     ],
@@ -240,3 +249,43 @@ def test_patterns_go_through_bodies_that_are_no_text() -> None:
 def test_few_compiled_patterns_are_kept() -> None:
     playing(*({"match": {"body_regex": f"a{number}"}, "reply": "x"} for number in range(300)))
     assert fixtures._compiled.cache_info().currsize <= 64
+
+
+LARGE = {"messages": [{"role": "user", "content": f"word {number} " * 100} for number in range(800)]}
+"""More than half a mebibyte of JSON."""
+
+
+def test_large_bodies_are_found_by_the_same_keys_as_small_ones(tmp_path: Path) -> None:
+    playback = playback_of(tmp_path, exchange(LARGE, "long"), playback_match=("exact",))
+    spaced = json.dumps({"extra": None, **LARGE}, indent=1).replace('"extra": null,', "")
+    assert answer(playback, CHAT, {}, spaced.encode()) is not None
+    other = {"messages": [*LARGE["messages"][:-1], {"role": "user", "content": "another"}]}
+    assert found(playback, other) is None
+
+
+def test_a_key_in_a_large_body_is_no_difference_from_the_recording(tmp_path: Path) -> None:
+    playback = playback_of(tmp_path, exchange({**LARGE, "api_key": "sk-one-1234567890"}, "long"))
+    assert found(playback, {**LARGE, "api_key": "sk-two-0987654321"}) == ("long", "exact")
+
+
+def test_a_member_that_is_repeated_in_a_large_body_hides_nothing(tmp_path: Path) -> None:
+    playback = playback_of(tmp_path)
+    raw = b'{"token": "sk-one-1234567890", "token": "x", ' + json.dumps(LARGE).encode()[1:]
+    request = playback.playback_request(CHAT, {}, raw)
+    assert request.is_redacted
+    assert b"sk-one" not in request.raw
+    assert request.body["messages"] == LARGE["messages"]
+    plain = json.dumps(LARGE).encode()
+    assert playback.playback_request(CHAT, {}, plain).raw is plain
+
+
+def test_json_in_pieces_is_that_of_the_library() -> None:
+    values: list[Any] = [{"b": [1, {"z": None, "a": [], "\u00e9": {}}], "a": 1.5}, [], {}, "x", [[[]]], LARGE]
+    for value in values:
+        assert dumped_in_pieces(value) == orjson.dumps(value)
+        assert dumped_in_pieces(value, sorts_keys=True) == orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    names = {f"k{number * 7919 % 20_011}": number for number in range(20_000)}
+    assert dumped_in_pieces(names, sorts_keys=True) == orjson.dumps(names, option=orjson.OPT_SORT_KEYS)
+    for refused in ("\ud800", nested := [2**70], [nested]):
+        with pytest.raises(TypeError):
+            dumped_in_pieces(refused)

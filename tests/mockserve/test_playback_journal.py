@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from mockserve.playback import journal as module
-from mockserve.playback.journal import Journal, JournalEntry, matching
+from mockserve import playback as module
+from mockserve.playback import Journal, JournalEntry, matching
 from mockserve.protocol.json_text import compact_json, json_array_of_blocks, json_blocks
 
 

@@ -13,9 +13,11 @@ DEPLOYED = "H100, tp 1, 17,676 KV blocks"
 
 FIRST_REQUESTS = """
 import codecs, json, sys
-from mockserve.protocol.responses.input_items import item_forms
+from mockserve.protocol.responses import item_forms
 from mockserve.routes.control import dashboard_page
 from mockserve.listening import keep_what_exists
+
+import mockserve.routes.responses  # its first request loads it on a thread
 
 opened = []
 keep_what_exists()

@@ -7,12 +7,11 @@ import pytest
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from mockserve.metrics.engine import EngineMetrics, RecentHitRate
-from mockserve.metrics.page import MeasuredEngine
-from mockserve.metrics.stat_log import StatLog
+from mockserve.metrics.counters import EngineMetrics, RecentHitRate
+from mockserve.metrics.page import MeasuredEngine, StatLog
 from tests.fakes import TestLatency
 
-LOGGER = "mockserve.metrics.stat_log"
+LOGGER = "mockserve.metrics.page"
 
 
 @dataclasses.dataclass

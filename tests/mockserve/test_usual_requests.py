@@ -9,7 +9,7 @@ from aiohttp.http import HttpProcessingError, HttpRequestParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.http.simple_request import (
+from mockserve.http.connection import (
     MOST_KNOWN_HEADS,
     Limits,
     ParseStatus,

@@ -6,7 +6,7 @@ import pytest
 
 from blis_sim.options import OptionError
 from mockserve.command import rewritten
-from mockserve.vllm_arguments.table import CHECKS, SWITCHES, VllmFlag, members_of, read_table
+from mockserve.options.vllm_flags import CHECKS, SWITCHES, VllmFlag, members_of, read_table
 
 SAMPLES = {
     "text": "x",

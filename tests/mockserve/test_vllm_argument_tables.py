@@ -3,12 +3,12 @@
 from collections import Counter
 
 from blis_sim.options import options_from
-from blis_sim.options.text import flags_of
+from blis_sim.options.command_line import flags_of
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import warnings_of
+from mockserve.options.vllm_command_line import FLAG as CONFIG_FILE
+from mockserve.options.vllm_flags import ACTS, UNSEEN, VllmFlag, read_table
 from mockserve.server import _notes
-from mockserve.vllm_arguments.rewrite import FLAG as CONFIG_FILE
-from mockserve.vllm_arguments.table import ACTS, UNSEEN, VllmFlag, read_table
 
 FLAGS_OF_VLLM = 320
 """Flags of the parser of `vllm serve` 0.33, but for --help."""

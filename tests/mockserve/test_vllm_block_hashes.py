@@ -15,7 +15,7 @@ from mockserve.kv_events.naming import (
     block_digests,
     root_hash,
 )
-from mockserve.vllm_arguments.table import read_table
+from mockserve.options.vllm_flags import read_table
 
 PROMPT = list(range(2000, 2048))
 

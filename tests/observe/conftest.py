@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from tests.patience import wait_until
 from traces import read_trace
 

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from observe.connection import Outcome
-from observe.dispatch import PreparedRequest, SentRequest
-from observe.requests import PlannedRequest
-from observe.responses.reply import Reply
+from observe.client import Outcome
+from observe.requests import PlannedRequest, PreparedRequest, SentRequest
+from observe.responses import Reply
 
 MS = 1_000_000
 

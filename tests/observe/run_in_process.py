@@ -4,7 +4,7 @@ import pickle
 import subprocess
 import sys
 
-from observe.command import ObserveOptions
+from observe.options import ObserveOptions
 
 
 def code_for(made: ObserveOptions) -> str:

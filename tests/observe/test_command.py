@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from tests.patience import attempts
 from tests.ports import reserved_port
 from traces import TraceHeader, TraceRow, read_itl, write_trace
@@ -68,7 +69,7 @@ def test_the_summary_agrees_with_the_rows(observe: Observe) -> None:
 
 def test_send_times_keep_to_the_schedule_without_adding_up(observe: Observe) -> None:
     for _ in attempts():
-        run = observe(model="ok", rate=250.0, num_requests=200)
+        run = observe(model="ok", rate=250.0, arrival="constant", num_requests=200)
         rows = sorted(run.trace.rows, key=lambda row: row.request_id)
         assert [row.arrival_time_us for row in rows] == [4000 * place for place in range(1, 201)]
         lags = [row.send_time_us - row.arrival_time_us for row in rows]
@@ -199,7 +200,7 @@ def test_warm_up_requests_are_sent_and_left_out(observe: Observe, seen: Seen) ->
 
 
 def test_waiting_under_max_concurrency_leaves_the_schedule_as_it_was(observe: Observe) -> None:
-    run = observe(model="ok-400-0", max_concurrency=2, num_requests=6, rate=1000.0)
+    run = observe(model="ok-400-0", max_concurrency=2, num_requests=6, rate=1000.0, arrival="constant")
     rows = sorted(run.trace.rows, key=lambda row: row.request_id)
     assert [row.arrival_time_us for row in rows] == [1000, 2000, 3000, 4000, 5000, 6000]
     assert rows[4].send_time_us - rows[0].send_time_us >= 800_000

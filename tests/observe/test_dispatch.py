@@ -1,10 +1,9 @@
 from time import perf_counter_ns
 
 from observe.client import Client
-from observe.clock import sleep_until, start_clock
-from observe.dispatch import Dispatcher, PreparedRequest, SentRequest
+from observe.event_loop import sleep_until, start_clock
 from observe.http import get_bytes, parse_server
-from observe.requests import PlannedRequest
+from observe.requests import Dispatcher, PlannedRequest, PreparedRequest, SentRequest
 from tests.patience import PATIENCE_S, attempts
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from observe.command import ObserveOptions
+from observe.options import ObserveOptions
 from traces import SloTargets
 
 Observe: TypeAlias = Callable[..., Any]

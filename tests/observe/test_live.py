@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from observe.live.screen import draw
-from observe.live.table import Snapshot, percentile_ms, snapshot_line
+from observe.figures import Snapshot, percentile_ms, snapshot_line
+from observe.live_screen import draw
 
 SNAPSHOT = Snapshot(
     elapsed_s=12.0,

@@ -15,9 +15,9 @@ def options(**given: Any) -> ObserveOptions:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rate": None}, "--rate with --num-requests, or --trace, or --workload-spec, is required"),
-        ({"num_requests": None}, "--num-requests is required with --rate"),
-        ({"trace": "t.yaml"}, "--rate and --trace exclude each other: a recording is sent at its own times"),
+        ({"rate": None}, "--rate or --concurrency with --num-requests, or --trace, or --workload-spec, is required"),
+        ({"num_requests": None}, "--num-requests or --duration is required with --rate"),
+        ({"trace": "t.yaml"}, "--rate and --trace exclude each other: --speedup sends a recording faster"),
         ({"rate": 0.0}, "--rate must be above 0, got 0.0"),
         ({"num_requests": 0}, "--num-requests must be at least 1, got 0"),
         ({"num_requests": 10**18}, "--num-requests must be at most 100000000, got 1000000000000000000"),
@@ -25,7 +25,7 @@ def options(**given: Any) -> ObserveOptions:
         ({"prompt_tokens_stdev": 1e18}, "--prompt-tokens-stdev must be at most 100000000, got 1e+18"),
         ({"prefix_tokens": 10**18}, "--prefix-tokens must be at most 100000000, got 1000000000000000000"),
         ({"processes": 10**18}, "--processes must be at most 1024, got 1000000000000000000"),
-        ({"arrival": "bursty"}, "--arrival must be one of constant, poisson, got 'bursty'"),
+        ({"arrival": "bursty"}, "--arrival must be one of poisson, gamma, weibull, constant, got 'bursty'"),
         ({"api_format": "grpc"}, "--api-format must be one of completions, chat, responses, got 'grpc'"),
         ({"output": None}, "--output, or --trace-header with --trace-data, is required"),
         ({"output": None, "trace_data": "x"}, "--output, or --trace-header with --trace-data, is required"),
@@ -35,13 +35,33 @@ def options(**given: Any) -> ObserveOptions:
         ({"trace_data": "out.yaml"}, "--output and --trace-data would both write out.yaml"),
         (
             {"prompt_tokens": 9, "prompt_tokens_max": 8},
-            "--prompt-tokens must be at most --prompt-tokens-max (8), got 9",
+            "--prompt-tokens must be between --prompt-tokens-min (1) and --prompt-tokens-max (8), got 9",
         ),
-        ({"output_tokens_min": 200}, "--output-tokens must be at least --output-tokens-min (200), got 128"),
-        ({"url": "localhost:8000"}, "--url must be like http://host:port, got 'localhost:8000'"),
+        (
+            {"output_tokens_min": 600},
+            "--output-tokens must be between --output-tokens-min (600) and --output-tokens-max (100000000), got 512",
+        ),
+        ({"url": "ftp://localhost:8000"}, "--url must be like http://host:port, got 'ftp://localhost:8000'"),
         ({"url": "http://:8000"}, "--url must be like http://host:port, got 'http://:8000'"),
         ({"header": ("a b=c",)}, "--header must be NAME=VALUE with a header name, got the name 'a b'"),
         ({"header": ("X-A=1", "2")}, "--header must be NAME=VALUE,..., got '2'"),
+        ({"concurrency": 2}, "--concurrency and --rate exclude each other, give one of them"),
+        ({"rate": None, "workload": "chatbot"}, "--workload needs --rate or --concurrency"),
+        (
+            {"rate": None, "concurrency": 2, "num_requests": None},
+            "--num-requests or --duration is required with --concurrency",
+        ),
+        ({"think_time_ms": 5}, "--think-time-ms needs --session-mode closed-loop or --concurrency"),
+        (
+            {"rate": None, "concurrency": 2, "think_time_ms": 5, "think_time_dist": "constant:value=1s"},
+            "--think-time-ms and --think-time-dist exclude each other, give one of them",
+        ),
+        (
+            {"num_requests": None, "rate": 1e6, "horizon": 10**12},
+            "--rate 1e+06 until --horizon 1000000000000 is more than 100000000 requests",
+        ),
+        ({"prewarm_duration": "5"}, "--prewarm-duration must be a duration such as 500ms or 30s, got '5'"),
+        ({"kv_metrics_url": "metrics"}, "--kv-metrics-url must be like http://host:port, got 'metrics'"),
         ({"api_key": "a\nb"}, "--api-key must have a value of printable ASCII characters"),
     ],
 )

@@ -27,7 +27,7 @@ def test_processes_that_send_are_ours(observe: Callable[..., Any]) -> None:
 
 @pytest.mark.usefixtures("folder_with_an_observe_of_its_own")
 def test_the_process_that_draws_is_ours() -> None:
-    done = subprocess.run(command_of("observe.live.screen"), input=b"", capture_output=True, check=False)
+    done = subprocess.run(command_of("observe.live_screen"), input=b"", capture_output=True, check=False)
     assert (done.returncode, b"not what was meant" in done.stderr) == (0, False)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from observe.proxy_options import ProxyOptions
+from observe.options import ProxyOptions
 from observe.spans import TracingOptions
 
 Observe: TypeAlias = Callable[..., Any]
@@ -67,7 +67,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return SpanExportResult.SUCCESS
 
     exporter = SimpleNamespace(export=export, shutdown=lambda: None)
-    monkeypatch.setattr("blis_sim.options.extras.new_exporter", lambda *_: exporter)
+    monkeypatch.setattr("blis_sim.installation.new_exporter", lambda *_: exporter)
     return found
 
 

@@ -10,7 +10,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from tests.observe.conftest import Holding
 from tests.observe.run_in_process import started
 from tests.observe.workloads.test_conversations import talks
@@ -24,7 +25,7 @@ SETTINGS = {"model": "ok-5-1", "rate": 100.0, "num_requests": 90, "prompt_tokens
 
 
 def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
-    given: dict[str, Any] = {"processes": 2, "record_itl": True, **SETTINGS, **more}
+    given: dict[str, Any] = {"processes": 2, "record_itl": True, "arrival": "constant", **SETTINGS, **more}
     return ObserveOptions(url=server_url, output=str(folder / "out"), **given)
 
 

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.options import BlisError, OptionError
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from tests.observe.run_in_process import started
 from traces import read_itl, read_trace
 
@@ -26,7 +27,6 @@ def options(server_url: str, folder: Path, **more: Any) -> ObserveOptions:
     return ObserveOptions(url=server_url, **(given | {"output": str(folder / "out")} | more))
 
 
-@pytest.mark.slow
 def test_an_earlier_recording_moves_away_with_all_that_belongs_to_it(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     first = files_in(tmp_path)
@@ -42,7 +42,6 @@ def test_an_earlier_recording_moves_away_with_all_that_belongs_to_it(observe: Ob
     assert len(read_trace(tmp_path / "out.earlier-2" / "out.yaml").rows) == 3
 
 
-@pytest.mark.slow
 def test_a_recording_without_rows_is_just_replaced(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok")
     lines = (tmp_path / "out.csv").read_text().splitlines(keepends=True)
@@ -52,7 +51,6 @@ def test_a_recording_without_rows_is_just_replaced(observe: Observe, tmp_path: P
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-@pytest.mark.slow
 def test_overwriting_deletes_all_of_it_without_a_note(observe: Observe, tmp_path: Path) -> None:
     observe(model="ok", **ALL)
     assert "note: " not in observe(model="ok", num_requests=3, overwrite=True).messages
@@ -66,7 +64,6 @@ def test_a_recording_that_is_resumed_is_not_deleted() -> None:
         ObserveOptions(url="http://x", output="out", rate=1.0, num_requests=1, overwrite=True, resume=True)
 
 
-@pytest.mark.slow
 def test_a_compressed_recording_is_one_of_that_name(server_url: str, tmp_path: Path) -> None:
     compressed = {"trace_header": str(tmp_path / "out.yaml"), "trace_data": str(tmp_path / "out.csv.gz")}
     assert run(options(server_url, tmp_path, **compressed)) == 0
@@ -76,7 +73,6 @@ def test_a_compressed_recording_is_one_of_that_name(server_url: str, tmp_path: P
     assert not (tmp_path / "out.csv.gz").exists()
 
 
-@pytest.mark.slow
 def test_a_recording_in_two_folders_is_found_in_one(server_url: str, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     apart = {"trace_data": str(tmp_path / "rows" / "out.csv")}
@@ -94,7 +90,6 @@ def test_a_server_out_of_reach_moves_nothing(server_url: str, unused_tcp_port: i
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-@pytest.mark.slow
 def test_where_it_cannot_move_to_it_stays_and_nothing_is_sent(
     server_url: str, seen: Callable[[], list[dict[str, Any]]], tmp_path: Path
 ) -> None:
@@ -117,7 +112,6 @@ def test_a_file_that_is_read_does_not_move(server_url: str, tmp_path: Path) -> N
         options(server_url, tmp_path, prompts=str(prompts))
 
 
-@pytest.mark.slow
 def test_one_of_two_runs_that_replace_a_recording_is_refused(server_url: str, tmp_path: Path) -> None:
     """The lock of the earlier header moves away with it."""
     assert run(options(server_url, tmp_path)) == 0

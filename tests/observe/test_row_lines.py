@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observe.clock import start_clock
-from observe.connection import Outcome
-from observe.dispatch import PreparedRequest, SentRequest
+from observe.client import Outcome
+from observe.event_loop import start_clock
 from observe.recording import RowFormatter, row_of
-from observe.requests import PlannedRequest
-from observe.responses.reply import Reply
-from observe.workloads.workload import COLUMNS, SESSION_COLUMNS, URGENCY_COLUMNS
+from observe.requests import PlannedRequest, PreparedRequest, SentRequest
+from observe.responses import Reply
+from observe.workload import COLUMNS, SESSION_COLUMNS, URGENCY_COLUMNS
 from traces import TraceWriter, read_rows
 
 NAMES = st.sampled_from(["", "a", "100%", "%d", 'a,"b"', " c"])

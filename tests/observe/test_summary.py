@@ -1,9 +1,16 @@
+from typing import Any
+
 import pytest
 
-from observe.dispatch import SentRequest
-from observe.figures import RunStats, summarize, summary_text
+from blis_sim.options.provenance import Provenance
+from observe.figures import RunStats, load_report, summarize
 from observe.measurement import warnings_of
+from observe.requests import SentRequest
 from tests.observe.ended_requests import ended
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    return load_report(summary, lambda: Provenance(command="blis observe")).text("table")
 
 
 def stats(*requests: SentRequest) -> RunStats:
@@ -44,7 +51,7 @@ def test_the_text_names_what_failed() -> None:
     measured = stats(ended(token_ms=[1.5]), *failed)
     text = summary_text(summarize(measured, requested_per_s=1, num_not_sent=0, rtt_ms=None))
     assert "1 completed, 3 failed (2 http_500, 1 timeout)" in text
-    assert "TTFT            1.500" in text
+    assert "TTFT      1.500" in text
 
 
 def test_sending_late_is_a_warning() -> None:

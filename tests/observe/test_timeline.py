@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_sim.installation import check_plot
 from blis_sim.options import OptionError
-from blis_sim.options.extras import check_plot
+from blis_sim.report.figures import draw_panels
 from observe.figures import RequestLog
-from observe.timeline import Timeline, draw, interval_s, timeline_of
+from observe.timeline import Timeline, interval_s, panels_of, timeline_of
 from tests.observe.ended_requests import ended
 from traces import TraceError
 
@@ -65,9 +66,9 @@ def test_no_token_is_lost(requests: list[tuple[float, list[float]]]) -> None:
 def test_a_picture_is_drawn_and_the_same_every_time(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = timeline(ended(0, (10, 20)), ended(500, ()), ended(100, (), kind="http_500"))
-    draw(found, str(tmp_path / name))
+    draw_panels(panels_of(found), str(tmp_path / name))
     content = (tmp_path / name).read_bytes()
-    draw(found, str(tmp_path / name))
+    draw_panels(panels_of(found), str(tmp_path / name))
     assert (tmp_path / name).read_bytes() == content
 
 
@@ -78,7 +79,7 @@ def test_a_picture_for_which_there_is_no_room_is_one_line(suffix: str, tmp_path:
     path = tmp_path / f"run.{suffix}"
     path.symlink_to("/dev/full")
     with pytest.raises(TraceError, match=rf"run\.{suffix}: cannot be written, no space left on device"):
-        draw(timeline(ended(0, (10, 20))), str(path))
+        draw_panels(panels_of(timeline(ended(0, (10, 20)))), str(path))
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_the_run(tmp_path: Path) -> None:

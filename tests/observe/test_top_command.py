@@ -15,9 +15,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
-from observe.top.command import TopOptions, run
-from observe.top.figures import ALL, EngineStats, Percentile, parse_dashboard_figures, with_dashboard_stats
-from observe.top.polling import build_table, format_line, format_short, percentiles_ms
+from observe.top import (
+    ALL,
+    EngineStats,
+    Percentile,
+    build_table,
+    format_line,
+    format_short,
+    parse_dashboard_figures,
+    percentiles_ms,
+    with_dashboard_stats,
+)
+from observe.top_command import TopOptions, run
 from tests.observe.test_top_figures import page_of
 from tests.patience import PATIENCE_S
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.top.figures import ALL, bucket_increase, parse_metrics_page, quantile, stats_between
+from observe.top import ALL, bucket_increase, parse_metrics_page, quantile, stats_between
 
 TTFT = "vllm:time_to_first_token_seconds"
 

@@ -3,7 +3,8 @@ from dataclasses import dataclass
 import pytest
 
 from blis_sim.options import OptionError, option
-from blis_sim.options.text import parse_command_line, parse_value
+from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.option import parse_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,13 @@ def test_a_command_line_that_cannot_be_read_is_refused(line: str, message: str) 
         parse_command_line(Options, line.split())
 
 
+@pytest.mark.parametrize(("line", "value"), [("--quick", True), ("--quick=true", True), ("--quick=false", False)])
+def test_a_switch_takes_true_or_false_behind_an_equals_sign(line: str, value: bool) -> None:
+    assert parse_command_line(Options, [line]).values == {"quick": value}
+    with pytest.raises(OptionError, match=r"^--no-quick takes no value, got 'true'$"):
+        parse_command_line(Options, ["--no-quick=true"])
+
+
 @pytest.mark.parametrize("line", ["-o out", "-oout", "-o=out", "--output out", "--output=out"])
 def test_a_flag_of_one_letter_takes_its_value_from_the_same_word_or_the_next(line: str) -> None:
     assert parse_command_line(Options, line.split()).values == {"output": "out"}
@@ -64,8 +72,9 @@ def test_a_former_flag_is_read_and_noted_but_not_where_it_is_a_value() -> None:
     assert found.notes == ["--scheduling is the former name of --engine"]
 
 
-def test_help_is_asked_for_anywhere_but_in_a_value_or_after_the_flags() -> None:
-    assert parse_command_line(Options, ["--rate", "1", "--help", "--loud"]).requests_help
+@pytest.mark.parametrize("flag", ["--help", "-h", "--help-all"])
+def test_help_is_asked_for_anywhere_but_in_a_value_or_after_the_flags(flag: str) -> None:
+    assert parse_command_line(Options, ["--rate", "often", flag, "--quick"]).requests_help
     assert not parse_command_line(Options, ["--name", "--help", "--", "--help"]).requests_help
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.options.extras import PROTOCOL_VARIABLE, new_exporter
+from blis_sim.installation import PROTOCOL_VARIABLE, new_exporter
 
 pytest.importorskip("opentelemetry.exporter.otlp")
 

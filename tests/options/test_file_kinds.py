@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.options.outputs import KINDS, is_of_kind, reason_not_writable
+from blis_sim.options.option import KINDS, is_of_kind, reason_not_writable
 
 SAMPLES = {
     "header": b"trace_version: 3\ntime_unit: us\n",

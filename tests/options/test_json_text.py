@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_sim.options.text import load_json
+from blis_sim.options.option import load_json
 
 
 def test_reads_a_value() -> None:

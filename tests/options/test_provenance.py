@@ -9,8 +9,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.options import options_from
+from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
-from blis_sim.options.text import parse_command_line
 from replay.run_command import RunOptions
 
 Captured = pytest.CaptureFixture[str]
@@ -49,7 +49,7 @@ def test_a_replay_states_the_hashes_of_header_and_rows(tmp_path: Path, capsys: C
     capsys.readouterr()
     origin = json.loads(path.read_text())
     assert [Path(name).name for name in origin["inputs"]] == ["trace.csv", "trace.yaml"]
-    assert (origin["gpu"], origin["latency_model"], origin["step_error"]) == ("H100", "fitted", 0.05)
+    assert (origin["gpu"], origin["latency_model"], origin["sureness"]["unlike"]) == ("H100", "fitted", [])
     assert run(["replay", str(tmp_path / "trace.yaml"), *base, "--format", "report"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["provenance"]["inputs"] == origin["inputs"]
@@ -58,6 +58,7 @@ def test_a_replay_states_the_hashes_of_header_and_rows(tmp_path: Path, capsys: C
 
 def test_the_title_names_the_deployment_and_its_expected_error() -> None:
     known = {"gpu": "H100", "gpus_per_instance": 2, "instances": 3, "engine": "vllm", "latency_model": "kernels"}
-    origin = Provenance(command="blis run", model="m", step_error=0.05, **known)  # type: ignore[arg-type]
-    assert origin.title == "m on 3 instances of 2 x H100, vllm engine, kernels step times (expected error 5%)"
+    sureness = {"summary": "median error TTFT 5.0 %"}
+    origin = Provenance(command="blis run", model="m", sureness=sureness, **known)  # type: ignore[arg-type]
+    assert origin.title == "m on 3 instances of 2 x H100, vllm engine, kernels step times (median error TTFT 5.0 %)"
     assert Provenance(command="c", model="m").title == "m"

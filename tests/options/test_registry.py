@@ -59,7 +59,7 @@ class Lengths:
 
     @staticmethod
     def export(given):
-        from traces.exporters.formats import Exported
+        from traces.exporters import Exported
 
         given.path.write_text("".join(f"{row.input_tokens}\\n" for row in given.rows))
         return Exported(notes=("times are not written",))
@@ -111,6 +111,7 @@ def test_an_entry_point_and_a_class_of_a_module_are_the_same_router(installed: P
     assert by_class.stdout != blis(installed, *SPLIT).stdout
 
 
+@pytest.mark.slow
 def test_a_scheduler_of_another_package_is_an_engine(installed: Path) -> None:
     static = blis(installed, "--engine", "static-batches", path=str(installed))
     assert static.returncode == 0, static.stderr

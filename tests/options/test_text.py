@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, check_options, option
-from blis_sim.options.text import find_setting, parse_value, parse_yaml_value
+from blis_sim.options.option import find_setting, parse_value, parse_yaml_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

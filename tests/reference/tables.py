@@ -75,6 +75,13 @@ TABLES: dict[str, tuple[Source, ...]] = {
         Source("engine2/pd_exhausted/trace.yaml", YAML),
         Source("engine2/pd_exhausted/trace.csv", CSV),
     ),
+    "offloaded": (
+        Source("engine2/offload_*/flags.txt", FLAGS),
+        Source("engine2/offload_*/stdout.txt", TEXT),
+        Source("engine2/offload_*/*.json", JSON),
+        Source("engine2/offload_*/trace.yaml", YAML),
+        Source("engine2/offload_*/trace.csv", CSV),
+    ),
     "simulated": (
         Source("tools/run/*.csv", CSV),
         Source("tools/run/*.yaml", YAML),

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.vidur import operators
-from blis_sim.engine.latency.operators.tables import Grid, Line, OperatorTables, read_lookup_tables
+from blis_sim.engine.latency.operators import Grid, Line, OperatorTables, read_lookup_tables
+from blis_sim.wings.vidur import latency
 
 GRANULE_TOKENS = 64
 """Distance of the contexts of the tables."""
@@ -39,7 +39,7 @@ class UsedPlaces:
 @cache
 def used_places(golden: Path) -> dict[str, UsedPlaces]:
     """Return the places by the name of the tables: all runs of the reference are simulated with a record of them."""
-    from tests.bench.vidur import goldens, simai_goldens
+    from tests.wings.vidur import goldens, simai_goldens
 
     lines: dict[int, set[float]] = {}
     grids: dict[int, set[tuple[float, float]]] = {}
@@ -54,7 +54,7 @@ def used_places(golden: Path) -> dict[str, UsedPlaces]:
         grids.setdefault(id(self), set()).add((row, column))
         return grid_at(self, row, column)
 
-    def noted_tables(prefix: str) -> OperatorTables:
+    def noted_tables(prefix: str, _options: object) -> OperatorTables:
         tables = read_lookup_tables(prefix)
         read.append((Path(prefix).name, tables))
         return tables
@@ -62,7 +62,7 @@ def used_places(golden: Path) -> dict[str, UsedPlaces]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Line, "at", noted_line_at)
         patch.setattr(Grid, "at", noted_grid_at)
-        patch.setattr(operators, "SOURCES", {"vidur-tables": noted_tables})
+        patch.setattr(latency, "SOURCES", {"vidur-tables": noted_tables})
         for name in goldens.NAMES:
             with tempfile.TemporaryDirectory() as out:
                 goldens.simulated(golden / "vidur" / name, Path(out))

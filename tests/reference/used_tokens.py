@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mockserve.generation import tokenizer_file
-from mockserve.generation.tokenizer_file import FileTokenizer
+from mockserve.generation import tokenizer
+from mockserve.generation.tokenizer import FileTokenizer
 
 
 @cache
@@ -31,7 +31,7 @@ def used_tokens(oracle: Path) -> dict[str, set[int]]:
 def _note_tokens(patch: pytest.MonkeyPatch, found: dict[str, set[int]]) -> None:
     """Let vocabularies note the tokens of all texts and ids that they are given, by the name of their folder."""
     folders: dict[int, str] = {}
-    load = tokenizer_file._load
+    load = tokenizer._load
 
     def noted_load(path: Path) -> Any:
         loaded = load(path)
@@ -49,7 +49,7 @@ def _note_tokens(patch: pytest.MonkeyPatch, found: dict[str, set[int]]) -> None:
         return call
 
     kept: list[Any] = []  # so that no other object has the id of one of them
-    patch.setattr(tokenizer_file, "_load", noted_load)
+    patch.setattr(tokenizer, "_load", noted_load)
     patch.setattr(FileTokenizer, "encode", noted(FileTokenizer.encode, lambda _, ids: ids))
     patch.setattr(FileTokenizer, "split", noted(FileTokenizer.split, lambda _, split: split.ids))
     patch.setattr(FileTokenizer, "decode", noted(FileTokenizer.decode, lambda ids, _: ids))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from traces.workload import Round, Session, Workload, WorkloadRequest
+from traces.workload.request import Round, Session, Workload, WorkloadRequest
 
 
 def sent(arrival_us: int = 0, input_tokens: int = 10, output_tokens: int = 3, **fields: Any) -> WorkloadRequest:

@@ -13,7 +13,7 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster, with_policies
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.peak_watch import PeakWatch
+from blis_sim.engine.latency.wrapped import PeakWatch
 from blis_sim.options import BlisError, options_from
 from replay.replay_options import ReplayOptions
 from tests import coefficients_file
@@ -190,7 +190,7 @@ def test_groups_and_node_pools_note_their_step_times(tmp_path: Path) -> None:
     options = with_policies(replace(given, policy_config=str(policies)))
     (note,) = notes_on_cluster(options, resolve(options.deployment))
     assert note.startswith("instances[1] of --policy-config: warning: the shipped coefficients were learned for qwen3")
-    assert "nothing was measured on A100-SXM" in note
+    assert "not for qwen3-14b on A100-SXM with tp 1" in note
     policies.write_text("node_pools: [{name: slow, gpu_type: L40S, gpus_per_node: 1, initial_nodes: 1}]\n")
     options = with_policies(replace(given, policy_config=str(policies)))
     (note,) = notes_on_cluster(options, resolve(options.deployment))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from blis_sim.cli.main import run
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
 from tests import coefficients_file
 from tests.capped import capped_rows
 from tests.patience import PATIENCE_S
@@ -363,3 +363,13 @@ def test_coefficients_need_the_fitted_model(tmp_path: Path, capsys: Captured) ->
         run(["replay", str(header), "--model", MODEL, "--latency-model", "roofline", "--coefficients", "c.yaml"]) == 2
     )
     assert "--coefficients needs --latency-model fitted or kernels, got roofline" in capsys.readouterr().err
+
+
+def test_a_recording_comes_as_many_times_as_fast_as_asked(tmp_path: Path, capsys: Captured) -> None:
+    rows = [row(number, 1_000 + 13_000 * number, deadline_us=91_000 + 13_000 * number) for number in range(4)]
+    header = written(tmp_path, rows)
+    replayed(header, capsys, "--speedup", "1.3", "--trace-output", str(tmp_path / "fast"))
+    fast = read_trace(tmp_path / "fast.yaml").rows
+    assert [each.arrival_time_us for each in fast] == [1_000, 11_000, 21_000, 31_000]
+    assert {each.deadline_us - each.arrival_time_us for each in fast} == {90_000}
+    assert "--scale-pauses needs --session-mode closed-loop" in refused(capsys, str(header), "--scale-pauses")

@@ -8,8 +8,8 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients, read_content
 from blis_sim.engine.latency.fitted import Fitted
 from blis_sim.engine.latency.wrapped import PhaseShifted

@@ -17,8 +17,8 @@ def options(**given: Any) -> ReportOptions:
 
 def test_no_report_is_written_by_default() -> None:
     plain = options()
-    assert (plain.slo_targets, plain.weights, plain.detector_names) == ({}, {}, ())
-    assert (plain.final_window_us, plain.itl_path) == (None, None)
+    assert (plain.slo_targets, plain.weights, plain.saturation.names) == ({}, {}, ())
+    assert (plain.saturation.final_window_us, plain.itl_path) == (None, None)
 
 
 def test_targets_are_put_together_by_class() -> None:
@@ -26,14 +26,19 @@ def test_targets_are_put_together_by_class() -> None:
     assert found == {"batch": SloTargets(ttft_ms=1_500, e2e_ms=60_000), "default": SloTargets(ttft_ms=100)}
 
 
+def test_the_former_flags_mean_what_goodput_means() -> None:
+    found = options(goodput=("ttft:100ms", "batch/ttft:1.5s", "batch/e2e:1m")).slo_targets
+    assert found == options(slo_ttft="default=100ms,batch=1.5s", slo_e2e="batch=1m").slo_targets
+
+
 def test_all_stands_for_every_detector() -> None:
-    assert options(detectors=("all",)).detector_names == ("composite", "threshold", "backlog-drift")
-    assert options(detectors=("threshold", "all")).detector_names == ("composite", "threshold", "backlog-drift")
-    assert options(detectors=("threshold", "composite", "threshold")).detector_names == ("threshold", "composite")
+    assert options(detectors=("all",)).saturation.names == ("composite", "threshold", "backlog-drift")
+    assert options(detectors=("threshold", "all")).saturation.names == ("composite", "threshold", "backlog-drift")
+    assert options(detectors=("threshold", "composite", "threshold")).saturation.names == ("threshold", "composite")
 
 
 def test_a_final_window_is_a_duration() -> None:
-    assert options(detectors=("all",), saturation_final_window="1m30s").final_window_us == 90_000_000
+    assert options(detectors=("all",), saturation_final_window="1m30s").saturation.final_window_us == 90_000_000
 
 
 def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
@@ -45,10 +50,14 @@ def test_token_times_go_beside_the_trace_unless_said_otherwise() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
+        ({"goodput": ("ttft:100",)}, "--goodput ttft must be a duration such as 40ms or 1s, got '100'"),
         ({"slo_ttft": "standard=100"}, "--slo-ttft must be class=duration.*, got 'standard=100'"),
         ({"slo_itl": "standard"}, "--slo-itl must be class=duration.*, got 'standard'"),
         ({"slo_e2e": "a=0s"}, "--slo-e2e must be class=duration.*, got 'a=0s'"),
-        ({"detectors": ("foo",)}, "--detectors must be one of composite, threshold, backlog-drift, all, got 'foo'"),
+        (
+            {"detectors": ("foo",)},
+            "--detectors must be one of composite, threshold, backlog-drift, queue, all, got 'foo'",
+        ),
         ({"saturation_report": "x"}, "--saturation-report needs --detectors"),
         ({"saturation_config": "x"}, "--saturation-config needs --detectors"),
         ({"saturation_final_window": "3s"}, "--saturation-final-window needs --detectors"),

@@ -50,8 +50,8 @@ def traced(capsys: Captured, folder: Path, *flags: str) -> list[TraceRow]:
     return read_trace(folder / "trace.yaml").rows
 
 
-def test_without_further_flags_100_requests_come_one_a_second(tmp_path: Path, capsys: Captured) -> None:
-    rows = traced(capsys, tmp_path)
+def test_without_further_flags_of_blis_100_requests_come_one_a_second(tmp_path: Path, capsys: Captured) -> None:
+    rows = traced(capsys, tmp_path, "--engine", "blis")
     assert [row.arrival_time_us for row in rows] == [1_000_000 * n for n in range(1, 101)]
     assert {row.client_id for row in rows} == {"distribution"}
     assert {row.deadline_us - row.arrival_time_us for row in rows} == {300_000_000}
@@ -76,6 +76,7 @@ def test_files_are_written_where_asked(tmp_path: Path, capsys: Captured) -> None
     assert len(detailed["requests"]) == 5
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_equal_runs(tmp_path: Path, capsys: Captured) -> None:
     assert traced(capsys, tmp_path) == traced(capsys, tmp_path, "--seed", "42")
     assert traced(capsys, tmp_path) != traced(capsys, tmp_path, "--seed", "43")
@@ -100,9 +101,9 @@ def test_requests_of_a_spec_have_no_timeout_unless_it_sets_one(tmp_path: Path, c
 
 
 def test_flags_that_a_spec_overrules_are_named(tmp_path: Path, capsys: Captured) -> None:
-    _, notes = ran(capsys, "--workload-spec", written(tmp_path, client()), "--rate", "5", "--prompt-tokens", "7")
+    _, notes = ran(capsys, "--workload-spec", written(tmp_path, client()), "--arrival", "gamma", "--prompt-tokens", "7")
     assert [line.split(" has no effect")[0] for line in notes.splitlines()] == [
-        "blis run: --rate",
+        "blis run: --arrival",
         "blis run: --prompt-tokens",
     ]
 
@@ -113,9 +114,8 @@ def test_settings_of_a_spec_without_effect_are_noted(tmp_path: Path, capsys: Cap
 
 
 def test_a_preset_has_its_own_lengths(tmp_path: Path, capsys: Captured) -> None:
-    rows = traced(capsys, tmp_path, "--workload", "multidoc", "--rate", "2")
+    rows = traced(capsys, tmp_path, "--workload", "multidoc", "--rate", "2", "--num-requests", "100")
     assert sum(row.input_tokens for row in rows) / len(rows) == pytest.approx(10_240, rel=0.05)
-    assert {row.arrival_time_us % 500_000 for row in rows} == {0}
 
 
 def test_arrivals_may_be_irregular(tmp_path: Path, capsys: Captured) -> None:
@@ -192,7 +192,8 @@ def test_a_workload_for_another_model_only_is_refused(tmp_path: Path, capsys: Ca
 def test_lost_properties_of_a_trace_are_noted(tmp_path: Path, capsys: Captured) -> None:
     spec = written(tmp_path, client(adapter="x"))
     _, notes = ran(capsys, "--workload-spec", spec, "--trace-output", str(tmp_path / "trace"))
-    assert notes == "blis run: adapters are noted in the trace, they do not change any time\n"
+    expected = "adapters are noted in the trace, they do not change any time without --enable-lora or --lora-config"
+    assert notes == f"blis run: {expected}\n"
 
 
 @pytest.mark.parametrize(
@@ -221,12 +222,16 @@ def test_lost_properties_of_a_trace_are_noted(tmp_path: Path, capsys: Captured) 
             "burst, mixed-priority, mixed_priority, got 'nope'",
         ),
         (
-            "--prompt-tokens-stdev 1 --num-requests 2",
+            "--prompt-tokens-stdev 1 --num-requests 2 --engine blis",
             "--prompt-tokens-stdev must be 0, or between --prompt-tokens-min (2) and --prompt-tokens-max (7000), got 1",
         ),
         (
-            "--prompt-tokens 9000 --num-requests 2",
+            "--prompt-tokens 9000 --num-requests 2 --engine blis",
             "--prompt-tokens must be between --prompt-tokens-min (2) and --prompt-tokens-max (7000), got 9000",
+        ),
+        (
+            "--output-tokens 1 --output-tokens-min 2 --num-requests 2",
+            "--output-tokens must be between --output-tokens-min (2) and --output-tokens-max (100000000), got 1",
         ),
         ("--output-tokens-min 0", "--output-tokens-min must be at least 1, got 0"),
         (
@@ -240,7 +245,7 @@ def test_lost_properties_of_a_trace_are_noted(tmp_path: Path, capsys: Captured) 
         ("--rate 1e7", "--rate must be at most 1000000, got 10000000.0"),
         (f"--prefix-tokens {2**63}", f"--prefix-tokens must be at most 100000000, got {2**63}"),
         ("--output-tokens 100000000000", "--output-tokens must be at most 100000000, got 100000000000"),
-        ("--arrival-cv 2", "--arrival-cv needs --arrival gamma or weibull, got constant"),
+        ("--arrival-cv 2", "--arrival-cv needs --arrival gamma or weibull, got poisson"),
         ("--arrival gamma --arrival-cv 10.1", "--arrival-cv must be between 1e-06 and 10 with gamma, got 10.1"),
         (
             "--arrival weibull --arrival-cv 11",

@@ -17,7 +17,7 @@ from replay.simulation.simulate import Simulated
 from tests.golden.same_files import assert_printed
 from tests.replay.detailed import in_detail
 from traces import TraceRow, read_rows
-from traces.workload import Round, Session, Workload, WorkloadRequest
+from traces.workload.request import Round, Session, Workload, WorkloadRequest
 
 PREFIXES = {"s3_multiturn_closed_loop": 128, "s3b_multiturn_open_loop": 128, "s5c_inference_perf_multiturn": 64}
 CLOSED_LOOP = ["s3_multiturn_closed_loop", "s4_concurrency", "s5c_inference_perf_multiturn"]

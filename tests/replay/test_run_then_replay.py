@@ -23,8 +23,9 @@ from tests.replay.detailed import in_detail
 from tests.traces.workload.specs import client, generated, users
 from traces import TraceHeader, read_trace
 from traces.graph import ids_in
-from traces.workload import Workload, read_spec
 from traces.workload.generate import generate
+from traces.workload.request import Workload
+from traces.workload.spec import read_spec
 
 DEPLOYMENT = ("--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1")
 KNOWN_UP_FRONT = [

@@ -7,6 +7,8 @@ import pytest
 from blis_sim.cli.main import run
 from replay.command import rewritten
 from replay.replay_options import ReplayOptions, inherited_settings
+from traces import TraceHeader, read_trace, write_trace
+from traces.server_settings import in_server_time
 
 Captured = pytest.CaptureFixture[str]
 HEADER = """trace_version: 3
@@ -132,3 +134,46 @@ def test_a_recording_that_is_missing_or_none_is_named_rather_than_the_flags_it_w
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"blis {command}: error: {missing}: no such file"
     assert second.startswith(f"blis {command}: error: {broken}")
+
+
+def test_a_recorded_server_decides_neither_on_files_that_are_written_nor_on_what_is_imported(tmp_path: Path) -> None:
+    header = tmp_path / "t.yaml"
+    write_trace(header, TraceHeader(mode="real", server={"model": "qwen/qwen3-14b"}), [])
+    (tmp_path / "t.server.yaml").write_text(
+        "server_settings: {}\nengine_settings:\n  results_path: /tmp/over\n  json: true\n"
+        "  routing_policy: os:system\n  num_instances: 2\n"
+    )
+    assert inherited_settings(ReplayOptions, {}, header) == {"model": "qwen/qwen3-14b", "num_instances": 2}
+
+
+def test_code_and_files_of_the_recorded_server_are_asked_for_in_one_line(tmp_path: Path, capsys: Captured) -> None:
+    path = recording(tmp_path)
+    engine = "engine_settings: {routing_policy: my.package:Router, coefficients: /srv/c.json, num_instances: 2}\n"
+    others = "other_settings: {policy_config: policy.yaml, fault_rates: ''}\n"
+    (tmp_path / "t.server.yaml").write_text(f"{BESIDE}{engine}{others}")
+    added = rewritten([path, "--policy-config", "mine.yaml"])
+    asked, taken = capsys.readouterr().err.splitlines()
+    assert asked == (
+        f"blis replay: a recording brings no files or code, give what the server of {path} had: "
+        "--fault-rates (no flag of a replay), --routing-policy my.package:Router, --coefficients /srv/c.json"
+    )
+    assert "--num-instances 2" in taken
+    assert not {"--routing-policy", "--coefficients"} & set(added)
+
+
+def test_the_time_of_a_slow_server_is_its_own(tmp_path: Path) -> None:
+    path = recording(tmp_path)
+    with (tmp_path / "t.server.yaml").open("a") as file:
+        file.write("speed: 0.5\n")
+    slow = in_server_time(read_trace(path))
+    assert [row.arrival_time_us for row in slow.rows] == [0, 5]
+    assert slow.rows[1].send_time_us == 0
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", ".inf", "fast", "true"])
+def test_a_speed_that_is_none_is_named_with_its_file(speed: str, tmp_path: Path, capsys: Captured) -> None:
+    path = recording(tmp_path)
+    with (tmp_path / "t.server.yaml").open("a") as file:
+        file.write(f"speed: {speed}\n")
+    assert run(["replay", path]) == 2
+    assert f"{tmp_path}/t.server.yaml key speed: expected a number above 0, got " in capsys.readouterr().err

@@ -27,7 +27,7 @@ def test_the_mean_between_tokens_is_taken_over_the_tokens() -> None:
 
 
 def test_gaps_lie_between_steps_for_the_tokens_of_one_step_come_together() -> None:
-    pool = simulated(8).requests.gaps.pool()
+    pool = simulated(8).requests.tokens.gaps()
     assert [pool.at_rank(rank) for rank in range(len(pool))] == [1_000] * 3
 
 

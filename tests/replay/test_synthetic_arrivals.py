@@ -2,7 +2,7 @@
 
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
 from replay.arrivals import Arrival
-from replay.synthetic_arrivals import CHUNK_SIZE, GeneratedArrivals, arrival_of
+from replay.closed_loop import CHUNK_SIZE, GeneratedArrivals, arrival_of
 from tests.fakes import config
 from tests.replay.generated_requests import sent
 

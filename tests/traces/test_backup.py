@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from traces import TraceError
-from traces.backup import back_up, has_rows
+from traces.append_file import back_up, has_rows
 
 NAMES = ("t.yaml", "t.itl.csv", "t.metrics.jsonl", "t.csv")
 

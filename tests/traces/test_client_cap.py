@@ -67,6 +67,7 @@ def test_requests_without_an_answer_are_not_counted() -> None:
     assert found.max_concurrency == 4
 
 
+@pytest.mark.slow
 def test_real_recordings_far_from_saturation_have_none(shared: Path) -> None:
     saturated = {"w5_sweep_agg24", "w7_sweep_agg18"}
     headers = sorted((shared / "real" / "train").glob("*/trace.yaml"))

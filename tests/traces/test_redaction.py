@@ -3,8 +3,7 @@ import json
 import pytest
 
 from blis_sim.options import OptionError
-from traces.redaction import Redactor, without_secret_headers
-from traces.secret_rules import without_secret_parameters
+from traces.redaction import Redactor, without_secret_headers, without_secret_parameters
 
 
 def chunks(*texts: str) -> list[str]:

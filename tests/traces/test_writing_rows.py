@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blis_sim.options.limits import LATEST_US, MOST_TOKENS
+from blis_sim.options.option import LATEST_US, MOST_TOKENS
 from tests.examples import examples
 from traces import (
     TRACE_COLUMNS,
@@ -114,6 +114,7 @@ def test_rows_may_be_gzipped(tmp_path: Path) -> None:
         read_rows(tmp_path / "cut.csv.gz")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(_rows, max_size=4))
 def test_rows_read_back_as_they_were_written(tmp_path: Path, rows: list[TraceRow]) -> None:

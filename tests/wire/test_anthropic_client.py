@@ -1,13 +1,16 @@
 """Anthropic's client reads whole messages and every event of streams."""
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
+from tests.lazy import LazyModule
 from tests.wire.serving import running_server
 
-anthropic: Any = pytest.importorskip("anthropic", reason="Anthropic's client is not installed")
+pytestmark = pytest.mark.skipif(find_spec("anthropic") is None, reason="Anthropic's client is not installed")
+anthropic: Any = LazyModule("anthropic")
 
 MESSAGES = [{"role": "user", "content": "hello there"}]
 TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}

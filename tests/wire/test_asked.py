@@ -15,7 +15,10 @@ from tests.wire.captured.expected import outdated, unexpected
 from tests.wire.captured.expected_table import TABLE
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
+@pytest.mark.parametrize(
+    "setup",
+    [pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name == "prompts" else ()) for each in SETUPS],
+)
 def test_requests_are_answered_as_vllm_answers_them(tmp_path: Path, setup: Setup) -> None:
     found = found_differences(setup, tmp_path)
     assert [str(each) for each in unexpected(found, TABLE)] == []

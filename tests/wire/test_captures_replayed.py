@@ -15,8 +15,14 @@ from tests.wire.captured.open_cases import case_of, read_open_cases
 from tests.wire.captured.replay import found_differences
 from tests.wire.captured.setups import SETUPS, Setup
 
+LARGE = ("golden1", "golden4")
+"""Captures that take more than a second to repeat."""
 
-@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
+
+@pytest.mark.parametrize(
+    "setup",
+    [pytest.param(each, id=each.name, marks=pytest.mark.slow if each.name in LARGE else ()) for each in SETUPS],
+)
 def test_a_captured_conversation_is_answered_as_vllm_did(reference: Path, setup: Setup) -> None:
     found = found_differences(setup, reference)
     sys.stdout.writelines(f"{each}\n" for each in found)

@@ -11,9 +11,9 @@ import pytest
 
 from blis_sim.options import OptionError, options_from
 from mockserve.engines import deployment_of
+from mockserve.http.headers import PREFLIGHT_VARY, new_cors
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
-from mockserve.transport.headers import PREFLIGHT_VARY, new_cors
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 

@@ -281,3 +281,50 @@ def test_fields_that_a_body_of_the_form_does_not_have_are_not_read(split: TestSe
     unknown: dict[str, Any] = {"choices": [{"token_ids": ["nan"]}], "stream_state": {"output_chunk_lens": "nan"}}
     reply = call(split, "POST", TEXT_PATH, {**_whole(token_ids=[5, 6, 7]), **unknown})
     assert (reply.status, len(reply.json["choices"])) == (200, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions/derender", {"generate_response": {"choices": []}, "chat_request": {"messages": []}}),
+        ("/v1/completions/derender", {"generate_responses": [{"choices": []}]}),
+    ],
+)
+def test_a_reply_without_choices_stays_one(split: TestServer, path: str, body: Any) -> None:
+    found = post(split, path, body)
+    assert (found["choices"], found["usage"]["total_tokens"]) == ([], 0)
+
+
+def generated_with_bias(split: TestServer, key: str) -> Any:
+    sampling = {"logit_bias": {key: 0.5}, "max_tokens": 1}
+    return post(split, "/inference/v1/generate", {"token_ids": [1], "sampling_params": sampling})
+
+
+@pytest.mark.parametrize("key", ["", "1.5", "0x1", "1__0"])
+def test_a_bias_of_what_is_no_token_is_refused_with_its_key(split: TestServer, key: str) -> None:
+    message = generated_with_bias(split, key)["error"]["message"]
+    assert f"'int_parsing', 'loc': 'body.sampling_params.logit_bias.{key}'" in message, message
+
+
+@pytest.mark.parametrize("key", [" 1 ", "1_0", "+3", "1.0"])
+def test_the_token_of_a_bias_is_read_as_a_number(split: TestServer, key: str) -> None:
+    assert len(generated_with_bias(split, key)["choices"]) == 1
+
+
+def test_a_biased_token_that_no_model_has_is_refused(split: TestServer) -> None:
+    assert "out-of-vocab token ids" in generated_with_bias(split, "-2")["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions/render", {"prompt": "a", "logit_bias": {"1": 10**400}}),
+        ("/v1/responses", {"input": "a", "presence_penalty": 10**400}),
+    ],
+)
+def test_a_number_beyond_a_float_is_none(split: TestServer, path: str, body: Any) -> None:
+    assert "'float_type'" in post(split, path, body)["error"]["message"]
+
+
+def test_token_ids_as_texts_with_a_point_are_read(split: TestServer) -> None:
+    assert post(split, "/detokenize", {"tokens": ["1.0", 1]}) == post(split, "/detokenize", {"tokens": [1, 1]})

@@ -9,7 +9,7 @@ from itertools import permutations
 
 import pytest
 
-from mockserve.replies.reply_set import ReplySet
+from mockserve.reply.reply import Reply
 from tests.fakes import TestLatency
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until, wait_for_metric
@@ -208,6 +208,6 @@ def test_a_reply_that_has_ended_leaves_nothing_for_the_collector(connection: soc
             answer(connection, request)
         answer(connection, NOWHERE)
         # The thread of the server may still be about to leave what made the last reply.
-        wait_until(lambda: not any(isinstance(each, ReplySet) for each in gc.get_objects()), "a reply is left")
+        wait_until(lambda: not any(isinstance(each, Reply) for each in gc.get_objects()), "a reply is left")
     finally:
         gc.enable()

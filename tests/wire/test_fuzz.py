@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mockserve.protocol.completions.fields import CHAT_FIELDS, COMPLETION_FIELDS
+from mockserve.protocol.completions import ChatCompletionRequest, CompletionRequest
 from tests.examples import examples
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.internal_errors import is_vllms_own_error
@@ -100,7 +100,7 @@ def test_any_json_is_answered(server: TestServer, path: str, body: dict[str, Any
 @given(st.data())
 def test_any_value_of_any_field_is_answered(server: TestServer, data: st.DataObject) -> None:
     which = data.draw(st.sampled_from(range(2)))
-    names = sorted((COMPLETION_FIELDS, CHAT_FIELDS)[which])
+    names = sorted((CompletionRequest, ChatCompletionRequest)[which].model_fields)
     odd = data.draw(st.dictionaries(st.sampled_from(names), json_values, min_size=1, max_size=4))
     odd["n"] = data.draw(st.integers(-2, 3))
     reply = call(server, "POST", PATHS[which], json.dumps({**BODIES[which], **odd}).encode())

@@ -367,3 +367,11 @@ def test_refuses_to_score_with_an_unsafe_salt(pooling: TestServer, path: str) ->
 def test_refuses_to_score_with_more_tokens_than_the_context_has(pooling: TestServer, name: str) -> None:
     body = b"{" + POOLING_ROUTES["/score"] + f',"{name}":512}}'.encode()
     assert answer(pooling, "/score", body) == envelope(400, f"{name} (512) must be less than max_model_len (512).")
+
+
+@pytest.mark.parametrize(("num_conversations", "status"), [(50_000, 413), (2, 400)])
+def test_refuses_a_batch_that_would_take_hundreds_of_megabytes(
+    server: TestServer, num_conversations: int, status: int
+) -> None:
+    body = json.dumps({"model": "m", "messages": [[]] * num_conversations}).encode()
+    assert call(server, "POST", "/v1/chat/completions/batch", body).status == status

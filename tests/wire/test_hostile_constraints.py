@@ -3,21 +3,23 @@
 import http.client
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mockserve.serving.aside import MODULES, OffloadExecutor
-from mockserve.serving.worker_pool import WorkerPool
+from mockserve.executor.executor import MODULES, OffloadExecutor
+from mockserve.executor.worker_pool import WorkerPool
 from tests.patience import PATIENCE_S, attempts, wait_until
+from tests.wire.hostile_constraints import HOSTILE, answer_of, doubling
 from tests.wire.plain_http import call, complete, open_request, raw_completion
 from tests.wire.serving import TestServer, running_server
 from tests.wire.test_server_process import ask, connect, process
-from workshop.attack.constraints import HOSTILE, answer_of, doubling
 from workshop.attack.costly import Costly
 
 LONGEST_PAUSE_S = 0.25
@@ -159,3 +161,31 @@ def is_alive(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return False
+
+
+CHUNKED = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"\r\n" * 400_000, id="empty lines"),
+        pytest.param(b"GET /health HTTP/1.1\r\n" + b"a\n" * 400_000, id="lines without a colon"),
+        pytest.param(CHUNKED + b"1\r\n \r\n" * 200_000 + b"0\r\n\r\n", id="chunks of a byte"),
+    ],
+)
+def test_health_is_answered_beside_very_many_lines(server: TestServer, sent: bytes) -> None:
+    def send() -> None:
+        end = socket.create_connection((server.host, server.port), timeout=PATIENCE_S)
+        with closing(end), suppress(OSError):  # refused at an early line
+            end.sendall(sent)
+            end.shutdown(socket.SHUT_WR)
+            end.recv(4096)
+
+    pauses_s: list[float] = []
+    for _ in attempts():
+        pauses_s.append(longest_pause_s(server, threading.Thread(target=send)))
+        if pauses_s[-1] < LONGEST_PAUSE_S:
+            break
+    assert min(pauses_s) < LONGEST_PAUSE_S, pauses_s

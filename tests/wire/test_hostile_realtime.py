@@ -168,6 +168,17 @@ def send_and_drain(server: TestServer, sent: bytes) -> None:
         sender.join()
 
 
+def test_an_event_with_the_text_of_a_head_is_read_as_it_was_sent(listening: TestServer) -> None:
+    with closing(connected(listening)) as end:
+        end.sendall(frame(b'{"type":\nauthorization: key \n"x"}') + frame(b'{"type":"the last"}'))
+        received = b""
+        while b"the last" not in received:
+            more = end.recv(4096)
+            assert more
+            received += more
+    assert b"invalid_json" in received
+
+
 def test_connections_are_counted_on_the_metrics_page() -> None:
     with running_server(task=("realtime",), speed=200.0) as server:
         assert figures(server) == (0, 0, 0)

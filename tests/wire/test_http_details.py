@@ -192,7 +192,13 @@ def test_bytes_that_are_no_http_are_answered_in_one_line(server: TestServer, sen
             "prompt_embeds",
         ),
         (
-            {"repetition_detection": {"max_pattern_size": 2, "min_count": 1}},
+            {"logprob_token_ids": [1] * 129, "logprobs": 1},
+            "Requested logprob_token_ids of length 129, which is greater than max allowed: 128 "
+            "(parameter=logprob_token_ids, value=129)",
+            "logprob_token_ids",
+        ),
+        (
+            {"repetition_detection": {"max_pattern_size": 1, "min_count": 1}},
             "min_count must be >= 2 to detect repetitive patterns in engine output. "
             "If you do not wish to detect repetitive patterns, set max_pattern_size to 0.",
             None,
@@ -213,9 +219,17 @@ def test_a_value_out_of_bounds_is_refused_in_the_words_of_vllm(
 
 
 @pytest.mark.parametrize(
-    "fields", [{"min_p": "0.5"}, {"echo": "yes"}, {"max_tokens": " 3 "}, {"seed": -1}, {"n": True}]
+    "fields",
+    [
+        {"min_p": "0.5"},
+        {"echo": "yes"},
+        {"max_tokens": " 3 "},
+        {"seed": -1},
+        {"n": True},
+        {"logprob_token_ids": [1] * 128, "logprobs": 1},
+    ],
 )
-def test_convertible_values_are_accepted(server: TestServer, fields: dict[str, Any]) -> None:
+def test_convertible_and_just_allowed_values_are_accepted(server: TestServer, fields: dict[str, Any]) -> None:
     assert complete(server, **fields).status == 200
 
 
@@ -325,6 +339,19 @@ def test_a_key_is_taken_as_it_is(guarded: TestServer, key: bytes) -> None:
 @pytest.mark.parametrize("key", [b"Bearer k1 ", b"Bearer k1\t", b"Bearer k 2  ", b"Bearer  k1", b"Bearer k1,"])
 def test_space_makes_another_key(guarded: TestServer, key: bytes) -> None:
     assert not is_authorized(guarded, key)
+
+
+@pytest.mark.parametrize("key", [b"Bearer k1 ", b"Bearer k1\t", b"bearer k1  "])
+@pytest.mark.parametrize("further", [b"", b"X-A: 1\r\nX-A: 2\r\n"])
+def test_space_makes_another_key_before_a_body_in_chunks(guarded: TestServer, key: bytes, further: bytes) -> None:
+    body = b'{"prompt": "a", "max_tokens": 1}'
+    chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    for given, status in ((key, b"401"), (key.strip(), b"200")):
+        fields = b"%sAuthorization: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % (further, given)
+        with socket.create_connection((guarded.host, guarded.port), timeout=PATIENCE_S) as connection:
+            connection.sendall(head + fields + chunks)
+            assert read_all(connection).split()[1] == status
 
 
 @pytest.mark.parametrize("given", ["", "q", "a b"])

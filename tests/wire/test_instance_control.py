@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.cluster.policies import with_policies
-from blis_sim.engine.step_log import RecentSteps
+from blis_sim.engine.context import RecentSteps
 from blis_sim.options import BlisError, options_from
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.cluster import ClusterDriver
@@ -66,6 +66,7 @@ def test_instances_cannot_be_changed_without_the_flag_for_it() -> None:
         assert call(server, "GET", "/blis/instances").status == 404
 
 
+@pytest.mark.slow
 def test_requests_of_a_killed_instance_fail_and_others_go_on() -> None:
     # A step takes 0.4 s, so the one under way when the instance is killed ends soon.
     with controlled(TestLatency(step_us=400_000), speed=1.0, num_instances=2) as server, ThreadPoolExecutor(4) as pool:

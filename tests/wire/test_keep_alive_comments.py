@@ -4,7 +4,6 @@ import json
 import socket
 from contextlib import suppress
 
-import openai
 import pytest
 
 from tests.fakes import TestLatency
@@ -61,6 +60,8 @@ def test_a_stream_with_frequent_tokens_gets_no_comments() -> None:
 
 
 def answer_of(server: TestServer) -> str:
+    import openai  # takes a second, in each process that collects this file
+
     client = openai.OpenAI(base_url=f"http://{server.host}:{server.port}/v1", api_key="none", max_retries=0)
     stream = client.chat.completions.create(
         model="m", messages=[{"role": "user", "content": "hello"}], stream=True, max_tokens=2

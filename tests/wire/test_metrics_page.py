@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mockserve.metrics.engine import SLEEP_STATES
+from mockserve.metrics.counters import SLEEP_STATES
 from tests.fakes import TestLatency
 from tests.wire.metric_shapes import TABLE, shapes
 from tests.wire.plain_http import call, chat, complete, metric, open_request, wait_for_metric

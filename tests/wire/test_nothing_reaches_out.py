@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from mockserve.serving.aside import MODULES
-from mockserve.serving.worker_pool import WorkerPool
+from mockserve.executor.executor import MODULES
+from mockserve.executor.worker_pool import WorkerPool
+from tests.wire.hostile_constraints import answer_of, call_of, demand
 from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call
 from tests.wire.reaching_out import noted_openings
 from tests.wire.serving import TestServer, running_server
-from workshop.attack.constraints import answer_of, call_of, demand
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 ADDRESS = "ADDRESS"
@@ -118,6 +118,7 @@ def address(request: pytest.FixtureRequest, listener: socket.socket, tmp_path: P
     }[request.param]
 
 
+@pytest.mark.slow
 def test_no_address_in_a_request_is_used(
     server: TestServer, noted: Path, listener: socket.socket, address: str
 ) -> None:

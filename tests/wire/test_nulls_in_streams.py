@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.replies.call_style import STYLES, LaterPart
+from mockserve.reply.call_style import STYLES, LaterPart
 from tests.wire.plain_http import call
 from tests.wire.serving import running_server
 

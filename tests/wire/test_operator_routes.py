@@ -125,9 +125,21 @@ def test_a_reset_prefix_cache_is_empty(dev_server: TestServer) -> None:
     assert dev_server.service.delivery.driver.engine.stats.prefix_hit_tokens == hits
 
 
+def test_the_logged_hit_rate_begins_anew_with_a_reset_and_counters_do_not(dev_server: TestServer) -> None:
+    (engine,) = dev_server.service.engines.values()
+    complete(dev_server, prompt=list(range(2000, 2064)), max_tokens=1)
+    assert engine.metrics.recent_hit_rate.percent is not None
+    queries = engine.metrics.prefix_cache_queries
+    assert post(dev_server, "/reset_prefix_cache").json == {"success": True}
+    assert engine.metrics.recent_hit_rate.percent is None
+    assert engine.metrics.prefix_cache_queries == queries
+
+
 def test_a_prefix_cache_in_use_is_reset_only_by_preempting(dev_server: TestServer) -> None:
     running = Background(dev_server, **LONG)
+    (engine,) = dev_server.service.engines.values()
     assert post(dev_server, "/reset_prefix_cache").json == {"success": False}
+    assert engine.metrics.recent_hit_rate.percent is not None
     assert post(dev_server, "/reset_prefix_cache?reset_running_requests=true").json == {"success": True}
     assert running.reply().json["usage"]["completion_tokens"] == 1900
 

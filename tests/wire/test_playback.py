@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from mockserve.protocol import json_text
+from mockserve.protocol import json_text as body
 from tests.patience import PATIENCE_S
 from tests.wire.serving import TestServer, running_server
 from traces.content import ContentWriter, RecordedExchange, line_of, read_content
@@ -245,6 +247,44 @@ def test_fixtures_and_the_journal_work_over_http() -> None:
             urllib.request.urlopen(request)
 
 
+def test_a_fixture_calls_tools_thinks_or_fails_in_the_form_of_each_route() -> None:
+    call = {"name": "weather", "arguments": {"city": "Paris"}}
+    fixtures = [
+        {"match": {"last_user": "call"}, "reply": {"reasoning": "Where?", "text": "I look.", "tool_calls": [call]}},
+        {"match": {"last_user": "fail"}, "fault": "429"},
+        {"match": {"last_user": "break"}, "reply": "one two three", "fault": "malformed; after_events=1"},
+    ]
+    with running_server(enable_playback_control=True) as server:
+        assert ask(server, {"fixtures": fixtures}, "/blis/playback")[0] == 201
+        asked = {"messages": [{"role": "user", "content": "call"}], "max_tokens": 99}
+        choice = json.loads(ask(server, asked)[1])["choices"][0]
+        function = choice["message"]["tool_calls"][0]["function"]
+        assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("Where?", "I look.")
+        assert (function, choice["finish_reason"]) == (
+            {"name": "weather", "arguments": '{"city":"Paris"}'},
+            "tool_calls",
+        )
+        blocks = json.loads(ask(server, {**asked, "model": "m"}, "/v1/messages")[1])["content"]
+        assert [each["type"] for each in blocks] == ["thinking", "text", "tool_use"]
+        assert blocks[2]["input"] == {"city": "Paris"}
+        items = json.loads(ask(server, {"input": "call"}, "/v1/responses")[1])["output"]
+        assert [each["type"] for each in items] == ["reasoning", "message", "function_call"]
+        streamed = ask(server, {**asked, "stream": True})[1]
+        assert b'"name":"weather"' in streamed
+        assert b'"finish_reason":"tool_calls"' in streamed
+        assert ask(server, {"prompt": "fail"}, "/v1/completions")[0] == 429
+        broken = ask(server, {"prompt": "break", "stream": True}, "/v1/completions")[1]
+        assert [_is_json(each[6:]) for each in broken.split(b"\n\n") if each and b"DONE" not in each].count(False) == 1
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
 ANSWERS = {"alpha": "The first answer.", "beta": "The second answer.", "gamma": "The third answer."}
 
 
@@ -305,7 +345,7 @@ def test_the_documents_are_those_of_a_server_without_playback(answering: TestSer
 
 
 def test_long_bodies_are_searched_and_few_of_the_journal_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mockserve.playback.fixtures.MOST_BYTES", 500_000)
+    monkeypatch.setattr("mockserve.playback.MOST_BYTES", 500_000)
     with running_server(enable_playback_control=True) as server:
         rule = {"match": {"body_regex": "a+ (?i)WEATHER"}, "reply": {"body": {"found": True}}}
         assert ask(server, [rule], "/blis/playback")[0] == 400, "the body is an object"
@@ -355,7 +395,7 @@ def test_a_forwarded_reply_that_ends_early_ends_the_connection_and_is_not_record
 
 
 def test_what_is_forwarded_is_kept_in_memory_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mockserve.playback.playback.MOST_FORWARDED_BYTES", 1000)
+    monkeypatch.setattr("mockserve.playback.MOST_FORWARDED_BYTES", 1000)
     path = recording(tmp_path / "r.content.jsonl")
     whole = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
     with upstream_that_answers(whole) as url:
@@ -367,3 +407,20 @@ def test_what_is_forwarded_is_kept_in_memory_up_to_a_limit(tmp_path: Path, monke
             assert playback is not None
             assert 1 < playback.num_replies < 6
     assert len(read_content(tmp_path / "r.content.jsonl").exchanges) == 11
+
+
+@pytest.mark.parametrize("miss", ["generate", "error"])
+def test_a_large_body_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, miss: str) -> None:
+    parsed: list[int] = []
+    parse = json_text.loads_in_pieces
+
+    def counting(bodies: list[bytes]) -> Any:
+        parsed.append(len(bodies[0]))
+        return parse(bodies)
+
+    monkeypatch.setattr(json_text, "loads_in_pieces", counting)
+    monkeypatch.setattr(body, "loads_in_pieces", counting)
+    large = {"messages": [{"role": "user", "content": "x" * 600_000}], "max_tokens": 1}
+    with running_server(playback=recording(tmp_path / "a.content.jsonl"), playback_miss=miss) as server:
+        status, reply, _ = ask(server, large)
+    assert (status, len(parsed)) == ((400, 1) if miss == "generate" else (404, 1)), reply

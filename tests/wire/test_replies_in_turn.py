@@ -63,8 +63,8 @@ VOLATILE = ("id", "created", "created_at", "request_id", "item_id", "signature")
 def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.protocol.bodies.LONG_TOKENS", 10**9)
-        patch.setattr("mockserve.replies.choice_writer.LONG_TOKENS", 10**9)
-        patch.setattr("mockserve.planning.prompts.LONG_US", 1e18)
+        patch.setattr("mockserve.reply.choice_writer.LONG_TOKENS", 10**9)
+        patch.setattr("mockserve.serving.prompts.LONG_US", 1e18)
         with running_server(**FLAGS) as server:
             replies = {name: call(server, "POST", path, body).json for name, (path, body) in REQUESTS.items()}
             streams = {name: streamed(server, name) for name in STREAMED}
@@ -74,11 +74,11 @@ def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.fixture(scope="module")
 def in_turn() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mockserve.serving.planner.MOST_PLANNED_TOKENS", 10)
-        patch.setattr("mockserve.responding.submission.MOST_PLANNED_TOKENS", 10)
-        patch.setattr("mockserve.planning.prompts.LONG_US", 0)
-        patch.setattr("mockserve.responding.answer.WHOLE_BYTES", 500)
-        patch.setattr("mockserve.responding.answer.PART_BYTES", 100)
+        patch.setattr("mockserve.reply.plan.MOST_PLANNED_TOKENS", 10)
+        patch.setattr("mockserve.reply.reply.MOST_PLANNED_TOKENS", 10)
+        patch.setattr("mockserve.serving.prompts.LONG_US", 0)
+        patch.setattr("mockserve.reply.answer.WHOLE_BYTES", 500)
+        patch.setattr("mockserve.reply.answer.PART_BYTES", 100)
         with running_server(**FLAGS) as server:
             yield server
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mockserve.options.observability import PlainLines
+from mockserve.options.server import PlainLines
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import TestServer, running_server
 

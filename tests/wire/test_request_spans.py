@@ -186,7 +186,7 @@ def test_requests_are_logged_in_the_words_of_vllm(caplog: pytest.LogCaptureFixtu
     with running_server(**settings) as server:
         body = post(server.url, "/v1/completions", {"X-Request-Id": "q"}, model="m", prompt="one", max_tokens=4, seed=1)
         text = json.loads(body)["choices"][0]["text"]
-    received, generated = [each.getMessage() for each in caplog.records if each.name == "mockserve.serving.observers"]
+    received, generated = [each.getMessage() for each in caplog.records if each.name == "mockserve.reply.observers"]
     assert received == (
         "Received request cmpl-q-0: params: SamplingParams(n=1, presence_penalty=0.0, frequency_penalty=0.0, "
         "repetition_penalty=1.0, temperature=1.0, watermarking=None, top_p=1.0, top_k=0, min_p=0.0, seed=1, stop=[], "
@@ -218,7 +218,7 @@ def test_outputs_are_logged_only_with_requests() -> None:
 
 def test_an_unknown_protocol_of_traces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "smoke")
-    from blis_sim.options.extras import new_exporter
+    from blis_sim.installation import new_exporter
 
     with pytest.raises(OptionError, match="must be one of grpc, http/protobuf, got 'smoke'"):
         new_exporter("http://127.0.0.1:1")

@@ -24,6 +24,7 @@ def keeping() -> Iterator[TestServer]:
             enable_auto_tool_choice=True, tool_call_parser="hermes", reasoning_parser="deepseek_r1", speed=3.0
         ) as running:
             assert running.service.environment.stores_responses
+            patch.undo()  # another server of this module has no store
             yield running
 
 
@@ -154,6 +155,7 @@ def test_the_events_of_a_response_in_the_background_can_be_had_again(keeping: Te
     response_id = events[0]["response"]["id"]
     assert reported(ask(keeping, response_id, "?stream=true")) == events
     assert reported(ask(keeping, response_id, "?stream=true&starting_after=3")) == events[4:]
+    assert reported(ask(keeping, response_id, "?stream=true&starting_after=3.0")) == events[4:]
     assert wait_for(keeping, response_id)["output"] == events[-1]["response"]["output"]
 
 

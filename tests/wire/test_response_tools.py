@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.protocol.responses.tools import custom_input, partial_custom_input
+from mockserve.protocol.responses import custom_input, partial_custom_input
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from blis_sim.options import BlisError, options_from
+from mockserve.http.sockets import server_context
 from mockserve.options.serve import ServeOptions
-from mockserve.transport.sockets import server_context
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion
 from tests.wire.serving import running_server
@@ -40,6 +40,22 @@ def test_https_with_a_certificate(certificate: Path) -> None:
         url = f"https://{server.host}:{server.port}/version"
         with urllib.request.urlopen(url, context=trusting) as reply:
             assert reply.read() == b'{"version":"0.33.0"}'
+
+
+def test_https_with_a_certificate_made_at_the_start(certificate: Path) -> None:
+    assert certificate.is_dir()  # else openssl is missing
+    with running_server(self_signed_certs=True) as server:
+        url = f"https://{server.host}:{server.port}/version"
+        with urllib.request.urlopen(url, context=ssl._create_unverified_context()) as reply:
+            assert reply.read() == b'{"version":"0.33.0"}'
+        with pytest.raises(OSError, match=r"(?i)self.signed"):
+            urllib.request.urlopen(url)
+
+
+def test_without_openssl_no_certificate_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BlisError, match=r"^--self-signed-certs needs the program openssl, give --ssl-certfile"):
+        server_context(options_from(ServeOptions, model="m", self_signed_certs=True).network.tls)
 
 
 def test_a_client_that_does_not_read_is_cut_behind_tls_as_well(certificate: Path) -> None:
@@ -77,6 +93,10 @@ def test_clients_need_a_certificate_when_they_must(certificate: Path) -> None:
         ({"ssl_keyfile": "k"}, "--ssl-keyfile needs --ssl-certfile"),
         ({"ssl_cert_reqs": 1}, "--ssl-cert-reqs needs --ssl-certfile"),
         ({"ssl_certfile": "c", "ssl_cert_reqs": 1}, "--ssl-cert-reqs needs --ssl-ca-certs"),
+        (
+            {"ssl_certfile": "c", "self_signed_certs": True},
+            "--self-signed-certs and --ssl-certfile exclude each other, give one of them",
+        ),
         ({"root_path": "pre"}, "--root-path must start with /, got 'pre'"),
     ],
 )

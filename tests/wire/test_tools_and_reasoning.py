@@ -1,15 +1,22 @@
 """Tool calls and reasoning as a client reads them, whole and streamed."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jsonschema
-import openai
 import pytest
 
+from tests.lazy import LazyModule
 from tests.wire.plain_http import call, chat, chunks_of, events_of
 from tests.wire.serving import TestServer, running_server
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = LazyModule("openai")
 
 CITY = {
     "type": "object",

@@ -26,12 +26,12 @@ from tests.wire.asked.folders import write_folder
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.setups import SETUPS, Setup
 from tests.wire.captures import captures_by_name
+from tests.wire.hostile_constraints import answer_of, doubling
 from tests.wire.plain_http import call_on
 from tests.wire.test_nothing_reaches_out import ADDRESS, CHAT, bodies
 from tests.wire.test_route_replies import DEV_MODE, ROWS
 from tests.wire.test_route_replies import body_of as body_of_row
 from tests.wire.tracing import SystemCall, calls_in, can_trace, reaching_out, traced
-from workshop.attack.constraints import answer_of, doubling
 
 pytestmark = pytest.mark.skipif(not can_trace(), reason="strace is not installed, or may not attach to a process")
 

@@ -11,10 +11,10 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.units import Micros
 from blis_sim.options import options_from
-from mockserve.in_flight_request import InFlightRequest
 from mockserve.realtime.cluster import ClusterDriver
-from observe.command import ObserveOptions
+from mockserve.realtime.in_flight import InFlightRequest
 from observe.command import run as observe
+from observe.options import ObserveOptions
 from replay.command import run as replay
 from replay.replay_options import ReplayOptions
 from tests.wire.serving import running_server

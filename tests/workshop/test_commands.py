@@ -1,7 +1,6 @@
 """Every command of the workshop runs, or says in one line what it needs that is not there."""
 
 import ast
-import json
 import os
 import signal
 import subprocess
@@ -17,29 +16,11 @@ WORKSHOP = PROJECT / "workshop"
 NOWHERE = "http://127.0.0.1:9"
 BOTH_NOWHERE = ("--genuine", NOWHERE, "--ours", NOWHERE)
 UNBOUNDED = ("--gap-p99-ms", "1e9", "--gap-worst-ms", "1e9", "--health-ms", "1e9", "--memory-mb", "1e9")
-PLAN = (
-    "--model",
-    "qwen/qwen3-14b",
-    "--rate",
-    "1",
-    "--ttft-p99",
-    "1s",
-    "--gpus",
-    "H100",
-    "--tp-sizes",
-    "1",
-    "--max-gpus",
-    "2",
-)
-
 RUNS: dict[str, tuple[str, ...]] = {
-    "workshop.attack.bodies": ("--setups", "plain", "--count", "10", "--heavy-rounds", "0", *UNBOUNDED),
-    "workshop.attack.compare": ("replies.jsonl", "replies.jsonl", "--texts"),
-    "workshop.attack.constraints": ("--only", "huge bounds", "--seconds", "1", "--quiet-s", "0.2", *UNBOUNDED),
-    "workshop.attack.engine": ("--runs", "5", "--no-compiled", "--processes", "1"),
+    "workshop.attack": ("--only", "WebSocket", "--seconds", "0.5", *UNBOUNDED),
+    "workshop.attack.drawn": ("--setups", "plain", "--count", "10", *UNBOUNDED),
     "workshop.attack.files": ("--count", "5"),
     "workshop.attack.interrupts": ("--instants", "1", "--only", "run"),
-    "workshop.attack.soak": ("--seconds", "4", "--seed", "1", "--clients", "2"),
     "workshop.attack.stalls": ("--only", "n of 10", "--seconds", "1", "--quiet-s", "0.2", *UNBOUNDED),
     "workshop.attack.watcher": ("127.0.0.1", "9", "samples", "--seconds", "0.2"),
     "workshop.client": ("--bare", "--only", "rate", "--requests", "20"),
@@ -49,11 +30,12 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.deployments": ("gpt-oss-120b", "--seconds", "2", "--any-grade"),
     "workshop.endpoints": ("--count", "2", "--seconds", "1"),
     "workshop.engine_cost": ("--requests", "20", "--only", "requests"),
-    "workshop.long_functions": (),
     "workshop.operators_held_out": ("mlp.csv",),
-    "workshop.plan_exhaustive": ("--count", "--", *PLAN),
+    "workshop.plans_served": ("--only", "2", "--speed", "4", "--requests", "2", "--any-figure"),
+    "workshop.kernels_left_out": ("--deployments", "1", "--gpu", "H200"),
     "workshop.proxy_latency": ("--rate", "50", "--seconds", "1"),
-    "workshop.server": ("--only", "time", "--repetitions", "1", "--share", "0.001"),
+    "workshop.served_kinds": ("one engine", "--speed", "1", "--requests", "3", "--tries", "1", "--any-error"),
+    "workshop.server": ("--only", "admission", "--repetitions", "1", "--share", "0.001"),
     "workshop.server_scale": ("killed", "--streams", "5"),
     "workshop.spans": ("--requests", "20", "--rounds", "1"),
     "workshop.startup": (str(PROJECT), str(PROJECT), "--pairs", "1", "--case", "help"),
@@ -62,12 +44,16 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.accuracy": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
+    "workshop.classes": (("nowhere.csv", "nowhere.csv"), "nowhere.csv: no such file or folder"),
+    "workshop.errors": (("nowhere", "nowhere.csv"), "nowhere.csv: no such file or folder"),
     "workshop.kernels_host": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
     "workshop.left_out": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
+    "workshop.points": (("nowhere.csv", "--rows", "rows.csv"), "nowhere.csv: no such file or folder"),
     "workshop.published": (("nowhere",), "nowhere/experiments: no such file or folder"),
     "workshop.silicon": (("nowhere.csv",), "nowhere.csv: no such file or folder"),
     "workshop.perfetto": (("nowhere.json",), "nowhere.json: no such file or folder"),
-    "workshop.bake_profiles": ((), "needs the Python package aiconfigurator-core"),
+    "workshop.kernel_tables": (("nowhere",), "needs the Python package aiconfigurator_core"),
+    "workshop.kernel_tables_check": ((), "needs the Python package aiconfigurator_core"),
     "workshop.router": (("--count", "20"), "has no sglang-router: pip install sglang-router"),
     "workshop.server_load.client": ((), "usage: client PORT CASE"),
     "workshop.vllm_oracle": (("--seeds", "1"), "needs the Python package vllm"),
@@ -94,9 +80,13 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
 
 ENDLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.bare_server": ((), "serving on http://127.0.0.1:"),
+    "workshop.attack.hostile_upstream": ((), "serving hostile replies on http://127.0.0.1:"),
     "workshop.server_load.reference": (("--port", "0"), "serving on http://127.0.0.1:"),
 }
 """Commands that run until they are stopped, and their first words."""
+
+ELSEWHERE = {"workshop.attack.soak": "tests/wire/test_soak.py", "workshop.long_functions": "Makefile"}
+"""Commands that a test of their own runs to their end, or `make check` does."""
 
 
 def commands() -> Iterator[str]:
@@ -114,9 +104,7 @@ def environment() -> dict[str, str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that some of the commands read."""
-    row = {"setup": "plain", "index": 0, "kind": "structure", "route": "/", "sent": "", "status": 400, "reply": "no"}
-    (tmp_path / "replies.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
-    from blis_sim.engine.latency.operators.profiles import MLP_OPERATORS
+    from blis_sim.engine.latency.operators import MLP_OPERATORS
 
     names = ["num_tensor_parallel_workers", "num_tokens", *(f"time_stats.{each}.median" for each in MLP_OPERATORS)]
     cells = ["0.5", *[""] * (len(MLP_OPERATORS) - 1)]
@@ -131,7 +119,9 @@ def run(module: str, arguments: tuple[str, ...], folder: Path) -> "subprocess.Co
 
 
 def test_every_command_of_the_workshop_is_run_here() -> None:
-    assert sorted([*RUNS, *MISSING, *ENDLESS]) == sorted(commands())
+    assert sorted([*RUNS, *MISSING, *ENDLESS, *ELSEWHERE]) == sorted(commands())
+    for command, file in ELSEWHERE.items():
+        assert command in (PROJECT / file).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -1,14 +1,13 @@
-"""Requests that schemathesis makes up from an OpenAPI document, as the attack with hostile bodies sends them."""
+"""Requests that schemathesis makes up from an OpenAPI document, as the attack over HTTP sends them."""
 
 import json
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
+from hypothesis import given, seed, settings
 
-from workshop.attack.generate import described_requests
-from workshop.attack.mutations import Draws
-from workshop.attack.setups import SETUPS
+from workshop.attack.drawn import Hostile, requests_of
+from workshop.attack.mutations import ATTACK
 
 SCHEMA = {
     "type": "object",
@@ -20,7 +19,7 @@ DOCUMENT: dict[str, Any] = {
     "info": {"title": "t", "version": "1"},
     "paths": {
         "/version": {"get": {"responses": {"200": {"description": "d"}}}},
-        "/v1/completions": {
+        "/v1/complete": {
             "post": {
                 "requestBody": {"required": True, "content": {"application/json": {"schema": SCHEMA}}},
                 "responses": {"200": {"description": "d"}},
@@ -36,29 +35,25 @@ def fits(body: bytes) -> bool:
         value = json.loads(body)
     except ValueError:
         return False
-    return (
-        isinstance(value, dict) and isinstance(value.get("prompt"), str) and isinstance(value.get("max_tokens", 0), int)
-    )
+    return isinstance(value, dict) and isinstance(value.get("prompt"), str) and type(value.get("max_tokens", 0)) is int
+
+
+def drawn(count: int, first_seed: int) -> list[Hostile]:
+    found: list[Hostile] = []
+    pytest.importorskip("schemathesis")
+
+    def keep(request: Hostile) -> None:
+        found.append(request)
+
+    seed(first_seed)(settings(ATTACK, max_examples=count)(given(requests_of(DOCUMENT))(keep)))()
+    return found
 
 
 @pytest.mark.slow
-def test_sends_bodies_of_a_schema_and_bodies_against_it() -> None:
-    found = list(described_requests(DOCUMENT, SETUPS[0], seed=0, count=20))
-    assert [each.route for each in found].count("/version") == 1
-    bodies = {
-        kind: [each.pieces[0].partition(b"\r\n\r\n")[2] for each in found if each.kind == kind and "v1" in each.route]
-        for kind in ("described: positive", "described: negative")
-    }
-    assert [len(each) for each in bodies.values()] == [10, 10]
-    assert all(map(fits, bodies["described: positive"]))
-    assert not all(map(fits, bodies["described: negative"]))
-    again = list(described_requests(DOCUMENT, SETUPS[0], seed=0, count=20))
-    assert [each.pieces for each in again] == [each.pieces for each in found]
-
-
-def test_the_smallest_example_is_found() -> None:
-    draws = Draws(st.lists(st.integers(0, 1000)))
-    name = next(f"n{number}" for number in range(100) if max(draws.one(f"n{number}"), default=0) >= 50)
-    assert draws.one(name) == draws.one(name)
-    assert draws.smallest(name, lambda each: max(each, default=0) >= 50) == [50]
-    assert draws.smallest(name, lambda each: False) is None
+def test_sends_bodies_of_a_schema_and_bodies_against_it_and_spoils_them() -> None:
+    found = drawn(200, 0)
+    whole = [each.pieces[0].partition(b"\r\n\r\n")[2] for each in found if each.kind == "whole" and "v1" in each.path]
+    assert {fits(each) for each in whole} == {True, False}
+    assert {each.path.partition("?")[0] for each in found} >= {"/version", "/v1/complete"}
+    assert len({each.kind for each in found}) > 8
+    assert drawn(30, 3) == drawn(30, 3) != drawn(30, 4)

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from traces.header import TraceHeader
 from traces.importers.reading import Unread, at, check_times, expect, first_at
 from traces.importers.registry import ConvertOptions, Imported, in_order
 from traces.rows import TraceRow
 from traces.text_file import TraceError, read_json
+from traces.trace_v2 import TraceHeader
 
 _STATUS = {"successful": "ok", "incomplete": "incomplete", "errored": "error"}
 # Names of earlier versions stand behind those of today.

@@ -8,7 +8,7 @@ Their lengths and hashes are those of what a turn adds: AIPerf puts the conversa
 from collections import Counter
 from typing import Any
 
-from blis_sim.options.limits import MOST_TOKENS
+from blis_sim.options.option import MOST_TOKENS
 from traces.importers.agent_calls import BlockHashTree
 from traces.importers.reading import OTHER_BLOCKS, Unread, at, block_hashes, expect, json_lines, sendable_rows
 from traces.importers.registry import ConvertOptions, Imported, workload_header

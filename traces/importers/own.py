@@ -7,7 +7,8 @@ from blis_sim.options import OptionError
 from traces.importers.reading import sendable_rows
 from traces.importers.registry import ConvertOptions, Imported
 from traces.trace_v2 import read_trace
-from traces.workload import PRESETS, Arrival, rate_spec
+from traces.workload.presets import PRESETS, rate_spec
+from traces.workload.spec import Arrival
 
 
 def convert_preset(options: ConvertOptions) -> Imported:

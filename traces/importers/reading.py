@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from blis_sim.options import OptionError
-from blis_sim.options.limits import LATEST_US
+from blis_sim.options.option import LATEST_US
 from traces.graph import restricted_to
 from traces.importers.registry import ConvertOptions, in_order
 from traces.rows import TraceRow

@@ -6,16 +6,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_sim.options import OptionError, check_options, check_written, option
-from blis_sim.options.limits import LEAST_RATE, MOST_RATE
+from blis_sim.options import OptionError, check_options, check_written, option, section
+from blis_sim.options.option import LEAST_RATE, MOST_RATE
 from blis_sim.options.registry import Registry
-from traces.exporters.registry import EXPORTERS, exporter_of
+from blis_sim.options.without_effect import DefaultsOptions
+from traces.exporters import EXPORTERS, exporter_of
 from traces.graph import renumbered
-from traces.header import TraceHeader
 from traces.rows import TraceRow
+from traces.trace_v2 import TraceHeader
 
 if TYPE_CHECKING:
-    from traces.workload import WorkloadSpec
+    from traces.workload.spec import WorkloadSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,8 @@ def workload_header(source: str) -> TraceHeader:
 class Format:
     """One kind of source, and the flags that act on it.
 
-    `module` is a module of this folder with the function `convert(options) -> Imported`, or `module:function`. A format
-    of another package is a function in the place of the module, or an object with the function `convert`.
+    `module` is a module with the function `convert(options) -> Imported`, or `module:function`; a module without a dot
+    is one of this folder. An entry point names such a row, the function, or an object with the function `convert`.
     """
 
     module: "str | Callable[[ConvertOptions], Imported]"
@@ -91,16 +92,15 @@ class Format:
     flags: tuple[str, ...] = ("num_requests",)
 
 
+_FLAGS = (
+    *("num_requests", "rate", "seed", "time", "window_duration_seconds", "drain_timeout_seconds"),
+    *("tokenizer", "session_prompts", "block_tokens", "think_time_ms"),
+)
+"""The settings that only some formats heed."""
+
 FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
     "trace": Format("own:convert_trace", "a trace of blis, for --to", "trace.yaml --to mooncake"),
     "preset": Format("own:convert_preset", "a workload known by name", "chatbot", True, ("rate", "num_requests")),
-    "servegen": Format(
-        "servegen",
-        "a folder of ServeGen chunks",
-        "FOLDER",
-        True,
-        ("time", "window_duration_seconds", "drain_timeout_seconds", "seed"),
-    ),
     "inference-perf": Format("inference_perf", "a configuration of inference-perf", "config.yaml", True, ("rate",)),
     "azure": Format("azure", "an Azure LLM inference trace", "AzureLLMInferenceTrace_conv.csv"),
     "burstgpt": Format("burstgpt", "a BurstGPT trace", "BurstGPT_1.csv"),
@@ -109,33 +109,6 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         "a Mooncake trace, also with AIPerf's sessions",
         "conversation_trace.jsonl",
         flags=("num_requests", "session_prompts", "block_tokens"),
-    ),
-    "bailian": Format(
-        "bailian", "a trace of Alibaba's Bailian", "qwen_traceA_blksz_16.jsonl", flags=("num_requests", "block_tokens")
-    ),
-    "weka": Format(
-        "weka",
-        "agentic traces of Weka's KV-cache tester, a file or a folder of them",
-        "trace.json",
-        flags=("rate", "seed", "num_requests"),
-    ),
-    "aiperf-dag": Format(
-        "aiperf:convert_dag",
-        "sessions of aiperf that fork, spawn and join (dag_jsonl)",
-        "dag.jsonl",
-        flags=("rate", "seed", "num_requests", "tokenizer"),
-    ),
-    "sglang-agentic": Format(
-        "sglang:convert_agentic",
-        "conversations of agents as SGLang's agentic-trace has them",
-        "openhands.json",
-        flags=("rate", "seed", "num_requests", "tokenizer"),
-    ),
-    "otel": Format(
-        "otel",
-        "OpenTelemetry spans of generative AI, OTLP's JSON or flat spans, a file or a folder of them",
-        "spans.jsonl",
-        flags=("num_requests", "tokenizer"),
     ),
     "sharegpt": Format(
         "sharegpt",
@@ -146,18 +119,8 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
     "vidur": Format("vidur", "a trace of Vidur", "splitwise_conv.csv", flags=("rate", "seed", "num_requests")),
     "vllm-bench": Format("vllm_bench", "results of vllm bench serve --save-detailed", "openai-2qps.json"),
     "guidellm": Format("guidellm", "results of guidellm", "benchmarks.json"),
-    "aiperf": Format("aiperf", "records of aiperf", "profile_export.jsonl"),
-    "genai-perf": Format(
-        "genai_perf", "a profile of genai-perf", "profile_export.json", flags=("num_requests", "tokenizer")
-    ),
     "inference-perf-results": Format(
         "inference_perf_results", "requests of a report of inference-perf", "per_request_lifecycle_metrics.json"
-    ),
-    "sglang-bench": Format(
-        "sglang:convert_bench",
-        "results of sglang.bench_serving with output details",
-        "sglang_1123_100_random.jsonl",
-        flags=("num_requests", "seed", "rate"),
     ),
 }
 
@@ -170,13 +133,13 @@ def format_of(name: str) -> Format:
     reader = getattr(row, "convert", row)
     if not callable(reader):
         raise OptionError(f"{name}: the format has no function convert(options) to read with")
-    return Format(reader, "a format of another package", "FILE", flags=tuple(flags_of()))
+    return Format(reader, "a format of another package", "FILE", flags=_FLAGS)
 
 
-def flags_of() -> dict[str, list[str]]:
-    """For each flag that not all formats heed those that do."""
-    names = dict.fromkeys(flag for kind in FORMATS.values() for flag in kind.flags)
-    return {name: [label for label, kind in FORMATS.items() if name in kind.flags] for name in names}
+def _formats_with(flag: str) -> list[str]:
+    """The names of the formats that heed a flag, those of installed packages included."""
+    rows = {name: FORMATS[name] for name in FORMATS.names()}
+    return [name for name, row in rows.items() if isinstance(row, Format) and flag in row.flags]
 
 
 def import_from(options: "ConvertOptions") -> Imported:
@@ -184,7 +147,8 @@ def import_from(options: "ConvertOptions") -> Imported:
     importer = format_of(options.format).module
     if isinstance(importer, str):
         module, _, function = importer.partition(":")
-        importer = getattr(importlib.import_module(f"traces.importers.{module}"), function or "convert")
+        place = module if "." in module else f"traces.importers.{module}"
+        importer = getattr(importlib.import_module(place), function or "convert")
     imported: Imported = importer(options)
     return imported
 
@@ -199,7 +163,7 @@ class ConvertOptions:
     format: str = option(
         help="What to convert from.",
         positional=True,
-        choices=FORMATS,
+        choices=FORMATS.names,
         open_to=lambda: FORMATS,
         metavar="FORMAT",
     )
@@ -207,6 +171,7 @@ class ConvertOptions:
         None, "The file or folder to convert; with preset, its name.", positional=True, metavar="FILE"
     )
     source: str | None = option(None, "Another way to give FILE.", flags=("--path", "--spec", "--name"), hidden=True)
+    defaults: DefaultsOptions = section(DefaultsOptions)
     output: str | None = option(
         None,
         "Write a trace to PREFIX.yaml, PREFIX.csv and, where there are token times, PREFIX.itl.csv; a workload spec to"
@@ -255,11 +220,12 @@ class ConvertOptions:
         if (self.file is None) == (self.source is None):
             raise OptionError(f"blis convert {self.format} needs one file, folder or name, as in: {self._example}")
         kind = format_of(self.format)
-        for name, formats in flags_of().items():
+        for name in _FLAGS:
             default = type(self).__dataclass_fields__[name].default
             if name not in kind.flags and getattr(self, name) != default:
                 flag = "--" + name.replace("_", "-")
-                raise OptionError(f"{flag} has no meaning with {self.format}, only with {', '.join(formats)}")
+                formats = ", ".join(_formats_with(name))
+                raise OptionError(f"{flag} has no meaning with {self.format}, only with {formats}")
         self._check_output(kind)
 
     def _check_output(self, kind: Format) -> None:

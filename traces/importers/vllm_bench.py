@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any
 
-from traces.header import TraceHeader
 from traces.importers.reading import Unread, at, check_times, expect, json_documents
 from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
 from traces.text_file import TraceError
+from traces.trace_v2 import TraceHeader
 
 _LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors")
 

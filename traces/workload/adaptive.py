@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 
-from traces.workload.drawn import check_count
 from traces.workload.request import WorkloadRequest
-from traces.workload.sections import Scenario
+from traces.workload.sources import check_count
+from traces.workload.spec import Scenario
 
 TIMER_US = 1080
 """Pauses between requests end at ticks of a timer, as in a program that waits with asyncio."""
@@ -27,9 +27,9 @@ def _steady(rate: float, _at_s: float, _duration_s: float) -> float:
     return rate
 
 
-def _burst(_rate: float, at_s: float, duration_s: float) -> float:
+def _burst(rate: float, at_s: float, duration_s: float) -> float:
     begins_s = duration_s * 0.33
-    return 200.0 if begins_s <= at_s < begins_s + 5 else 5.0
+    return 40.0 * rate if begins_s <= at_s < begins_s + 5 else rate
 
 
 def _mixed(rate: float, at_s: float, duration_s: float) -> float:
@@ -48,7 +48,7 @@ SCENARIOS: Mapping[str, Callable[[float, float, float], float]] = {
 
 def scenario_requests(scenario: Scenario, seed: int) -> list[WorkloadRequest]:
     """The requests of a scenario, in order of arrival. Raises TraceError for more than memory has room for."""
-    check_count(scenario.duration_s * scenario.rate)
+    check_count(scenario.duration_s * scenario.rate_per_s)
     random = Random(seed)
     return [_request(random, at_us) for at_us in _arrivals_us(scenario, random)]
 
@@ -56,7 +56,7 @@ def scenario_requests(scenario: Scenario, seed: int) -> list[WorkloadRequest]:
 def _arrivals_us(scenario: Scenario, random: Random) -> Iterator[int]:
     rate_at, at_us = SCENARIOS[scenario.name], 0
     while True:
-        rate = rate_at(scenario.rate, at_us / 1e6, scenario.duration_s)
+        rate = rate_at(scenario.rate_per_s, at_us / 1e6, scenario.duration_s)
         at_us += math.ceil(random.expovariate(rate) * 1e6 / TIMER_US) * TIMER_US
         if at_us >= scenario.duration_s * 1e6:
             return

@@ -1,36 +1,51 @@
-"""From a spec to its requests, equal for equal seeds; concurrency users send their next request after a think time."""
+"""From a spec to its requests, equal for equal seeds, also at another rate."""
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice, takewhile
+from typing import Any, TypeVar
 
 import numpy as np
 
+from blis_sim.options.option import LEAST_RATE, MOST_RATE
 from traces.slo import SloTargets
-from traces.text_file import TraceError
-from traces.workload.agents import draw_agents
-from traces.workload.arrivals import Ints
-from traces.workload.drawn import (
+from traces.text_file import TraceError, number_text
+from traces.workload.distributions import Ints, LengthProfile, Streams, draw_turns
+from traces.workload.inference_perf import has_waiting_requests, inference_perf_sources, staged_rows
+from traces.workload.request import Round, Session, Workload, WorkloadRequest
+from traces.workload.sources import (
     NEVER,
     AnyDrawn,
     DrawnRequests,
     SelectedRequests,
+    Source,
+    Users,
     check_size,
     check_users,
     draw,
+    draw_agents,
+    in_order,
     requests_per_session,
     rows_of,
+    sources_of,
 )
-from traces.workload.inference_perf import inference_perf_sources
-from traces.workload.lengths import LengthProfile, draw_turns
-from traces.workload.request import Round, Session, Workload, WorkloadRequest
-from traces.workload.sections import Vidur
-from traces.workload.sources import Source, Users, sources_of
-from traces.workload.spec import Client, InferencePerf, WorkloadSpec
-from traces.workload.staged import has_waiting_requests, staged_rows
-from traces.workload.streams import Streams
+from traces.workload.spec import (
+    VIDUR_QPS,
+    Arrival,
+    Client,
+    Cohort,
+    InferencePerf,
+    Lifecycle,
+    Vidur,
+    Window,
+    WorkloadSpec,
+    read_spec,
+)
 from traces.workload.vidur import vidur_requests
+
+# From a spec to its requests, equal for equal seeds; concurrency users send their next request after a think time.
 
 _ROUNDS_AT_ONCE = 16
 
@@ -129,7 +144,7 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         sessions=sessions,
         max_requests=spec.num_requests if users and spec.num_requests else None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=_targets(spec),
+        goodput_slo_targets=targets_of(spec),
         notes=spec.notes,
     )
 
@@ -145,7 +160,7 @@ def _with_agents(spec: WorkloadSpec, kept: Sequence["_KeptRequests"], timeout_us
         sessions=[],
         max_requests=None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=_targets(spec),
+        goodput_slo_targets=targets_of(spec),
         notes=spec.notes,
         rows=graph.rows,
         fixed_sessions=graph.fixed_sessions,
@@ -166,7 +181,7 @@ def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> W
         sessions=[],
         max_requests=None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=_targets(spec),
+        goodput_slo_targets=targets_of(spec),
         notes=spec.notes,
         rows=rows,
         fixed_sessions=frozenset(row.session_id for row in rows) if section.stages else frozenset(),
@@ -190,12 +205,13 @@ def _limited_to_spec(spec: WorkloadSpec, requests: list[WorkloadRequest], timeou
         sessions=[],
         max_requests=None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=_targets(spec),
+        goodput_slo_targets=targets_of(spec),
         notes=spec.notes,
     )
 
 
-def _targets(spec: WorkloadSpec) -> dict[str, SloTargets]:
+def targets_of(spec: WorkloadSpec) -> dict[str, SloTargets]:
+    """Return the targets of a spec by SLO class."""
     return {
         name: SloTargets(targets.ttft_ms, targets.itl_ms, targets.e2e_ms)
         for name, targets in spec.goodput_slo_targets.items()
@@ -289,12 +305,12 @@ class _KeptRequests:
 
 def _in_order(
     kept_of_all: Sequence[_KeptRequests], timeout_us: int | None
-) -> tuple[list[WorkloadRequest], list[Session]]:
+) -> tuple[Sequence[WorkloadRequest], list[Session]]:
     """The first requests of all sources in order of arrival, those of one instant in the order of sources.
 
     A closed-loop session whose first round is among them is returned as its blueprint instead.
     """
-    requests: list[WorkloadRequest] = []
+    selected: list[SelectedRequests] = []
     positions: list[Ints] = []
     sessions: list[Session] = []
     for kept in kept_of_all:
@@ -304,11 +320,9 @@ def _in_order(
             first_rounds = kept.places[kept.places % kept.drawn.num_rounds == 0]
             sessions += kept.drawn.sessions(first_rounds, source_timeout_us)
         else:
-            requests += kept.drawn.requests(kept.places, source_timeout_us)
+            selected.append(SelectedRequests(kept.drawn, kept.places.astype(np.int32), source_timeout_us))
             positions.append(kept.positions)
-    if len(positions) > 1:
-        requests = [requests[place] for place in np.argsort(np.concatenate(positions)).tolist()]
-    return requests, sessions
+    return in_order(selected, positions), sessions
 
 
 def _kept(drawn: Sequence[AnyDrawn], reach_us: int, num_requested: int | None) -> Iterator[_KeptRequests]:
@@ -325,3 +339,145 @@ def _kept(drawn: Sequence[AnyDrawn], reach_us: int, num_requested: int | None) -
         positions = by_source[bounds[number] : bounds[number + 1]]
         if len(positions):
             yield _KeptRequests(each, order[positions] - starts[number], positions)
+
+
+# A workload spec at another rate: gaps shrink or grow alike, so that its shape and the shares of its clients stay.
+#
+# Windows, stages and conversations stay at their times and as long as they are. Users who wait for their replies have
+# no rate, and send as before.
+
+Traffic = TypeVar("Traffic", Client, Cohort)
+
+
+def rate_of(spec: WorkloadSpec) -> float:
+    """Return the rate of a spec in requests per second, or conversations where these are what it has a rate of.
+
+    It is the aggregate rate, the mean of stages or windows, or that of an interval or a scenario. Raises TraceError for
+    a spec without a rate.
+    """
+    if spec.vidur is not None:
+        return _vidur_rate(spec)
+    if spec.scenario is not None:
+        return spec.scenario.rate_per_s
+    if spec.inference_perf is not None:
+        stages = spec.inference_perf.stages
+        if not stages:
+            raise TraceError("its concurrent stages send when replies come, and have no rate that --rate could change")
+        return sum(each.rate * each.duration for each in stages) / sum(each.duration for each in stages)
+    if all(each.concurrency for each in spec.clients) and not spec.cohorts:
+        raise TraceError("its users send when replies come, and have no rate that --rate could change")
+    return spec.aggregate_rate or _windows_rate(spec)
+
+
+def with_rate(spec: WorkloadSpec, rate: float) -> WorkloadSpec:
+    """Return the spec at a rate, of which `rate_of` then is the value. Raises TraceError for a spec without a rate."""
+    factor = rate / rate_of(spec)
+    if factor == 1:
+        return spec
+    if spec.vidur is not None:
+        return replace(spec, vidur=_faster_vidur(spec.vidur, rate, factor))
+    if spec.scenario is not None:
+        return replace(spec, scenario=replace(spec.scenario, rate=rate))
+    if spec.inference_perf is not None:
+        return replace(spec, inference_perf=_faster_stages(spec.inference_perf, factor))
+    return replace(
+        spec,
+        aggregate_rate=rate if spec.aggregate_rate else 0.0,
+        clients=tuple(_faster_client(each, factor, not spec.aggregate_rate) for each in spec.clients),
+        cohorts=tuple(_faster_cohort(each, factor, not spec.aggregate_rate) for each in spec.cohorts),
+    )
+
+
+def read_spec_at(path: str, rate: float | None) -> WorkloadSpec:
+    """Read a spec, and scale it to a rate unless that is None. Raises TraceError, which names the file."""
+    spec = read_spec(path)
+    if rate is None:
+        return spec
+    try:
+        return with_rate(spec, rate)
+    except TraceError as error:
+        raise error if str(error).startswith(path) else TraceError(f"{path}: {error}") from None
+
+
+def _vidur_rate(spec: WorkloadSpec) -> float:
+    assert spec.vidur is not None
+    interval = spec.vidur.interval
+    if interval.type == "static":
+        raise TraceError("its static intervals send all requests at once, and have no rate that --rate could change")
+    if interval.type != "trace":
+        return interval.qps or VIDUR_QPS[interval.type]
+
+    arrivals = [each.arrival_us for each in generate(spec).requests]
+    if len(arrivals) < 2 or arrivals[-1] == arrivals[0]:
+        raise TraceError("its trace has no two requests apart, and no rate that --rate could change")
+    return (len(arrivals) - 1) * 1e6 / (arrivals[-1] - arrivals[0])
+
+
+def _windows_rate(spec: WorkloadSpec) -> float:
+    """Return the mean rate from the first window's begin to the last window's end, of windows with rates."""
+    spans = [
+        (each.start_us, each.end_us, each.trace_rate or 0.0) for client in spec.clients for each in client.windows or ()
+    ]
+    for cohort in spec.cohorts:
+        if cohort.spike is not None:
+            start = cohort.spike.start_time_us
+            spans.append((start, start + cohort.spike.duration_us, cohort.spike.trace_rate or 0.0))
+    begin, end = min(each[0] for each in spans), max(each[1] for each in spans)
+    return sum((until - since) * rate for since, until, rate in spans) / (end - begin)
+
+
+def _faster_vidur(vidur: Vidur, rate: float, factor: float) -> Vidur:
+    if vidur.interval.type == "trace":
+        scale = (vidur.interval.time_scale_factor or 1.0) / factor
+        return replace(vidur, interval=replace(vidur.interval, time_scale_factor=scale))
+    return replace(vidur, interval=replace(vidur.interval, qps=rate))
+
+
+def _faster_stages(section: InferencePerf, factor: float) -> InferencePerf:
+    return replace(
+        section, stages=tuple(replace(each, rate=_within(each.rate * factor, "a stage")) for each in section.stages)
+    )
+
+
+def _faster_client(client: Client, factor: float, has_own_rates: bool) -> Client:
+    windows = client.windows
+    if windows is None:
+        return _faster_gaps(client, factor)
+    faster = tuple(_faster_window(each, factor, has_own_rates) for each in windows)
+    return replace(_faster_gaps(client, factor), lifecycle=Lifecycle(windows=faster))
+
+
+def _faster_window(window: Window, factor: float, has_own_rates: bool) -> Window:
+    changes: dict[str, Any] = {}
+    if window.arrival is not None:
+        changes["arrival"] = _faster_arrival(window.arrival, factor)
+    if has_own_rates and window.trace_rate is not None:
+        changes["trace_rate"] = _within(window.trace_rate * factor, "a window")
+    return replace(window, **changes)
+
+
+def _faster_cohort(cohort: Cohort, factor: float, has_own_rates: bool) -> Cohort:
+    cohort = _faster_gaps(cohort, factor)
+    spike = cohort.spike
+    if not has_own_rates or spike is None or spike.trace_rate is None:
+        return cohort
+    return replace(cohort, spike=replace(spike, trace_rate=_within(spike.trace_rate * factor, "a spike")))
+
+
+def _faster_gaps(traffic: Traffic, factor: float) -> Traffic:
+    return dataclasses.replace(traffic, arrival=_faster_arrival(traffic.arrival, factor))
+
+
+def _faster_arrival(arrival: Arrival, factor: float) -> Arrival:
+    """Return the process with shorter gaps, where shape and scale take the place of the rate."""
+    if arrival.shape is None or arrival.scale is None:
+        return arrival
+    return replace(arrival, scale=arrival.scale / factor)
+
+
+def _within(rate: float, noun: str) -> float:
+    if not LEAST_RATE <= rate <= MOST_RATE:
+        raise TraceError(
+            f"{noun} would have a rate of {number_text(rate)}, expected between {LEAST_RATE:g} and {MOST_RATE:g}"
+        )
+    return rate

@@ -1,6 +1,6 @@
 """Elements of a workload: requests known up front, and sessions whose later requests wait for replies."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -100,7 +100,7 @@ class Workload:
     that arrives after `horizon_us`; None limits nothing.
     """
 
-    requests: list[WorkloadRequest]
+    requests: Sequence[WorkloadRequest]
     sessions: list[Session]
     max_requests: int | None
     horizon_us: int | None
@@ -119,7 +119,7 @@ class Workload:
         """When the last request, or the first one of the last session, arrives; 0 of an empty workload."""
         if self.rows:
             return self.rows[-1].arrival_time_us
-        last = self.requests[-1:] or [session.first for session in self.sessions[-1:]]
+        last = list(self.requests[-1:]) or [session.first for session in self.sessions[-1:]]
         return max((request.arrival_us for request in last), default=0)
 
 

@@ -14,17 +14,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from blis_sim.options.limits import LATEST_US
+from blis_sim.options.option import LATEST_US
 from traces.table import Column, read_table
 from traces.text_file import TraceError
-from traces.workload.drawn import check_count
 from traces.workload.request import WorkloadRequest
-from traces.workload.sections import Vidur, VidurInterval, VidurLength
+from traces.workload.sources import check_count
+from traces.workload.spec import VIDUR_QPS, Vidur, VidurInterval, VidurLength
 
 Length: TypeAlias = tuple[int, int]
 """Tokens of a prompt and of its output."""
 
-_QPS = {"poisson": 0.5, "gamma": 0.2}
 LONGEST_POISSON_GAP = 3.0
 """In mean gaps; longer ones are cut, which makes the rate 5 % higher than asked."""
 _LENGTHS = (
@@ -44,7 +43,7 @@ def vidur_requests(section: Vidur, seed: int, num_requests: int, horizon_us: int
     if section.interval.type == "static" and not num_requests and section.length.type != "trace":
         raise TraceError("static intervals are 0, so the workload never ends: expected num_requests, got none")
     if not num_requests and section.length.type != "trace" and section.interval.type != "trace":
-        check_count(horizon_us / 1e6 * (section.interval.qps or _QPS[section.interval.type]))
+        check_count(horizon_us / 1e6 * (section.interval.qps or VIDUR_QPS[section.interval.type]))
     requests = _requests(arrivals_s(section, Random(seed), seed))
     if horizon_us:
         requests = takewhile(lambda request: request.arrival_us <= horizon_us, requests)
@@ -84,11 +83,11 @@ def _requests(pairs: Iterator[tuple[float, Length]]) -> Iterator[WorkloadRequest
 def _gaps_s(interval: VidurInterval, shared: Random, seed: int, longest_poisson_gap: float) -> Iterator[float]:
     """Gaps in seconds, the first one before the first request."""
     if interval.type == "poisson":
-        return _poisson(interval.qps or _QPS["poisson"], shared, longest_poisson_gap)
+        return _poisson(interval.qps or VIDUR_QPS["poisson"], shared, longest_poisson_gap)
     if interval.type == "gamma":
         shape = 1 / (interval.cv or 0.5) ** 2
         draws = np.random.RandomState(seed % 2**32)
-        scale = 1 / ((interval.qps or _QPS["gamma"]) * shape)
+        scale = 1 / ((interval.qps or VIDUR_QPS["gamma"]) * shape)
         return (float(draws.standard_gamma(shape) * scale) for _ in repeat(None))
     if interval.type == "static":
         return repeat(0.0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
 from traces import TRACE_COLUMNS
 
 MODEL = ("--model", "qwen/qwen3-14b")
@@ -18,6 +18,8 @@ FEW = ("--num-requests", "4", "--output-tokens", "8", "--output-tokens-stdev", "
 THROUGHPUT = ("bench", "throughput", *MODEL, "--num-prompts", "3")
 OBSERVE = ("observe", "--url", "http://127.0.0.1:9", "--model", "m", "--output", "out")
 NUM_ROWS = 6
+VARIANTS = ("-sessions", "-talk", "-triton", "-parts")
+"""Ends of the names of files that are further examples of a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def trace_rows() -> str:
 
 def samples() -> list[FileSample]:
     """All samples, in a fixed order."""
-    return [*_traces(), *_specs(), *_descriptions(), *_sources(), *_datasets(), *_folders()]
+    return [*_traces(), *_specs(), *_descriptions(), *_sources(), *_datasets(), *_playback(), *_folders()]
 
 
 def _traces() -> Iterator[FileSample]:
@@ -135,27 +137,14 @@ def _descriptions() -> Iterator[FileSample]:
 
 def _sources() -> Iterator[FileSample]:
     kinds = {".csv": "csv", ".json": "json", ".jsonl": "lines", ".yaml": "yaml"}
-    for file, source in (
-        ("azure.csv", "azure"),
-        ("burstgpt.csv", "burstgpt"),
-        ("vidur.csv", "vidur"),
-        ("mooncake.jsonl", "mooncake"),
-        ("mooncake-sessions.jsonl", "mooncake"),
-        ("bailian.jsonl", "bailian"),
-        ("weka.json", "weka"),
-        ("otel.json", "otel"),
-        ("vllm-bench.json", "vllm-bench"),
-        ("guidellm.json", "guidellm"),
-        ("inference-perf.yaml", "inference-perf"),
-        ("inference-perf-talk.yaml", "inference-perf"),
-        ("aiperf.jsonl", "aiperf"),
-        ("genai-perf.json", "genai-perf"),
-        ("genai-perf-triton.json", "genai-perf"),
-        ("inference-perf-results.json", "inference-perf-results"),
-        ("inference-perf-results-parts.json", "inference-perf-results"),
-        ("sglang-bench.jsonl", "sglang-bench"),
-        ("sharegpt.json", "sharegpt"),
-    ):
+    for file in (
+        "azure.csv", "burstgpt.csv", "vidur.csv", "mooncake.jsonl", "mooncake-sessions.jsonl", "bailian.jsonl",
+        "weka.json", "otel.json", "vllm-bench.json", "guidellm.json", "inference-perf.yaml",
+        "inference-perf-talk.yaml", "aiperf.jsonl", "genai-perf.json", "genai-perf-triton.json",
+        "inference-perf-results.json", "inference-perf-results-parts.json", "sglang-bench.jsonl", "sharegpt.json",
+    ):  # fmt: skip
+        name = Path(file).stem
+        source = next((name.removesuffix(each) for each in VARIANTS if name.endswith(each)), name)
         rate = ("--rate", "2") if source == "sharegpt" else ()
         command = ("convert", source, "s", "--output", "out", *rate)
         yield FileSample(f"convert {source}", kinds[Path(file).suffix], "s", content(file), command, {}, 6)
@@ -184,6 +173,12 @@ def _datasets() -> Iterator[FileSample]:
         yield FileSample(f"data set {name}", kind, "d", content(file), command)
     sent = (*OBSERVE, "--rate", "5", "--num-requests", "3", "--prompts", "p.jsonl")
     yield FileSample("prompts", "lines", "p.jsonl", content("prompts.jsonl"), sent, {}, 2)
+
+
+def _playback() -> Iterator[FileSample]:
+    serve = ("serve", MODEL[1], "--host", "127.0.0.1", "--port", "0", "--total-kv-blocks", "9000", "--playback")
+    yield FileSample("recorded replies", "lines", "r.jsonl", content("recording.jsonl"), (*serve, "r.jsonl"), {}, 6)
+    yield FileSample("fixtures", "yaml", "f.yaml", content("fixtures.yaml"), (*serve, "f.yaml"), {}, 6)
 
 
 def _folders() -> Iterator[FileSample]:

@@ -20,9 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from workshop.attack.setups import BLIS, SETUPS, STEPS, running
+
 MOST_START_S = 60.0
 PATIENCE_S = 20.0
-SERVER = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "10000,0,0")
 QUIET_CODES = frozenset({0, 130, -signal.SIGINT})
 LINES_SHOWN = 12
 MAIN = "in _start"
@@ -48,53 +49,34 @@ class InterruptedRun:
     errors: str
 
     @property
-    def is_before_main(self) -> bool:
-        """Whether the interrupt hit Python's own start or the installer's script, before any function of `blis`."""
-        is_pythons = self.code == -signal.SIGINT or (self.code == 1 and PYTHONS_START in self.errors)
-        return is_pythons and MAIN not in self.errors
-
-    @property
     def is_quiet(self) -> bool:
-        """Whether the run ended as an interrupted command should."""
-        if self.is_before_main:
+        """Whether the run ended as an interrupted command should, or in Python's own start, before any function."""
+        is_pythons = self.code == -signal.SIGINT or (self.code == 1 and PYTHONS_START in self.errors)
+        if is_pythons and MAIN not in self.errors:
             return True
         return self.code in QUIET_CODES and "Traceback" not in self.errors and "Exception ignored" not in self.errors
 
 
 def commands(url: str) -> tuple[Command, ...]:
     """The commands, of which `observe` sends requests to the server at `url`."""
-    model = ("qwen/qwen3-14b",)
-    load = (
-        "--server-url",
-        url,
-        "--model",
-        "m",
-        "--rate",
-        "50",
-        "--num-requests",
-        "20",
-        "--output-tokens",
-        "4",
-        "--output",
-        "r",
-    )
-    run = ("--model", *model, "--num-requests", "2000", "--rate", "20", "--trace-output", "s")
+    serve = ("serve", "qwen/qwen3-14b", "--port", "0", "--host", "127.0.0.1", *STEPS, "--total-kv-blocks", "200000")
+    sent = ("--rate", "50", "--num-requests", "20", "--output-tokens", "4", "--output", "r")
+    load = ("observe", "--server-url", url, "--model", "m", *sent)
+    run = ("run", "--model", "qwen/qwen3-14b", "--num-requests", "2000", "--rate", "20", "--trace-output", "s")
     return (
-        Command("serve", ("serve", *model, "--port", "0", "--host", "127.0.0.1", *SERVER), "serving"),
-        Command("serve in processes", (
-            "serve", *model, "--port", "0", "--host", "127.0.0.1", "--api-processes", "2", *SERVER), "serving"),
-        Command("observe", ("observe", *load)),
-        Command("observe in processes", ("observe", *load, "--processes", "2")),
-        Command("run", ("run", *run)),
-    )  # fmt: skip
+        Command("serve", serve, "serving"),
+        Command("serve in processes", (*serve, "--api-processes", "2"), "serving"),
+        Command("observe", load),
+        Command("observe in processes", (*load, "--processes", "2")),
+        Command("run", run),
+    )
 
 
 def started(command: Command, folder: Path) -> "subprocess.Popen[bytes]":
     """The process of a command, with its standard error in a file."""
-    blis = str(Path(sys.executable).with_name("blis"))
     with (folder / "errors").open("wb") as file:
         return subprocess.Popen(
-            [blis, *command.arguments], stdout=subprocess.DEVNULL, stderr=file, cwd=folder, start_new_session=True
+            [BLIS, *command.arguments], stdout=subprocess.DEVNULL, stderr=file, cwd=folder, start_new_session=True
         )
 
 
@@ -108,15 +90,9 @@ def start_s(command: Command) -> float:
                 break
             time.sleep(0.005)
         took_s = time.monotonic() - began_s
-        end(process)
-        return took_s
-
-
-def end(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process, and wait for it."""
-    with suppress(ProcessLookupError):
         process.kill()
-    process.wait()
+        process.wait()
+        return took_s
 
 
 def interrupted(command: Command, after_s: float) -> InterruptedRun:
@@ -130,7 +106,8 @@ def interrupted(command: Command, after_s: float) -> InterruptedRun:
             code: int | None = process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             code = None
-            end(process)
+            process.kill()
+            process.wait()
         return InterruptedRun(after_s, code, (Path(folder) / "errors").read_text(errors="replace"))
 
 
@@ -153,8 +130,6 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only commands with this in their name")
     parser.add_argument("--url", help="a server for `observe`; one is started otherwise")
     given = parser.parse_args()
-    from workshop.attack.setups import SETUPS, running
-
     num_loud = 0
     with running(SETUPS[0]) as server:
         for command in commands(given.url or f"http://{server.host}:{server.port}"):

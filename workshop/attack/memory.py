@@ -8,6 +8,13 @@ MB = 1e6
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
+def _read(pid: int, name: str) -> bytes:
+    """A file of a process, empty where there is none."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    return b""
+
+
 def threads_of(pid: int) -> list[Path]:
     """The folders of a process's threads."""
     with suppress(OSError):
@@ -20,8 +27,7 @@ def tree(pid: int) -> list[int]:
     found = [pid]
     for each in found:
         for thread in threads_of(each):
-            with suppress(OSError):
-                found += map(int, (thread / "children").read_text().split())
+            found += map(int, _read(each, f"task/{thread.name}/children").split())
     return found
 
 
@@ -29,31 +35,17 @@ def anonymous_mb(pid: int) -> float:
     """Resident memory of a tree without the pages of files.
 
     The kernel keeps this count. Proportional shares would have to be walked for, and meanwhile the process that is
-    measured waits for every page that it allocates.
+    measured waits for every page that it allocates. Until a child begins a program it shares all pages with its parent.
     """
-    own = _command(pid)
-    counted = (each for each in tree(pid) if each == pid or _command(each) != own)
-    return sum(map(_anonymous_pages, counted)) * PAGE_BYTES / MB
-
-
-def _command(pid: int) -> bytes:
-    """The command line of a process: until it begins a program, its parent's, with which it shares all pages."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
-def _anonymous_pages(pid: int) -> int:
-    with suppress(OSError):
-        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-        return int(resident) - int(shared)
-    return 0
+    own, num_pages = _read(pid, "cmdline"), 0
+    for each in tree(pid):
+        if each == pid or _read(each, "cmdline") != own:
+            _, resident, shared, *_ = map(int, _read(each, "statm").split() or (0, 0, 0))
+            num_pages += resident - shared
+    return num_pages * PAGE_BYTES / MB
 
 
 def peak_mb(pid: int) -> float:
     """The most resident memory that one process has had so far."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024 / MB
-    return 0.0
+    lines = [line for line in _read(pid, "status").splitlines() if line.startswith(b"VmHWM:")]
+    return int(lines[0].split()[1]) * 1024 / MB if lines else 0.0

@@ -3,10 +3,10 @@
 import http.client
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 PIECE_PAUSE_S = 0.03
@@ -15,6 +15,30 @@ MOST_REPLY_BYTES = 16 * 2**20
 KEPT_REPLY_BYTES = 2000
 QUIET_S = 0.15
 """Seconds that an incomplete message may remain without an answer before the client hangs up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """An HTTP request before it is serialised, so that any part of it can be made hostile."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
+    version: str = "HTTP/1.1"
+
+    def with_headers(self, **headers: str | None) -> "Message":
+        """A copy with further headers; underscores in a name stand for dashes, and None removes a header."""
+        merged = {**self.headers, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        return replace(self, headers={name: value for name, value in merged.items() if value is not None})
+
+    def serialised(self, further_lines: Sequence[bytes] = (), adds_length: bool = True) -> bytes:
+        """The bytes to send; `further_lines` are header lines that need not be well-formed."""
+        lines = [f"{self.method} {self.path} {self.version}".encode("utf-8", "surrogateescape"), b"Host: localhost"]
+        lines += [f"{name}: {value}".encode("utf-8", "surrogateescape") for name, value in self.headers.items()]
+        if adds_length:
+            lines.append(b"Content-Length: %d" % len(self.body))
+        return b"\r\n".join((*lines, *further_lines, b"", self.body))
 
 
 class Outcome(StrEnum):
@@ -30,27 +54,25 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request with its answer. Instants are of the monotonic clock."""
+    """One request with its answer."""
 
     outcome: Outcome
     status: int | None
     reply: bytes
-    started_s: float
-    ended_s: float
+    took_s: float
 
 
 def exchange(host: str, port: int, pieces: Sequence[bytes], patience_s: float, is_complete: bool = True) -> Exchange:
     """Send pieces on a new connection, and read the first answer while they are sent."""
-    started_s = time.monotonic()
-    until_s = started_s + (patience_s if is_complete else QUIET_S)
+    began_s = time.monotonic()
+    until_s = began_s + (patience_s if is_complete else QUIET_S)
     status, kept = None, bytearray()
     try:
         with socket.create_connection((host, port), patience_s) as connection, ThreadPoolExecutor(1) as sender:
             sender.submit(_send, connection, pieces)
+            method = pieces[0].partition(b" ")[0].decode("latin-1")
             try:
-                with http.client.HTTPResponse(
-                    connection, method=pieces[0].partition(b" ")[0].decode("latin-1")
-                ) as reply:
+                with http.client.HTTPResponse(connection, method=method) as reply:
                     connection.settimeout(max(until_s - time.monotonic(), 0.001))
                     reply.begin()
                     status = reply.status
@@ -62,7 +84,7 @@ def exchange(host: str, port: int, pieces: Sequence[bytes], patience_s: float, i
         outcome = Outcome.UNFINISHED if status else Outcome.SILENT if is_complete else Outcome.WAITING
     except (OSError, http.client.HTTPException, ValueError):
         outcome = Outcome.CLOSED
-    return Exchange(outcome, status, bytes(kept), started_s, time.monotonic())
+    return Exchange(outcome, status, bytes(kept), time.monotonic() - began_s)
 
 
 def _send(connection: socket.socket, pieces: Sequence[bytes]) -> None:

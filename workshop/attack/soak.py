@@ -12,22 +12,18 @@ import argparse
 import asyncio
 import json
 import re
-import signal
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import IO, Any
+from typing import Any
 
 import aiohttp
 
+from workshop.attack.setups import BLIS, started
 from workshop.server_scale import Server
 
 MODEL = "qwen/qwen3-14b"
@@ -38,13 +34,7 @@ SETTINGS = (
 )
 ADAPTERS = (MODEL, MODEL, "ada", "bob", "eve")
 FAULTS = (
-    "",
-    "",
-    "",
-    "",
-    "trickle; trickle_bytes=400; trickle_pause_s=0.001",
-    "disconnect; after_events=2",
-    "429",
+    *("", "", "", "", "trickle; trickle_bytes=400; trickle_pause_s=0.001", "disconnect; after_events=2", "429"),
     "stall; stall_s=0.1",
 )
 LEAST_READY, MOST_READY = 2, 6
@@ -206,25 +196,6 @@ def _body(random: Random) -> tuple[str, dict[str, Any]]:
     return "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": text}]}
 
 
-@contextmanager
-def started_server(log: IO[bytes], *arguments: str) -> Iterator[Server]:
-    """`blis serve`, which writes to `log`, until the block ends."""
-    command = [sys.executable, "-m", "blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1", "--port", "0"]
-    with subprocess.Popen([*command, *SETTINGS, *arguments], stderr=log) as process:
-        try:
-            while (found := re.search(r"http://\S+", Path(log.name).read_text())) is None:
-                if process.poll() is not None:
-                    raise SystemExit(f"the server has ended: {Path(log.name).read_text()}")
-                time.sleep(0.05)
-            yield Server(process.pid, found[0])
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
 async def soaked(server: Server, seconds: float, seed: int, num_clients: int) -> tuple[Measured, list[str]]:
     """Measurements, and the resources left when the clients have gone."""
     connector = aiohttp.TCPConnector(limit=0)
@@ -256,10 +227,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=16)
     arguments, further = parser.parse_known_args()
-    with tempfile.NamedTemporaryFile() as log:
-        with started_server(log, *further) as server:
-            measured, left = asyncio.run(soaked(server, arguments.seconds, arguments.seed, arguments.clients))
-        said = Path(log.name).read_text().splitlines()
+    command = [BLIS, "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *SETTINGS, *further]
+    with started(command) as running:
+        assert running.pid is not None
+        assert running.errors is not None
+        server = Server(running.pid, f"http://{running.host}:{running.port}")
+        measured, left = asyncio.run(soaked(server, arguments.seconds, arguments.seed, arguments.clients))
+        said = running.errors.read_text().splitlines()
     errors = [line for line in said if line.startswith("error") or "Traceback" in line]
     wrong = judged(measured, left, errors)
     growth, allowed = measured.growth_mib()

@@ -2,120 +2,178 @@
 
     python -m workshop.attack.stalls [--only TEXT|TEXT] [--part I/N] [--times 1] [--seconds 20] [--as-measured]
 
-Each request is sent to a server that has its route, while a process of its own reads streams and polls `/health`. A row
-for each has by how much the gaps of the streams grew over those before it, how long `/health` took, and by how many
-megabytes memory grew. A star marks what is over its bound, and the exit code is 1 when there is one. The time for which
-server or watcher waited for a processor is the machine's load, and is subtracted unless --as-measured is given.
+Each request of `workshop.attack.costly` and `tests.wire.hostile_constraints` is sent to a server that has its route,
+while a process of its own reads streams and polls `/health`. A row for each has by how much the gaps of the streams
+grew over those before it, how long `/health` took, and by how many megabytes memory grew. A star marks what is over its
+bound, and the exit code is 1 when there is one. The time for which server or watcher waited for a processor is the
+machine's load, and is subtracted unless --as-measured is given.
 """
 
 import argparse
 import itertools
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from workshop.attack import costly, memory
+import numpy as np
+
+from tests.wire.hostile_constraints import HOSTILE
+from workshop.attack import memory
 from workshop.attack.costly import COSTLY, Costly
-from workshop.attack.generate import authorised
-from workshop.attack.hostile import Message
-from workshop.attack.judging import Bounds, read_errors
-from workshop.attack.samples import Spread, overlap, read_samples
-from workshop.attack.sending import Exchange, Outcome, exchange
-from workshop.attack.setups import Running, Setup, running
-from workshop.attack.watcher import GAP, HEALTH, watching
+from workshop.attack.sending import Exchange, Message, Outcome, exchange
+from workshop.attack.setups import (
+    GENERATION,
+    PARSERS,
+    POOLING,
+    POOLING_FLAGS,
+    SCALE_OUT,
+    SCORING,
+    Running,
+    Setup,
+    running,
+)  # fmt: skip
+from workshop.attack.watcher import BROKEN, GAP, HEALTH, HTTP, NONE, read_samples, watching, within
 
 SETTLING_S = 0.5
 LEAST_WINDOW_S = 1.5
 """Shorter windows would have too few gaps for a percentile."""
 MEMORY_EVERY_S = 0.05
-GENERATING = (
-    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--max-body-mb", "300", "--enable-scale-out"),
-    *("--tokens-per-medium", "256", "--trust-request-chat-template"),
-)
+GENERATING = (*PARSERS, *("--max-body-mb", "300", "--enable-scale-out", "--tokens-per-medium", "256"))
 SERVERS = (
-    Setup(name="generating", flags=GENERATING, heavy_needs=frozenset({costly.GENERATION, costly.SCALE_OUT})),
-    Setup(name="embed", flags=("--runner", "pooling", "--convert", "embed"), heavy_needs=frozenset({costly.POOLING})),
     Setup(
-        name="score", flags=("--runner", "pooling", "--convert", "classify"), heavy_needs=frozenset({costly.SCORING})
+        name="generating",
+        flags=(*GENERATING, "--trust-request-chat-template"),
+        needs=frozenset({GENERATION, SCALE_OUT}),
     ),
+    Setup(name="embed", flags=(*POOLING_FLAGS, "embed"), needs=frozenset({POOLING})),
+    Setup(name="score", flags=(*POOLING_FLAGS, "classify"), needs=frozenset({SCORING})),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
-    """What one request did to others; a status with dots is of a reply that was not finished."""
+class Bounds:
+    """Bounds of a server under attack, in relation to the quiet time before."""
+
+    gap_p99_ms: float = 50.0
+    gap_worst_ms: float = 100.0
+    health_ms: float = 100.0
+    memory_mb: float = 200.0
+
+    @staticmethod
+    def add_to(parser: argparse.ArgumentParser) -> None:
+        """Add a flag for each bound."""
+        for each in fields(Bounds):
+            parser.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default, help="bound")
+
+    @classmethod
+    def of(cls, given: argparse.Namespace) -> "Bounds":
+        """The bounds that a command line sets."""
+        return cls(*(getattr(given, each.name) for each in fields(cls)))
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What an attack did to others."""
 
     gap_p99_growth_ms: float
     gap_worst_growth_ms: float
     health_worst_ms: float
     memory_growth_mb: float
-    status: str
-    num_bytes: int
-    took_s: float
+    num_broken: int
+    """Streams that ended early."""
 
     def over(self, bounds: Bounds) -> list[bool]:
-        """Whether each of the four figures is over its bound."""
+        """Whether each of the first four figures is over its bound."""
         return [found > allowed for found, allowed in zip(astuple(self)[:4], astuple(bounds), strict=True)]
+
+    def cells(self, bounds: Bounds) -> str:
+        """The four figures, each with a star if it is over its bound."""
+        return " ".join(
+            f"{value:8.0f}{'*' if over else ' '}"
+            for value, over in zip(astuple(self)[:4], self.over(bounds), strict=True)
+        )
+
+
+HEADS = f"{'gap p99':>8}  {'gap max':>8}  {'/health':>8}  {'MB':>8}"
+
+
+@contextmanager
+def _sampled_memory(pid: int) -> Iterator[list[float]]:
+    """Sample the memory of a process and all that it starts; the last item is the most."""
+    found, is_over = [memory.anonymous_mb(pid)], threading.Event()
+
+    def sample() -> None:
+        while not is_over.wait(MEMORY_EVERY_S):
+            found.append(memory.anonymous_mb(pid))
+
+    peak_mb, thread = memory.peak_mb(pid), threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield found
+    finally:
+        is_over.set()
+        thread.join()
+        # A peak between two samples is one of the main process, which reads all bodies.
+        found.append(max([*found, found[0] + memory.peak_mb(pid) - peak_mb]))
+
+
+def effect_of(
+    act: Callable[[], object], server: Running, protocol: str = HTTP, api_key: str | None = None,
+    before_s: float = 3.0, as_measured: bool = False,
+) -> Effect:  # fmt: skip
+    """Return what `act` does to the other clients of a server, in comparison with `before_s` seconds without it."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "samples"
+        with watching(server, file, protocol, api_key), _sampled_memory(server.pid or 0) as memory_mb:
+            time.sleep(SETTLING_S)
+            quiet_s = time.monotonic()
+            time.sleep(before_s)
+            began_s = time.monotonic()
+            act()
+            time.sleep(max(SETTLING_S, LEAST_WINDOW_S - (time.monotonic() - began_s)))
+            ended_s = time.monotonic()
+        samples = read_samples(file, as_measured)
+    quiet, gaps = (within(samples[GAP], *window) or [0.0] for window in ((quiet_s, began_s - 0.1), (began_s, ended_s)))
+    return Effect(
+        gap_p99_growth_ms=float(np.percentile(gaps, 99) - np.percentile(quiet, 99)),
+        gap_worst_growth_ms=max(gaps) - max(quiet),
+        health_worst_ms=max(within(samples[HEALTH], began_s, ended_s), default=0.0),
+        memory_growth_mb=memory_mb[-1] - memory_mb[0],
+        num_broken=len(within(samples[BROKEN], began_s, ended_s)),
+    )
 
 
 def measure(
     server: Running, setup: Setup, kind: Costly, seconds: float, before_s: float = 3.0, times: int = 1,
     as_measured: bool = False,
-) -> Stall:  # fmt: skip
-    """Send a request so many times, each for at most `seconds`, after `before_s` seconds without it."""
-    message = authorised(Message(method="POST", path=kind.path, body=kind.data()), setup)
-    pid = server.pid or 0
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "samples"
-        with watching(server, file, setup.generates, setup.api_key):
-            time.sleep(SETTLING_S)
-            quiet_s = time.monotonic()
-            time.sleep(before_s)
-            before_mb, peak_before_mb = memory.anonymous_mb(pid), memory.peak_mb(pid)
-            began_s, exchanges, most_mb = time.monotonic(), list[Exchange](), before_mb
-            with ThreadPoolExecutor(1) as sender:
-                for _ in range(times):
-                    sending = sender.submit(exchange, server.host, server.port, [message.serialised()], seconds)
-                    while not sending.done():
-                        wait([sending], MEMORY_EVERY_S)
-                        most_mb = max(most_mb, memory.anonymous_mb(pid))
-                    exchanges.append(sending.result())
-            ended_s = time.monotonic()
-            time.sleep(max(SETTLING_S, LEAST_WINDOW_S - (ended_s - began_s)))
-            most_mb = max(most_mb, memory.anonymous_mb(pid), before_mb + memory.peak_mb(pid) - peak_before_mb)
-            window = began_s, time.monotonic()
-        samples = read_samples(file, as_measured)
-    quiet = Spread.of([each for each in samples.get(GAP, []) if overlap(each.window, [(quiet_s, began_s)])])
-    during, health = (
-        Spread.of([each for each in samples.get(name, []) if overlap(each.window, [window])]) for name in (GAP, HEALTH)
-    )
-    return Stall(
-        during.p99_ms - quiet.p99_ms if during.count else 0.0,
-        during.worst_ms - quiet.p99_ms if during.count else 0.0,
-        health.worst_ms,
-        most_mb - before_mb,
-        ",".join(sorted({f"{each.status}{'' if each.outcome is Outcome.ANSWERED else '…'}" for each in exchanges})),
-        len(message.body),
-        (ended_s - began_s) / times,
-    )
+) -> tuple[Effect, Exchange]:  # fmt: skip
+    """Send a request so many times, each for at most `seconds`. Returns its effect and the last answer."""
+    data = Message(method="POST", path=kind.path, body=kind.data()).serialised()
+    found: list[Exchange] = []
+
+    def send() -> None:
+        found.extend(exchange(server.host, server.port, [data], seconds) for _ in range(times))
+
+    protocol = HTTP if setup.generates else NONE
+    effect = effect_of(send, server, protocol, setup.api_key, before_s, as_measured)
+    return effect, found[-1]
 
 
-def _row(kind: Costly, stall: Stall, bounds: Bounds) -> str:
-    over = stall.over(bounds)
-    figures = " ".join(
-        f"{value:+8.0f}{'*' if each else ' '}" for value, each in zip(astuple(stall), over, strict=False)
-    )
-    line = f"{kind.name:34} {stall.num_bytes / 1e6:6.1f} {stall.status:>9} {stall.took_s:5.1f} {figures}"
-    return f"{'OVER' if any(over) else 'ok  '} {line}"
+def row(kind: Costly, effect: Effect, found: Exchange, bounds: Bounds) -> str:
+    """The row of a request; a status with dots is of a reply that was not finished."""
+    status = f"{found.status or '-'}{'' if found.outcome is Outcome.ANSWERED else '...'}"
+    verdict = "OVER" if any(effect.over(bounds)) else "ok  "
+    return f"{verdict} {kind.name:34} {status:>9} {found.took_s:5.1f} {effect.cells(bounds)}"
 
 
-def main(kinds: Sequence[Costly] = COSTLY, described: str | None = __doc__) -> None:
+def main() -> None:
     """Measure all kinds, or those whose name has a text in it. Exit 1 if one is over the bounds."""
-    parser = argparse.ArgumentParser(description=described, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", metavar="TEXT", help="requests with this in their name, or texts with |")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N parts of the requests")
     parser.add_argument("--times", type=int, default=1, help="how often each is sent")
@@ -125,24 +183,23 @@ def main(kinds: Sequence[Costly] = COSTLY, described: str | None = __doc__) -> N
     Bounds.add_to(parser)
     given = parser.parse_args()
     number, _, parts = given.part.partition("/")
-    chosen = [each for each in kinds if any(word in each.name for word in given.only.split("|"))]
+    chosen = [each for each in (*COSTLY, *HOSTILE) if any(word in each.name for word in given.only.split("|"))]
     chosen = list(itertools.islice(chosen, int(number) - 1, None, int(parts or 1)))
-    print(
-        f"     {'request':34} {'MB':>6} {'reply':>9} {'s':>5} {'gap p99':>8}  {'gap max':>8}  {'/health':>8}  {'MB':>8}"
-    )
-    is_over = not chosen
+    bounds, is_over = Bounds.of(given), not chosen
+    print(f"     {'request':34} {'reply':>9} {'s':>5} {HEADS}")
     for setup in SERVERS:
-        if not (fitting := [each for each in chosen if each.needs in setup.heavy_needs]):
+        if not (fitting := [each for each in chosen if each.needs in setup.needs]):
             continue
         with running(setup) as server:
             for kind in fitting:
-                stall = measure(server, setup, kind, given.seconds, given.quiet_s, given.times, given.as_measured)
-                is_over = is_over or any(stall.over(Bounds.of(given)))
-                print(_row(kind, stall, Bounds.of(given)), flush=True)
-            tracebacks = read_errors(server.errors).count("Traceback ")
-        if tracebacks:
-            print(f"{setup.name}: {tracebacks} tracebacks")
-            is_over = True
+                effect, found = measure(
+                    server, setup, kind, given.seconds, given.quiet_s, given.times, given.as_measured
+                )
+                is_over = is_over or any(effect.over(bounds))
+                print(row(kind, effect, found, bounds), flush=True)
+            if tracebacks := server.tracebacks():
+                print(f"{setup.name}: {len(tracebacks)} tracebacks, such as {tracebacks[0]}")
+                is_over = True
     sys.exit(is_over)
 
 

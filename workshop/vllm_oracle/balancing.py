@@ -5,36 +5,27 @@
 Run it like `workshop.vllm_oracle`. Requests come and end, and news of the ranks' loads arrive, at random.
 """
 
-import argparse
-import os
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from blis_sim.engine.dp_balance import RankBalancer, RankLoad
+from blis_sim.engine.data_parallel import RankBalancer, RankLoad
 from workshop.ending import run_command
-from workshop.vllm_oracle.__main__ import ENVIRONMENT
+from workshop.vllm_oracle.histories import compare
 
 NUM_EVENTS = 300
 
 
 def main() -> int:
-    """Exit code 1 at the first difference."""
-    parser = argparse.ArgumentParser(prog="balancing", description="Our choice of a rank against vLLM's own.")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many random histories")
-    num_seeds = parser.parse_args().seeds
-    os.environ.update(ENVIRONMENT)
-    num_chosen = 0
-    for seed in range(num_seeds):
-        theirs, ours = _choices(seed)
-        if theirs != ours:
-            print(f"seed {seed}: vLLM chooses {theirs}\nours {ours}")
-            return 1
-        num_chosen += len(ours)
-    print(f"{num_seeds} histories, {num_chosen} choices, 0 differences")
-    return 0
+    """Return the exit code."""
+    return compare("balancing", "Our choice of a rank against vLLM's own.", _compared)
+
+
+def _compared(seed: int) -> tuple[str, int]:
+    theirs, ours = _choices(seed)
+    return ("" if theirs == ours else f"vLLM chooses {theirs}\nours {ours}"), len(ours)
 
 
 def _choices(seed: int) -> tuple[list[int], list[int]]:

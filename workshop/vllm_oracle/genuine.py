@@ -9,7 +9,7 @@ import os
 import queue
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from math import lcm
@@ -38,7 +38,7 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[imp
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
-from blis_sim.engine.pipeline import Pipeline
+from blis_sim.engine.config import Pipeline
 from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 from workshop.vllm_oracle.content import Contents
 from workshop.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
@@ -68,11 +68,12 @@ MODEL = {
 class Drafts:
     """The number of accepted drafts of each request, by our own draws."""
 
-    def __init__(self, speculation: Speculation | None) -> None:
+    def __init__(self, speculation: Speculation | None, arrivals: Iterable[Arrival]) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0
-        self._acceptance = AcceptanceSampler(speculation) if speculation else None
+        self._acceptance = acceptance = AcceptanceSampler(speculation) if speculation else None
+        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in arrivals} if acceptance else {}
 
-    def num_accepted(self, request_number: int, num_output_tokens: int, scheduled: Any, name: str) -> int:
+    def num_accepted(self, num_output_tokens: int, scheduled: Any, name: str) -> int:
         """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
         drafts = scheduled.scheduled_spec_decode_tokens.get(name, ())
         newcomers = {
@@ -80,7 +81,7 @@ class Drafts:
         } | scheduled.scheduled_cached_reqs.resumed_req_ids
         if self._acceptance is None or name in newcomers:
             return 0
-        return self._acceptance.num_accepted(request_number, num_output_tokens, len(drafts))
+        return self._acceptance.num_accepted(self._numbers[name], num_output_tokens, len(drafts))
 
 
 @dataclass(slots=True)
@@ -201,7 +202,7 @@ class VirtualRun:
         self._pipeline = None if stages is None else Pipeline(stages)
         self._executing: tuple[Any, list[str]] | None = None
         self._samples: list[str] = []
-        self._drafts = Drafts(workload.config.speculation)
+        self._drafts = Drafts(workload.config.speculation, workload.arrivals)
         self._story = RunRecord()
         self._num_sampled: dict[str, int] = {}
         self._by_id = {arrival.id: arrival for arrival in workload.arrivals}
@@ -377,7 +378,7 @@ class VirtualRun:
     def _next_tokens(self, name: str, scheduled: Any) -> list[int]:
         """Return the tokens that the model samples for a request in a step: the drafts that hold, and one token."""
         arrival, index = self._by_id[name], self._num_sampled.get(name, 0)
-        end = index + 1 + self._drafts.num_accepted(arrival.number, index, scheduled, name)
+        end = index + 1 + self._drafts.num_accepted(index, scheduled, name)
         self._num_sampled[name] = end
         return [arrival.output_token(each) for each in range(index, end)]
 

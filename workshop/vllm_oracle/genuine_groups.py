@@ -15,7 +15,7 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found]
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.memory import kv_groups
-from blis_sim.engine.memory.kv_specs import CHUNKED, LATENT, SLIDING, STATE
+from blis_sim.engine.memory.kv_groups import CHUNKED, LATENT, SLIDING, STATE
 
 _ATTENTION = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.bfloat16}
 

@@ -6,8 +6,17 @@ from dataclasses import replace
 import numpy as np
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, capacity_tokens, hash_block_tokens, is_single_context
-from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, LATENT, SLIDING, STATE
+from blis_sim.engine.memory.kv_groups import (
+    CHUNKED,
+    FULL,
+    LATENT,
+    SLIDING,
+    STATE,
+    KVCacheGroupSpec,
+    capacity_tokens,
+    hash_block_tokens,
+    is_single_context,
+)
 from workshop.vllm_oracle.workload import Workload
 
 Groups = tuple[KVCacheGroupSpec, ...]

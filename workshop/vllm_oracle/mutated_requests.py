@@ -72,7 +72,7 @@ def main() -> int:
     document = json.loads(answer(given.genuine, HttpRequest("GET", "/openapi.json")).body)
     genuine, ours = Server.at(given.genuine), Server.at(given.ours)
     random = Random(given.seed)
-    bodies = [each for each in _bodies(given.case_files) if each.path in document["paths"]]
+    bodies = [each for each in known_bodies(given.case_files) if each.path in document["paths"]]
     bodies = [each for each in bodies if each.path.startswith(given.only)]
     asked: Counter[str] = Counter()
     num_different = 0
@@ -90,7 +90,8 @@ def main() -> int:
     return 1 if num_different else 0
 
 
-def _bodies(folder: Path | None) -> Iterator[Body]:
+def known_bodies(folder: Path | None = None) -> Iterator[Body]:
+    """Yield requests that are valid for many routes."""
     for path, members in VALID.items():
         yield Body("POST", path, dict(members))
     for setup in SETUPS:

@@ -5,15 +5,13 @@
 Run it like `workshop.vllm_oracle`. Requests with common beginnings store, load and end at random.
 """
 
-import argparse
-import os
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
 from workshop.ending import run_command
-from workshop.vllm_oracle.__main__ import ENVIRONMENT
+from workshop.vllm_oracle.histories import compare
 
 NUM_OPERATIONS = 300
 MOST_BLOCKS = 12
@@ -31,20 +29,8 @@ class Pair:
 
 
 def main() -> int:
-    """Exit code 1 at the first difference."""
-    parser = argparse.ArgumentParser(prog="offloading", description="Our CPU memory for KV blocks against vLLM's.")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many random histories")
-    num_seeds = parser.parse_args().seeds
-    os.environ.update(ENVIRONMENT)
-    num_compared = 0
-    for seed in range(num_seeds):
-        difference, number = _compare(seed)
-        num_compared += number
-        if difference:
-            print(f"seed {seed}: {difference}")
-            return 1
-    print(f"{num_seeds} histories, {num_compared} operations, 0 differences")
-    return 0
+    """Return the exit code."""
+    return compare("offloading", "Our CPU memory for KV blocks against vLLM's.", _compare)
 
 
 def _compare(seed: int) -> tuple[str, int]:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig, PipelineStages
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.pipeline import PipelineStages
 from workshop.vllm_oracle.workload import TICK_US, Workload
 
 PARTS = 8

@@ -5,12 +5,11 @@ from collections import Counter
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import CacheChanged, Event, Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
-from blis_sim.engine.sequence import Sequence
+from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 from workshop.vllm_oracle.content import Contents
 from workshop.vllm_oracle.workload import (
@@ -27,7 +26,7 @@ from workshop.vllm_oracle.workload import (
 def simulated_story(workload: Workload) -> RunRecord:
     """Return our engine's record, from the first arrival until it is idle."""
     engine = _engine(workload, reports_steps=True)
-    scheduler = _reporting(engine._context, workload)
+    scheduler = ReportingScheduler(engine._context, workload)
     engine._scheduler = scheduler
     contents = Contents()
     while not scheduler.story.is_endless and (due_at := engine.next_event_at()) is not None:
@@ -128,15 +127,6 @@ class ReportingScheduler(VllmScheduler):
         if self._workload.by_priority:
             waiting.sort(key=lambda sequence: (sequence.priority, sequence.arrived_at, sequence.request.id))
         return tuple(s.request.id for s in self.explicit), tuple(s.request.id for s in waiting)
-
-
-class ReportingSpeculativeScheduler(ReportingScheduler, SpeculativeScheduler):
-    """A scheduler with drafts that notes each of its steps."""
-
-
-def _reporting(instance: EngineContext, workload: Workload) -> ReportingScheduler:
-    kind = ReportingScheduler if workload.config.speculation is None else ReportingSpeculativeScheduler
-    return kind(instance, workload)
 
 
 def _drafts(instance: EngineContext) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.request import Medium
 from blis_sim.engine.units import Micros
 
@@ -63,15 +64,12 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class GridLatency:
+class GridLatency(LatencyModel):
     """Step times that differ for steps of different size, all on the grid."""
 
     step_us: Micros
     token_us: Micros
     request_us: Micros
-    output_token_time: Micros = 0
-    post_decode_time: Micros = 0
-    output_sequence_time: Micros = 0
 
     def time_of(self, num_tokens: int, num_requests: int) -> Micros:
         return self.step_us + self.token_us * num_tokens + self.request_us * num_requests
@@ -81,9 +79,6 @@ class GridLatency:
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         return np.full(steps, self.step_time(shape), np.int64)
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blis_sim.engine.cluster.request_table import UnfinishedList
+from blis_sim.engine.cluster.event_queue import UnfinishedList
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request

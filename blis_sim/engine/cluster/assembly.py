@@ -5,19 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
-from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, Node, NodePool, Nodes
-from blis_sim.engine.cluster.autoscaler_pipeline import Delay
-from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation import Role
-from blis_sim.engine.cluster.disaggregation_options import pool_weights
-from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.queue import GatewayUrgency
-from blis_sim.engine.cluster.gateway.rules import URGENCY
-from blis_sim.engine.cluster.handover import Disaggregation
-from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.cluster.autoscaler import Autoscaler, Delay, Fleet, InstanceResources, Node, NodePool, Nodes
+from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
+from blis_sim.engine.cluster.disaggregation import Disaggregation, Role
+from blis_sim.engine.cluster.gateway import URGENCY, FlowControl, GatewayUrgency
+from blis_sim.engine.cluster.options import ClusterOptions, pool_weights
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from blis_sim.engine.cluster.policy_file import PolicyFile, ScalingPolicy, with_interval
-from blis_sim.engine.cluster.reporting import DecisionLog
 from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
 from blis_sim.engine.cluster.scorers import ScorerSettings
 from blis_sim.engine.cluster.settings import DEFAULT_SEED, Freshness, Latencies, SeededTieBreaker, TieBreaker
@@ -26,7 +20,7 @@ from blis_sim.engine.deployment import Deployment, blocks_on, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.sizing import bytes_per_block as planned_bytes_per_block
+from blis_sim.engine.memory.planner import bytes_per_block as planned_bytes_per_block
 from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES
 from blis_sim.options import BlisError
 
@@ -38,7 +32,12 @@ def deployments_of_roles(options: ClusterOptions, deployment: Deployment) -> dic
     for role in _roles(options):
         if role not in deployments:
             own = options_of_role(options, role)
-            deployments[role] = deployment if own is options.deployment else _resolved(own, f"{role} instances")
+            if own is options.deployment:
+                deployments[role] = deployment
+            else:
+                resolved = _resolved(own, f"{role} instances")
+                config = replace(resolved.config, lora=deployment.config.lora)
+                deployments[role] = replace(resolved, config=config)
     return deployments
 
 
@@ -95,7 +94,7 @@ def options_of_role(options: ClusterOptions, role: Role | None) -> DeploymentOpt
         pp=pp or shared.pp,
         hardware=hardware or shared.hardware,
         latency_model=latency_model,
-        coefficients=shared.coefficients if latency_model in ("", AUTO, "fitted") else None,
+        coefficients=shared.coefficients if latency_model in ("", AUTO, "fitted", shared.latency_model) else None,
         max_model_len=max_model_len or shared.max_model_len,
     )
 
@@ -168,7 +167,8 @@ def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool
     own = deployment
     if pool.gpu_type.lower() != deployment.gpu.name.lower():
         own = resolve(replace(options.deployment, hardware=pool.gpu_type))
-        own = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
+        config = replace(own.config, slo_priorities=deployment.config.slo_priorities, lora=deployment.config.lora)
+        own = replace(own, config=config)
     if not pool.gpu_memory_gib or options.deployment.total_kv_blocks is not None:
         return own
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib, cuda_memory_gib=0.0)

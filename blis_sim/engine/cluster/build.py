@@ -1,26 +1,117 @@
-"""From the options of a cluster to the cluster, or to the single engine if there is only one.
+"""From the options of a cluster to the cluster, or to the single engine if there is only one."""
 
-Modules that only a cluster needs are imported for a cluster: most simulations have one engine.
-"""
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
-
-from blis_sim.engine.cluster.disaggregation_options import notes_on_pools
-from blis_sim.engine.cluster.options import ClusterOptions, gateway_flags_without_effect
-from blis_sim.engine.cluster.policies import deployments_of, has_cluster
+from blis_sim.engine.cluster.options import ClusterOptions, gateway_flags_without_effect, notes_on_pools
+from blis_sim.engine.cluster.policies import deployments_of, has_cluster, options_of_groups, policies_of
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment, latency_choice
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.engine_defaults import AUTO
+from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.one_model import one_model
 from blis_sim.engine.simulation import Simulation
-from blis_sim.options import OptionError, ineffective_flags, options_of
+from blis_sim.options import BlisError, OptionError, ineffective_flags, options_of, with_settings
 
 if TYPE_CHECKING:
-    from blis_sim.engine.cluster.cluster import Cluster
-    from blis_sim.engine.cluster.reporting import DecisionLog
+    from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
     from blis_sim.engine.cluster.settings import TieBreaker
-    from blis_sim.engine.ranks import RankGroup
+    from blis_sim.engine.data_parallel import RankGroup
+
+# One latency model for all deployments of a cluster, and for all clusters that one question compares.
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+
+class Question(NamedTuple):
+    """The latency model that times all clusters of a question which leave the choice to `auto`.
+
+    `reasons` are why it cannot time one, by the cluster's place; `least_sure` is the statement on the cluster with the
+    largest expected error.
+    """
+
+    latency_model: str
+    least_sure: Sureness
+    reasons: dict[int, str]
+
+    def text(self, num_uncovered: int = 0, of: str = "all") -> str:
+        """Return the model with its expected error, and how many candidates it does not cover."""
+        without = f"; {num_uncovered} not covered" if num_uncovered else ""
+        return f"step times of {of} by {self.latency_model}: {self.least_sure.text}{without}"
+
+    def refusal(self, place: int) -> str:
+        """Return why a cluster is not timed; empty where it is."""
+        reason = self.reasons.get(place)
+        return "" if reason is None else f"not covered by step times of {self.latency_model}: {reason}"
+
+
+def question_of(clusters: Sequence[ClusterOptions]) -> Question | None:
+    """Return the one latency model of all clusters; None where none of them leaves the choice to `auto`.
+
+    Clusters that cannot be deployed at all have no say.
+    """
+    places, choices = [], []
+    for place, options in enumerate(clusters):
+        if options.deployment.step_times != AUTO:
+            continue
+        try:
+            found = [latency_choice(each) for each in _all_deployments(options) if each.step_times == AUTO]
+        except BlisError:
+            continue
+        choices += found
+        places += [place] * len(found)
+    if not choices:
+        return None
+    try:
+        chosen = one_model(choices)
+    except BlisError:  # every simulation reports the reason for itself
+        return None
+    reasons = {place: reason for place, reason in zip(places, chosen.reasons, strict=True) if reason}
+    return Question(chosen.name, chosen.least_sure, reasons)
+
+
+def timed_by(options: Options, latency_model: str) -> Options:
+    """Return the options with a latency model where the choice was left to `auto`."""
+    if options.deployment.step_times != AUTO:
+        return options
+    pools = [name for name in ("prefill_latency_model", "decode_latency_model") if getattr(options.pools, name) == AUTO]
+    return with_settings(options, latency_model=latency_model, **dict.fromkeys(pools, latency_model))
+
+
+def with_one_latency_model(options: Options) -> Options:
+    """Return the options of a cluster with one latency model for all of its deployments, where they differ."""
+    if options.policy_config is None and not options.pools.num_pooled:
+        return options
+    deployments = _all_deployments(options)
+    if all(each == deployments[0] for each in deployments):
+        return options
+    found = question_of([options])
+    return options if found is None else timed_by(options, found.latency_model)
+
+
+def _all_deployments(options: ClusterOptions) -> list[DeploymentOptions]:
+    """Return the settings of all deployments in a cluster. Raises BlisError."""
+    if options.policy_config is None and not options.pools.num_pooled:
+        return [options.deployment]
+    from blis_sim.engine.cluster.assembly import options_of_role  # Imported here: most simulations have no cluster.
+    from blis_sim.engine.cluster.disaggregation import Role
+
+    found = [options.deployment]
+    if options.pools.num_pooled:
+        found += [options_of_role(options, role) for role in (Role.PREFILL, Role.DECODE)]
+    found += options_of_groups(options)
+    pools = policies_of(options).scaling.node_pools
+    found += [replace(options.deployment, hardware=pool.gpu_type) for pool in pools]
+    return found
+
+
+# From the options of a cluster to the cluster, or to the single engine if there is only one.
+#
+# Modules that only a cluster needs are imported for a cluster: most simulations have one engine.
 
 POOLED_RANKS = (
     "warning: with several instances or pipeline stages all data-parallel ranks are one batch and one KV cache: uneven "
@@ -58,7 +149,7 @@ def build_simulation(
         return build_cluster(options, deployment, new_engine, ties, decisions)
     (alone,) = deployments_of(options, deployment)
     if alone.has_own_ranks:
-        from blis_sim.engine.lockstep_ranks import new_ranks
+        from blis_sim.engine.data_parallel import new_ranks
 
         def new_rank(config: EngineConfig, latency: LatencyModel) -> Engine:
             reports_steps = reports or not alone.shares_experts

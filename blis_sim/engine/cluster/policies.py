@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.options import BlisError, OptionError, options_of, with_settings
-from blis_sim.options.option import Setting
-from blis_sim.options.text import parse_yaml_value
+from blis_sim.options.option import Setting, parse_yaml_value
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.policy_file import InstanceGroup, PolicyFile
@@ -92,7 +92,7 @@ def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Depl
         return [deployment] * options.num_instances
     found = []
     for group, each in zip(file.instances, deployments_of_groups(options), strict=True):
-        config = replace(each.config, slo_priorities=deployment.config.slo_priorities)
+        config = replace(each.config, slo_priorities=deployment.config.slo_priorities, lora=deployment.config.lora)
         found += [replace(each, config=config)] * group.count
     return found
 
@@ -110,7 +110,20 @@ def _check_count(options: ClusterOptions, file: "PolicyFile") -> None:
         )
 
 
+def options_of_groups(options: ClusterOptions) -> list[DeploymentOptions]:
+    """Return the settings of the entries under `instances` of the file. Raises OptionError."""
+    return [_group_options(options, group, number) for number, group in enumerate(policies_of(options).instances)]
+
+
 def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> Deployment:
+    own = _group_options(options, group, number)
+    try:
+        return resolve(own)
+    except BlisError as error:
+        raise OptionError(f"{options.policy_config}: instances[{number}]: {error}") from None
+
+
+def _group_options(options: ClusterOptions, group: "InstanceGroup", number: int) -> DeploymentOptions:
     where = f"{options.policy_config}: instances[{number}]"
     for name in group.settings:
         if name not in GROUP_SETTINGS:
@@ -120,7 +133,7 @@ def _resolved(options: ClusterOptions, group: "InstanceGroup", number: int) -> D
         given = {name: _value(known[name], value) for name, value in group.settings.items()}
         if given.get("latency_model", "fitted") not in (AUTO, "fitted"):
             given.setdefault("coefficients", None)  # those of the flag are for the others
-        return resolve(with_settings(options.deployment, **given))
+        return with_settings(options.deployment, **given)
     except BlisError as error:
         raise OptionError(f"{where}: {error}") from None
 

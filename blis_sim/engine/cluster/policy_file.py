@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from blis_sim.engine.cluster.admission import ADMISSIONS
-from blis_sim.engine.cluster.autoscaler import NodePool
-from blis_sim.engine.cluster.autoscaler_pipeline import (
+from blis_sim.engine.cluster.autoscaler import (
     ANALYZERS,
     OPTIMIZERS,
     AutoscalerSettings,
     Delay,
+    NodePool,
     StabilizationWindows,
     Thresholds,
 )
@@ -23,7 +23,7 @@ from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.files import read_mapping
+from blis_sim.engine.latency.catalogue import read_mapping
 from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import SLO_CLASS_PRIORITIES, SloPriorities

@@ -51,11 +51,16 @@ class Router(Protocol):
         ...
 
 
+def _length_drawn_by(request: Request) -> int:
+    """Return the length that draws depend on; 0 for requests for one token, by which only clients of servers count."""
+    return 0 if request.max_output_tokens == 1 else request.input_tokens
+
+
 def best_with_ties(request: Request, scores: Sequence[float], ties: TieBreaker) -> int:
     """Return the index of the largest score; ties are drawn."""
     best = max(scores)
     places = [place for place, score in enumerate(scores) if score == best]
-    return places[ties(len(places), request.input_tokens)]
+    return places[ties(len(places), _length_drawn_by(request))]
 
 
 class LoadObliviousRouter(ABC):
@@ -95,7 +100,7 @@ class Random(LoadObliviousRouter):
         self._draw = ties
 
     def places(self, num_candidates: int, requests: Sequence[Request]) -> list[int]:
-        return [self._draw(num_candidates, request.input_tokens) for request in requests]
+        return [self._draw(num_candidates, _length_drawn_by(request)) for request in requests]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,15 @@
-"""Free KV blocks in the order of their reuse: block by block with their holders, and as counted runs."""
+"""The interfaces of KV caches, free KV blocks in the order of their reuse, and indexes of blocks by content."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, KeysView
+from collections.abc import Sequence as SequenceOf
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.request import BlockIdentities
+from blis_sim.engine.sequence import Sequence
+
+# Free KV blocks in the order of their reuse: block by block with their holders, and as counted runs.
 
 
 class BlockPool:
@@ -128,7 +136,7 @@ class FreeRuns:
         self.references.update(dict.fromkeys(names, references))
         return names
 
-    def take(self, num_blocks: int) -> Sequence[int]:
+    def take(self, num_blocks: int) -> SequenceOf[int]:
         """Take blocks, which must be free, in the order of reuse. Returns the names that are no more."""
         self.num_free -= num_blocks
         num_left = self.num_next - num_blocks
@@ -172,13 +180,13 @@ class FreeRuns:
                 turn += used
         return lost
 
-    def num_held(self, names: Sequence[int]) -> int:
+    def num_held(self, names: SequenceOf[int]) -> int:
         """Return how many of these named blocks are held."""
         if tuple(names) in self._holders:
             return len(names)
         return len(names) - list(map(self.references.__getitem__, names)).count(0)
 
-    def hold(self, names: Sequence[int]) -> None:
+    def hold(self, names: SequenceOf[int]) -> None:
         """Hold these named blocks once more."""
         together = tuple(names)
         self._holders[together] = num_holders = self._holders.get(together, 0) + 1
@@ -213,7 +221,7 @@ class FreeRuns:
             del self.references[name]
             self.free_useless(1)
 
-    def give_back_all(self, names: Sequence[int], num_together: int) -> None:
+    def give_back_all(self, names: SequenceOf[int], num_together: int) -> None:
         """Hold these named blocks once less, the first `num_together` of which were held by one call of `hold`.
 
         Blocks that no sequence holds any more are the last to be reused, the last of all first.
@@ -254,7 +262,7 @@ class FreeRuns:
         self.num_free += 1
         return key
 
-    def name_left(self, keys: Sequence[int]) -> dict[int, int]:
+    def name_left(self, keys: SequenceOf[int]) -> dict[int, int]:
         """Name blocks given back by `free_left` where they stand in the order of reuse, but for those reused by now."""
         present = [key for key in keys if key in self._freed]
         if not present:
@@ -284,3 +292,323 @@ class FreeRuns:
         freed = sum(self._freed.values())
         assert self.num_free == self.num_next + freed
         assert 0 <= self.num_free <= self.num_blocks
+
+
+# Indexes from content to the blocks that hold it, by which equal prompt beginnings become hits; reported changes.
+
+
+class PrefixIndex:
+    """Content identity to block and back. One block per identity: the latest registered wins."""
+
+    __slots__ = ("_block_of", "_identity_of")
+
+    def __init__(self) -> None:
+        self._block_of: dict[object, int] = {}
+        self._identity_of: dict[int, object] = {}
+
+    def __len__(self) -> int:
+        return len(self._block_of)
+
+    def block_of(self, identity: object) -> int | None:
+        """Return the block that is found under `identity`."""
+        return self._block_of.get(identity)
+
+    def identity_of(self, block: int) -> object:
+        """Return the content that `block` was last registered with; None when it holds nothing whole."""
+        return self._identity_of.get(block)
+
+    def identities_of(self, blocks: Iterable[int]) -> list[object]:
+        """Return the contents of those of `blocks` that hold something whole."""
+        identity_of = self._identity_of
+        return [identity_of[block] for block in blocks if block in identity_of]
+
+    def identities(self) -> KeysView[object]:
+        """Return the identities of the blocks that can be found: a view, which changes with the cache."""
+        return self._block_of.keys()
+
+    def identities_now(self) -> Container[object]:
+        """Return the identities of the blocks that can be found at this instant. Copying all of the map is several
+        times faster than its keys alone."""
+        return self._block_of.copy()
+
+    def register(self, block: int, identity: object) -> None:
+        """Register `block` as now holding the content `identity`."""
+        self._block_of[identity] = block
+        self._identity_of[block] = identity
+
+    def forget(self, block: int) -> None:
+        """Remove `block`, which is about to be overwritten.
+
+        As in BLIS the identity goes with it even if another block holds the same content by now: that other block is
+        then no longer found (sim/kv/cache.go deletes by hash without looking at the owner).
+        """
+        identity = self._identity_of.pop(block, None)
+        if identity is not None:
+            self._block_of.pop(identity, None)
+
+    def forget_all(self, blocks: Iterable[int]) -> None:
+        """`forget` each of `blocks`."""
+        identity_of, block_of = self._identity_of, self._block_of
+        for block in blocks:
+            identity = identity_of.pop(block, None)
+            if identity is not None:
+                block_of.pop(identity, None)
+
+    def register_all(self, blocks: range, identities: SequenceOf[object]) -> None:
+        """Register each of `blocks` as now holding the content of its own among `identities`."""
+        self._block_of.update(zip(identities, blocks, strict=True))
+        self._identity_of.update(zip(blocks, identities, strict=True))
+
+    def overwrite(self, blocks: range, identities: SequenceOf[object], lost: Iterable[tuple[int, int]]) -> None:
+        """Register blocks one after the other, where some overwrite another: `lost` has the turn in which each block is
+        forgotten."""
+        gone = [(turn, self._identity_of.pop(block, None)) for turn, block in lost]
+        for _, identity in gone:
+            self._block_of.pop(identity, None)
+        self.register_all(blocks, identities)
+        for turn, identity in gone:
+            if self._block_of.get(identity, blocks.stop) < blocks[turn]:
+                del self._block_of[identity]  # registered in an earlier turn, and gone again in this one
+
+    def longest_prefix(self, blocks: BlockIdentities, num_full_blocks: int) -> list[int]:
+        """Return the blocks that hold the beginning of a prompt, up to the first one missing. Changes nothing."""
+        found: list[int] = []
+        if not self._block_of:
+            return found
+        for block in map(self._block_of.get, map(blocks.identity, range(num_full_blocks))):
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+
+MAX_CACHED_SEARCHES = 256
+"""Cached results of `find_leading`."""
+
+
+class ContentIndex:
+    """Content identity to the blocks that hold it, the earliest registered first, and back."""
+
+    __slots__ = ("_blocks_of", "_identity_of", "_leading")
+
+    def __init__(self) -> None:
+        self._blocks_of: dict[object, dict[int, None]] = {}
+        self._identity_of: dict[int, object] = {}
+        self._leading: dict[object, list[int]] = {}
+        """Results of `find_leading`, by the last identity of the search, until something changes."""
+
+    def __len__(self) -> int:
+        """Return the number of blocks that can be found."""
+        return len(self._identity_of)
+
+    def identities(self) -> KeysView[object]:
+        """Return the identities of the blocks that can be found: a view, which changes with the cache."""
+        return self._blocks_of.keys()
+
+    def identities_now(self) -> Container[object]:
+        """Return the identities of the blocks that can be found at this instant. Copying all of the map is several
+        times faster than its keys alone."""
+        return self._blocks_of.copy()
+
+    def register(self, block: int, identity: object) -> None:
+        """Register `block` as holding the content `identity`, as others may."""
+        self._leading.clear()
+        self._blocks_of.setdefault(identity, {})[block] = None
+        self._identity_of[block] = identity
+
+    def register_all(self, blocks: Iterable[int], identities: Iterable[object]) -> None:
+        """Register each of `blocks` as holding the content of its own among `identities`."""
+        blocks_of, identity_of = self._blocks_of, self._identity_of
+        self._leading.clear()
+        for block, identity in zip(blocks, identities, strict=True):
+            identity_of[block] = identity
+            if identity in blocks_of:
+                blocks_of[identity][block] = None
+            else:
+                blocks_of[identity] = {block: None}
+
+    def forget(self, block: int) -> object | None:
+        """Remove `block`, which is about to be overwritten; others with the same content stay findable.
+
+        Returns what it held, None if it could not be found.
+        """
+        identity = self._identity_of.pop(block, None)
+        if identity is not None:
+            self._leading.clear()
+            blocks = self._blocks_of[identity]
+            del blocks[block]
+            if not blocks:
+                del self._blocks_of[identity]
+        return identity
+
+    def find(self, identity: object) -> int | None:
+        """Return the block registered the longest ago with this content."""
+        blocks = self._blocks_of.get(identity)
+        return None if blocks is None else next(iter(blocks))
+
+    def find_all(self, identities: Iterable[object]) -> list[int]:
+        """`find` for each of `identities`, up to the first whose content no block holds."""
+        found: list[int] = []
+        for block in map(self.find, identities):
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def find_leading(self, blocks: BlockIdentities, num_blocks: int) -> list[int]:
+        """`find_all` for the first `num_blocks` blocks, at least one.
+
+        An identity stands for all blocks before it, too, so two searches for one identity have one result.
+        """
+        last = blocks.identity(num_blocks - 1)
+        found = self._leading.get(last)
+        if found is None:
+            found = self.find_all(map(blocks.identity, range(num_blocks)))
+            if len(self._leading) >= MAX_CACHED_SEARCHES:
+                self._leading.clear()
+            self._leading[last] = found
+        return found.copy()
+
+    def is_registered(self, block: int) -> bool:
+        """Whether `block` can be found."""
+        return block in self._identity_of
+
+
+# Interfaces of KV caches: of all, of those with slots by position, and of those that count what the cohort holds.
+
+
+class PagedCache(ABC):
+    """Blocks of a fixed number of tokens. Every call has its whole effect or changes nothing."""
+
+    __slots__ = ("block_size", "num_blocks")
+
+    def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size_tokens
+
+    @property
+    @abstractmethod
+    def num_used_blocks(self) -> int: ...
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise AssertionError unless every block is either free or held."""
+
+    @abstractmethod
+    def forget(self) -> bool:
+        """Empty the prefix cache. Returns False, and changes nothing, while any block is held."""
+
+    @abstractmethod
+    def cached_prefix(self, sequence: Sequence) -> list[int]:
+        """Return the blocks that hold the sequence's beginning, free or in use. Changes nothing."""
+
+    @abstractmethod
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Allocate slots for the next `num_tokens` tokens of a running sequence; False, unchanged, if too few."""
+
+    @abstractmethod
+    def release(self, sequence: Sequence) -> None:
+        """Give all blocks back at the end of a request."""
+
+    @abstractmethod
+    def evict(self, sequence: Sequence) -> None:
+        """Free all blocks of a request that will return; other requests can find the blocks that it can find again."""
+
+
+class SlotCache(PagedCache):
+    """A paged KV cache with prefix caching. One of the configured blocks is vLLM's null block and never handed out."""
+
+    __slots__ = ("_limit_tokens", "enables_caching", "hit_tokens", "index", "queried_tokens", "watermark_blocks")
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config.total_kv_blocks - 1, config.block_size_tokens)
+        self.enables_caching = config.enable_prefix_caching
+        self.watermark_blocks = int(config.watermark_fraction * config.total_kv_blocks)
+        """Blocks that an admission must leave free while other sequences run."""
+        self.index = ContentIndex()
+        self.hit_tokens = 0
+        """Prompt tokens found in the cache, counted once per request."""
+        self.queried_tokens = 0
+        """Prompt tokens looked up, counted once per request."""
+        self._limit_tokens = config.limit_tokens
+
+    def forget(self) -> bool:
+        if self.num_used_blocks:
+            return False
+        self.index = ContentIndex()
+        return True
+
+    def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
+        """Count an admission in the cache's hit rate; a request that was preempted before does not count again."""
+        if self.enables_caching and sequence.request.reads_prefix_cache and sequence.num_preemptions == 0:
+            self.queried_tokens += sequence.input_tokens + sequence.num_output_tokens
+            self.hit_tokens += num_hit_blocks * self.block_size
+
+    def num_found_tokens(self, hits: SequenceOf[int]) -> int:
+        """Return the tokens in the cached blocks that were found latest."""
+        return len(hits) * self.block_size
+
+    def boundary_tokens(self, sequence: Sequence) -> int:
+        """Return where a beginning ends that a request shares with others, if more of it is found in some groups.
+
+        0 without, as where all layers keep the same.
+        """
+        return 0
+
+    def new_step(self) -> None:
+        """Note that a step is about to be composed."""
+
+    @abstractmethod
+    def admit(
+        self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
+    ) -> bool:
+        """Allocate slots for a waiting sequence: the cached blocks `hits` and the next `num_tokens` tokens after them.
+
+        With `whole_must_fit` all it has to compute so far must fit now. While others run, the watermark stays free.
+        """
+
+    @abstractmethod
+    def register(self, sequence: Sequence, num_tokens: int) -> None:
+        """Make the full blocks among the first `num_tokens` tokens findable."""
+
+    @abstractmethod
+    def withhold(self, num_blocks: int) -> None:
+        """Withhold `num_blocks` blocks in total from all sequences, or all free ones."""
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Return the blocks for `num_tokens` tokens, at most those that one request can ever have."""
+        return -(-min(num_tokens, self._limit_tokens) // self.block_size)
+
+
+class CohortCache(SlotCache):
+    """Counts blocks instead of numbering them. Blocks of a cohort member are recorded when it leaves."""
+
+    __slots__ = ("free",)
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.free = FreeRuns(self.num_blocks)
+
+    @abstractmethod
+    def take(self, num_blocks: int) -> None:
+        """Take free blocks, of which there must be enough, and forget what they held."""
+
+    @abstractmethod
+    def will_share(self, sequence: Sequence) -> bool:
+        """Whether there are blocks that others could find once it has filled them."""
+
+    @abstractmethod
+    def grow_to(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """Count what has been taken for `num_tokens` tokens, of which the first `num_known_tokens` can be found."""
+
+    @abstractmethod
+    def release_grown(self, sequence: Sequence, num_tokens: int, num_known_tokens: int) -> None:
+        """`grow_to` and `release`, in one call."""
+
+    @abstractmethod
+    def may_fit(self, sequence: Sequence, num_hits: int) -> bool:
+        """Whether a waiting sequence may find room before any block is given back."""
+
+    @abstractmethod
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """Count a prompt that no request shares as stored. Returns how many blocks are to be taken for it."""

@@ -13,6 +13,7 @@ from itertools import count
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
+from blis_sim.engine.offloading import OffloadCounters
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
@@ -42,10 +43,22 @@ class OffloadTier:
     Blocks that are on their way in either direction stay.
     """
 
-    __slots__ = ("_heap", "_next_rank", "_numbers", "_pins", "_ranks", "_ready_at", "num_blocks")
+    __slots__ = (
+        "_counters",
+        "_heap",
+        "_next_rank",
+        "_num_written",
+        "_numbers",
+        "_pins",
+        "_ranks",
+        "_ready_at",
+        "num_blocks",
+    )
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, counters: OffloadCounters | None = None) -> None:
         self.num_blocks = num_blocks
+        self._counters = counters or OffloadCounters()
+        self._num_written = 0
         self._ready_at: dict[object, Micros | None] = {}
         """For each block when it has arrived; None before that is known."""
         self._ranks: dict[object, tuple[int, int]] = {}
@@ -71,9 +84,13 @@ class OffloadTier:
         """
         new = [identity for identity in identities if identity not in self._ranks]
         self._use(identities, first, use)
+        if new:
+            self._counters.allocated_chunks.observe(len(new))
         num_lacking = len(self._ranks) + len(new) - self.num_blocks
         if num_lacking > 0 and not self._evict(num_lacking, set(identities)):
+            self._counters.num_allocation_failures += 1
             return None
+        self._num_written += len(new)
         absent = set(new)
         for index, identity in enumerate(identities, first):
             if identity in absent:
@@ -86,7 +103,17 @@ class OffloadTier:
         """Note that blocks have arrived."""
         for identity in identities:
             self._ready_at[identity] = at
+            self._num_written -= 1
             self.unpin(identity)
+
+    def note_usage(self) -> None:
+        """Count the blocks on their way, as vLLM does in every step."""
+        counters = self._counters
+        counters.num_blocks, counters.num_pinned, counters.num_written = (
+            self.num_blocks,
+            len(self._pins),
+            self._num_written,
+        )
 
     def load(self, identities: SequenceOf[object], first: int, use: RequestUse) -> None:
         """Keep blocks that are being loaded; `unpin` ends that."""

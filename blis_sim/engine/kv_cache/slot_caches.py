@@ -1,8 +1,8 @@
 """The KV cache of a deployment with vLLM's rules, by what its layers keep and what drafts for it."""
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.block_pool import CohortCache, SlotCache
 from blis_sim.engine.kv_cache.changes import CacheChange
-from blis_sim.engine.kv_cache.interface import CohortCache, SlotCache
 from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache, VllmKVCache
 
 
@@ -22,7 +22,11 @@ def new_slot_cache(config: EngineConfig, changes: list[CacheChange] | None = Non
 
         return GroupedKVCache(config, changes)
     if config.speculation is not None:
-        from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
+        from blis_sim.engine.kv_cache.grouped_cache import NextTokenKVCache
 
         return NextTokenKVCache(config, config.speculation, changes)
+    if config.offload is not None:
+        from blis_sim.engine.kv_cache.offload_tier import LoadingKVCache
+
+        return LoadingKVCache(config, changes)
     return VllmKVCache(config, changes)

@@ -9,9 +9,8 @@ preempted.
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.block_pool import BlockPool
+from blis_sim.engine.kv_cache.block_pool import BlockPool, CohortCache, SlotCache
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
-from blis_sim.engine.kv_cache.interface import CohortCache, SlotCache
 from blis_sim.engine.sequence import Sequence
 
 

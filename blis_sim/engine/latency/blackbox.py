@@ -10,13 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import FewDecodesTimer
-from blis_sim.engine.latency.model import checked_coefficients, whole_micros
+from blis_sim.engine.latency.model import FewDecodesTimer, LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.units import Micros
 
 
 @dataclass(frozen=True, slots=True)
-class InstantLatency:
+class InstantLatency(LatencyModel):
     """No delays at all, for engines whose requests have set times."""
 
     def step_time(self, shape: BatchShape) -> Micros:
@@ -25,33 +24,14 @@ class InstantLatency:
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         return np.ones(steps, dtype=np.int64)
 
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return 0
-
-    @property
-    def output_token_time(self) -> Micros:
-        return 0
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return 0
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return 0
-
 
 _PROMPT_TOKEN_US, _PROMPT_US = 50, 200
 _DECODE_US, _PASS_US = 100, 50
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveToy:
+class AdaptiveToy(LatencyModel):
     """Step times that do not depend on model and GPU. Nothing but steps takes time."""
-
-    output_token_time: Micros = 0
-    output_sequence_time: Micros = 0
-    post_decode_time: Micros = 0
 
     def step_time(self, shape: BatchShape) -> Micros:
         prompt_us = decode_us = 0.0
@@ -68,12 +48,9 @@ class AdaptiveToy:
         """Return a function that lists the time of one step `steps` times."""
         return lambda sequences, context, steps: [self.step_time(decodes(sequences, context))] * steps
 
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return 0
-
 
 @dataclass(frozen=True, slots=True)
-class Blackbox:
+class Blackbox(LatencyModel):
     """step = beta0 + beta1 * prefill tokens + beta2 * decode tokens, in microseconds.
 
     alpha0 + alpha1 * input tokens pass before a request enters the wait queue; alpha2 is added to each token.
@@ -105,14 +82,6 @@ class Blackbox:
     @property
     def output_token_time(self) -> Micros:
         return int(self.alpha[2])
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return 0
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return 0
 
     @property
     def coefficients(self) -> tuple[float, ...]:

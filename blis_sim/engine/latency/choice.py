@@ -9,7 +9,7 @@ from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.options import OptionError, check_options, option
 
 if TYPE_CHECKING:
-    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
+    from blis_sim.engine.latency.model_operations import KernelPlacement
 
 TABLES = "tables"
 

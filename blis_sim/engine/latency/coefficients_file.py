@@ -1,4 +1,4 @@
-"""The file that `blis fit` writes: coefficients of a step, notes on its use, and errors to expect."""
+"""The file that `blis fit` writes: coefficients of a step, and notes on its use."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import short_name
-from blis_sim.engine.latency.catalogue.files import read_mapping
+from blis_sim.engine.latency.catalogue import read_mapping
 from blis_sim.engine.latency.fitted import RequestCoefficients, StepCoefficients
 from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.engine.specs import GpuSpec, ModelSpec
@@ -120,11 +119,7 @@ def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str)
 LEARNABLE = ("fitted", "kernels")
 """Latency models with coefficients that `blis fit` fits."""
 SHIPPED = "the shipped coefficients"
-GPUS_MEASURED = ("H100", "RTX-PRO-6000")
-TPS_MEASURED = (1, 2, 4)
-EXPERTS_MEASURED = "mixtral-8x7b"
-"""The servers whose recordings were compared with predictions by the shipped coefficients (docs/published.md) had these
-GPUs and tensor parallelism, and of models with experts ran this one."""
+_ADVICE = "`blis fit` fits coefficients of your own server, for --coefficients FILE"
 
 
 def notes_on_coefficients(
@@ -137,50 +132,7 @@ def notes_on_coefficients(
     origin = f"{SHIPPED} were" if path is None else f"{path} was"
     used_for = f"{model.name} on {gpu.name} with tp {tp}"
     if learned_for != used_for:
-        more = _more_on_shipped(model, gpu, tp) if path is None else ""
-        yield f"warning: {origin} learned for {learned_for}, not for {used_for}{more}"
+        advice = f"; {_ADVICE}" if path is None else ""
+        yield f"warning: {origin} learned for {learned_for}, not for {used_for}{advice}"
     if engine != "vllm":
         yield f"warning: {origin} learned with --engine vllm, not with {engine}"
-
-
-def _more_on_shipped(model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
-    """Return text on measurements of such a deployment, and on how to learn own coefficients."""
-    unknown = unmeasured_properties(model, gpu, tp)
-    measured = f"; nothing was measured {', nor '.join(unknown)}" if unknown else ""
-    return f"{measured}; `blis fit` fits coefficients of your own server, for --coefficients FILE"
-
-
-def unmeasured_properties(model: ModelSpec, gpu: GpuSpec, tp: int) -> list[str]:
-    """Return, in words, properties that no server had of those with which the shipped coefficients were compared."""
-    return [
-        what
-        for what, is_unknown in (
-            (f"on {gpu.name}", gpu.name not in GPUS_MEASURED),
-            (f"with tp {tp}", tp not in TPS_MEASURED),
-            ("with quantised weights", model.bytes_per_weight < model.bytes_per_activation),
-            ("with experts but those of Mixtral-8x7B", model.is_moe and not model.name.startswith(EXPERTS_MEASURED)),
-        )
-        if is_unknown
-    ]
-
-
-_LEARNED = ("qwen3-14b", "H100", 1)
-"""The deployment that the shipped coefficients were learned for."""
-_ERRORS_ON_LEARNED: Mapping[str, str] = {"fitted": "7.1, 0.8, 0.7 %", "trained-physics": "28.8, 10.5, 9.7 %"}
-_ERRORS_BY_GPU: Mapping[str, Mapping[str, str]] = {
-    "H100": {"fitted": "4.8, 3.5, 3.6 %", "trained-physics": "30.3, 14.6, 14.5 %"},
-    "RTX-PRO-6000": {"fitted": "7.7, 1.9, 1.4 %", "trained-physics": "24.6, 9.0, 10.4 %"},
-}
-"""Errors of TTFT, E2E and the time between tokens, as in docs/models.md."""
-
-
-def expected_error(latency_model: str, model: ModelSpec, gpu: GpuSpec, tp: int) -> str:
-    """Return in words what to expect of a latency model, from the servers that its predictions were compared with."""
-    if (short_name(model.name), gpu.name, tp) == _LEARNED and latency_model in _ERRORS_ON_LEARNED:
-        figures, of = _ERRORS_ON_LEARNED[latency_model], "of each request, on this deployment"
-    else:
-        unlike = unmeasured_properties(model, gpu, tp)
-        if unlike:
-            return f"not known: nothing was measured {', nor '.join(unlike)}"
-        figures, of = _ERRORS_BY_GPU[gpu.name].get(latency_model, ""), f"in the median of servers with {gpu.name}"
-    return f"off by {figures} of TTFT, E2E and time between tokens {of}" if figures else "not measured"

@@ -6,7 +6,6 @@ from typing import TypeAlias
 import numpy as np
 
 from blis_sim.engine.batch_shape import decodes
-from blis_sim.engine.latency.decode_steps import HasDecodeSums
 from blis_sim.engine.latency.model import MAX_MICROS, LatencyModel
 from blis_sim.engine.units import Micros
 
@@ -56,11 +55,6 @@ class DecodeSums:
             self._runs.clear()
         self._runs[key] = found % MIN_LOOKUPS + 1 if run is None else run
         return run, step
-
-
-def decode_sums(latency: LatencyModel) -> DecodeSums:
-    """Return the sums that a latency model keeps, or else new ones to be kept for it."""
-    return latency.decode_sums if isinstance(latency, HasDecodeSums) else DecodeSums()
 
 
 def _run_from(latency: LatencyModel, num_sequences: int, context: int) -> "Run | None":

@@ -15,7 +15,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import checked_coefficients, whole_micros
+from blis_sim.engine.latency.model import LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
@@ -100,7 +100,7 @@ REQUEST_TERMS = tuple(each.name for each in fields(RequestCoefficients))
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(LatencyModel):
     """Step times by `StepCoefficients`, for one deployment. A call of `step_time` costs about 1 us."""
 
     model: ModelSpec
@@ -120,8 +120,10 @@ class Fitted:
     _small_tile_us: float = field(init=False, repr=False, compare=False)
     _attention_us: float = field(init=False, repr=False, compare=False)
     _kv_us: float = field(init=False, repr=False, compare=False)
+    _decode_token_us: float = field(init=False, repr=False, compare=False)
+    """Per token that decodes, drafts among them: what reading the weights does not hide."""
     _request_us: float = field(init=False, repr=False, compare=False)
-    """Per decoding request, the KV of its new token included."""
+    """Per decoding request, its new token and the KV of that included."""
 
     def __post_init__(self) -> None:
         for coefficients in (self.step, self.request):
@@ -142,6 +144,7 @@ class Fitted:
             "_small_tile_us": self.step.small_tiles * token_us,
             "_attention_us": self.step.attention * work.attention_pair_us,
             "_kv_us": self.step.kv * work.decode_kv(0, 1.0),
+            "_decode_token_us": self.step.decodes * token_us,
             "_request_us": self.step.request_us + self.step.kv * work.decode_kv(0, 1.0) + self.step.decodes * token_us,
         }
         for name, value in values.items():
@@ -188,6 +191,8 @@ class Fitted:
             total_us += self.step.burst * burst_us(self._work, prefill_tokens)
             if sustained := self.step.sustained:
                 total_us += sustained * sustained_us(self._work, num_tokens)
+            if shape.draft_tokens:
+                total_us += self._decode_token_us * shape.draft_tokens
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
@@ -222,10 +227,6 @@ class Fitted:
         return self.request.output_turn_us
 
     @property
-    def post_decode_time(self) -> Micros:
-        return 0
-
-    @property
     def coefficients(self) -> tuple[float, ...]:
         """Return the coefficients of the step, in the order of `STEP_TERMS`."""
         return tuple(getattr(self.step, name) for name in STEP_TERMS)
@@ -246,7 +247,7 @@ class Fitted:
             "attention": work.attention_pair_us * prefill_pairs(shape),
             "kv": work.decode_kv(shape.decode_requests, float(shape.decode_context_tokens)),
             "all_reduce": all_reduce_us(work, num_tokens),
-            "decodes": token_us * shape.decode_requests,
+            "decodes": token_us * (shape.decode_requests + shape.draft_tokens),
             "burst": burst_us(work, shape.prefill_tokens),
             "burst_again": burst_again_us(work, shape),
             "sustained": sustained_us(work, num_tokens),

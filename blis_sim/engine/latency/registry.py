@@ -15,8 +15,8 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
-    from blis_sim.engine.latency.collectives.network import Network
-    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement
+    from blis_sim.engine.latency.collectives import Network
+    from blis_sim.engine.latency.model_operations import KernelPlacement
 
 DEFAULT_LATENCY_MODEL = "trained-physics"
 
@@ -34,11 +34,17 @@ def build(name: str, choice: LatencyChoice) -> LatencyModel:
         raise EngineError("alpha_coeffs and beta_coeffs must be given together")
     if choice.network.collectives != TABLES and name not in _WITH_COLLECTIVES:
         raise EngineError(f"--collectives needs --latency-model {_WITH_COLLECTIVES_TEXT}, the model is {name}")
-    return LATENCY_MODELS[name](choice)
+    latency: object = LATENCY_MODELS[name](choice)
+    if not isinstance(latency, LatencyModel):
+        found = type(latency).__name__
+        raise EngineError(
+            f"latency model {name}: expected a subclass of {LatencyModel.__module__}.LatencyModel, got {found}"
+        )
+    return latency
 
 
 def _trained_physics(choice: LatencyChoice) -> LatencyModel:
-    from blis_sim.engine.latency.catalogue.reader import trained_coefficients
+    from blis_sim.engine.latency.catalogue_reader import trained_coefficients
     from blis_sim.engine.latency.trained_physics import TrainedPhysics
 
     model, tp = choice.model, choice.tp
@@ -65,7 +71,7 @@ def _roofline(choice: LatencyChoice) -> LatencyModel:
 
 def _blackbox(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.blackbox import Blackbox
-    from blis_sim.engine.latency.catalogue.reader import blackbox_coefficients
+    from blis_sim.engine.latency.catalogue_reader import blackbox_coefficients
 
     _check_no_dp("blackbox", choice)
     if choice.beta:
@@ -76,12 +82,12 @@ def _blackbox(choice: LatencyChoice) -> LatencyModel:
 def _check_no_dp(name: str, choice: LatencyChoice) -> None:
     if choice.dp > 1:
         raise EngineError(
-            f"the {name} model does not support dp, only trained-physics does; dp must be 1, got {choice.dp}"
+            f"the {name} model does not support dp, only trained-physics and kernels do; dp must be 1, got {choice.dp}"
         )
 
 
 def _fitted(choice: LatencyChoice) -> LatencyModel:
-    from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS
+    from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
     from blis_sim.engine.latency.coefficients_file import SHIPPED, read_coefficients
     from blis_sim.engine.latency.fitted import Fitted
     from blis_sim.engine.latency.wrapped import RangeWatch
@@ -97,22 +103,30 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
 
 
 def _kernels(choice: LatencyChoice) -> LatencyModel:
-    from blis_sim.engine.latency.kernel_steps import EAGER_LAUNCH_US, KernelSteps
-    from blis_sim.engine.latency.kernels.grids import graph_sizes
-    from blis_sim.engine.latency.kernels.learned import read_learned, shipped_learned
-    from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-    from blis_sim.engine.latency.kernels.sources import decode_rows, grids_of, has_one_attention_call
+    from blis_sim.engine.latency.kernel_profiles import (
+        UNHIDDEN_HOST_US,
+        decode_rows,
+        grids_of,
+        has_one_attention_call,
+        read_learned,
+        shipped_learned,
+    )
+    from blis_sim.engine.latency.kernels import EAGER_LAUNCH_US, KernelSteps, graph_sizes
+    from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
 
     if choice.beta:
         raise EngineError("the kernels model takes no alpha_coeffs and beta_coeffs, it has measured kernels")
-    _check_no_dp("kernels", choice)
-    placement = choice.placement or KernelPlacement(tp=choice.tp)
+    placement = choice.placement or KernelPlacement(tp=choice.tp, dp=choice.dp)
+    if placement.dp != choice.dp or choice.network.collectives != TABLES:  # steps of all ranks at once, or their own
+        _check_no_dp("kernels", choice)
     path = choice.coefficients
     host, scales = shipped_learned(choice.model) if path is None else read_learned(path, choice.learned)
+    if path is None and not placement.composes_ahead:
+        host = replace(host, step_us=host.step_us + UNHIDDEN_HOST_US)
     grids = grids_of(choice.model, choice.gpu, placement)
     network = _network(choice)
     if network is not None:
-        from blis_sim.engine.latency.collectives.sources import with_exchanges
+        from blis_sim.engine.latency.collectives import with_exchanges
 
         grids = with_exchanges(grids, network, choice.model, choice.tp)
     operations = operations_of(choice.model, placement)
@@ -129,7 +143,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
 
 
 def _operators(choice: LatencyChoice) -> LatencyModel:
-    from blis_sim.engine.latency.operators.sources import build_operators
+    from blis_sim.engine.latency.operator_sources import build_operators
 
     return build_operators(choice, _network(choice))
 
@@ -138,7 +152,7 @@ def _network(choice: LatencyChoice) -> "Network | None":
     """Return the network of --collectives; None where the times are those of tables."""
     if choice.network.collectives == TABLES:
         return None
-    from blis_sim.engine.latency.collectives.sources import network_of
+    from blis_sim.engine.latency.collectives import network_of
 
     return network_of(choice.network, choice.gpu, choice.tp, choice.pp)
 
@@ -147,7 +161,7 @@ def _exchanging(latency: LatencyModel, choice: LatencyChoice, network: "Network 
     """Return a latency model without exchanges with those of a network, if there is one. Raises EngineError."""
     if network is None:
         return latency
-    from blis_sim.engine.latency.collectives.sources import ExchangingSteps, StepExchanges
+    from blis_sim.engine.latency.collectives import ExchangingSteps, StepExchanges
 
     exchanges = StepExchanges(network, choice.model, choice.tp, choice.dp, choice.moe_comm_backend)
     exchanges.micros(choice.dp)  # a bandwidth that is missing is reported before the run
@@ -185,18 +199,18 @@ def choose(step_times: str, choice: LatencyChoice) -> LatencySelection:
     Raises EngineError when it cannot time the deployment.
     """
     notes: list[str] = []
-    if step_times == AUTO and choice.coefficients is not None:
-        from blis_sim.engine.latency.coefficients_file import read_content
+    name = step_times
+    if step_times == AUTO:
+        from blis_sim.engine.latency.one_model import one_model
 
-        choice = replace(choice, learned=read_content(choice.coefficients))  # once: it may be a pipe
-    name = _automatic(choice, notes) if step_times == AUTO else step_times
+        name = one_model([choice]).name
     latency = build(name, choice)
     if name == "fitted":
         latency = _fitted_notes(latency, choice, step_times == AUTO, notes)
     elif name == "kernels":
         notes.extend(_kernel_notes(latency))
     elif name == "operators":
-        from blis_sim.engine.latency.operators.sources import notes_on_tables
+        from blis_sim.engine.latency.operator_sources import notes_on_tables
 
         notes.extend(notes_on_tables(latency))
     if choice.placement is not None:
@@ -209,9 +223,8 @@ def watched_choice(chosen: LatencySelection, choice: LatencyChoice, max_tokens: 
 
     Coefficients from the command line are not watched.
     """
-    from blis_sim.engine.latency.kernels.model_operations import operations_of
-    from blis_sim.engine.latency.operators.table_limits import HasTables
-    from blis_sim.engine.latency.peak_watch import step_peaks, watched
+    from blis_sim.engine.latency.model_operations import operations_of
+    from blis_sim.engine.latency.wrapped import step_peaks, watched
 
     if choice.dp > 1 or choice.beta or choice.placement is None or chosen.name == "adaptive-toy":
         return chosen.latency
@@ -220,54 +233,25 @@ def watched_choice(chosen: LatencySelection, choice: LatencyChoice, max_tokens: 
     except EngineError:  # without its layers nothing is known of the least time of a step
         return chosen.latency
     latency = watched(chosen.latency, chosen.name, peaks, max_tokens, choice.max_num_seqs)
-    if isinstance(chosen.latency, HasTables):
-        chosen.latency.reset_maxima()
+    chosen.latency.reset_maxima()
     return latency
 
 
-def _automatic(choice: LatencyChoice, notes: list[str]) -> str:
-    """The name of the model that predicts a deployment best."""
-    if choice.beta:
-        return DEFAULT_LATENCY_MODEL
+def automatic_names(choice: LatencyChoice) -> tuple[str, ...]:
+    """Return the latency models that `auto` may take for a deployment; the least expected error decides."""
+    if choice.beta:  # no other takes these
+        return (DEFAULT_LATENCY_MODEL,)
     if choice.dp > 1:
-        notes.append(
-            f"step times are those of {DEFAULT_LATENCY_MODEL}: nothing was learned with --data-parallel-size above 1"
-        )
-        return DEFAULT_LATENCY_MODEL
+        return ("kernels", DEFAULT_LATENCY_MODEL) if choice.engine == "vllm" else (DEFAULT_LATENCY_MODEL,)
     if choice.coefficients is not None:
         from blis_sim.engine.latency.coefficients_file import latency_model_of
 
-        return latency_model_of(choice.coefficients, choice.learned or {})
-    placement = choice.placement
-    if placement is None:
-        return "fitted"
-    if placement.profile is None and not _prefers_kernels(choice):
-        return "fitted"
-    return "kernels" if _are_covered(choice, placement, notes) else "fitted"
-
-
-def _prefers_kernels(choice: LatencyChoice) -> bool:
-    """Whether kernels predicted servers of this kind better, as measured."""
-    from blis_sim.engine.latency.sureness import kernels_are_closer
-
-    return choice.engine == "vllm" and kernels_are_closer(choice.model, choice.gpu, choice.tp)
-
-
-def _are_covered(choice: LatencyChoice, placement: "KernelPlacement", notes: list[str]) -> bool:
-    """Whether there are kernel times of the deployment; one line states their expected error."""
-    from blis_sim.engine.latency.kernels.model_operations import operations_of
-    from blis_sim.engine.latency.kernels.sources import grids_of
-    from blis_sim.engine.latency.sureness import expected_kernel_errors
-
-    try:
-        grids_of(choice.model, choice.gpu, placement)
-        expected = expected_kernel_errors(operations_of(choice.model, placement))
-    except EngineError:
-        if placement.profile is not None:
-            raise
-        return False
-    notes.append(f"step times are those of measured kernels: {expected}")
-    return True
+        return (latency_model_of(choice.coefficients, choice.learned or {}),)
+    if choice.placement is not None and choice.placement.profile is not None:
+        return ("kernels",)
+    if choice.engine != "vllm":  # how long kernels of vLLM take is another question
+        return ("fitted", DEFAULT_LATENCY_MODEL)
+    return ("kernels", "fitted", DEFAULT_LATENCY_MODEL)
 
 
 def _fitted_notes(latency: LatencyModel, choice: LatencyChoice, is_automatic: bool, notes: list[str]) -> LatencyModel:
@@ -288,11 +272,12 @@ def _fitted_notes(latency: LatencyModel, choice: LatencyChoice, is_automatic: bo
 
 def _placement_notes(placement: "KernelPlacement", name: str) -> Iterator[str]:
     """Yield a line on each flag about kernels that has no effect."""
-    from blis_sim.engine.latency.kernels.operations import AUTO, MARLIN
+    from blis_sim.engine.latency.operations import AUTO, MARLIN
 
     if name != "kernels" and placement.eager:
         yield f"warning: --enforce-eager has no effect on step times of {name}, only on those of kernels"
-    if placement.moe_backend != AUTO and (name, placement.moe_backend) != ("kernels", MARLIN):
+    acts = name == "kernels" and (placement.moe_backend == MARLIN or not placement.has_triton_experts)
+    if placement.moe_backend != AUTO and not acts:
         yield (
             f"warning: --moe-backend {placement.moe_backend} has no effect on step times of {name}, "
             f"only {MARLIN} on those of kernels"
@@ -300,7 +285,9 @@ def _placement_notes(placement: "KernelPlacement", name: str) -> Iterator[str]:
 
 
 def _kernel_notes(latency: LatencyModel) -> Iterator[str]:
-    from blis_sim.engine.latency.kernel_steps import KernelSteps
+    from blis_sim.engine.latency.kernels import KernelSteps
 
+    if isinstance(latency, KernelSteps) and latency.grids.scaling:
+        yield latency.grids.scaling
     if isinstance(latency, KernelSteps) and latency.grids.notes:
         yield f"kernel times were repaired: {'; '.join(latency.grids.notes)}"

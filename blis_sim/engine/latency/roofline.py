@@ -9,13 +9,13 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
-from blis_sim.engine.latency.model import checked_coefficients, whole_micros
+from blis_sim.engine.latency.model import LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
+class Roofline(LatencyModel):
     """step = max(floating-point work / (peak * MFU), bytes / bandwidth), prefills and decodes merged.
 
     The model has neither all-reduce nor fixed overheads, and counts the gated MLP as two matrices. By default nothing
@@ -97,14 +97,6 @@ class Roofline:
     @property
     def output_token_time(self) -> Micros:
         return int(self.alpha[2])
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return 0
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return 0
 
     @overload
     def _bytes(self, num_tokens: int, context: float) -> float: ...

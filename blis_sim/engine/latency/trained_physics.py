@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.decode_steps import FewDecodesTimer, Floats, context_at_each_step, whole_micros_each
+from blis_sim.engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import MAX_MICROS, checked_coefficients, whole_micros
+from blis_sim.engine.latency.model import MAX_MICROS, FewDecodesTimer, LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
@@ -21,7 +21,7 @@ _BEYOND_MICROS = float(MAX_MICROS)
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedPhysics:
+class TrainedPhysics(LatencyModel):
     """Compute, memory and communication times at peak rates, weighted by 7 to 11 betas:
 
     prefill compute, decode compute, weights, all-reduce, layers, sequences, step, interleaved expert layers,
@@ -73,7 +73,7 @@ class TrainedPhysics:
         object.__setattr__(self, "_prefills", (*prefills, betas[0]) if only_compute else None)
 
     def step_time(self, shape: BatchShape) -> Micros:
-        prefill_requests, prefill_tokens, squared, _, _, prompt_work, sequences, context, _ = shape
+        prefill_requests, prefill_tokens, squared, _, _, prompt_work, sequences, context, _, _ = shape
         num_tokens = prefill_tokens + sequences
         if not num_tokens:
             return 1
@@ -118,7 +118,7 @@ class TrainedPhysics:
     def _rank_work(self, shape: BatchShape, num_prefill: int, num_decode: int) -> float:
         """Return the time of a rank's batch when experts compute `num_prefill` and `num_decode` tokens of all ranks."""
         dp, betas, work = self.dp, self._betas, self._work
-        requests, tokens, squared, _, _, prompt_work, sequences, context, _ = shape
+        requests, tokens, squared, _, _, prompt_work, sequences, context, _, _ = shape
         evenly = BatchShape(0, dp * tokens, dp * squared, 0, 0, dp * prompt_work, dp * sequences, dp * context)
         routed_us = (work.routed_flops(num_prefill) - work.routed_flops(dp * tokens)) / work.flops_per_us
         compute, kv = work.prefill_compute(evenly) + routed_us, work.prefill_kv(evenly)
@@ -204,10 +204,6 @@ class TrainedPhysics:
     @property
     def output_token_time(self) -> Micros:
         return int(self.alpha[2])
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return 0
 
     @property
     def post_decode_time(self) -> Micros:

@@ -12,21 +12,25 @@ from typing import Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import ConfigKeys
-from blis_sim.engine.memory.decoders import DecoderTraits, dense_layers, latent_layers
-from blis_sim.engine.memory.families import read_model
-from blis_sim.engine.memory.modules import HEAD, FormatOf, Module, plain
-from blis_sim.engine.memory.quantization import read_quantization
-from blis_sim.engine.memory.shapes import (
+from blis_sim.engine.memory.families import DecoderTraits, dense_layers, latent_layers, read_model
+from blis_sim.engine.memory.weights import (
+    DTYPE_BYTES,
+    HEAD,
     Attention,
     DenseMLP,
+    FormatOf,
     GatedDeltaNet,
     LatentAttention,
     Layer,
     ModelShape,
+    Module,
     MoE,
     Sharding,
+    layer_modules,
+    module_bytes,
+    plain,
+    read_quantization,
 )
-from blis_sim.engine.memory.weights import DTYPE_BYTES, layer_modules, module_bytes
 
 _MTP_COUNTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "n_predict", "num_mtp_layers")
 _AUX_STATES = 3

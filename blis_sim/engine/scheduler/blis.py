@@ -1,31 +1,54 @@
-"""Steps as BLIS takes them: all of a step is decided and applied when it begins, and reported when it ends.
+"""BLIS's scheduler: a step is decided and applied when it begins. Variants load LoRA adapters or blocks of devices."""
 
-The rules and their order are BLIS's (sim/batch_formation.go, sim/simulator.go), which follow vLLM's V1 scheduler:
-continuous batching with chunked prefill under one token budget, and preemption by recomputation when blocks run out.
-"""
-
+from blis_sim.engine.compilation import mypyc_attr
 from blis_sim.engine.context import EngineContext
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepsDone
-from blis_sim.engine.kv_cache.blis_cache import CountingPromptCache, KVCache, PromptCache
-from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES
-from blis_sim.engine.queue import EventKind
-from blis_sim.engine.scheduler.batch import BatchScheduler
-from blis_sim.engine.scheduler.cohort import hold_none, take_none
-from blis_sim.engine.scheduler.cohort_steps import MAX_REPEATED_STEPS, MAX_STEPS_AT_ONCE
+from blis_sim.engine.events import Event, EventKind, Finished, Preempted, Scheduled, StepsDone
+from blis_sim.engine.kv_cache.blis_cache import (
+    OFFLOAD_POLICIES,
+    ChainedKVCache,
+    CountingPromptCache,
+    KVCache,
+    PromptCache,
+)
+from blis_sim.engine.lora import AdapterLoader, LoraSettings
+from blis_sim.engine.offloading import CpuTierConfig, OffloadChain
+from blis_sim.engine.scheduler.batch import (
+    MAX_REPEATED_STEPS,
+    MAX_STEPS_AT_ONCE,
+    NO_NEWCOMERS,
+    Admission,
+    BatchScheduler,
+    ScheduledStep,
+    ScheduledTokens,
+    shape_of,
+)
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import VICTIMS
-from blis_sim.engine.scheduler.scheduled_step import NO_NEWCOMERS, ScheduledStep, ScheduledTokens, shape_of
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
+
+# Steps as BLIS takes them: all of a step is decided and applied when it begins, and reported when it ends.
+#
+# The rules and their order are BLIS's (sim/batch_formation.go, sim/simulator.go), which follow vLLM's V1 scheduler:
+# continuous batching with chunked prefill under one token budget, and preemption by recomputation when blocks run
+# out.
 
 _NO_LIMIT = 1 << 62
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class BlisScheduler(BatchScheduler):
     """One step after the other, each composed when the one before ends."""
 
-    __slots__ = ("_alone", "_choose_victim", "_counting", "_holds_while_waiting", "kv", "num_deferred")
+    __slots__ = (
+        "_alone",
+        "_asks_admission",
+        "_choose_victim",
+        "_counting",
+        "_holds_while_waiting",
+        "kv",
+        "num_deferred",
+    )
 
     def __init__(
         self, context: EngineContext, reports_steps: bool = True, has_cohort: bool = True, kv: KVCache | None = None
@@ -35,15 +58,13 @@ class BlisScheduler(BatchScheduler):
         size = config.total_kv_blocks, config.block_size_tokens
         self._counting = counting = CountingPromptCache(*size) if has_cohort and kv is None else None
         self.kv: PromptCache = counting or kv or KVCache(*size)
-        free, take, pause_state = (
-            (None, take_none, hold_none) if counting is None else (counting.free, counting.take, counting.hold_prompt)
-        )
-        super().__init__(context, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, free, take, pause_state)
+        super().__init__(context, reports_steps, 1, config.max_model_len or _NO_LIMIT, self.kv, counting)
         self._ends_early = self._counts_taken_blocks = True
         self._choose_victim = VICTIMS[config.preemption_policy]
         self.num_deferred = 0
+        self._asks_admission = False
         self._holds_while_waiting = False
-        """Whether waiting sequences may hold blocks: prompts that another instance has computed."""
+        """Whether waiting sequences may hold blocks: prompts of another instance, or what came back from CPU memory."""
         self._alone: tuple[Sequence | None, int, int] = (None, 0, 0)
         """The latest that found no block while nothing else ran, all admissions until then, and the queue's length."""
 
@@ -54,6 +75,8 @@ class BlisScheduler(BatchScheduler):
         """
         num_tokens = sequence.input_tokens
         if not self.kv.allocate_prompt(sequence, num_tokens):
+            if sequence.num_stored_tokens:  # the part that came back from CPU memory
+                self.kv.release(sequence)
             return False
         sequence.num_computed_tokens = num_tokens
         sequence.is_decode_subrequest = True
@@ -78,7 +101,7 @@ class BlisScheduler(BatchScheduler):
         self._plan_after_step(at)
 
     def preempt_all(self, at: Micros) -> None:
-        self.materialize_all()
+        self.dissolve_cohort()
         self.preempted = []
         while self.explicit:
             self.preempt(self.explicit.pop())
@@ -155,28 +178,33 @@ class BlisScheduler(BatchScheduler):
         return ScheduledTokens(sequence, num_tokens, context, prompt_tokens, context + num_tokens >= prompt_tokens)
 
     def _admit_waiting(self, tokens: list[ScheduledTokens]) -> None:
+        passed_over: list[Sequence] = []
+        self._admit(tokens, passed_over)
+        self.waiting.extendleft(reversed(passed_over))
+
+    def _admit(self, tokens: list[ScheduledTokens], passed_over: list[Sequence]) -> None:
         """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
 
         A sequence whose prompt has come computed from elsewhere, and holds blocks since, decodes at once. When it has
         lost its blocks, it is admitted with the first token of its prompt and nothing of it is looked up in the cache.
+        Sequences that wait beside the queue leave it for `passed_over`.
         """
         waiting, kv, num_running = self.waiting, self.kv, self.num_running
         while waiting and self._budget > 0 and num_running < self._config.max_num_seqs:
+            if self._asks_admission and not self._has_next(passed_over):
+                return
             sequence = waiting[0]
             if sequence.is_decode_subrequest:
-                if not kv.allocate(sequence, 1):
-                    if num_running == 0 and (self._evict_waiting(sequence) or self._evict_filling(sequence)):
+                if not self._begin_decoding(sequence, tokens):
+                    if num_running == 0 and self._evict_for(sequence):
                         continue
                     return
-                self._budget -= 1
-                sequence.blocks_aligned = True
-                tokens.append(self._advance(sequence, 1))
             else:
                 cached = kv.cached_prefix(sequence)
                 start, prompt_tokens = len(cached) * self._block_size, sequence.input_tokens
                 num_tokens = self._chunk(prompt_tokens - start, start)
                 if not kv.allocate_prompt(sequence, num_tokens, cached):
-                    if num_running == 0 and self._evict_waiting(sequence):
+                    if num_running == 0 and (self._evict_waiting(sequence) or self._evict_claimed(sequence)):
                         continue
                     if not self.explicit and not self.admitted:
                         self._note_blocked(sequence, len(cached))
@@ -195,6 +223,33 @@ class BlisScheduler(BatchScheduler):
             self._num_admissions += 1
             sequence.running, sequence.running_number = True, self._num_admissions
             self.admitted.append(sequence)
+
+    def _has_next(self, passed_over: list[Sequence]) -> bool:
+        """Whether the head of the queue may begin, once those that wait beside the queue have left it."""
+        waiting = self.waiting
+        while waiting:
+            admission = self.admission(waiting[0])
+            if admission is not Admission.LATER:
+                return admission is Admission.NOW
+            passed_over.append(waiting.popleft())
+        return False
+
+    def _begin_decoding(self, sequence: Sequence, tokens: list[ScheduledTokens]) -> bool:
+        """Schedule the first token of a sequence whose prompt has come computed; False without a block for it."""
+        if not self.kv.allocate(sequence, 1):
+            return False
+        self._budget -= 1
+        sequence.blocks_aligned = True
+        tokens.append(self._advance(sequence, 1))
+        return True
+
+    def _evict_for(self, sequence: Sequence) -> bool:
+        """Take blocks of another waiting sequence, or those of this one where it fills the cache. False without any."""
+        return self._evict_waiting(sequence) or self._evict_filling(sequence)
+
+    def admission(self, sequence: Sequence) -> Admission:
+        """Whether a waiting sequence may begin. Only asked by subclasses that set `_asks_admission`."""
+        return Admission.NOW
 
     def takes_reservation(self, sequence: Sequence) -> bool:
         if self.num_running != 1 or not self._holds_while_waiting:
@@ -215,7 +270,7 @@ class BlisScheduler(BatchScheduler):
         """
         if not self._holds_while_waiting:
             return False
-        holders = (each for each in reversed(self.waiting) if each.num_computed_tokens and each is not candidate)
+        holders = (each for each in reversed(self.waiting) if each.num_stored_tokens and each is not candidate)
         victim = next(holders, None)
         if victim is None:
             return False
@@ -229,6 +284,13 @@ class BlisScheduler(BatchScheduler):
         the cache has room for that token.
         """
         if -(-(sequence.num_stored_tokens + 1) // self._block_size) <= self._config.total_kv_blocks:
+            return False
+        self._evict_reservation(sequence)
+        return True
+
+    def _evict_claimed(self, sequence: Sequence) -> bool:
+        """Take the blocks that a waiting sequence claimed when they came back from CPU memory. False without any."""
+        if not sequence.num_stored_tokens:
             return False
         self._evict_reservation(sequence)
         return True
@@ -256,7 +318,7 @@ class BlisScheduler(BatchScheduler):
     def takes_only_empty_steps(self) -> bool:
         return not self.num_running and bool(self.waiting) and self.is_blocked()
 
-    def rest(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
+    def repeat_empty_step(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
         # BLIS takes steps, most of 1 us, also while transfers hold the blocks that a waiting prompt needs.
         engine_context = self._context
         if not self.takes_only_empty_steps or (self._reports_steps and not engine_context.allows_multi_step):
@@ -319,7 +381,7 @@ class BlisScheduler(BatchScheduler):
     def _leave(self, sequence: Sequence) -> None:
         """Forget a sequence that runs or waits."""
         if sequence.span is not None:
-            self.materialize(sequence)
+            self.leave_cohort(sequence)
         elif sequence.running:
             self.explicit.remove(sequence)
         else:
@@ -337,7 +399,7 @@ class BlisScheduler(BatchScheduler):
                 or not self._join(sequence, sequence.num_computed_tokens - sequence.input_tokens + 1)
             ]
 
-    def materialize(self, sequence: Sequence) -> None:
+    def leave_cohort(self, sequence: Sequence) -> None:
         span, counting = sequence.span, self._counting
         assert span is not None
         assert counting is not None
@@ -369,6 +431,7 @@ class TieredBlisScheduler(BlisScheduler):
         config = context.config
         self._tiered = OFFLOAD_POLICIES[tier.policy](config.total_kv_blocks, config.block_size_tokens, tier)
         super().__init__(context, reports_steps, has_cohort=False, kv=self._tiered)
+        self._holds_while_waiting = True
 
     def schedule(self, at: Micros) -> bool:
         self._tiered.now = at
@@ -378,3 +441,168 @@ class TieredBlisScheduler(BlisScheduler):
         ends_at = super().begin(step, at) + self._tiered.take_transfer_us()
         self._tiered.step_executed(self.explicit)
         return ends_at
+
+
+# BLIS's scheduler with LoRA adapters, which are loaded one at a time for the head of the queue (sim/lora).
+
+_SLOWDOWN_BY_RANK = {8: 0.02, 16: 0.035, 32: 0.06}
+"""Share by which each adapter of a batch slows the step, by the largest rank in it."""
+
+
+def slowdown(adapters: set[str], ranks: dict[str, int]) -> float:
+    """Return the factor by which the adapters of a batch lengthen its step."""
+    if not adapters:
+        return 1.0
+    largest = max(ranks.get(each, 0) for each in adapters)
+    tier = min(_SLOWDOWN_BY_RANK, key=lambda rank: (abs(rank - largest), rank))
+    return 1.0 + _SLOWDOWN_BY_RANK[tier] * len(adapters)
+
+
+class AdapterBlisScheduler(BlisScheduler):
+    """`BlisScheduler` whose queue waits while the adapter of its head is not on the GPU. Has no cohort."""
+
+    __slots__ = ("_loader", "_ranks", "_users")
+
+    def __init__(self, context: EngineContext, reports_steps: bool, lora: LoraSettings) -> None:
+        super().__init__(context, reports_steps, has_cohort=False)
+        self._asks_admission = True
+        self._loader = AdapterLoader(lora, context.counters.adapters)
+        self._ranks = {each.name: each.rank for each in lora.adapters}
+        self._users: set[str] = set()
+        """Ids of the requests that have begun and not ended."""
+
+    def schedule(self, at: Micros) -> bool:
+        loader = self._loader
+        loader.advance(at)
+        if self.waiting:
+            self._order_waiting()
+            loader.request(self.waiting[0].request.adapter, at)
+        if not self.num_running and self.waiting and self.admission(self.waiting[0]) is not Admission.NOW:
+            self.admitted, self.preempted, self._granted = [], [], {}
+            if loader.ready_at is not None and not self._planned:
+                self._planned = True
+                self._context.queue.push(loader.ready_at, EventKind.STEP)
+            return False
+        return super().schedule(at)
+
+    def admission(self, sequence: Sequence) -> Admission:
+        return Admission.NOW if self._loader.has(sequence.request.adapter) else Admission.BLOCKED
+
+    def _admit_waiting(self, tokens: list[ScheduledTokens]) -> None:
+        super()._admit_waiting(tokens)
+        for sequence in self.admitted:
+            if sequence.request.id not in self._users:
+                self._users.add(sequence.request.id)
+                self._loader.begin_use(sequence.request.adapter)
+
+    def begin(self, step: ScheduledStep, at: Micros) -> Micros:
+        ends_at = super().begin(step, at)
+        computing = {each.sequence.request.adapter for each in step[2] if each.num_tokens} - {""}
+        return at + max(1, int((ends_at - at) * slowdown(computing, self._ranks)))
+
+    def complete(self, sequence: Sequence, at: Micros, finished: list[Event]) -> None:
+        super().complete(sequence, at, finished)
+        self._end_use(sequence)
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        self._end_use(sequence)
+        super().remove(sequence, outcome, at)
+
+    def _end_use(self, sequence: Sequence) -> None:
+        if sequence.request.id in self._users:
+            self._users.remove(sequence.request.id)
+            self._loader.end_use(sequence.request.adapter)
+
+
+# BLIS's scheduler with CPU memory and devices behind the KV cache: requests wait for blocks that come from devices.
+#
+# Facts: sim/kv/offload_*.go. A request whose prompt goes on where only a device has it stays in the queue, and those
+# behind it may begin.
+
+
+class ChainedBlisScheduler(BlisScheduler):
+    """`BlisScheduler` without a cohort, for the content of every block matters."""
+
+    __slots__ = ("_behind", "_fetching", "_now", "_settled")
+
+    def __init__(self, context: EngineContext, reports_steps: bool, chain: OffloadChain) -> None:
+        config = context.config
+        self._behind = ChainedKVCache(config.total_kv_blocks, config.block_size_tokens, chain)
+        super().__init__(context, reports_steps, has_cohort=False, kv=self._behind)
+        self._asks_admission = self._holds_while_waiting = True
+        self._now: Micros = 0
+        self._fetching: dict[str, list[object]] = {}
+        """Blocks on their way from devices for each waiting request, by its id."""
+        self._settled: set[str] = set()
+        """Waiting requests that fetch nothing more."""
+
+    def schedule(self, at: Micros) -> bool:
+        self._now = self._behind.now = at
+        self._behind.chained.advance(at)
+        return super().schedule(at)
+
+    def admission(self, sequence: Sequence) -> Admission:
+        request_id, chained = sequence.request.id, self._behind.chained
+        if request_id in self._settled or sequence.is_decode_subrequest or not chained.chain.devices:
+            return Admission.NOW
+        fetched = self._fetching.get(request_id)
+        if fetched is not None:
+            if any(map(chained.is_arriving, fetched)):
+                return Admission.LATER
+            return self._settle(request_id)
+        wanted, is_pending = self._wanted(sequence)
+        if not wanted:
+            return Admission.LATER if is_pending else Admission.NOW
+        if not chained.look_up(wanted):
+            return Admission.LATER
+        if not chained.promote(wanted, self._now):
+            return self._settle(request_id)
+        self._fetching[request_id] = wanted
+        return Admission.LATER
+
+    def _settle(self, request_id: str) -> Admission:
+        self._fetching.pop(request_id, None)
+        self._settled.add(request_id)
+        return Admission.NOW
+
+    def _wanted(self, sequence: Sequence) -> tuple[list[object], bool]:
+        """Return the blocks of the prompt to fetch from devices, and whether others are on their way already."""
+        chained, index, blocks = self._behind.chained, self._behind.index, sequence.request.blocks
+        wanted: list[object] = []
+        is_pending = False
+        for place in range(sequence.input_tokens // self._block_size):
+            block = blocks.identity(place)
+            if index.block_of(block) is not None or block in chained:
+                continue
+            if chained.is_arriving(block):
+                is_pending = True
+            elif chained.place_of(block) is not None:
+                wanted.append(block)
+            else:
+                break
+        return wanted, is_pending
+
+    def begin(self, step: ScheduledStep, at: Micros) -> Micros:
+        ends_at = super().begin(step, at)
+        self._behind.step_executed(self.explicit)
+        for sequence in self.admitted:
+            self._settled.discard(sequence.request.id)
+        return ends_at
+
+    def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
+        self._fetching.pop(sequence.request.id, None)
+        self._settled.discard(sequence.request.id)
+        super().remove(sequence, outcome, at)
+
+    def repeat_empty_step(self, at: Micros, ends_at: Micros, last: Micros) -> tuple[Micros, Micros]:
+        next_at = self._behind.chained.next_at
+        if self.num_running or not self.waiting or self._reports_steps or not self._fetching or next_at is None:
+            return super().repeat_empty_step(at, ends_at, last)
+        step_us = ends_at - at
+        # Up to the last step that begins before a transfer ends, and by `last`.
+        most = min(-(-(next_at - ends_at) // step_us), (last - ends_at) // step_us + 1)
+        if most <= 0:
+            return at, ends_at
+        self._context.steps.repeat_last(most)
+        self.next_step += most
+        return at + most * step_us, ends_at + most * step_us

@@ -3,8 +3,10 @@
 from bisect import bisect_right
 from heapq import heappop, heappush
 from itertools import accumulate
+from typing import Protocol
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.block_pool import FreeRuns
 from blis_sim.engine.sequence import DecodeSpan, Sequence
 
 
@@ -19,6 +21,23 @@ def can_have_cohort(config: EngineConfig) -> bool:
         and config.offload is None
         and config.preemption_policy != "gap"
     )
+
+
+class MemberBlocks(Protocol):
+    """Blocks of a cohort, which are counted instead of numbered."""
+
+    @property
+    def free(self) -> FreeRuns:
+        """The free blocks."""
+        ...
+
+    def take(self, num_blocks: int) -> None:
+        """Take free blocks, of which there must be enough, and forget what they held."""
+        ...
+
+    def hold_prompt(self, sequence: Sequence, num_tokens: int) -> int:
+        """Count a prompt that no request shares as stored. Returns how many blocks are to be taken for it."""
+        ...
 
 
 def take_none(_num_blocks: int) -> None:

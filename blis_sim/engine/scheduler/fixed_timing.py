@@ -6,13 +6,12 @@ A request that gets a slot keeps it to its end. Its prompt takes KV blocks, whic
 from collections import deque
 
 from blis_sim.engine.context import EngineContext
-from blis_sim.engine.events import CacheChanged, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.events import CacheChanged, EventKind, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.slot_caches import new_slot_cache
 from blis_sim.engine.latency.request_timing import RequestTiming
-from blis_sim.engine.queue import EventKind
+from blis_sim.engine.scheduler.batch import num_external_tokens
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import ORDERS
-from blis_sim.engine.scheduler.scheduled_step import num_external_tokens
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
 

@@ -20,25 +20,21 @@ def new_vllm(context: "EngineContext", reports_steps: bool) -> Scheduler:
         from blis_sim.engine.scheduler.fixed_timing import FixedTimingScheduler
 
         return FixedTimingScheduler(context)
-    if config.speculation is not None:
-        from blis_sim.engine.scheduler.vllm_speculative import SpeculativeScheduler
-
-        return SpeculativeScheduler(context, reports_steps)
-    if config.kv_groups:
-        from blis_sim.engine.scheduler.vllm_groups import GroupedScheduler
-
-        return GroupedScheduler(context, reports_steps)
-    if config.offload is not None:
-        from blis_sim.engine.scheduler.vllm_offloading import OffloadingScheduler
-
-        return OffloadingScheduler(context, reports_steps, config.offload)
     from blis_sim.engine.scheduler.vllm import VllmScheduler
 
     return VllmScheduler(context, reports_steps)
 
 
 def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """Return BLIS's scheduler, with a CPU tier if there is one."""
+    """Return BLIS's scheduler, with adapters or a CPU tier if there are any."""
+    if context.config.offload_chain is not None:
+        from blis_sim.engine.scheduler.blis import ChainedBlisScheduler
+
+        return ChainedBlisScheduler(context, reports_steps, context.config.offload_chain)
+    if context.config.lora is not None:
+        from blis_sim.engine.scheduler.blis import AdapterBlisScheduler
+
+        return AdapterBlisScheduler(context, reports_steps, context.config.lora)
     if context.config.cpu_tier is not None:
         from blis_sim.engine.scheduler.blis import TieredBlisScheduler
 
@@ -48,29 +44,7 @@ def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
     return BlisScheduler(context, reports_steps)
 
 
-def new_batches(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """Return the scheduler of Vidur that the name of the engine selects."""
-    from blis_sim.engine.scheduler.batch_engines import new_batch_engine
-
-    return new_batch_engine(context, reports_steps)
-
-
-def new_adaptive(context: "EngineContext", reports_steps: bool) -> Scheduler:
-    """Return the worker of the published adaptive scheduler."""
-    from blis_sim.engine.scheduler.adaptive import AdaptiveScheduler
-
-    return AdaptiveScheduler(context, reports_steps)
-
-
 ENGINES = Registry[Callable[["EngineContext", bool], Scheduler]]("blis.schedulers") | {
     "vllm": new_vllm,
     "blis": new_blis,
-    "sarathi": new_batches,
-    "vidur-vllm": new_batches,
-    "orca": new_batches,
-    "lightllm": new_batches,
-    "faster-transformer": new_batches,
-    "splitwise": new_batches,
-    "adaptive": new_adaptive,
-    "adaptive-fifo": new_adaptive,
 }

@@ -5,16 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
-from random import Random
 from typing import Any
 
 from mockserve.generation.structured_outputs.demand import Demand, check_demand
-from mockserve.generation.structured_outputs.expressions import PRINTABLE
-from mockserve.generation.structured_outputs.xgrammar.features import XgrammarError, has_unsupported_features
-from mockserve.generation.structured_outputs.xgrammar.grammars import check_lark, is_likely_lark, parse_ebnf
-from mockserve.generation.structured_outputs.xgrammar.json_schema import check_json_schema
-from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf
-from mockserve.generation.structured_outputs.xgrammar.structural_tag import check_structural_tag
+from mockserve.generation.structured_outputs.xgrammar import message_of_xgrammar, refusal_of_xgrammar
 from mockserve.protocol.errors import ApiError, sanitized
 
 _constants, _parser = import_module("re._constants"), import_module("re._parser")
@@ -131,48 +125,6 @@ def _parts(kind: Any, value: Any) -> list[Any]:
     return [value[3]] if kind is _parser.SUBPATTERN else [value[2]] if kind is _parser.MAX_REPEAT else []
 
 
-MOST_CHARS = 4000
-_CLOSING = '"]}>)'
-_USUAL = PRINTABLE.encode()
-_SPACE = ord(" ")
-
-
-def guided_text(grammar: str, random: Random, soft_limit_chars: int) -> str:
-    """Return a text of the grammar, which is in llguidance's notation; an endless text is cut.
-
-    Beyond `soft_limit_chars` characters, the text ends as soon as the grammar allows.
-    """
-    from llguidance import LLMatcher, LLTokenizer
-
-    matcher = LLMatcher(LLTokenizer("byte"), grammar, log_level=0)
-    written = bytearray()
-    while len(written) < MOST_CHARS and not matcher.is_stopped():
-        if matcher.is_accepting() and (len(written) >= soft_limit_chars or random.random() < 0.2):
-            break
-        forced = matcher.compute_ff_bytes()
-        allowed = [forced[0]] if forced else _allowed(matcher.compute_bitmask())
-        if not allowed:
-            break
-        byte = _chosen(allowed, random, must_finish=len(written) >= soft_limit_chars)
-        if not matcher.consume_token(byte):
-            break
-        written.append(byte)
-    return written.decode(errors="ignore")
-
-
-def _allowed(mask: bytes) -> list[int]:
-    return [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
-
-
-def _chosen(allowed: list[int], random: Random, must_finish: bool) -> int:
-    if must_finish:
-        closing = [byte for byte in allowed if chr(byte) in _CLOSING]
-        if closing:
-            return closing[0]
-    usual = [byte for byte in _USUAL if byte in allowed and not (must_finish and byte == _SPACE)]
-    return random.choice(usual or allowed)
-
-
 MAX_ITEMS = 1_000_000
 """The library allocates memory for every item of a bound: 4 GB are not enough for one of 10^9."""
 
@@ -248,9 +200,6 @@ def _check_item_bounds(schema: Any) -> None:
                     raise ApiError(f"Grammar error: {name} ({found[name]}) is greater than {MAX_ITEMS}")
 
 
-NOT_A_TEXT = "The schema should be a string or a Pydantic model."
-
-
 def resolve_backend(demand: Demand) -> str:
     """Return the backend for the constraint. Raises ApiError, with vLLM's message, when there is none."""
     try:
@@ -271,37 +220,40 @@ def _resolved(demand: Demand) -> str:
     if backend in checks:
         checks[backend](demand)
         return backend
+    if is_of_xgrammar(demand):
+        return "xgrammar"
+    if demand.kind == "json" and has_patterns(_schema_of(demand.value)):
+        check_outlines(demand)
+        return "outlines"
+    check_guidance(demand)
+    return "guidance"
+
+
+def is_of_xgrammar(demand: Demand) -> bool:
+    """Whether the xgrammar backend supports a constraint."""
     try:
-        check_xgrammar(demand)
+        return refusal_of_xgrammar(demand.kind, _value_for_xgrammar(demand)) is None
     except ApiError:
-        if demand.kind == "json" and has_patterns(_schema_of(demand.value)):
-            check_outlines(demand)
-            return "outlines"
-        check_guidance(demand)
-        return "guidance"
-    return "xgrammar"
+        return False
 
 
 def check_xgrammar(demand: Demand) -> None:
     """Raise ApiError, with vLLM's message, for a constraint that the xgrammar backend does not support."""
-    kind, value = demand.kind, demand.value
-    if kind == "regex":
-        try:
-            parse_ebnf(f"root ::= {regex_to_ebnf(value)}\n")
-        except XgrammarError as error:
-            raise ApiError(f"Failed to transform regex into a grammar: {error.message}") from None
-    elif kind == "json":
-        _check_schema(_schema_of(value))
-    elif kind == "grammar":
-        try:
-            check_lark(value) if is_likely_lark(value) else parse_ebnf(value)
-        except (XgrammarError, RecursionError):
-            raise ApiError("Invalid grammar specification.") from None
-    elif kind == "structural_tag":
-        try:
-            check_structural_tag(json.loads(value) if isinstance(value, str) else value)
-        except (ValueError, RecursionError):
-            raise ApiError("Invalid structural tag specification.") from None
+    value = _value_for_xgrammar(demand)
+    reason = refusal_of_xgrammar(demand.kind, value)
+    if reason is not None:
+        raise ApiError(message_of_xgrammar(demand.kind, value, reason))
+
+
+def _value_for_xgrammar(demand: Demand) -> Any:
+    if demand.kind == "json":
+        return _schema_of(demand.value)
+    if demand.kind != "structural_tag" or not isinstance(demand.value, str):
+        return demand.value
+    try:
+        return json.loads(demand.value)
+    except (ValueError, RecursionError):
+        raise ApiError("Invalid structural tag specification.") from None
 
 
 def check_format_enforcer(demand: Demand) -> None:
@@ -332,14 +284,3 @@ def _schema_of(value: Any) -> Any:
         return json.loads(value)
     except ValueError:
         raise ApiError("Invalid JSON grammar specification.") from None
-
-
-def _check_schema(schema: Any) -> None:
-    if has_unsupported_features(schema):
-        raise ApiError("The provided JSON schema contains features not supported by xgrammar.")
-    try:
-        if not isinstance(schema, Mapping):
-            raise XgrammarError(NOT_A_TEXT)
-        check_json_schema(schema)
-    except XgrammarError as error:
-        raise ApiError(f"Failed to transform json schema into a grammar: {error.message}") from None

@@ -4,12 +4,11 @@ The size is estimated from above without compiling anything. A constraint with u
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from mockserve.generation.structured_outputs.json_instances import needs_validation
-from mockserve.generation.structured_outputs.json_schema import SchemaError, find_referenced
+from mockserve.generation.structured_outputs.json_schema import TYPES, SchemaError, find_referenced
 from mockserve.options.content import ANY, ArgumentRanges
 
 MAX_NESTED = 64
@@ -24,23 +23,20 @@ MAX_NESTED_IF_SMALL = 24
 MOST_JSON_CHARS = 4000
 MOST_COUNT = 1000
 MOST_NUMBER = 2**63
-MOST_PATTERN_CHARS = 200
-MOST_PATTERN_COST = 10_000
-PATTERN_VALUES = 20
-"""Number of values whose cost equals a text of a pattern."""
-
 FREE_MEMBERS = 3
 """Maximum number of members of an object beyond those named by its schema."""
 
 _ANNOTATIONS = frozenset(
-    {"title", "description", "default", "examples", "type", "format", "$schema", "$comment"}
+    {"title", "description", "default", "examples", "format", "$schema", "$comment"}
     | {"deprecated", "readOnly", "writeOnly"}
 )
 _PLAIN_NUMBERS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
 _PLAIN_COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties"})
-_ASSERTIONS = re.compile(r"\(\?<?[=!]|\\b|\\B")
-"""Marks of assertions, for which many tries may be needed."""
-_REPEATS = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
+_RANGES = (
+    *(("minimum", "maximum", 0), ("minimum", "exclusiveMaximum", 1), ("exclusiveMinimum", "maximum", 1)),
+    *(("exclusiveMinimum", "exclusiveMaximum", 2), ("minLength", "maxLength", 0), ("minItems", "maxItems", 0)),
+)
+"""Keywords of a lower and an upper bound, and the least distance at which an integer lies between them."""
 
 
 def is_small_demand(kind: str, value: Any) -> bool:
@@ -49,7 +45,10 @@ def is_small_demand(kind: str, value: Any) -> bool:
 
 
 def is_small_schema(schema: Any, argument_ranges: ArgumentRanges = ANY) -> bool:
-    """Whether a JSON schema is small: its instances have few values, and need no validation after they are made."""
+    """Whether a JSON schema is small: its instances have few values, and need no validation after they are made.
+
+    A small schema has no pattern, whose text needs a library, and nothing that a backend may refuse for its form.
+    """
     try:
         _SizeEstimator(schema, argument_ranges).schema(schema, 0, 1)
     except _LimitExceededError:
@@ -57,18 +56,8 @@ def is_small_schema(schema: Any, argument_ranges: ArgumentRanges = ANY) -> bool:
     return not needs_validation(schema)
 
 
-def is_small_pattern(pattern: Any) -> bool:
-    """Whether a regular expression is short and repeats little, so that its matches are short and soon found."""
-    if not isinstance(pattern, str) or len(pattern) > MOST_PATTERN_CHARS or _ASSERTIONS.search(pattern):
-        return False
-    times = 1
-    for match in _REPEATS.finditer(pattern):
-        times *= max([1, *map(int, filter(None, match.groups()))])
-    return times * len(pattern) <= MOST_PATTERN_COST
-
-
 class _LimitExceededError(Exception):
-    """A bound is exceeded."""
+    """A bound is exceeded, or the form of the schema is not plain."""
 
 
 class _SizeEstimator:
@@ -82,15 +71,19 @@ class _SizeEstimator:
 
     def schema(self, found: Any, depth: int, times: int) -> None:
         """Count a schema whose values may be made `times` times."""
-        if not isinstance(found, Mapping):
-            self._plain(found, depth, times)
-            return
+        if isinstance(found, Mapping):
+            self._keywords(found, depth, times)
+        elif found is not True:
+            raise _LimitExceededError
+
+    def _keywords(self, found: Mapping[str, Any], depth: int, times: int) -> None:
         self._count(times, depth)
+        _check_ranges(found)
         for name, value in found.items():
             if name in _ANNOTATIONS:
                 self._plain(value, depth, 1)
             elif name in _PLAIN_NUMBERS:
-                self._number(value)
+                self._bound(value)
             elif name in _PLAIN_COUNTS:
                 self._counted(name, value, times)
             elif name in _READERS:
@@ -128,6 +121,11 @@ class _SizeEstimator:
         if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:  # nor is a NaN
             raise _LimitExceededError
 
+    def _bound(self, value: Any) -> None:
+        if type(value) not in (int, float):
+            raise _LimitExceededError
+        self._number(value)
+
     def _counted(self, name: str, value: Any, times: int) -> None:
         if type(value) is not int or not 0 <= value <= MOST_COUNT:
             raise _LimitExceededError
@@ -137,14 +135,14 @@ class _SizeEstimator:
             self._count(0, 0, value * times)
 
     def _items(self, value: Any, least: Any, depth: int, times: int) -> None:
-        if isinstance(value, list) or type(least) is not int:
+        if type(least) is not int:
             raise _LimitExceededError
-        self.schema(value, depth, times * (max(0, least) + self._more_items))
+        if value is not False:
+            self.schema(value, depth, times * (max(0, least) + self._more_items))
 
     def _members(self, value: Any, depth: int, times: int) -> None:
         if not isinstance(value, Mapping):
-            self._plain(value, depth, times)
-            return
+            raise _LimitExceededError
         for name, each in value.items():
             self._count(0, depth, len(name) * times)
             self.schema(each, depth, times)
@@ -152,41 +150,58 @@ class _SizeEstimator:
     def _definitions(self, value: Any, depth: int, _times: int) -> None:
         self._members(value, depth, 1)
 
+    def _types(self, value: Any, _depth: int, _times: int) -> None:
+        names = value if isinstance(value, list) and value else [value]
+        if not all(isinstance(each, str) and each in TYPES for each in names):
+            raise _LimitExceededError
+
+    def _texts(self, value: Any, depth: int, times: int) -> None:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise _LimitExceededError
+        self._plain(value, depth, times)
+
+    def _values(self, value: Any, depth: int, times: int) -> None:
+        if not isinstance(value, list) or not value:
+            raise _LimitExceededError
+        self._plain(value, depth, times)
+
     def _parts(self, value: Any, depth: int, times: int) -> None:
-        if not isinstance(value, list):
-            self._plain(value, depth, times)
-            return
+        if not isinstance(value, list) or not value:
+            raise _LimitExceededError
         for each in value:
             self.schema(each, depth, times)
 
     def _additional(self, value: Any, least: Any, depth: int, times: int) -> None:
         if type(least) is not int:
             raise _LimitExceededError
-        self.schema(value, depth, times * max(FREE_MEMBERS, least))
-
-    def _pattern(self, value: Any, depth: int, times: int) -> None:
-        if not is_small_pattern(value):
-            raise _LimitExceededError
-        self._count(PATTERN_VALUES * times, depth)
+        if value is not False:
+            self.schema(value, depth, times * max(FREE_MEMBERS, least))
 
     def _reference(self, value: Any, depth: int, times: int) -> None:
         try:
             target = find_referenced(value, self._root)
         except SchemaError:
-            return  # which reading the schema finds as soon
+            raise _LimitExceededError from None
         self.schema(target, depth, times)
+
+
+def _check_ranges(schema: Mapping[str, Any]) -> None:
+    for low, high, least in _RANGES:
+        if low in schema and high in schema:
+            first, last = schema[low], schema[high]
+            if type(first) not in (int, float) or type(last) not in (int, float) or not last - first >= least:
+                raise _LimitExceededError
 
 
 _READERS: dict[str, Callable[[_SizeEstimator, Any, int, int], None]] = {
     "properties": _SizeEstimator._members,
     "$defs": _SizeEstimator._definitions,
     "definitions": _SizeEstimator._definitions,
-    "required": _SizeEstimator._plain,
-    "enum": _SizeEstimator._plain,
+    "type": _SizeEstimator._types,
+    "required": _SizeEstimator._texts,
+    "enum": _SizeEstimator._values,
     "const": _SizeEstimator._plain,
     "anyOf": _SizeEstimator._parts,
-    "prefixItems": _SizeEstimator._parts,
-    "pattern": _SizeEstimator._pattern,
     "$ref": _SizeEstimator._reference,
 }
 
@@ -217,7 +232,7 @@ def _are_small_choices(choices: Any) -> bool:
 
 _SIZE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "json": _is_small_json,
-    "regex": is_small_pattern,
+    "regex": lambda _: False,
     "choice": _are_small_choices,
     "grammar": lambda _: False,
     "json_object": lambda _: True,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mockserve.generation.structured_outputs.json_schema import TYPE_WORDS
 from mockserve.options.content import AUTO, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.refusals import ALL_CONSTRAINTS, check_one_constraint
+from mockserve.protocol.sampling import ALL_CONSTRAINTS, check_one_constraint
 
 MAX_NESTING = 64
 TAG_WRAPPER_NESTING = 16

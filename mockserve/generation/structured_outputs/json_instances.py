@@ -18,7 +18,6 @@ from mockserve.generation.structured_outputs.json_schema import (
     resolve_schema,
     type_options,
 )
-from mockserve.generation.structured_outputs.regex_parser import RegexError
 from mockserve.generation.tokenizer import WORDS
 from mockserve.options.content import ANY, ArgumentRanges
 
@@ -108,7 +107,7 @@ SOLE_KEYWORDS = frozenset({"enum", "const", "anyOf"})
 ANNOTATIONS = frozenset({"title", "description", "default", "examples", "type", "$defs", "definitions", "$schema"})
 
 UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError)
-"""Errors from reading a malformed part of a schema. SchemaError and RegexError are kinds of ValueError."""
+"""Errors from reading a malformed part of a schema. SchemaError is a kind of ValueError."""
 
 
 _NO_MEMBERS: Mapping[str, Any] = {}
@@ -126,8 +125,8 @@ def instance_text(
 ) -> str:
     """Return a value of `schema` as JSON. `verbosity` 0 gives the smallest accepted value, 2 most optional parts.
 
-    Compact JSON has no spaces between its parts. Raises SchemaError for an invalid or unsatisfiable schema, RegexError
-    for an invalid pattern, and any of UNREADABLE for a malformed schema.
+    Compact JSON has no spaces between its parts. Raises SchemaError for an invalid or unsatisfiable schema, and any of
+    UNREADABLE for a malformed one.
     """
     value, fault = _best_instance(schema, random, verbosity, argument_ranges)
     if fault is not None:
@@ -358,9 +357,9 @@ class _InstanceGenerator:
             return json.dumps(self.make(schema.get("contentSchema", True), depth + 1), ensure_ascii=False)
         try:
             return make_string(schema, self._random, self._verbosity)
-        except (SchemaError, RegexError) as error:
+        except SchemaError as error:
             self._note(error)
-        with suppress(SchemaError, RegexError):
+        with suppress(SchemaError):
             return make_string(schema, self._random, self._verbosity, meets_assertions=False)
         rest = {name: value for name, value in schema.items() if name != "pattern"}
         return make_string(rest, self._random, self._verbosity)

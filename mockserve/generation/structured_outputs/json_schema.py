@@ -1,17 +1,14 @@
 """JSON schemas: references, combinations, messages of vLLM's compiler, strings and numbers."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import chain, islice
-from json import dumps
 from random import Random
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
-from mockserve.generation.structured_outputs.assertions import asserted_text, asserts_more_than_ends, contains_match
-from mockserve.generation.structured_outputs.expressions import Expression, Grammar, matching_text
-from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.generation.structured_outputs.guided import GrammarError
+from mockserve.generation.structured_outputs.patterns import pattern_text
 from mockserve.generation.structured_outputs.string_formats import FORMATS
 from mockserve.generation.tokenizer import WORDS
 
@@ -233,8 +230,6 @@ def _listed(value: Any, name: str) -> Iterable[Schema]:
 
 
 MOST_TRIES = 50
-MOST_TRIES_OF_ASSERTIONS = 300
-MOST_TRIES_OF_UNESCAPED = 10
 PATTERN_SOFT_LIMIT_CHARS = 24
 MOST_CHARS = 100_000
 MAX_WIDTH = 1_000_000
@@ -245,14 +240,15 @@ def make_string(schema: Mapping[str, Any], random: Random, verbosity: int, meets
     """Return a string of the schema's pattern, format and length; a few words if it has none of them.
 
     Look-around and boundaries in the pattern have no effect unless `meets_assertions`. Raises SchemaError when there is
-    no string, RegexError for an invalid pattern.
+    no string, and for an invalid pattern.
     """
     least, most = _length_bounds(schema)
     if "pattern" in schema:
-        expression = parse_regex(str(schema["pattern"]), keeps_assertions=True)
-        if meets_assertions and asserts_more_than_ends(expression):
-            return _asserted_string(expression, random, least, most)
-        return _matching_string(Grammar(expression), random, least, most, verbosity)
+        soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * verbosity)
+        try:
+            return pattern_text(str(schema["pattern"]), random, soft_limit_chars, least, most, meets_assertions)
+        except GrammarError as error:
+            raise SchemaError(f"Unsatisfiable schema: {error}") from None
     name = "base64" if schema.get("contentEncoding") in ("base64", "base64url") else schema.get("format")
     if isinstance(name, str) and name in FORMATS:
         # A length binds where a format only describes.
@@ -302,46 +298,6 @@ def _multiple(step: float, first: int, last: int, random: Random) -> float:
         if (value / step).is_integer():  # which validators check, and which fails for one multiple in ten
             break
     return value
-
-
-def _matching_string(grammar: Grammar, random: Random, least: int, most: int | None, verbosity: int) -> str:
-    if not grammar.can_end:
-        raise SchemaError("Unsatisfiable schema: the pattern matches only texts that are too long")
-    soft_limit_chars = max(least, PATTERN_SOFT_LIMIT_CHARS * verbosity)
-
-    def texts() -> Iterator[str]:
-        yield matching_text(grammar, random, soft_limit_chars)
-        for _ in range(MOST_TRIES):
-            # Between none and ample room lies a text of the right length, if there is one.
-            yield matching_text(grammar, random, random.randint(0, max(soft_limit_chars, most or 0) + 8))
-
-    return _fitting(texts(), least, most)
-
-
-def _asserted_string(expression: Expression, random: Random, least: int, most: int | None) -> str:
-    def texts() -> Iterator[str]:
-        for attempt in range(MOST_TRIES_OF_ASSERTIONS):
-            limit = random.randint(0, max(least, PATTERN_SOFT_LIMIT_CHARS) + 8)
-            text = asserted_text(expression, random, limit, is_joined=attempt % 2 == 1)
-            if _is_between(least, text, most) and contains_match(expression, text):
-                yield text
-
-    return _fitting(texts(), least, most)
-
-
-def _fitting(texts: Iterable[str], least: int, most: int | None) -> str:
-    """Return the first text of the right length, if possible one that JSON does not escape.
-
-    Grammars for patterns have no escapes. Raises SchemaError when no text has the right length.
-    """
-    fitting = (each for each in texts if _is_between(least, each, most))
-    first = next(fitting, None)
-    if first is None:
-        raise SchemaError(f"Unsatisfiable schema: no text of length {least} to {most} found that matches the pattern")
-    others = islice(fitting, MOST_TRIES_OF_UNESCAPED)
-    return next(
-        (each for each in chain([first], others) if len(dumps(each, ensure_ascii=False)) == len(each) + 2), first
-    )
 
 
 def _is_between(least: int, text: str, most: int | None) -> bool:

@@ -8,22 +8,17 @@ from random import Random
 from typing import Any, TypeAlias
 
 from mockserve.generation.structured_outputs.backends import (
-    check_guidance,
-    check_xgrammar,
     guidance_grammar,
-    guided_text,
+    is_of_xgrammar,
     resolve_backend,
 )
 from mockserve.generation.structured_outputs.checks import TOO_DEEP, is_small_demand
 from mockserve.generation.structured_outputs.demand import Demand, check_demand, demand_of, schema_in_messages
-from mockserve.generation.structured_outputs.expressions import EMPTY, Choice, Grammar, Text, matching_text
-from mockserve.generation.structured_outputs.grammars import GrammarError, parse_grammar
+from mockserve.generation.structured_outputs.guided import GrammarError, grammar_of_xgrammar, guided_text
 from mockserve.generation.structured_outputs.json_instances import UNREADABLE, closest_text, instance_text, lenient_text
 from mockserve.generation.structured_outputs.json_schema import ReferenceCycleError, SchemaError
-from mockserve.generation.structured_outputs.regex_parser import RegexError, parse_regex
+from mockserve.generation.structured_outputs.patterns import match_of
 from mockserve.generation.structured_outputs.structural_tags import TagError, tag_text
-from mockserve.generation.structured_outputs.xgrammar.grammars import is_likely_lark, parse_ebnf
-from mockserve.generation.structured_outputs.xgrammar.regex import regex_to_ebnf
 from mockserve.options.content import ANY, AUTO, ArgumentRanges, StructuredOutputsConfig
 from mockserve.protocol.errors import ApiError, bad_value, internal_error, mark_late
 from mockserve.protocol.json_text import compact_json
@@ -47,16 +42,24 @@ class JsonForm:
 
 
 @dataclass(frozen=True, slots=True)
-class GrammarForm:
-    """A sentence of a grammar; choices and regular expressions are grammars too."""
+class ChoiceForm:
+    """One of several texts."""
 
-    grammar: Grammar
+    choices: tuple[str, ...]
     backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class GuidedForm:
-    """A sentence of a grammar that only llguidance can parse."""
+class RegexForm:
+    """A match of a regular expression."""
+
+    pattern: str
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarForm:
+    """A sentence of a grammar in llguidance's notation."""
 
     grammar: str
     backend: str | None = None
@@ -83,7 +86,7 @@ class DeferredForm:
     """Backend; None until the constraint is parsed."""
 
 
-Constraint: TypeAlias = JsonForm | GrammarForm | GuidedForm | TagForm | DeferredForm
+Constraint: TypeAlias = JsonForm | ChoiceForm | RegexForm | GrammarForm | TagForm | DeferredForm
 
 
 def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> str:
@@ -96,10 +99,12 @@ def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> 
         match constraint:
             case JsonForm():
                 return _json_text(constraint, random, verbosity)
-            case GrammarForm(grammar):
-                return matching_text(grammar, random, soft_limit_chars)
-            case GuidedForm(source):
-                return guided_text(source, random, soft_limit_chars)
+            case ChoiceForm(choices):
+                return _choice_text(choices, random, soft_limit_chars)
+            case RegexForm(pattern):
+                return match_of(pattern, random, soft_limit_chars)
+            case GrammarForm(grammar, backend):
+                return _guided_text(grammar, backend, random, soft_limit_chars)
             case TagForm(tag):
                 try:
                     return tag_text(tag, random, verbosity)
@@ -107,9 +112,24 @@ def constrained_text(constraint: Constraint, random: Random, verbosity: int) -> 
                     return ""  # xgrammar reads formats of which no text is made here
             case DeferredForm():
                 return constrained_text(build_deferred_constraint(constraint), random, verbosity)
-    except (SchemaError, RegexError):
+    except (SchemaError, GrammarError):
         # vLLM accepts the constraint, and its engine then fails because no token is allowed.
         raise mark_late(internal_error()) from None
+
+
+def _choice_text(choices: tuple[str, ...], random: Random, soft_limit_chars: int) -> str:
+    """Return one of the choices that are not much longer than the shortest."""
+    least = min(map(len, choices))
+    return random.choice([each for each in choices if len(each) <= max(least, soft_limit_chars)])
+
+
+def _guided_text(grammar: str, backend: str | None, random: Random, soft_limit_chars: int) -> str:
+    try:
+        return guided_text(grammar, random, soft_limit_chars)
+    except GrammarError:
+        if backend == "guidance":
+            return ""  # llguidance stops at once where xgrammar finds no first token
+        raise
 
 
 def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
@@ -131,7 +151,7 @@ def _json_text(form: JsonForm, random: Random, verbosity: int) -> str:
     except UNREADABLE:
         pass
     if form.backend == "guidance":
-        return guided_text(guidance_grammar(Demand("json", form.schema)), random, 0)
+        return _guided_text(guidance_grammar(Demand("json", form.schema)), form.backend, random, 0)
     return lenient_text(form.schema, random, verbosity, form.argument_ranges)
 
 
@@ -154,11 +174,7 @@ def requested_constraint(
         check_demand(demand)
     except ApiError as error:
         raise mark_late(error) from None
-    try:
-        check_xgrammar(demand)
-    except ApiError:
-        return _deferred(demand)
-    return _form(demand, "xgrammar")
+    return _form(demand, "xgrammar") if is_of_xgrammar(demand) else _deferred(demand)
 
 
 def _deferred(demand: Demand) -> DeferredForm:
@@ -181,10 +197,9 @@ def xgrammar_accepts(form: DeferredForm) -> bool:
     demand = Demand(kind, value, form.config)
     try:
         check_demand(demand)
-        check_xgrammar(demand)
     except ApiError:
         return False
-    return True
+    return is_of_xgrammar(demand)
 
 
 def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -> Constraint | None:
@@ -210,10 +225,8 @@ def build_constraint(demand: Demand) -> Constraint:
 def check_tag_of(demand: Demand) -> None:
     """Raise ApiError for an invalid structural tag; vLLM refuses it while it parses the body."""
     field = "structured_outputs" if isinstance(demand.value, str) else "response_format"
-    try:
-        check_xgrammar(demand)
-    except ApiError:
-        raise bad_value(f"Invalid {field} structural_tag specification.", field) from None
+    if not is_of_xgrammar(demand):
+        raise bad_value(f"Invalid {field} structural_tag specification.", field)
 
 
 def _form(demand: Demand, backend: str) -> Constraint:
@@ -227,27 +240,11 @@ def _form(demand: Demand, backend: str) -> Constraint:
         return JsonForm(schema, ANY, backend, config.disable_any_whitespace)
     if kind == "structural_tag":
         return TagForm(json.loads(value) if isinstance(value, str) else value, backend)
-    try:
-        grammar = _grammar(kind, value, backend)
-    except (RegexError, GrammarError, RecursionError):
-        check_guidance(demand)
-        return GuidedForm(guidance_grammar(demand), backend)
-    if not (grammar.can_end or grammar.can_begin):
-        # xgrammar finds no first token, and the engine fails; llguidance stops at once.
-        if backend != "guidance":
-            raise mark_late(internal_error())
-        return GrammarForm(Grammar(EMPTY), backend)
-    return GrammarForm(grammar, backend)
-
-
-def _grammar(kind: str, value: Any, backend: str) -> Grammar:
     if kind == "choice":
-        return Grammar(Choice(tuple(map(Text, value))))
+        return ChoiceForm(tuple(value), backend)
     if kind == "regex":
-        return (
-            parse_ebnf(f"root ::= {regex_to_ebnf(value)}\n") if backend == "xgrammar" else Grammar(parse_regex(value))
-        )
-    return parse_grammar(value) if backend != "xgrammar" or is_likely_lark(value) else parse_ebnf(value)
+        return RegexForm(value, backend)
+    return GrammarForm(guidance_grammar(demand) if backend == "guidance" else grammar_of_xgrammar(value), backend)
 
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from random import Random
+from types import UnionType
 from typing import Any
 
-from mockserve.generation.structured_outputs.expressions import Grammar, matching_text
-from mockserve.generation.structured_outputs.grammars import parse_grammar
+from mockserve.generation.structured_outputs.guided import grammar_of_xgrammar, guided_text
 from mockserve.generation.structured_outputs.json_instances import closest_text
-from mockserve.generation.structured_outputs.regex_parser import parse_regex
+from mockserve.generation.structured_outputs.patterns import match_of
 from mockserve.generation.tokenizer import WORDS
 
 SOFT_LIMIT_CHARS = 40
@@ -36,6 +36,7 @@ class _Writer:
     def __init__(self, random: Random, verbosity: int) -> None:
         self._random = random
         self._verbosity = verbosity
+        self._soft_limit_chars = SOFT_LIMIT_CHARS * verbosity
 
     def structures(self, tag: Mapping[str, Any]) -> str:
         """Write the older form: free text, and after each trigger one of the structures that begin with it."""
@@ -90,11 +91,10 @@ class _Writer:
         return closest_text(form.get("json_schema", True), self._random, self._verbosity)
 
     def _grammar(self, form: Mapping[str, Any]) -> str:
-        return matching_text(parse_grammar(_text(form, "grammar")), self._random, SOFT_LIMIT_CHARS * self._verbosity)
+        return guided_text(grammar_of_xgrammar(_text(form, "grammar")), self._random, self._soft_limit_chars)
 
     def _regex(self, form: Mapping[str, Any]) -> str:
-        grammar = Grammar(parse_regex(_text(form, "pattern")))
-        return matching_text(grammar, self._random, SOFT_LIMIT_CHARS * self._verbosity)
+        return match_of(_text(form, "pattern"), self._random, self._soft_limit_chars)
 
     def _tag(self, form: Mapping[str, Any]) -> str:
         begin, end = form.get("begin"), form.get("end")
@@ -143,6 +143,102 @@ _TYPES_BY_FIELD = {
 def _type_by_fields(form: Mapping[str, Any]) -> str | None:
     """Return the type of a format without `type`, found by its fields as in xgrammar."""
     return next((kind for field, kind in _TYPES_BY_FIELD.items() if field in form), None)
+
+
+_FIELDS: Mapping[str, Mapping[str, type | UnionType]] = {
+    "const_string": {"value": str},
+    "json_schema": {"json_schema": Mapping | bool},
+    "qwen_xml_parameter": {"json_schema": Mapping | bool},
+    "grammar": {"grammar": str},
+    "regex": {"pattern": str},
+    "sequence": {"elements": list},
+    "or": {"elements": list},
+    "tag": {"begin": str | Mapping, "content": Mapping, "end": str | Mapping | list},
+    "triggered_tags": {"triggers": list, "tags": list},
+    "token_triggered_tags": {"trigger_tokens": list, "tags": list},
+    "tags_with_separator": {"separator": str, "tags": list},
+    "repeat": {"min": int, "max": int, "content": Mapping},
+    **{kind: {"content": Mapping} for kind in ("optional", "plus", "star")},
+    **{kind: {"rules": list} for kind in ("dispatch", "token_dispatch")},
+    "token": {"token": int},
+    **{kind: {} for kind in ("any_text", "any_tokens", "exclude_token")},
+}
+"""Required members of a format by its type. Lists have at least one item."""
+
+
+_CHECKED_PARTS = {"json_schema": "json", "grammar": "grammar", "pattern": "regex"}
+"""Kinds of constraints by the member of a format that holds one."""
+
+_MAY_BE_EMPTY = ("begin", "end", "value", "separator")
+
+
+def check_tag(tag: Any, checks: Mapping[str, Callable[[Any], None]]) -> None:
+    """Raise TagError for a structural tag that xgrammar refuses.
+
+    `checks` are those of the constraints within it, by their kinds; what they raise propagates.
+    """
+    if not isinstance(tag, Mapping):
+        raise TagError("a structural tag must be an object")
+    if "structures" in tag:
+        structures = _list(tag, "structures")
+        for each in structures:
+            _text(each, "end")
+            checks["json"](each.get("schema"))
+        _check_triggers([_text(each, "begin") for each in structures], tag)
+    elif tag.get("type", "structural_tag") == "structural_tag":
+        _check_format(tag.get("format"), checks)
+    else:
+        raise TagError("the type of a structural tag must be structural_tag")
+
+
+def _check_format(form: Any, checks: Mapping[str, Callable[[Any], None]]) -> None:
+    kind = form.get("type", _type_by_fields(form)) if isinstance(form, Mapping) else None
+    if not isinstance(kind, str) or kind not in _FIELDS:
+        raise TagError(f"unknown format {kind!r}")
+    for name, expected in _FIELDS[kind].items():
+        value = form.get(name)
+        is_empty = value in ("", []) and name not in _MAY_BE_EMPTY
+        if not isinstance(value, expected) or isinstance(value, bool) > (name == "json_schema") or is_empty:
+            raise TagError(f"{name} of a format of type {kind} is not what xgrammar reads")
+        if name in _CHECKED_PARTS:
+            checks[_CHECKED_PARTS[name]](value)
+    if kind == "repeat" and not (form["min"] >= 0 and (form["max"] == -1 or form["max"] >= form["min"])):
+        raise TagError("min and max of a repetition are no range")
+    if kind == "triggered_tags":
+        _check_triggers([each.get("begin") for each in _mappings(form, "tags")], form)
+    for each in _formats_in(form, _FIELDS[kind]):
+        _check_format(each, checks)
+
+
+def _formats_in(form: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Any]:
+    """Return the formats within a format that has these fields."""
+    found = _mappings(form, "elements") if "elements" in fields else []
+    if "tags" in fields:
+        found = [{"type": "tag", **each} for each in _mappings(form, "tags")]
+    if "rules" in fields:
+        if not all(isinstance(each, list) and len(each) == 2 for each in form["rules"]):
+            raise TagError("a rule has a trigger and a format")
+        found = [each[1] for each in form["rules"]]
+    return [*found, form["content"]] if "content" in fields else found
+
+
+def _mappings(form: Mapping[str, Any], name: str) -> list[Any]:
+    if not all(isinstance(each, Mapping) for each in form[name]):
+        raise TagError(f"{name} must be a list of objects")
+    found: list[Any] = form[name]
+    return found
+
+
+def _check_triggers(begins: list[Any], form: Mapping[str, Any]) -> None:
+    """Raise TagError unless each tag begins with one trigger, and each trigger begins a tag."""
+    triggers = _list(form, "triggers")
+    if not triggers or not all(isinstance(each, str) and each for each in triggers):
+        raise TagError("triggers must be texts")
+    marks = [each for each in begins if isinstance(each, str)]
+    if any(sum(begin.startswith(each) for each in triggers) != 1 for begin in marks):
+        raise TagError("every tag must begin with one trigger")
+    if not all(any(begin.startswith(each) for begin in marks) for each in triggers):
+        raise TagError("every trigger must begin a tag")
 
 
 def _list(form: Mapping[str, Any], name: str) -> list[Any]:

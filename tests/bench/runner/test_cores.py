@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.bench.runner import cores, workers
+from blis_sim.bench import cores, workers
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from blis_sim.bench.runner.plan import plan_of
+from blis_sim.bench.points import plan_of
 from blis_sim.options import BlisError
 
 MODEL = ("--model", "qwen3-14b")

@@ -1,8 +1,7 @@
 """The origin of a sweep states what all of its points share."""
 
-from blis_sim.bench.runner.plan import plan_of
-from blis_sim.bench.runner.simulate import origin_of
-from blis_sim.bench.sweep.command import SweepOptions
+from blis_sim.bench.points import origin_of, plan_of
+from blis_sim.bench.sweep_command import SweepOptions
 from blis_sim.options import options_from
 from blis_sim.options.provenance import Provenance
 
@@ -18,8 +17,10 @@ def origin(*vary: str) -> Provenance:
 def test_a_sweep_of_rates_states_the_whole_deployment() -> None:
     found = origin("rate=1,2")
     assert (found.model, found.gpu, found.gpus_per_instance, found.instances) == ("qwen3-14b", "H100", 1, 1)
-    assert (found.engine, found.latency_model, found.step_error, found.seed) == ("vllm", "fitted", 0.05, 5)
-    assert found.title == "qwen3-14b on 1 x H100, vllm engine, fitted step times (expected error 5%)"
+    assert (found.engine, found.latency_model, found.seed) == ("vllm", "fitted", 5)
+    assert found.step_error == found.sureness["itl"]["median"]
+    assert found.sureness["measured_on"].startswith("qwen3-14b ")
+    assert found.title == f"qwen3-14b on 1 x H100, vllm engine, fitted step times ({found.sureness['summary']})"
 
 
 def test_varying_settings_and_failed_points_are_left_out() -> None:

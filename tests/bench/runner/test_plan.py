@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.bench.runner.commands import digest_of, split_own_flags, with_whole_paths
-from blis_sim.bench.runner.plan import Plan, plan_of
-from blis_sim.bench.sweep.command import SweepOptions
+from blis_sim.bench.points import Plan, plan_of
+from blis_sim.bench.simulation_commands import digest_of, with_whole_paths
+from blis_sim.bench.sweep_command import SweepOptions
 from blis_sim.options import BlisError
+from blis_sim.options.command_line import parse_command_line
 
 MODEL = ("--model", "qwen/qwen3-14b")
 
@@ -24,8 +25,12 @@ def test_all_combinations_are_points_the_last_setting_varying_fastest() -> None:
 
 def test_flags_may_stand_before_or_behind_the_command() -> None:
     line = "--vary rate=1,2 replay t.yaml --model q --output=o.csv --reissue --overwrite --tp 2"
-    own = "--vary rate=1,2 --output=o.csv --overwrite -- replay t.yaml --model q --reissue --tp 2"
-    assert split_own_flags(line.split(), SweepOptions) == own.split()
+    assert parse_command_line(SweepOptions, line.split(), passes_flags_on=True).values == {
+        "vary": ("rate=1,2",),
+        "output": "o.csv",
+        "overwrite": True,
+        "simulation": ("replay", "t.yaml", "--model", "q", "--reissue", "--tp", "2"),
+    }
 
 
 def test_the_command_may_be_a_replay() -> None:
@@ -103,7 +108,7 @@ def test_a_setting_that_varies_twice_is_refused() -> None:
 
 def test_a_last_flag_without_its_value_is_refused() -> None:
     with pytest.raises(BlisError, match="--vary must be given a value"):
-        split_own_flags(["--model", "m", "--vary"], SweepOptions)
+        parse_command_line(SweepOptions, ["--model", "m", "--vary"], passes_flags_on=True)
 
 
 def test_a_plan_none_of_whose_points_can_be_is_refused() -> None:

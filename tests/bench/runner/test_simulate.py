@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.runner.simulate import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
-from blis_sim.bench.runner.workers import run_on_processes
+from blis_sim.bench.points import FIGURES, Job, compute, costs, gpu_hours_per_million_tokens
+from blis_sim.bench.workers import run_on_processes
 from blis_sim.options import BlisError, options_from
 from replay.run_command import RunOptions, run
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.bench.serve.load import Ramp, arrivals_us
+from blis_sim.bench.serve_load import Ramp, arrivals_us
 
 
 def test_at_an_unlimited_rate_all_are_due_at_once() -> None:

@@ -1,6 +1,7 @@
 """Whole benchmarks against a server whose answers follow from the name of its model."""
 
 import json
+import re
 import resource
 import signal
 import sys
@@ -12,7 +13,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_sim.bench.serve.command import BenchServeOptions, run
+from blis_sim.bench.serve_command import run
+from blis_sim.bench.serve_options import BenchServeOptions
 from blis_sim.options import BlisError, options_from
 from tests.bench.no_server import NoServer
 from tests.observe.conftest import seen, server_url
@@ -55,6 +57,8 @@ def test_each_request_is_sent_and_counted(bench: Bench, seen: Seen) -> None:
     assert (result["completed"], result["total_output_tokens"], result["request_rate"]) == (8, 32, "inf")
     assert (len(result["ttfts"]), result["input_lens"], result["tokenizer_id"]) == (8, [20] * 8, "ok")
     assert "Successful requests:                     8" in found.printed
+    load = "load: all requests at once, prompts of 20 and outputs of 4 tokens (means)"
+    assert found.printed.splitlines()[-1] == load
     assert found.files[0].name.startswith("openai-infqps-ok-")
 
 
@@ -64,7 +68,6 @@ def test_without_details_the_file_has_only_the_figures(bench: Bench) -> None:
     assert (result["team"], result["label"], result["max_concurrency"]) == ("a", "mine", 3)
 
 
-@pytest.mark.slow
 def test_short_runs_at_one_rate_have_a_file_each(bench: Bench) -> None:
     found = bench(save_result=True, request_rate=("inf",) * 4, num_prompts=1)
     assert len(found.files) == len(found.results) == 4
@@ -83,7 +86,6 @@ def full_after(num_bytes: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, ignored)
 
 
-@pytest.mark.slow
 def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "results" / "all.json"
     given: dict[str, Any] = {"append_result": True, "result_filename": "all.json"}
@@ -95,7 +97,6 @@ def test_results_that_do_not_fit_leave_those_before_as_they_are(bench: Bench, tm
     assert len(bench(**given).results) == 2
 
 
-@pytest.mark.slow
 def test_earlier_results_of_that_name_move_away(bench: Bench, tmp_path: Path) -> None:
     path, given = tmp_path / "all.json", {"save_result": True, "result_dir": str(tmp_path)}
     bench(**given, result_filename="all.json", label="first")
@@ -108,7 +109,6 @@ def test_earlier_results_of_that_name_move_away(bench: Bench, tmp_path: Path) ->
     assert sorted(each.name for each in tmp_path.iterdir()) == ["all.earlier-1", "all.json"]
 
 
-@pytest.mark.slow
 def test_results_are_saved_beside_earlier_ones_that_cannot_move(bench: Bench, tmp_path: Path) -> None:
     name = "r" * 247  # with .earlier-1 too long for a file system
     given = {"save_result": True, "result_dir": str(tmp_path), "result_filename": f"{name}.json"}
@@ -118,7 +118,6 @@ def test_results_are_saved_beside_earlier_ones_that_cannot_move(bench: Bench, tm
     assert labels == {f"{name}.json": "first", f"{name}-2.json": "second"}
 
 
-@pytest.mark.slow
 def test_results_that_do_not_fit_leave_no_half_file(bench: Bench, tmp_path: Path) -> None:
     given = {"save_result": True, "result_dir": str(tmp_path), "result_filename": "all.json"}
     bench(**given)
@@ -144,7 +143,6 @@ def test_results_are_saved_although_standard_output_is_closed(
     assert json.loads(path.read_text())["completed"] == 8
 
 
-@pytest.mark.slow
 def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "rates.svg"
@@ -159,25 +157,25 @@ def test_several_rates_are_compared(bench: Bench, tmp_path: Path) -> None:
     assert plot.read_text().startswith("<?xml")
 
 
-@pytest.mark.slow
 def test_the_highest_rate_within_limits_is_searched_for(bench: Bench) -> None:
     found = bench(find_rate=True, goodput=("e2el:60000",))
     assert found.printed.splitlines()[-1].startswith("Highest rate within the limits: inf (")
     assert found.printed.count("Serving Benchmark Result") == 1
     never = bench(find_rate=True, goodput=("e2el:0",), tolerance=0.5, num_prompts=2)
     assert never.printed.splitlines()[-1] == "Highest rate within the limits: none"
-    rates = [line.split()[0] for line in never.printed.splitlines() if line.endswith("            0")]
+    rows = [line.split() for line in never.printed.rpartition("failed\n")[2].splitlines()]
+    rates = [row[0] for row in rows if len(row) == 7]
     assert rates[0] == "inf"
     assert [float(each) for each in rates[1:]] == sorted(map(float, rates[1:]), reverse=True)
 
 
+@pytest.mark.slow
 def test_one_rate_is_drawn_over_time(bench: Bench, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     assert bench(plot=str(tmp_path / "run.png")).code == 0
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
 def test_prompts_differ_between_rates_so_that_no_cache_has_them(bench: Bench, seen: Seen) -> None:
     bench(request_rate=("inf", "inf"))
     prompts = [each["body"]["prompt"] for each in seen() if "x-request-id" in each["headers"]]
@@ -204,7 +202,6 @@ def test_warm_up_and_ready_check_send_the_first_prompt_beforehand(bench: Bench, 
     assert found.results[0]["completed"] == 8
 
 
-@pytest.mark.slow
 def test_failures_are_counted_and_all_of_them_are_a_failure(bench: Bench) -> None:
     some = bench(model="flaky", save_result=True)
     assert (some.code, some.results[0]["completed"], some.results[0]["failed"]) == (0, 4, 4)
@@ -240,6 +237,12 @@ def test_a_server_that_is_not_there_is_one_line(bench: Bench) -> None:
     found = bench(base_url="http://127.0.0.1:1")
     assert found.code == 1
     assert "cannot reach http://127.0.0.1:1" in found.said
+
+
+def test_the_load_has_the_rate_and_the_shared_prefix(bench: Bench) -> None:
+    found = bench(request_rate=("40",), random_prefix_len=30)
+    load = r"load: \d+(\.\d+)? requests/s, prompts of 50 and outputs of 4 tokens \(means\)"
+    assert re.fullmatch(load, found.printed.splitlines()[-1])
 
 
 def test_requests_wait_in_line_under_a_cap(bench: Bench) -> None:

@@ -2,15 +2,15 @@ from typing import Any
 
 import pytest
 
-from blis_sim.bench.serve.figures import (
+from blis_sim.bench.serve_load import (
     BenchmarkMetrics,
     MetricSelection,
     RequestFuncOutput,
     as_result,
     calculate_metrics,
     request_output_of,
+    table,
 )
-from blis_sim.bench.serve.report import table
 from tests.observe.ended_requests import ended
 
 

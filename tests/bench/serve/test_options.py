@@ -4,8 +4,8 @@ from typing import Any
 import orjson
 import pytest
 
-from blis_sim.bench.serve.command import rewritten
-from blis_sim.bench.serve.options import BenchServeOptions, BodyStyle
+from blis_sim.bench.serve_command import rewritten
+from blis_sim.bench.serve_options import BenchServeOptions, BodyStyle
 from blis_sim.options import BlisError, options_from
 
 
@@ -23,7 +23,7 @@ def test_flags_that_change_nothing_are_named(capsys: pytest.CaptureFixture[str])
 
 def test_rates_and_limits_are_read() -> None:
     options = options_from(
-        BenchServeOptions, request_rate=("1", "2.5", "inf"), goodput=("ttft:200", "tpot:50,e2el:1e3")
+        BenchServeOptions, request_rate=("1", "2.5", "inf"), goodput=("ttft:200ms", "tpot:50,e2el:1s")
     )
     assert options.rates == [1, 2.5, inf]
     assert options.limits_ms == {"ttft": 200, "tpot": 50, "e2el": 1000}
@@ -77,7 +77,7 @@ def test_bodies_are_those_of_vllm(backend: str, body: dict[str, Any]) -> None:
         ({"num_warmups": 10**18}, r"--num-warmups must be at most 100000000, got 1000000000000000000"),
         ({"random_input_len": 10**18}, r"--random-input-len must be at most 100000000, got 1000000000000000000"),
         ({"request_rate": ("0",)}, "--request-rate must be above 0"),
-        ({"goodput": ("itl:5",)}, "--goodput must be NAME:MILLISECONDS with a name of ttft, tpot, e2el, got 'itl:5'"),
+        ({"goodput": ("itl:5",)}, "--goodput must be NAME:DURATION with a name of ttft, tpot, e2el, got 'itl:5'"),
         ({"endpoint": "/v1/embeddings"}, "--endpoint must end with /v1/completions with --backend openai"),
         ({"extra_body": "[1]"}, "--extra-body must be a JSON object"),
         ({"metadata": ("x",)}, "--metadata must be KEY=VALUE, got 'x'"),

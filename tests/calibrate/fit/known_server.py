@@ -4,8 +4,8 @@ import numpy as np
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.recording import Recording

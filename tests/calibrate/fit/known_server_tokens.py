@@ -11,8 +11,7 @@ from blis_sim.engine.events import Finished
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.simulation import run_virtual
-from calibrate.fit.recording import Recording
-from calibrate.fit.steps import steps_of, stretches_of
+from calibrate.fit.recording import Recording, steps_of, stretches_of
 from replay.arrivals import Arrival
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES
 from tests.replay.small_traces import row

@@ -50,6 +50,7 @@ def test_learned_coefficients_are_printed_written_and_can_be_replayed(trace: Pat
     assert json.loads(capsys.readouterr().out)["completed_requests"] == 80
 
 
+@pytest.mark.slow
 def test_several_recordings_are_learned_from_together(trace: Path, capsys: Captured) -> None:
     output = trace.with_name("learned.yaml")
     assert run(["fit", str(trace), str(trace), *SERVER, "-o", str(output)]) == 0

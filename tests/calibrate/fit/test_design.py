@@ -15,7 +15,7 @@ from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES
 from tests.fakes import request
 from tests.replay.small_traces import row
 from traces.workload.generate import generate
-from traces.workload.spec_text import parse_spec, read_spec
+from traces.workload.spec import parse_spec, read_spec
 
 SERVER = ("--model", "qwen3-14b", "--hardware", "H100", "--tp", "1")
 

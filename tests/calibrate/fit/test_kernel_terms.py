@@ -5,36 +5,38 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.kernels.learned import read_learned
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.engine.latency.kernel_profiles import read_learned
 from blis_sim.engine.latency.wrapped import PhaseShifted
 from calibrate.fit.coefficients_file import content, text_of
-from calibrate.fit.kernel_terms import EXPECTED, TERMS, KernelsDeployment
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
+from calibrate.fit.terms import EXPECTED_KERNELS, KERNEL_TERMS, KernelsDeployment
 from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, arrivals
 from tests.engine.latency.kernels.made_up import grids
 
 DEPLOYED = KernelsDeployment(load_model("qwen3-14b"), load_gpu("H100"), 1, grids(), (1, 2, 4, 8, 16, 32, 64))
 KNOWN = {
-    **{name: each.mean for name, each in EXPECTED.items()},
+    **{name: each.mean for name, each in EXPECTED_KERNELS.items()},
     "matmul": 1.08, "decode_attention": 0.9, "prompt_attention": 1.1, "step_us": 900.0, "arrival_us": 6000.0,
 }  # fmt: skip
-VALUES = np.array([KNOWN[name] for name in TERMS.names])
+VALUES = np.array([KNOWN[name] for name in KERNEL_TERMS.names])
 SHAPES = [
     decodes(1, 100),
     decodes(33, 40_000),
     BatchShape(1, 700, 700 * 700, 0, 0, 700 * 700, 12, 9000, 4000),
     BatchShape(2, 3000, 5_000_000, 1000, 1_500_000, 6_500_000),
     BatchShape(1, 20, 400, 5000, 100_000, 100_400, 3, 3000, 50),
+    BatchShape(0, 48, 144, 0, 48_048, 48_048, 16, 16_000, 0, 48),
+    BatchShape(1, 60, 2000, 7, 90_000, 90_000, 12, 9000, 50, 30),
 ]
 
 
 def test_coefficients_times_the_basis_are_step_times() -> None:
     latency = DEPLOYED.latency(VALUES)
-    steps_us = DEPLOYED.basis(VALUES, np.array(SHAPES)) @ VALUES[: len(TERMS.step)]
+    steps_us = DEPLOYED.basis(VALUES, np.array(SHAPES)) @ VALUES[: len(KERNEL_TERMS.step)]
     assert steps_us == pytest.approx([latency.step_time(shape) for shape in SHAPES], abs=1.01)
 
 
@@ -42,9 +44,10 @@ def test_classes_of_kernels_that_a_model_lacks_are_not_learned() -> None:
     none = grids()
     none.token_us[1] = 0.0
     deployed = KernelsDeployment(DEPLOYED.model, DEPLOYED.gpu, 1, none, ())
-    assert set(TERMS.names) - set(deployed.learnable()) == {"experts"}
+    assert set(KERNEL_TERMS.names) - set(deployed.learnable()) == {"experts"}
 
 
+@pytest.mark.slow
 def test_recordings_teach_scales_and_host_overheads() -> None:
     requests = arrivals(240, 3.0)
     engine = Engine(CONFIG, PhaseShifted(DEPLOYED.latency(VALUES), 99), reports_steps=False)
@@ -65,6 +68,6 @@ def test_recordings_teach_scales_and_host_overheads() -> None:
 
 
 def test_the_file_is_read_by_the_latency_model() -> None:
-    sections = DEPLOYED.sections(dict(zip(TERMS.names, VALUES.tolist(), strict=True)))
+    sections = DEPLOYED.sections(dict(zip(KERNEL_TERMS.names, VALUES.tolist(), strict=True)))
     host, scales = read_learned("a.yaml", {"latency_model": "kernels", **sections})
     assert (scales.matmul, scales.prompt_attention, host.step_us, host.arrival_us) == (1.08, 1.1, 900.0, 6000.0)

@@ -7,15 +7,14 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS
-from blis_sim.engine.latency.wrapped import PhaseShifted
+from blis_sim.engine.latency.wrapped import PhaseShifted, WrappedLatency
 from blis_sim.engine.request import Request, UniqueBlocks
-from calibrate.fit.estimate import Estimate
+from calibrate.fit.estimate import Estimate, recorded
 from calibrate.fit.learn import Budget, LearningResult, learn, num_trials, relearn
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import EXPECTED, TERMS
-from calibrate.fit.trial import recorded
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, arrivals, measured, recording
@@ -82,7 +81,7 @@ def test_equal_seeds_give_equal_coefficients_and_progress_is_reported() -> None:
 def test_learning_on_from_an_estimate_forgets_where_it_came_from() -> None:
     start = Estimate(VALUES * 1.3, VALUES * 0.1, np.zeros(7))
     _, estimate = relearn([recording(200)], DEPLOYED, CONFIG, start, budget=Budget(200, 200, 1000))
-    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0] for batch in (1, 4, 8)])
+    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0, 0] for batch in (1, 4, 8)])
     assert step_times(start.values, decodes) == pytest.approx(1.3 * step_times(VALUES, decodes))
     assert step_times(estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.03)
 
@@ -95,7 +94,7 @@ def test_an_outlier_changes_little() -> None:
         learn([each], DEPLOYED, CONFIG, budget=SMALL).estimate.values
         for each in (plain, type(plain)(name="", arrivals=plain.arrivals, ttft_us=spoilt, decode_us=plain.decode_us))
     ]
-    shape = np.array([[1, 800, 640_000, 0, 0, 640_000, 6, 6_000, 0], [0, 0, 0, 0, 0, 0, 6, 6_000, 0]])
+    shape = np.array([[1, 800, 640_000, 0, 0, 640_000, 6, 6_000, 0, 0], [0, 0, 0, 0, 0, 0, 6, 6_000, 0, 0]])
     assert step_times(values[1], shape) == pytest.approx(step_times(values[0], shape), rel=0.02)
 
 
@@ -117,7 +116,7 @@ def test_a_server_that_becomes_faster_does_not_bend_the_coefficients() -> None:
     found = learn([faster], DEPLOYED, CONFIG, budget=Budget(600, 600, 3000))
     assert found.spans.counts == (3,)
     assert found.estimate.slower == pytest.approx([0, 0, -0.03], abs=0.006)
-    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0] for batch in (1, 4, 8)])
+    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0, 0] for batch in (1, 4, 8)])
     assert step_times(found.estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.004)
 
 
@@ -150,20 +149,12 @@ def test_the_basis_of_many_shapes_is_that_of_each(model: str) -> None:
     assert deployed.basis(VALUES, shapes) == pytest.approx(each)
 
 
-class _Shapes:
+class _Shapes(WrappedLatency):
     """A latency model that notes every shape; the engine asks once per step when it takes them one by one."""
 
     def __init__(self) -> None:
-        self.model = PhaseShifted(DEPLOYED.latency(VALUES), 3)
+        super().__init__(PhaseShifted(DEPLOYED.latency(VALUES), 3))
         self.seen: list[BatchShape] = []
-        self.output_token_time = self.model.output_token_time
-        self.output_sequence_time = self.model.output_sequence_time
-        self.post_decode_time = self.model.post_decode_time
-        self.queueing_time = self.model.queueing_time
-        self.decode_times = self.model.decode_times
-        self.idle_start_time = self.model.idle_start_time
-        self.growth_requests = self.model.growth_requests
-        self.output_turn_us = self.model.output_turn_us
 
     def step_time(self, shape: BatchShape) -> int:
         self.seen.append(shape)

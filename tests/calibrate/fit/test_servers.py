@@ -46,6 +46,7 @@ def test_two_recordings_do_not_show_how_much_servers_differ() -> None:
     assert spread_of([0.98, 1.02], 40) is None
 
 
+@pytest.mark.slow
 def test_the_file_states_how_much_servers_differ_and_intervals_use_it() -> None:
     recordings = [recording(80, seed=seed) for seed in range(3)]
     learned = learn(recordings, DEPLOYED, CONFIG, budget=Budget(240, 240, 240))

@@ -8,9 +8,8 @@ import pytest
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
 from blis_sim.engine.latency.wrapped import PhaseShifted
-from calibrate.fit.recording import Recording
-from calibrate.fit.steps import Steps, steps_of
-from calibrate.fit.trial import recorded
+from calibrate.fit.estimate import recorded
+from calibrate.fit.recording import Recording, Steps, steps_of
 from replay.simulation.simulate import simulate
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, KNOWN, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import Chunks, answered, token_times

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from blis_sim.engine.latency.fitted import STEP_TERMS
-from calibrate.fit.recording import Recording
-from calibrate.fit.steps import Steps, Stretches, stretches_of
+from calibrate.fit.recording import Recording, Steps, Stretches, stretches_of
 from tests.calibrate.fit.known_server import DEPLOYED, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import token_times, with_token_times
 
@@ -59,9 +58,9 @@ def test_shapes_show_prompts_less_cached_tokens_and_recent_ones() -> None:
     shapes, begins = stretches_of(steps(60, [10, 12, 40])).shapes(np.array([0, 30, 0]))
     assert begins.tolist() == [0, 13]
     assert len(shapes) == 24
-    assert shapes[2].tolist() == [1, 100, 10_000, 0, 0, 10_000, 1, 60, 0]
-    assert shapes[4].tolist() == [1, 70, 4_900, 30, 2_100, 7_000, 1, 62, 99]
-    assert shapes[3].tolist() == [0, 0, 0, 0, 0, 0, 1, 61, 0]
+    assert shapes[2].tolist() == [1, 100, 10_000, 0, 0, 10_000, 1, 60, 0, 0]
+    assert shapes[4].tolist() == [1, 70, 4_900, 30, 2_100, 7_000, 1, 62, 99, 0]
+    assert shapes[3].tolist() == [0, 0, 0, 0, 0, 0, 1, 61, 0, 0]
 
 
 @pytest.fixture(scope="module")

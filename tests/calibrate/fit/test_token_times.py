@@ -5,9 +5,9 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.fitted import STEP_TERMS
+from calibrate.fit.estimate import recorded
 from calibrate.fit.learn import Budget, learn
 from calibrate.fit.recording import Recording
-from calibrate.fit.trial import recorded
 from tests.calibrate.fit.known_server import CONFIG, DEPLOYED, VALUES, recording
 from tests.calibrate.fit.known_server_tokens import Chunks, token_times, with_token_times
 

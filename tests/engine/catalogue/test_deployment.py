@@ -14,10 +14,9 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.fitted import Fitted
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.peak_watch import PeakWatch
 from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
-from blis_sim.engine.latency.wrapped import RangeWatch
+from blis_sim.engine.latency.wrapped import PeakWatch, RangeWatch
 from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.options import BlisError, OptionError, check_options, option, options_from, options_of
@@ -77,8 +76,8 @@ def test_a_scheduling_policy_stands_for_order_and_preemption() -> None:
 
 
 def test_learned_step_times_carry_over_to_other_deployments_with_one_note() -> None:
-    deployment = resolve(DeploymentOptions(model="llama-3.1-8b", hardware="H100", tp=1))
-    assert isinstance(deployment.latency, Fitted)
+    deployment = resolve(DeploymentOptions(model="llama-3.1-8b", hardware="H100", tp=1, latency_model="fitted"))
+    assert deployment.latency_name == "fitted"
     (note,) = deployment.notes
     assert note.startswith("warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for ")
 
@@ -183,8 +182,9 @@ def test_a_hardware_file_describes_other_gpus(tmp_path: Path) -> None:
 def test_data_parallel_replicas_each_bring_their_kv_cache() -> None:
     deployment = resolve(DeploymentOptions(model="mixtral-8x7b-v0.1", dp=2, moe_comm_backend="pplx"))
     assert (deployment.dp, deployment.config.total_kv_blocks) == (2, 99_334)
-    (note,) = deployment.notes
-    assert note.startswith("step times are those of trained-physics")
+    assert (deployment.latency_name, len(deployment.notes)) == ("kernels", 1)
+    assert "kernel times were repaired" in deployment.notes[0]
+    assert "sharing of the work" in deployment.sureness.unlike
     assert deployment.rank is not None
     assert deployment.rank.total_kv_blocks == 99_334 // 2
 
@@ -233,8 +233,8 @@ def test_a_communication_backend_without_data_parallelism_is_noted() -> None:
         ({"total_kv_blocks": 0}, "--num-gpu-blocks-override must be at least 1, got 0"),
         (
             {"engine": "slurm"},
-            "--engine must be one of vllm, blis, sarathi, vidur-vllm, orca, lightllm, faster-transformer, splitwise, "
-            "adaptive, adaptive-fifo, got 'slurm'",
+            "--engine must be one of vllm, blis, adaptive, adaptive-fifo, faster-transformer, lightllm, orca, sarathi, "
+            "splitwise, vidur-vllm, got 'slurm'",
         ),
         (
             {"speculative_config": "{}"},

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.cpu_tier_config import CpuTierConfig, OffloadConfig
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.offloading import CpuTierConfig, OffloadConfig
 from blis_sim.options import OptionError, options_from
 
 
@@ -124,7 +124,7 @@ def test_cpu_memory_holds_the_blocks_of_all_gpus_and_each_loads_its_part_over_pc
     assert found is not None
     assert found.num_blocks == 10 * GIB // block_bytes
     assert found.block_us == pytest.approx(block_bytes / 2 / 64e3)
-    assert offload(kv_cpu_blocks=77) == OffloadConfig(77, found.block_us)
+    assert offload(kv_cpu_blocks=77) == OffloadConfig(77, found.block_us, block_bytes // 2, num_gpus=2)
     assert offload() is None
 
 

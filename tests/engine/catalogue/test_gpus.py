@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import gpu_entry, gpu_names, load_gpu
+from blis_sim.engine.latency.catalogue import gpu_entry, gpu_names, load_gpu
 from blis_sim.engine.specs import GpuSpec
 
 

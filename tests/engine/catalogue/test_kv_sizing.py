@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.sizing import kv_blocks, kv_bytes_per_token, weight_bytes
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.engine.memory.planner import estimated_weight_bytes, kv_blocks, kv_bytes_per_token
 from blis_sim.engine.specs import ModelSpec
 
 H100 = load_gpu("H100")
@@ -93,24 +93,26 @@ def test_a_gpu_holds_as_much_of_a_block_as_vllm_plans(model: str, blocks_by_tp: 
 def test_an_equal_share_of_the_weights_is_what_vllm_loads(model: str, tp: int, weights_on_one_gpu: int) -> None:
     """vLLM 0.33 copies the norms to every GPU, which is less than a thousandth. Nemo's heads are smaller than most."""
     allowed = 0.05 if model.startswith("mistral-nemo") else 0.001
-    assert weight_bytes(load_model(model)) / tp == pytest.approx(weights_on_one_gpu, rel=allowed)
+    assert estimated_weight_bytes(load_model(model)) / tp == pytest.approx(weights_on_one_gpu, rel=allowed)
 
 
 def test_weights_are_embeddings_attention_norms_mlp_and_head() -> None:
     attention = 8 * (8 + 2 * 4) + 8 * 8 + 2 * 8
-    assert weight_bytes(SMALL) == 2 * (2 * 10 * 8 + 2 * (attention + 3 * 8 * 16) + 8)
+    assert estimated_weight_bytes(SMALL) == 2 * (2 * 10 * 8 + 2 * (attention + 3 * 8 * 16) + 8)
 
 
 def test_tied_embeddings_are_held_once() -> None:
-    assert weight_bytes(SMALL) - weight_bytes(replace(SMALL, tie_word_embeddings=True)) == 2 * 10 * 8
+    assert (
+        estimated_weight_bytes(SMALL) - estimated_weight_bytes(replace(SMALL, tie_word_embeddings=True)) == 2 * 10 * 8
+    )
 
 
 def test_the_first_layers_of_a_mixture_may_be_dense() -> None:
     mixture = replace(SMALL, num_experts=4, num_experts_per_tok=1, intermediate_size_mlp=32)
     moe_layer, dense_layer = 4 * 3 * 8 * 16 + 4 * 8, 3 * 8 * 32
-    difference = weight_bytes(mixture) - weight_bytes(replace(mixture, first_k_dense_replace=1))
+    difference = estimated_weight_bytes(mixture) - estimated_weight_bytes(replace(mixture, first_k_dense_replace=1))
     assert difference == 2 * (moe_layer - dense_layer)
-    assert weight_bytes(replace(mixture, first_k_dense_replace=99)) == weight_bytes(
+    assert estimated_weight_bytes(replace(mixture, first_k_dense_replace=99)) == estimated_weight_bytes(
         replace(mixture, first_k_dense_replace=2)
     )
 
@@ -186,7 +188,7 @@ def test_a_model_whose_sizes_allow_no_estimate_is_refused(model: ModelSpec, tp: 
 @pytest.mark.parametrize("activation", ["gelu", "relu", "GELU_new"])
 def test_an_mlp_without_a_gate_has_two_matrices_of_weights(activation: str) -> None:
     plain = replace(SMALL, hidden_act=activation)
-    assert weight_bytes(SMALL) - weight_bytes(plain) == int(
+    assert estimated_weight_bytes(SMALL) - estimated_weight_bytes(plain) == int(
         SMALL.num_layers * SMALL.hidden_size * SMALL.intermediate_size * SMALL.bytes_per_weight
     )
     assert kv_blocks(plain, H100, 1) >= kv_blocks(SMALL, H100, 1)

@@ -5,15 +5,8 @@ import json
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import (
-    _written_out,
-    gpu_names,
-    has_model,
-    load_gpu,
-    model_entry,
-    model_names,
-)
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue import _written_out, gpu_names, has_model, load_gpu, model_entry, model_names
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.memory.planner import PlanRequest, available_kv_bytes, plan_layout
 
 NOT_PLANNED = "the layer kind compressed sparse attention (compress_ratios) is not modelled"

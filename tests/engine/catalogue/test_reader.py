@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import gpu_names, model_names
-from blis_sim.engine.latency.catalogue.reader import (
-    blackbox_coefficients,
-    default_deployment,
-    load_model,
-)
+from blis_sim.engine.latency.catalogue import gpu_names, model_names
+from blis_sim.engine.latency.catalogue_reader import blackbox_coefficients, default_deployment, load_model
 
 CONFIG = {
     "num_hidden_layers": 3,

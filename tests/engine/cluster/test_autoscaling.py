@@ -4,19 +4,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.assembly import placement_of
-from blis_sim.engine.cluster.autoscaler import Autoscaler, Fleet, InstanceResources, NodePool, Nodes, ScalingAction
-from blis_sim.engine.cluster.autoscaler_pipeline import (
+from blis_sim.engine.cluster.autoscaler import (
     ANALYZERS,
+    Autoscaler,
     AutoscalerMetrics,
     AutoscalerPipeline,
     AutoscalerSettings,
     CapacityNeed,
     Delay,
+    Fleet,
+    InstanceResources,
+    NodePool,
+    Nodes,
     ReplicaMetrics,
+    ScalingAction,
     ScalingDecision,
     StabilizationWindows,
     Thresholds,
@@ -24,8 +29,7 @@ from blis_sim.engine.cluster.autoscaler_pipeline import (
 )
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.rules import FlowControlSettings
+from blis_sim.engine.cluster.gateway import FlowControl, FlowControlSettings
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policy_file import read_policy_file
 from blis_sim.engine.core import Engine
@@ -35,6 +39,7 @@ from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.request import Request
 from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
+from tests.examples import examples
 from tests.fakes import TestLatency, config, request
 
 H100 = NodePool(name="h100", gpu_type="H100", gpus_per_node=8, initial_nodes=1)
@@ -301,6 +306,7 @@ def test_without_a_gateway_requests_are_rejected_while_all_instances_load() -> N
     st.sampled_from([0.0, 0.004, 0.03]),
     st.booleans(),
 )
+@settings(max_examples=examples(40))
 def test_every_request_ends_once_however_the_driver_wakes(
     requests: list[tuple[int, int, int]], pauses: list[int], loading_s: float, warm: bool
 ) -> None:

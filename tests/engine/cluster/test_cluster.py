@@ -3,8 +3,7 @@
 import pytest
 
 from blis_sim.engine.cluster.admission import FunctionPolicy, always_admit, reject_all
-from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.reporting import DecisionLog
+from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
 from blis_sim.engine.cluster.routing import LeastOutstanding, RoundRobin, least_loaded
 from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.core import Engine

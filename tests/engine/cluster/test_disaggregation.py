@@ -10,6 +10,7 @@ from blis_sim.engine.cluster.build import build_simulation, notes_after_run
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.disaggregation import (
     DECIDERS,
+    Disaggregation,
     DisaggregationSettings,
     Pools,
     Prompt,
@@ -17,9 +18,8 @@ from blis_sim.engine.cluster.disaggregation import (
     TransferNetwork,
     TransferSettings,
 )
-from blis_sim.engine.cluster.handover import Disaggregation
 from blis_sim.engine.cluster.options import ClusterOptions
-from blis_sim.engine.cluster.routing import RoundRobin
+from blis_sim.engine.cluster.routing import LeastOutstanding, RoundRobin
 from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
@@ -339,3 +339,55 @@ def cluster_with_slow_transfers(num_instances: int, pools: dict[str, int], repor
     )
     Disaggregation(simulated, roles, bytes_per_block=1000.0)
     return simulated
+
+
+def share_found_by_prefills(decode_scorers: str, **flags: Any) -> float:
+    """Share of prompt tokens found in the caches of three prefill instances, for 60 prompts of 12 prefixes."""
+    options = options_from(
+        ClusterOptions,
+        model="qwen3-14b",
+        prefill_instances=3,
+        decode_instances=2,
+        pd_decider="always",
+        decode_routing_scorers=decode_scorers,
+        **flags,
+    )
+    simulation = build_simulation(options, resolve(options.deployment))
+    arrivals = [
+        (number * 200_000, request(f"r{number}", 1000, 4, PrefixGroupBlocks(f"r{number}", f"g{number % 12}", 56)))
+        for number in range(60)
+    ]
+    list(run_virtual(simulation, arrivals))
+    return sum(engine.kv.hit_tokens for engine in list(simulation.instances)[:3]) / (60 * 1000)
+
+
+@pytest.mark.parametrize("decode_scorers", ["active-requests:1", "precise-prefix-cache:1", "queue-depth:1"])
+@pytest.mark.parametrize("delay_us", [0, 50_000])
+def test_caches_that_only_the_prefill_pool_reads_are_reported(decode_scorers: str, delay_us: int) -> None:
+    flags = {"prefill_routing_scorers": "precise-prefix-cache:1", "cache_signal_delay": delay_us}
+    assert share_found_by_prefills(decode_scorers, **flags) > 0.7
+
+
+def test_requests_in_flight_that_only_the_prefill_pool_counts_are_counted() -> None:
+    simulated = cluster(3, engine="vllm")
+    settings = DisaggregationSettings(pools=Pools(3, num_prefill=2, num_decode=1), decider="always")
+    disaggregation = Disaggregation(simulated, settings, bytes_per_block=0.0, prefill_router=LeastOutstanding())
+    endings(simulated, [(number, request(f"r{number}", 10, 3)) for number in range(4)])
+    parts = [each.prompt_part for each in disaggregation.separated]
+    assert [each.instance for each in parts if each is not None] == [0, 1, 0, 1]
+
+
+def test_adapters_that_only_the_prefill_pool_reads_are_reported() -> None:
+    options = options_from(
+        ClusterOptions,
+        model="qwen3-14b",
+        prefill_instances=2,
+        decode_instances=1,
+        pd_decider="always",
+        prefill_routing_scorers="lora-affinity:1",
+        decode_routing_scorers="active-requests:1",
+    )
+    simulation = build_simulation(options, resolve(options.deployment))
+    assert isinstance(simulation, Cluster)
+    assert simulation.state.reads_adapters
+    assert simulation.router_reads_snapshots

@@ -8,16 +8,19 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.build import build_simulation
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.gateway.flow_control import FlowControl
-from blis_sim.engine.cluster.gateway.queue import EnqueueResult, GatewayQueue, GatewayUrgency, Refusal
-from blis_sim.engine.cluster.gateway.rules import (
+from blis_sim.engine.cluster.gateway import (
     DISPATCH_ORDERS,
     FAIRNESS,
     NO_DEADLINE,
     SATURATION_DETECTORS,
+    EnqueueResult,
+    FlowControl,
     FlowControlSettings,
+    GatewayQueue,
+    GatewayUrgency,
     QueuedRequest,
     QueueLimits,
+    Refusal,
     SaturationLimits,
 )
 from blis_sim.engine.cluster.options import ClusterOptions

@@ -3,8 +3,7 @@
 import pytest
 
 from blis_sim.engine.cluster.build import flags_without_effect_on_cluster
-from blis_sim.engine.cluster.disaggregation_options import notes_on_pools
-from blis_sim.engine.cluster.options import ClusterOptions, gateway_flags_without_effect
+from blis_sim.engine.cluster.options import ClusterOptions, gateway_flags_without_effect, notes_on_pools
 from blis_sim.options import BlisError, options_from
 
 

@@ -10,8 +10,8 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.ranks import RankGroup
 from blis_sim.options import BlisError, options_from
 from tests.engine.cluster.small_clusters import endings
 from tests.fakes import request

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.kv_cache.tiered_cache import MAX_PREEMPTIONS
+from blis_sim.engine.kv_cache.blis_cache import MAX_PREEMPTIONS
+from blis_sim.engine.offloading import CpuTierConfig
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 
@@ -70,19 +70,21 @@ class LiteralTiers:
             found.append(self.found[chain])
         return found
 
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        is_prompt = sequence.num_computed_tokens < sequence.input_tokens
+        return self.allocate_prompt(sequence, num_tokens) if is_prompt else self.allocate_token(sequence)
+
     def allocate_prompt(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int] = ()) -> bool:
         start = sequence.num_computed_tokens if sequence.running else len(cached) * self.size
         end = start + num_tokens
         if not self._reload(sequence, cached):
             return self._counted(self._store(sequence, start, end, cached))
-        prefix = self.cached_prefix(sequence)
+        prefix = self.cached_prefix(sequence)[: -(-end // self.size)]
         if len(prefix) * self.size <= start:
             return self._store(sequence, start, end, cached)
         more = prefix[len(self._blocks_of(sequence)) :]
-        if len(prefix) * self.size >= end:
-            self._claim(sequence, more)
-            return True
-        return self._store(sequence, len(prefix) * self.size, end, more)
+        self._claim(sequence, more)
+        return len(prefix) * self.size >= end or self._store(sequence, len(prefix) * self.size, end, ())
 
     def allocate_token(self, sequence: Sequence) -> bool:
         start = sequence.num_computed_tokens
@@ -160,7 +162,7 @@ class LiteralTiers:
         needed = -(-max(0, len(tokens) - spare) // self.size)
         if needed + sum(not self.blocks[number].references for number in cached) > len(self.free):
             return False
-        if tokens:
+        if tokens and not owned:
             self._claim(sequence, cached)
         while tokens:
             block = self.blocks[owned[-1]] if owned else None

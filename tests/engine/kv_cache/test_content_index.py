@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.kv_cache.prefix_index import MAX_CACHED_SEARCHES, ContentIndex
+from blis_sim.engine.kv_cache.block_pool import MAX_CACHED_SEARCHES, ContentIndex
 from blis_sim.engine.request import PrefixGroupBlocks
 
 GROUPS = [PrefixGroupBlocks("r0", "a", 3), PrefixGroupBlocks("r1", "a", 6), PrefixGroupBlocks("r2", "b", 4)]

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.tiered_cache import THRASHING_WINDOW_US, CpuTier
+from blis_sim.engine.kv_cache.blis_cache import THRASHING_WINDOW_US, CpuTier
+from blis_sim.engine.offloading import CpuTierConfig
 
 
 def test_the_least_recently_kept_is_thrown_out_first() -> None:

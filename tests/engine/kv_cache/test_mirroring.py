@@ -7,12 +7,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.kv_cache.tiered_cache import OFFLOAD_POLICIES, TieredKVCache
+from blis_sim.engine.kv_cache.blis_cache import OFFLOAD_POLICIES, TieredKVCache
+from blis_sim.engine.offloading import CpuTierConfig
+from blis_sim.engine.scheduler.blis import TieredBlisScheduler
 from tests.engine.kv_cache.literal_tiers import LiteralTiers
 from tests.examples import examples
 from tests.laws.test_engine_laws import reported
-from tests.oracle_scheduler.blis_tiered import PlainTieredBlisScheduler
 from tests.strategies import Workload, workloads
 
 MANY_STEPS = 3_000
@@ -32,7 +32,7 @@ def outcome(
     if is_literal:  # a compiled scheduler takes no cache that is not compiled
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(OFFLOAD_POLICIES, "mirror", LiteralTiers)
-            engine._scheduler = PlainTieredBlisScheduler(engine._context, tier)
+            engine._scheduler = TieredBlisScheduler(engine._context, True, tier)
     for at, request in workload.arrivals:
         engine.submit(request, at)
     for at, request_id in workload.hang_ups:

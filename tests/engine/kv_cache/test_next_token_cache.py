@@ -1,7 +1,7 @@
 """Sharing under a drafter that reads one token ahead."""
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.next_token_cache import NextTokenKVCache
+from blis_sim.engine.kv_cache.grouped_cache import NextTokenKVCache
 from blis_sim.engine.request import HashedBlocks
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.speculation import Speculation

@@ -1,7 +1,7 @@
 """Free blocks that move to CPU memory under pressure and come back on demand."""
 
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
-from blis_sim.engine.kv_cache.tiered_cache import OffloadingKVCache
+from blis_sim.engine.kv_cache.blis_cache import OffloadingKVCache
+from blis_sim.engine.offloading import CpuTierConfig
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.sequence import Sequence
 from tests.fakes import request

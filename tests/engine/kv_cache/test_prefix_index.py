@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from blis_sim.engine.kv_cache.prefix_index import PrefixIndex
+from blis_sim.engine.kv_cache.block_pool import PrefixIndex
 from blis_sim.engine.request import HashedBlocks, PrefixGroupBlocks, UniqueBlocks
 
 

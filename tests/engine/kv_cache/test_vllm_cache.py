@@ -1,5 +1,6 @@
 """vLLM's KV cache: the blocks of each request, the blocks that are found again, and the order of reuse."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -248,4 +249,4 @@ class AnyUse(RuleBasedStateMachine):
         assert all(blocks.count(block) == 1 for block in blocks if not self.kv.index.is_registered(block))
 
 
-TestAnyUse = AnyUse.TestCase
+TestAnyUse = pytest.mark.slow(AnyUse.TestCase)

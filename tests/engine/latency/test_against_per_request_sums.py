@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.blackbox import Blackbox
-from blis_sim.engine.latency.decode_steps import decode_timer, few_decodes_timer
 from blis_sim.engine.latency.model import LatencyModel, whole_micros
 from blis_sim.engine.latency.roofline import Roofline
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
@@ -65,8 +64,8 @@ def assert_decode_times_equal_single_steps(latency: LatencyModel, batch: list[De
     grown = [shape.decode_context_tokens + step * shape.decode_requests for step in range(steps)]
     assert times.tolist() == [latency.step_time(shape._replace(decode_context_tokens=sum_)) for sum_ in grown]
     sequences, context = shape.decode_requests, shape.decode_context_tokens
-    assert decode_timer(latency)(sequences, context) == latency.step_time(shape)
-    if (few_decode_times := few_decodes_timer(latency)) is not None and steps:
+    assert latency.decode_timer()(sequences, context) == latency.step_time(shape)
+    if (few_decode_times := latency.few_decodes_timer()) is not None and steps:
         assert few_decode_times(sequences, context, steps) == times.tolist()
 
 

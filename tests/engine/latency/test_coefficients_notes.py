@@ -9,7 +9,7 @@ import pytest
 from blis_sim.engine.deployment import notes_after, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency import coefficients_file
-from blis_sim.engine.latency.catalogue.files import read_mapping
+from blis_sim.engine.latency.catalogue import read_mapping
 from tests.coefficients_file import written
 
 LEARNED_FOR = "warning: the shipped coefficients were learned for qwen3-14b on H100 with tp 1, not for "
@@ -41,25 +41,6 @@ def test_another_deployment_is_named_beside_the_one_learned_from(
     model: str, settings: dict[str, Any], used_for: str
 ) -> None:
     assert notes(model, **settings) == [f"{LEARNED_FOR}{used_for}{ADVICE}"]
-
-
-@pytest.mark.parametrize(
-    ("model", "settings", "unknown"),
-    [
-        ("qwen3-14b", {"hardware": "A100-SXM"}, "on A100-SXM"),
-        ("qwen3-14b", {"tp": 8}, "with tp 8"),
-        ("qwen3-30b-a3b", {"total_kv_blocks": 1000}, "with experts but those of Mixtral-8x7B"),
-        (
-            "llama-4-scout-17b-16e-instruct-fp8-dynamic",
-            {"hardware": "B200"},
-            "on B200, nor with quantised weights, nor with experts but those of Mixtral-8x7B",
-        ),
-    ],
-)
-def test_a_note_names_that_nothing_was_measured(model: str, settings: dict[str, Any], unknown: str) -> None:
-    (note,) = notes(model, **settings)
-    assert note.startswith(LEARNED_FOR)
-    assert note.endswith(f"; nothing was measured {unknown}{ADVICE}")
 
 
 def test_a_file_is_named_and_needs_no_advice(tmp_path: Path) -> None:

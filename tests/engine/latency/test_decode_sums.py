@@ -12,7 +12,6 @@ from blis_sim.engine.latency.decode_sums import (
     STEPS_PER_RUN,
     DecodeSums,
     Run,
-    decode_sums,
 )
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
@@ -76,5 +75,5 @@ def test_instances_that_share_a_latency_model_share_its_sums() -> None:
         name="m", num_layers=2, hidden_size=8, num_heads=4, num_kv_heads=2, vocab_size=9, intermediate_size=16
     )
     latency = TrainedPhysics(model, GpuSpec(name="g", tflops=1.0, bandwidth_tb_s=1.0), 1, (0.0, 0.0, 0.0), (1.0,) * 10)
-    assert decode_sums(latency) is decode_sums(latency)
-    assert decode_sums(UNEVEN) is not decode_sums(UNEVEN)
+    assert latency.decode_sums is latency.decode_sums
+    assert UNEVEN.decode_sums is not UNEVEN.decode_sums

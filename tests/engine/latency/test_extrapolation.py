@@ -5,12 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.catalogue.entries import gpu_names, load_gpu, model_names
-from blis_sim.engine.latency.catalogue.reader import (
-    LEARNED_COEFFICIENTS,
-    default_deployment,
-    load_model,
-)
+from blis_sim.engine.latency.catalogue import gpu_names, load_gpu, model_names
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, default_deployment, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients
 from blis_sim.engine.latency.fitted import Fitted, prefill_pairs
 from blis_sim.engine.latency.step_work import step_work

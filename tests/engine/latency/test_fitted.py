@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.decode_steps import decode_timer
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
 from blis_sim.engine.specs import ModelSpec
 from tests.coefficients_file import CONTENT
@@ -77,7 +76,7 @@ def test_many_steps_at_once_take_as_long_as_one_by_one(decodes: int, context: in
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10**6)), max_size=8), st.sampled_from([1, 4]))
 def test_a_decode_without_a_shape_takes_as_long_as_with_one(decodes: list[tuple[int, int]], tp: int) -> None:
     model = fitted(tp)
-    decode_time = decode_timer(model)
+    decode_time = model.decode_timer()
     for requests, context in decodes:
         shape = BatchShape(decode_requests=requests, decode_context_tokens=context)
         assert decode_time(requests, context) == model.step_time(shape)

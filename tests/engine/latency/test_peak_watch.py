@@ -7,21 +7,18 @@ import numpy.typing as npt
 import pytest
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
-from blis_sim.engine.latency.decode_steps import FewDecodesTimer
-from blis_sim.engine.latency.peak_watch import TOLERANCE, PeakWatch, StepPeaks
+from blis_sim.engine.latency.model import FewDecodesTimer, LatencyModel
+from blis_sim.engine.latency.wrapped import TOLERANCE, PeakWatch, StepPeaks
 from blis_sim.engine.units import Micros
 
 PEAKS = StepPeaks(token_us=1.0, head_us=3.0, pair_us=0.5, weights_us=40.0, kv_us=0.25)
 
 
 @dataclass(slots=True)
-class Constant:
+class Constant(LatencyModel):
     """Every step takes `time_us`."""
 
     time_us: Micros
-    output_token_time: Micros = 0
-    output_sequence_time: Micros = 0
-    post_decode_time: Micros = 0
 
     def step_time(self, shape: BatchShape) -> Micros:
         return self.time_us
@@ -31,9 +28,6 @@ class Constant:
 
     def few_decodes_timer(self) -> FewDecodesTimer | None:
         return lambda _sequences, _context, steps: [self.time_us] * steps
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return 0
 
 
 @pytest.mark.parametrize("time_us", [20, 45, 120])

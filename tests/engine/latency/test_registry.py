@@ -6,8 +6,8 @@ import pytest
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import LEARNED_COEFFICIENTS, load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.registry import LATENCY_MODELS, build
 from tests.coefficients_file import written
@@ -94,8 +94,16 @@ def test_given_coefficients_win_over_shipped_ones() -> None:
         ("trained-physics", choice(alpha=3), "alpha_coeffs and beta_coeffs must be given together"),
         ("trained-physics", choice(beta=7), "alpha_coeffs and beta_coeffs must be given together"),
         ("roofline", choice(alpha=3, beta=3), "the roofline model takes no alpha_coeffs and beta_coeffs"),
-        ("roofline", choice("mixtral-8x7b", dp=2), "the roofline model does not support dp, only trained-physics does"),
-        ("blackbox", choice("mixtral-8x7b", dp=2), "the blackbox model does not support dp, only trained-physics does"),
+        (
+            "roofline",
+            choice("mixtral-8x7b", dp=2),
+            "the roofline model does not support dp, only trained-physics and kernels do",
+        ),
+        (
+            "blackbox",
+            choice("mixtral-8x7b", dp=2),
+            "the blackbox model does not support dp, only trained-physics and kernels do",
+        ),
         ("blackbox", choice(alpha=3, beta=4), "beta_coeffs must have 3 values, got 4"),
     ],
 )
@@ -103,3 +111,11 @@ def test_a_choice_that_cannot_be_timed_is_refused(name: str, chosen: LatencyChoi
     with pytest.raises(EngineError) as refusal:
         build(name, chosen)
     assert str(refusal.value).startswith(message)
+
+
+def test_what_is_no_latency_model_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LATENCY_MODELS, "odd", lambda _choice: object())
+    with pytest.raises(EngineError) as refusal:
+        build("odd", choice())
+    expected = "expected a subclass of blis_sim.engine.latency.model.LatencyModel, got object"
+    assert str(refusal.value) == f"latency model odd: {expected}"

@@ -8,7 +8,7 @@ import pytest
 
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.entries import model_entry
+from blis_sim.engine.latency.catalogue import model_entry
 from blis_sim.engine.memory.drafters import DrafterRequest
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, plan_layout
 from blis_sim.engine.speculation_options import SpeculationOptions

@@ -7,9 +7,8 @@ import pytest
 
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.kv_cache.sizing import bytes_per_block
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec, blocks_after
-from blis_sim.engine.memory.kv_specs import CHUNKED, FULL, SLIDING, STATE
+from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, SLIDING, STATE, KVCacheGroupSpec, blocks_after
+from blis_sim.engine.memory.planner import bytes_per_block
 from tests.engine.memory.plan_table import request_for
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.cpu_tier_config import CpuTierConfig
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.tiered_cache import TieredKVCache
+from blis_sim.engine.kv_cache.blis_cache import TieredKVCache
+from blis_sim.engine.offloading import CpuTierConfig
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
 from tests.fakes import TestLatency, config, request, run

@@ -1,7 +1,7 @@
 """The latency model's view of drafts: prefill tokens that come with a sequence and read no context of their own."""
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.scheduler.vllm_speculative import DraftedTokens, draft_shape
+from blis_sim.engine.scheduler.drafter import DraftedTokens, draft_shape
 from blis_sim.engine.sequence import Sequence
 from tests.fakes import request
 
@@ -26,6 +26,7 @@ def test_a_verification_is_a_decode_with_prefill_tokens_behind_it() -> None:
         prefill_prompt_work=3 * 21,
         decode_requests=1,
         decode_context_tokens=20,
+        draft_tokens=3,
     )
 
 
@@ -37,6 +38,7 @@ def test_a_newcomer_filled_up_prefills_its_last_prompt_token_and_the_rest_behind
         prefill_context_tokens=9,
         prefill_context_work=9 + 3 * 10,
         prefill_prompt_work=10 + 3 * 10,
+        draft_tokens=3,
     )
 
 
@@ -47,4 +49,4 @@ def test_without_drafts_nothing_is_different() -> None:
 
 def test_tokens_and_requests_of_the_batch_are_those_of_its_grants() -> None:
     shape = draft_shape([drafted(4, context=20, num_drafts=3), drafted(5, context=0, num_drafts=0)])
-    assert (shape.num_requests, shape.num_tokens) == (2, 9)
+    assert (shape.num_requests, shape.num_tokens, shape.num_sampled) == (2, 9, 5)

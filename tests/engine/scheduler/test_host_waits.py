@@ -8,7 +8,6 @@ import pytest
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, StepDone
-from blis_sim.engine.latency.model import idle_start_timer
 from blis_sim.engine.latency.wrapped import PhaseShifted, WrappedLatency
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
@@ -64,8 +63,8 @@ def test_a_step_that_follows_another_at_once_was_never_idle() -> None:
 
 
 def test_a_latency_model_without_idle_starts_has_no_timer_of_them() -> None:
-    assert idle_start_timer(TestLatency()) is None
-    starter = idle_start_timer(PhaseShifted(Waits(TestLatency(), idle_share=0.5), 1))
+    assert TestLatency().idle_start_timer() is None
+    starter = PhaseShifted(Waits(TestLatency(), idle_share=0.5), 1).idle_start_timer()
     assert starter is not None
     assert starter(100) == 50
 

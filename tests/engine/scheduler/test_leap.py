@@ -7,7 +7,7 @@ from blis_sim.engine.batch_shape import decodes
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.latency.decode_sums import MAX_SEQUENCES, MIN_LOOKUPS
-from blis_sim.engine.scheduler.cohort_steps import MultiStep
+from blis_sim.engine.scheduler.batch import MultiStep
 from tests.fakes import TestLatency
 
 AT = 5_000

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.cpu_tier_config import OffloadConfig
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Finished
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros

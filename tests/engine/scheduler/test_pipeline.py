@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig, Pipeline, PipelineStages
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import StepDone
-from blis_sim.engine.pipeline import Pipeline, PipelineStages
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Event, Finished, Outcome, Preempted, StepDone
+from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from blis_sim.engine.request import HashedBlocks, Request, UniqueBlocks
+from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency, config, request, run
 

@@ -1,8 +1,9 @@
 """Instants of events with vLLM's scheduling: a step is composed while the one before it executes."""
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Event, Finished, Outcome, Preempted, Scheduled, StepDone
+from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.request import HashedBlocks
+from blis_sim.engine.sequence import Outcome
 from tests.fakes import TestLatency, config, request, run
 
 

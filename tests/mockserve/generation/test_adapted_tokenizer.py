@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
-from mockserve.generation.tokenizer_file import FileTokenizer, open_tokenizer, read_settings, special_tokens
+from mockserve.generation.tokenizer import FileTokenizer, open_tokenizer, read_settings, special_tokens
 
 LLAMA = {"tokenizer_class": "LlamaTokenizer", "model_type": "llama"}
 LETTERS = "abcdefghijklmnopqrstuvwxyz[]"

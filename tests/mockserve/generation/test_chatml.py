@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from blis_sim.options import OptionError, options_from
-from mockserve.generation.chat_templates.conversations import ChatRenderer, load_chat_renderer
-from mockserve.generation.chat_templates.turns import turns_of
+from mockserve.generation.chat_templates import ChatRenderer, load_chat_renderer
+from mockserve.generation.chat_turns import Turns
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.options.serve import ServeOptions
 from mockserve.protocol.errors import ApiError
@@ -56,7 +56,7 @@ def test_tools_and_earlier_calls_are_part_of_a_chatml_prompt() -> None:
 @pytest.mark.parametrize("arguments", ["{", "[]", "42", 5, None])
 def test_arguments_of_earlier_calls_that_are_no_object_count_as_none(arguments: Any) -> None:
     call = {"function": {"name": "f", "arguments": arguments}}
-    (turn,) = turns_of([{"role": "assistant", "tool_calls": [call]}], takes_parts=False)
+    (turn,) = Turns([{"role": "assistant", "tool_calls": [call]}])
     assert turn["tool_calls"][0]["function"]["arguments"] == {}
 
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.generation.answer import Answer
+from mockserve.generation.answer import Answer, Prose
 from mockserve.generation.composer import Composer, natural_length
-from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.protocol.sampling import SamplingParams
 

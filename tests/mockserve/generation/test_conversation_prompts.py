@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 
-from mockserve.generation.chat_templates import conversations
-from mockserve.generation.chat_templates.conversations import ChatRenderer
-from mockserve.generation.chat_templates.turns import TURNS_PER_FREE, Turn, turns_of
+from mockserve.generation import jinja_template
+from mockserve.generation.chat_templates import ChatRenderer
+from mockserve.generation.chat_turns import ITEMS_PER_FREE, Turn, Turns, free
+from mockserve.generation.jinja_template import JinjaTemplate
 from mockserve.protocol.errors import ApiError
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+REFUSING = "{{ raise_exception('no') }}"
 
 
 class NotedTurns(list[Turn]):
@@ -25,35 +29,44 @@ class NotedTurns(list[Turn]):
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[NotedTurns]:
-    """The turns of the prompts that are made."""
+    """The turns that templates have been given, as they are freed."""
     made: list[NotedTurns] = []
 
-    def noting(*arguments: Any) -> NotedTurns:
-        made.append(NotedTurns(turns_of(*arguments)))
-        return made[-1]
+    def noting(turns: list[Turn]) -> None:
+        made.append(NotedTurns(turns))
+        free(made[-1])
 
-    monkeypatch.setattr(conversations, "turns_of", noting)
+    monkeypatch.setattr(jinja_template, "free", noting)
     return made
 
 
+def conversation(num_turns: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "a"}] * num_turns}
+
+
 def test_the_turns_of_a_long_conversation_are_freed_in_pieces(noted: list[NotedTurns]) -> None:
-    num_turns = 3 * TURNS_PER_FREE + 1
-    text = ChatRenderer().prompt({"messages": [{"role": "user", "content": "a"}] * num_turns})
+    num_turns = 3 * ITEMS_PER_FREE + 1
+    text = ChatRenderer(template=JinjaTemplate(TEMPLATE, {})).prompt(conversation(num_turns))
     assert text.count("user") == num_turns
-    assert sorted(noted[0].deleted) == [1, TURNS_PER_FREE, TURNS_PER_FREE, TURNS_PER_FREE]
+    assert sorted(noted[0].deleted) == [1, ITEMS_PER_FREE, ITEMS_PER_FREE, ITEMS_PER_FREE]
     assert noted[0] == []
 
 
 def test_the_turns_of_a_refused_conversation_are_freed_too(noted: list[NotedTurns]) -> None:
     with pytest.raises(ApiError, match="no"):
-        ChatRenderer(template=_Refusing()).prompt({"messages": [{"role": "user", "content": "a"}]})
+        ChatRenderer(template=JinjaTemplate(REFUSING, {})).prompt(conversation(1))
     assert noted == [[]]
 
 
-class _Refusing:
-    """A template that refuses every conversation."""
-
-    takes_parts = False
-
-    def render(self, *_: Any) -> str:
-        raise ApiError("no")
+def test_a_turn_is_made_when_it_is_read_and_a_plain_message_is_its_own_turn() -> None:
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"content": "a", "role": "assistant"},
+        {"role": "user", "content": [{"type": "text", "text": "p"}]},
+    ]
+    turns = Turns(messages)
+    assert turns[1] is messages[1]
+    assert [list(each) for each in turns] == [["role", "content"]] * 4, "the keys of templates have one order"
+    assert [each["content"] for each in turns[2:]] == ["a", "p"]
+    assert Turns(messages, takes_parts=True)[1] == {"role": "user", "content": [{"type": "text", "text": "u"}]}

@@ -7,12 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.generation.answer import Answer, Kind
+from mockserve.generation.answer import Answer, Kind, Prose, Thinking
 from mockserve.generation.composer import Composer
-from mockserve.generation.prose import Prose
-from mockserve.generation.script import Thinking
-from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
-from mockserve.generation.tokenizer_file import load_tokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
 from mockserve.generation.writing import OutputSpec
 from mockserve.protocol.sampling import SamplingParams
 from tests.examples import examples
@@ -52,7 +49,7 @@ def test_prose_has_the_tokens_that_are_reported(
 
 
 @given(st.text(alphabet=st.characters(codec="utf-8"), min_size=1))
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 def test_an_echo_of_any_text_has_the_tokens_of_that_text(composer: Composer, text: str) -> None:
     echo = composer_of(composer.tokenizer, echoes=True)
     answer = echo.compose(Random(1), SamplingParams(), 10_000, OutputSpec(asked=(text,)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.generation.prose import open_dataset
+from mockserve.generation.answer import open_dataset
 
 
 def lines(folder: Path, *rows: object) -> str:

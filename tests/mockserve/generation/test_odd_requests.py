@@ -30,6 +30,7 @@ odd_schemas = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(odd_schemas)
 @settings(max_examples=examples(400))
 def test_any_schema_is_met_or_refused(schema: Any) -> None:

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.generation.prose import Prose
-from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
-from mockserve.generation.tokenizer_file import load_tokenizer
+from mockserve.generation.answer import Prose
+from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer
 from tests.examples import examples
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.generation.parsing import new_parts, read_answer
-from mockserve.generation.tool_calls import call_script, read_tool_use
+from mockserve.generation.tool_calls import call_script, new_parts, read_answer, read_tool_use
 
 SCHEMA = {
     "type": "object",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from mockserve.generation.tokenizer_file import load_tokenizer
+from mockserve.generation.tokenizer import load_tokenizer
 from tests.mockserve.generation.test_chatml import HELLO, opened, prompt
 from tests.mockserve.generation.test_prose import check_every_length
 from tests.wire.serving import running_server

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mockserve.generation.answer import first_repetition
-from mockserve.protocol.sampling import Repetition
+from mockserve.protocol.sampling import RepetitionDetectionParams
 from tests.examples import examples
 
 
-def plain_first_repetition(ids: list[int], wanted: Repetition) -> int | None:
+def plain_first_repetition(ids: list[int], wanted: RepetitionDetectionParams) -> int | None:
     """The definition: the first length whose tail is one pattern, so many times."""
     for length in range(1, len(ids) + 1):
         for size in range(max(1, wanted.min_pattern_size), wanted.max_pattern_size + 1):
@@ -25,13 +25,13 @@ def plain_first_repetition(ids: list[int], wanted: Repetition) -> int | None:
 @given(
     st.lists(st.integers(0, 2), max_size=30),
     st.builds(
-        Repetition,
+        RepetitionDetectionParams,
         max_pattern_size=st.integers(1, 5),
         min_pattern_size=st.integers(0, 3),
         min_count=st.integers(2, 4),
     ),
 )
-def test_a_repetition_is_found_where_the_definition_has_it(ids: list[int], wanted: Repetition) -> None:
+def test_a_repetition_is_found_where_the_definition_has_it(ids: list[int], wanted: RepetitionDetectionParams) -> None:
     assert first_repetition(ids, wanted) == plain_first_repetition(ids, wanted)
 
 
@@ -49,7 +49,9 @@ def test_finds_patterns_of_many_sizes_in_a_long_answer(
     for part in parts:
         at = random.randrange(len(ids))
         ids[at:at] = part * times
-    wanted = Repetition(max_pattern_size=len(ids), min_pattern_size=random.randrange(6), min_count=min_count)
+    wanted = RepetitionDetectionParams(
+        max_pattern_size=len(ids), min_pattern_size=random.randrange(6), min_count=min_count
+    )
     assert first_repetition(ids, wanted) == plain_first_repetition(ids, wanted)
 
 
@@ -57,5 +59,5 @@ def test_a_long_answer_without_cubes_takes_no_quadratic_time() -> None:
     """The sequence of Thue and Morse has squares everywhere, and nothing three times in a row."""
     ids = [number.bit_count() % 2 for number in range(131_072)]
     began_s = time.process_time()
-    assert first_repetition(ids, Repetition(max_pattern_size=10**6, min_count=3)) is None
+    assert first_repetition(ids, RepetitionDetectionParams(max_pattern_size=10**6, min_count=3)) is None
     assert time.process_time() - began_s < 20, "three thousand million comparisons take minutes"

@@ -5,8 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.generation.answer import CutCalls, Delta, Kind
-from mockserve.generation.script import RenderOptions, Segment, render_tokens, sorted_by_kind
+from mockserve.generation.answer import CutCalls, Delta, Kind, RenderOptions, Segment, render_tokens, sorted_by_kind
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import SamplingParams

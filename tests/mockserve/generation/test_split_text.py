@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer, split_at
-from mockserve.generation.tokenizer_file import load_tokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer, load_tokenizer, split_at
 from tests.examples import examples
 from tests.mockserve.generation.vocabularies import MAKES, write_vocabulary
 

@@ -1,6 +1,6 @@
 """Developers' messages before a template without that role."""
 
-from mockserve.generation.chat_templates.turns import merge_developer_turns
+from mockserve.generation.chat_turns import merge_developer_turns
 
 USER = {"role": "user", "content": "hi"}
 

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from mockserve.generation.answer import Answer, Kind
+from mockserve.generation.answer import Answer, Kind, Prose, Thinking, read_thinking
 from mockserve.generation.composer import Composer
-from mockserve.generation.prose import Prose
-from mockserve.generation.script import Thinking, read_thinking
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.writing import OutputSpec
 from mockserve.protocol.sampling import SamplingParams

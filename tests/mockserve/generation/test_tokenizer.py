@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
-from mockserve.generation.tokenizer import _PIECE, CHUNK_CHARS, WORDS, BuiltinTokenizer, invented_word
-from mockserve.generation.tokenizer_file import load_tokenizer
+from mockserve.generation.tokenizer import _PIECE, CHUNK_CHARS, WORDS, BuiltinTokenizer, invented_word, load_tokenizer
 from tests.examples import examples
 
 PROSE = (

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from mockserve.generation.answer import Kind
-from mockserve.generation.script import RenderOptions, Segment, render_tokens
+from mockserve.generation.answer import Kind, RenderOptions, Segment, render_tokens
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.tool_calls import (
     MOST_CALLS,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from mockserve.generation.answer import Prose
 from mockserve.generation.composer import Composer
-from mockserve.generation.prose import Prose
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_output_spec, constraint_check_jobs
@@ -23,7 +23,7 @@ from mockserve.options.content import (
     StructuredOutputsOptions,
     ToolOptions,
 )
-from mockserve.protocol.completions.requests import parse_chat
+from mockserve.protocol.completions import parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import SamplingParams
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve.options.fake_metrics import read_fake_metrics
+from mockserve.options.server import read_fake_metrics
 
 
 @pytest.mark.parametrize(

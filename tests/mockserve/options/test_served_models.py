@@ -9,14 +9,8 @@ import pytest
 import mockserve.server
 from blis_sim.cli.main import run
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import (
-    has_model,
-    model_entry,
-    model_names,
-    small_model_names,
-    stand_in_model,
-)
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue import has_model, model_entry, model_names, small_model_names, stand_in_model
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.memory.planner import PlanRequest, plan_layout
 from blis_sim.options import options_from
 from mockserve.engines import deployment_of

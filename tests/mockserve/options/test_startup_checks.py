@@ -15,8 +15,7 @@ import mockserve.server
 from blis_sim.cli.main import run
 from blis_sim.options import OptionError, options_from
 from mockserve.generation.composer import REASONING_PARSERS, TOOL_PARSERS, parser_problem
-from mockserve.generation.tokenizer import BuiltinTokenizer
-from mockserve.generation.tokenizer_file import load_tokenizer
+from mockserve.generation.tokenizer import BuiltinTokenizer, load_tokenizer
 from mockserve.options import content
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import check_parsers

@@ -1,6 +1,6 @@
 """Parts of a chat message: alone, together, and as a whole."""
 
-from mockserve.protocol.completions.bodies import (
+from mockserve.protocol.completions import (
     ToolCall,
     content_delta,
     merge_deltas,

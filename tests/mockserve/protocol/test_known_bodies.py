@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.protocol.completions.requests import (
+from mockserve.protocol.completions import (
     MAX_CACHED,
     chat_body_cache,
     completion_body_cache,

@@ -12,10 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mockserve.executor.executor import SWITCH_INTERVAL_S
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.reading.body import parse_json, parse_large_json
-from mockserve.protocol.reading.long_json import LARGE_BYTES, MOST_VALUE_BYTES, loads_in_pieces, value_bytes
-from mockserve.serving.aside import SWITCH_INTERVAL_S
+from mockserve.protocol.json_text import (
+    LARGE_BYTES,
+    MOST_SHORT_STRINGS,
+    MOST_VALUE_BYTES,
+    SHORT_CHARS,
+    loads_in_pieces,
+    parse_json,
+    parse_large_json,
+    value_bytes,
+)
 from tests.patience import attempts
 
 VALUES = st.recursive(
@@ -70,6 +78,11 @@ def test_bodies_of_many_objects_with_a_text_each_are_too_much() -> None:
     assert value_bytes(b"[" + b",".join([part] * 300_000) + b"]") > MOST_VALUE_BYTES
 
 
+def test_characters_of_four_bytes_take_as_many_in_the_text_and_in_its_strings() -> None:
+    raw = b'{"a":"' + "\U0001f600".encode() * 2_000_000 + b'"}'
+    assert value_bytes(raw) > len(raw) + 2 * 4 * 2_000_000
+
+
 def test_an_object_of_many_members_equals_the_standard_librarys() -> None:
     members = ",".join(f'"k{each % 2500}": {each}' for each in range(5000))
     text = f'{{"a": {{{members}}}}}'
@@ -103,3 +116,19 @@ def longest_pause_s(work: Callable[[], object]) -> float:
         now_s = time.monotonic()
         longest_s, last_s = max(longest_s, now_s - last_s), now_s
     return longest_s
+
+
+def test_equal_short_texts_share_their_memory_and_long_ones_are_their_own() -> None:
+    long = "x" * (SHORT_CHARS + 1)
+    text = json.dumps([{"role": "user", "content": long}] * 3 + [{"role": "user"}] * 20_000)
+    first, second, *_ = found = loads_in_pieces([text.encode()])
+    assert len({id(each["role"]) for each in found}) == 1
+    assert first["content"] is not second["content"]
+
+
+def test_distinct_short_texts_beyond_a_number_are_read_all_the_same() -> None:
+    texts = [f"t{number}" for number in range(MOST_SHORT_STRINGS + 10)]
+    found = loads_in_pieces([json.dumps([*texts, "t1", texts[-1]]).encode()])
+    assert found == [*texts, "t1", texts[-1]]
+    assert found[-2] is found[1]
+    assert found[-1] is not found[-3]

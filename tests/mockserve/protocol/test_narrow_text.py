@@ -8,14 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mockserve.protocol.reading import long_json
-from mockserve.protocol.reading.long_json import (
-    MOST_VALUE_BYTES,
-    MOST_WIDE_BYTES,
-    loads_in_pieces,
-    narrow_text,
-    value_bytes,
-)
+from mockserve.protocol import json_text
+from mockserve.protocol.json_text import MOST_VALUE_BYTES, MOST_WIDE_BYTES, loads_in_pieces, narrow_text, value_bytes
 
 EMOJI = "\U0001f600"
 TEXT = st.text(alphabet='aé漢\U0001f600"\\\n\x01\u2028', max_size=6)
@@ -52,7 +46,7 @@ PIECES = st.sampled_from(
 def checked_always() -> Iterator[None]:
     """Short bodies are read as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(long_json, "CHECKED_BYTES", 0)
+        patch.setattr(json_text, "CHECKED_BYTES", 0)
         yield
 
 

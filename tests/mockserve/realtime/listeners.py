@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import InFlightRequest
+from mockserve.realtime.in_flight import InFlightRequest
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
 from blis_sim.options import options_from
-from mockserve.in_flight_request import InFlightRequest
-from mockserve.metrics.engine import Lateness
+from mockserve.metrics.counters import Lateness
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
 from mockserve.realtime.driver import EngineFailedError
+from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
 from tests.patience import PATIENCE_S

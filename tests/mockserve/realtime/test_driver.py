@@ -14,7 +14,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
-from mockserve.metrics.engine import Lateness
+from mockserve.metrics.counters import Lateness
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 from tests.fakes import TestLatency, config, request

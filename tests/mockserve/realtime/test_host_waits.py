@@ -4,13 +4,12 @@ import asyncio
 from pathlib import Path
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.fitted import Fitted, RequestCoefficients, StepCoefficients
-from blis_sim.engine.latency.model import output_turn_us
 from blis_sim.options import options_from
 from mockserve.engines import deployment_of
-from mockserve.metrics.engine import Lateness
+from mockserve.metrics.counters import Lateness
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
@@ -50,11 +49,9 @@ def test_api_server_processes_of_a_server_share_its_tokens(tmp_path: Path) -> No
     file = written(tmp_path, request={**CONTENT["request"], "output_turn_us": 30.0})
     settings = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "engine": "vllm", "latency_model": "fitted"}
     turns = [
-        output_turn_us(
-            deployment_of(
-                options_from(ServeOptions, **settings, coefficients=str(file), api_server_count=count)
-            ).latency
-        )
+        deployment_of(
+            options_from(ServeOptions, **settings, coefficients=str(file), api_server_count=count)
+        ).latency.output_turn_us
         for count in (1, 3)
     ]
     assert turns == [30.0, 10.0]

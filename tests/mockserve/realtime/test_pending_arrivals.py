@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from blis_sim.engine.core import Engine
-from mockserve.metrics.engine import Lateness
+from mockserve.metrics.counters import Lateness
 from mockserve.realtime.deliveries import WriteCoalescer
 from mockserve.realtime.driver import RealtimeDriver
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, MAX_PENDING_ARRIVALS

@@ -6,16 +6,15 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup, new_ranks
 from blis_sim.engine.events import Finished
-from blis_sim.engine.lockstep_ranks import new_ranks
-from blis_sim.engine.ranks import RankGroup
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from mockserve.in_flight_request import InFlightRequest
-from mockserve.metrics.engine import Lateness
+from mockserve.metrics.counters import Lateness
+from mockserve.realtime.cluster import RankDriver, RankGroupDriver
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
-from mockserve.realtime.ranks import RankDriver, RankGroupDriver
+from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
 

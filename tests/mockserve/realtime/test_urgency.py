@@ -17,8 +17,8 @@ from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation, SpeculationGates
 from blis_sim.engine.urgency import UrgencySettings
 from blis_sim.options import options_from
-from mockserve.in_flight_request import InFlightRequest
 from mockserve.realtime.cluster import ClusterDriver
+from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import config
 from tests.mockserve.realtime.listeners import Listener
 from tests.mockserve.realtime.test_cluster import LATENCY, driven

@@ -5,10 +5,9 @@ import asyncio
 from blis_sim.engine.request import Medium as PlacedMedium
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.kv_events.naming import FastNaming
-from mockserve.planning.chat import conversation_ids, placed_conversation
-from mockserve.protocol.completions.content_parts import MEDIA_MARK
-from mockserve.protocol.completions.messages import Medium
+from mockserve.protocol.chat_messages import MEDIA_MARK, Medium
 from mockserve.protocol.sampling import SamplingParams
+from mockserve.serving.chat import conversation_ids, placed_conversation
 from mockserve.serving.planner import Planner, RequestContext
 
 MEDIA = [Medium("image", "a"), Medium("image", "b"), Medium("audio", "c")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.generation.script import Thinking
+from mockserve.generation.answer import Thinking
 from mockserve.generation.structured_outputs.kinds import DeferredForm, read_constraint
 from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.writing import OutputSpec
@@ -16,7 +16,7 @@ from mockserve.kv_events.naming import FastNaming, block_hashes, token_digest
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.sampling import SamplingParams
-from mockserve.replies.choice_writer import Generation
+from mockserve.reply.plan import Generation
 from mockserve.serving.planner import Planner, RequestContext
 
 

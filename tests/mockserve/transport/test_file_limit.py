@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mockserve.transport.sockets import raise_file_limit
+from mockserve.http.sockets import raise_file_limit
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.transport.sockets import listening_sockets
+from mockserve.http.sockets import listening_sockets
 
 FREE: Any = 0
 

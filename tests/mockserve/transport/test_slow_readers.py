@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mockserve.metrics.engine import Lateness
+from mockserve.http.clients import BACKLOG_CHECK_INTERVAL_S, REPORT_AFTER_S, SlowReaders, TimestampedConnection
+from mockserve.metrics.counters import Lateness
 from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.transport.clients import BACKLOG_CHECK_INTERVAL_S, REPORT_AFTER_S, SlowReaders, TimestampedConnection
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000

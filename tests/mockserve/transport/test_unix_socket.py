@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.transport.sockets import UnixSocket, listen_at
+from mockserve.http.sockets import UnixSocket, listen_at
 
 
 def left_behind(path: Path) -> None:

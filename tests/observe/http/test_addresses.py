@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from observe.connection import addresses_of
+from observe.client import addresses_of
 from tests.patience import PATIENCE_S
 
 
@@ -47,7 +47,7 @@ async def test_a_system_without_threads_lacks_memory(monkeypatch: pytest.MonkeyP
 
 SILENT = """
 import asyncio, socket, time
-from observe.connection import addresses_of
+from observe.client import addresses_of
 
 known = socket.getaddrinfo
 

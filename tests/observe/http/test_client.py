@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from observe.client import Client
-from observe.connection import Outcome
+from observe.client import Client, Outcome
 from observe.errors import RunError
 from observe.http import get_bytes, parse_server
 from tests.patience import PATIENCE_S

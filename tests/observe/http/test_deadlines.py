@@ -1,8 +1,7 @@
 import asyncio
 from time import perf_counter_ns
 
-from observe.client import Deadlines
-from observe.connection import Exchange
+from observe.client import Deadlines, Exchange
 from tests.patience import PATIENCE_S
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from observe.responses.reply import Reply
+from observe.responses import Reply
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 

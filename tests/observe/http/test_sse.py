@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observe.responses.events import EventSplitter
+from observe.responses import EventSplitter
 
 
 def split(pieces: list[bytes]) -> list[bytes]:

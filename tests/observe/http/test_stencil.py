@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from observe.errors import ResponseError
-from observe.responses.reply import EventTemplate, Reply
+from observe.responses import EventTemplate, Reply
 from tests.examples import examples
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

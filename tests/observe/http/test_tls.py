@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from traces import read_trace
 
 

@@ -8,7 +8,7 @@ import brotli
 import pytest
 import zstandard
 
-from observe.proxy.decoding import MAX_BODY_BYTES, Decoder, UnreadableBodyError, decoded
+from observe.proxy.exchanges import MAX_BODY_BYTES, Decoder, UnreadableBodyError, decoded
 
 TEXT = b'{"choices":[]}' * 200
 

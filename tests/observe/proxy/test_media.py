@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from observe.proxy.facts import request_metadata_of
+from observe.proxy.exchanges import request_metadata_of
 from observe.proxy.recording_process import Recording
 from tests.observe.proxy.test_recording import Wire, job_in, rows_in
 

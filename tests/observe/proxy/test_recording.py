@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from observe.clock import Clock
-from observe.output_paths import OutputPaths
-from observe.proxy.decoding import MemoryBudget
+from observe.event_loop import Clock
+from observe.options import OutputPaths
+from observe.proxy.exchanges import MemoryBudget
 from observe.proxy.recording_process import Recording
 from observe.proxy.tap import EventKind, Job, Message, MessageReader
 from traces import TraceHeader, TraceRow, read_itl, read_rows
@@ -179,6 +179,7 @@ def test_a_recording_is_gone_on_with_in_its_numbers_and_its_clock(tmp_path: Path
     assert [each.upstream for each in read_content(tmp_path / "r.content.jsonl").exchanges] == ["http://a", "http://b"]
 
 
+@pytest.mark.slow
 def test_parts_begin_when_one_is_large_and_are_traces_of_their_own(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path, rotate_bytes=1))
     wire = Wire(recording)

@@ -1,7 +1,7 @@
 import json
 from typing import Any
 
-from observe.proxy.facts import Round, SessionTracker, is_generating, request_metadata_of
+from observe.proxy.exchanges import Round, SessionTracker, is_generating, request_metadata_of
 
 
 class Clients:

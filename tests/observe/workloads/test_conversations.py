@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from traces import TraceRow
 
 Observe: TypeAlias = Callable[..., Any]

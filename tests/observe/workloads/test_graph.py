@@ -8,12 +8,14 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from blis_sim.options import BlisError
-from observe.command import ObserveOptions
+from blis_sim.options import BlisError, OptionError
+from observe.options import ObserveOptions
+from observe.workload import plan_of
 from tests.agent_traces import agent
 from tests.replay.small_traces import row, written
 from traces import TraceRow
 from traces.graph import ids_in
+from traces.load import SpeedOptions
 
 Observe: TypeAlias = Callable[..., Any]
 Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
@@ -142,3 +144,14 @@ def test_a_warm_up_leaves_parents_out_and_the_recording_can_be_read(observe: Obs
 def test_options_that_do_not_fit_together_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         ObserveOptions(url="http://localhost:1", output="out", **given)
+
+
+def test_a_trace_is_sent_as_many_times_as_fast_as_asked(tmp_path: Path) -> None:
+    header = written(tmp_path, [row(number, 5_000 + 13_000 * number) for number in range(3)])
+    options = ObserveOptions(url="http://h:1", output="out", trace=str(header), speed=SpeedOptions(speedup=1.3))
+    assert [each.at_us for each in plan_of(options).requests] == [0, 10_000, 20_000]
+
+
+def test_a_speedup_without_a_trace_is_refused() -> None:
+    with pytest.raises(OptionError, match="--speedup needs --trace"):
+        ObserveOptions(url="http://h:1", output="out", rate=1.0, num_requests=2, speed=SpeedOptions(speedup=2.0))

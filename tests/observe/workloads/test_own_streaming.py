@@ -52,7 +52,6 @@ def test_a_flag_overrides_all_requests_and_says_so(observe: Observe, tmp_path: P
     assert "note: --no-streaming overrides streaming: true of 3 of 9 requests" in run.messages
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("record_itl", [False, True])
 def test_each_row_of_a_trace_streams_as_it_says(observe: Observe, tmp_path: Path, record_itl: bool) -> None:
     rows = [

@@ -8,14 +8,13 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions
+from observe.options import ObserveOptions
 from observe.requests import FilePrompt, read_prompts
 
 Observe: TypeAlias = Callable[..., Any]
 Seen: TypeAlias = Callable[[], list[dict[str, Any]]]
 
 
-@pytest.mark.slow
 def test_prompts_are_sent_in_turn_and_counted_by_the_server(observe: Observe, seen: Seen, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     entries = [{"prompt": "one two three"}, {"prompt": "a\nb \u2028 c", "output_tokens": 9, "id": 7}]
@@ -32,7 +31,6 @@ def test_prompts_are_sent_in_turn_and_counted_by_the_server(observe: Observe, se
     assert "are sent more than once" in run.messages
 
 
-@pytest.mark.slow
 def test_a_run_of_given_prompts_can_be_resumed(observe: Observe, tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_text("one two three\nfour\n")

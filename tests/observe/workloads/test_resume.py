@@ -11,14 +11,21 @@ from typing import Any
 import pytest
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions, run
+from observe.command import run
+from observe.options import ObserveOptions
 from tests.observe import run_in_process
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
 from traces.append_file import exclusive_writer
 
-SETTINGS: dict[str, Any] = {"model": "ok-20-5", "rate": 100.0, "prompt_tokens": 20, "output_tokens": 4}
+SETTINGS: dict[str, Any] = {
+    "model": "ok-20-5",
+    "rate": 100.0,
+    "arrival": "constant",
+    "prompt_tokens": 20,
+    "output_tokens": 4,
+}
 SERVER = Path(__file__).parents[1] / "fake_server.py"
 
 
@@ -42,7 +49,6 @@ def wait_for_rows(path: Path, count: int) -> int:
     return num_rows()
 
 
-@pytest.mark.slow
 def test_a_kill_loses_no_finished_row_and_resuming_sends_only_the_rest(
     server_url: str,
     seen: Callable[[], list[dict[str, Any]]],
@@ -76,7 +82,6 @@ def test_a_kill_loses_no_finished_row_and_resuming_sends_only_the_rest(
     assert f"{len(before)} requests were recorded earlier" in printed.err
 
 
-@pytest.mark.slow
 def test_resuming_keeps_to_the_gaps_of_the_schedule(
     server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,7 +100,6 @@ def test_resuming_keeps_to_the_gaps_of_the_schedule(
     assert min(lags) >= lags[0] - latest_us - 1
 
 
-@pytest.mark.slow
 def test_a_line_that_was_cut_and_chunks_without_a_row_are_dropped(server_url: str, tmp_path: Path) -> None:
     assert run(options(server_url, tmp_path, num_requests=10)) == 0
     data, itl = tmp_path / "out.csv", tmp_path / "out.itl.csv"
@@ -107,7 +111,6 @@ def test_a_line_that_was_cut_and_chunks_without_a_row_are_dropped(server_url: st
     assert {number: len(times) for number, times in read_itl(itl).items()} == dict.fromkeys(range(10), 5)
 
 
-@pytest.mark.slow
 def test_requests_that_ctrl_c_cut_are_sent_again(server_url: str, holding: Holding, tmp_path: Path) -> None:
     holding.after(5)
     process = started(server_url, tmp_path)
@@ -123,7 +126,6 @@ def test_requests_that_ctrl_c_cut_are_sent_again(server_url: str, holding: Holdi
     assert {row.status for row in rows} == {"ok"}
 
 
-@pytest.mark.slow
 def test_a_compressed_recording_survives_a_kill_as_well(server_url: str, holding: Holding, tmp_path: Path) -> None:
     data = tmp_path / "out.csv.gz"
     paths = {"trace_header": str(tmp_path / "out.yaml"), "trace_data": str(data)}

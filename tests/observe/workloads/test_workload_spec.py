@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from blis_sim.options import BlisError
-from observe.command import ObserveOptions
-from observe.workloads.plan import plan_of
-from traces.workload import read_spec
+from observe.options import ObserveOptions
+from observe.workload import plan_of
 from traces.workload.generate import generate
+from traces.workload.spec import read_spec
 
 HUGE = {"type": "constant", "params": {"value": 10**8}}
 RARELY_HUGE = {"type": "empirical", "params": {"10": 99, "100000000": 1}}
@@ -87,7 +87,7 @@ def test_a_client_may_give_up_earlier_than_the_run(observe: Observe, tmp_path: P
             {},
             r"spec\.yaml b_session_\d+: expected a prompt of at most 100000000 tokens, got 100000005",
         ),
-        ({}, {"rate": 1.0, "num_requests": 5}, "--workload-spec excludes --rate and --trace"),
+        ({}, {"trace": "t.yaml"}, "--workload-spec and --trace exclude each other"),
     ],
 )
 def test_a_spec_that_cannot_be_sent_is_refused(

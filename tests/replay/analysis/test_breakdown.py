@@ -83,7 +83,7 @@ def test_jains_index_does_not_depend_on_the_unit(shares: list[int], unit: int) -
 
 
 @given(labelled_runs())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_classes_add_up_to_all_requests(run: Simulated) -> None:
     metrics = aggregate(run)
     classes = by_slo_class(run.requests).values()
@@ -94,7 +94,7 @@ def test_classes_add_up_to_all_requests(run: Simulated) -> None:
 
 
 @given(labelled_runs())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_tenants_models_and_those_without_add_up_to_all_completed(run: Simulated) -> None:
     completed = [each for each in run.requests if each.is_completed]
     tenants = by_tenant(run.requests).values()
@@ -107,7 +107,7 @@ def test_tenants_models_and_those_without_add_up_to_all_completed(run: Simulated
 
 
 @given(labelled_runs())
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_rounds_of_conversations_are_either_first_or_later(run: Simulated) -> None:
     sessions = by_session(run.requests)
     started = [each for each in run.requests if each.row.session_id and each.ttft_us is not None]

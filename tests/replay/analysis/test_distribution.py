@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.simulation.pool import Distribution, distribution
+from replay.simulation.record import Distribution, distribution
 
 _samples = st.lists(st.integers(0, 10**9), min_size=1, max_size=50)
 
@@ -41,3 +41,11 @@ def test_percentiles_never_fall(sample: list[int]) -> None:
 @given(_samples, st.sampled_from([50, 90, 95, 99]))
 def test_percentiles_are_the_usual_ones(sample: list[int], percent: int) -> None:
     assert of(*sample).percentile(percent) == pytest.approx(np.percentile(sample, percent))
+
+
+def test_percentiles_of_many_values_are_those_of_all_of_them() -> None:
+    sample = np.random.default_rng(3).integers(0, 10**9, 12_345)
+    found = distribution(sample)
+    assert (len(found), len(found.ascending) < 300) == (12_345, True)
+    for percent in range(101):
+        assert found.percentile(percent) == pytest.approx(np.percentile(sample, percent), rel=1e-12)

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from blis_sim.engine.request import Request
+from blis_sim.options.provenance import Provenance
 from replay.analysis.result import Verdict, mean_result, result_of
-from replay.analysis.steady import overload, steady_state
-from replay.output.findings import AnalysisConfig, analyze
-from replay.output.table import as_csv, as_markdown, as_text
+from replay.analysis.steady import steadiness, steady_state
+from replay.output.findings import AnalysisConfig, Outcome, analyze
+from replay.output.table import run_report
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
-from traces import SloTargets
+from traces import SloTargets, TraceHeader
 
 NO_TARGETS: dict[str, SloTargets] = {}
 
@@ -31,7 +32,7 @@ def at_rate(gap_us: int, count: int = 100, output_tokens: int = 10, **settings: 
 def test_a_load_within_capacity_is_steady_and_not_overloaded() -> None:
     run = at_rate(20_000)
     steady = steady_state(run.requests)
-    assert overload(run.requests) is None
+    assert steadiness(run.requests).overload is None
     assert steady is not None
     assert steady.requests_per_s == pytest.approx(50, rel=0.03)
     assert steady.output_tokens_per_s == pytest.approx(500, rel=0.03)
@@ -39,7 +40,7 @@ def test_a_load_within_capacity_is_steady_and_not_overloaded() -> None:
 
 
 def test_twice_the_capacity_is_served_by_half_and_the_queue_grows_by_the_other_half() -> None:
-    found = overload(at_rate(5_000, count=400).requests)
+    found = steadiness(at_rate(5_000, count=400).requests).overload
     assert found is not None
     assert found.offered_per_s == pytest.approx(200, rel=0.03)
     assert found.served_per_s == pytest.approx(100, rel=0.03)
@@ -48,12 +49,12 @@ def test_twice_the_capacity_is_served_by_half_and_the_queue_grows_by_the_other_h
 
 def test_a_handful_of_requests_has_no_steady_part_and_no_overload() -> None:
     run = at_rate(1_000, count=5)
-    assert (steady_state(run.requests), overload(run.requests)) == (None, None)
-    assert (steady_state(at_rate(0).requests), overload(at_rate(0).requests)) == (None, None)
+    assert (steady_state(run.requests), steadiness(run.requests).overload) == (None, None)
+    assert (steady_state(at_rate(0).requests), steadiness(at_rate(0).requests).overload) == (None, None)
 
 
 def test_requests_that_wait_at_the_horizon_count_in_the_queue() -> None:
-    found = overload(ran(*arrivals(5_000, 400, 10), max_num_seqs=1, horizon_us=2_000_000).requests)
+    found = steadiness(ran(*arrivals(5_000, 400, 10), max_num_seqs=1, horizon_us=2_000_000).requests).overload
     assert found is not None
     assert found.queue_growth_per_min == pytest.approx(6_000, rel=0.03)
 
@@ -97,17 +98,20 @@ def test_the_table_has_units_percentiles_verdict_and_overload() -> None:
     run, targets = at_rate(5_000, count=400), {"default": SloTargets(ttft_ms=20, e2e_ms=30)}
     found = analyze(run, AnalysisConfig(targets=targets))
     result = result_of(run, targets, found.goodput)
-    text = as_text(result, found)
+    origin = Provenance(command="blis run", model="m")
+    outcome = Outcome(AnalysisConfig(targets=targets), run, TraceHeader(), "m", lambda: origin)
+    report = run_report(outcome, found, lambda: result)
+    text = report.text("table")
     assert "latency, ms" in text
     assert "p50" in text
-    assert "overloaded: served 100 of 201 requests/s, the queue grows by 5,986/min" in text
+    assert "overloaded: served 100 of 201 requests/s, the queue grows by 6,002/min" in text
     assert "TTFT 20 ms, E2E 30 ms" in text
     assert "MISSED, 99% needed" in text
     assert "mean ITL per request" in text
-    assert "| TTFT |" in as_markdown(result, found)
-    titles, *rows = (line.split(",") for line in as_csv(result).splitlines())
+    assert "| TTFT |" in report.text("markdown")
+    titles, *rows = (line.split(",") for line in report.text("csv").splitlines())
     assert (len(rows), dict(zip(titles, rows[0], strict=True))["completed"]) == (1, "400")
 
 
 def test_a_queue_that_grows_by_less_than_chance_is_no_overload() -> None:
-    assert overload(at_rate(9_990, count=200).requests) is None
+    assert steadiness(at_rate(9_990, count=200).requests).overload is None

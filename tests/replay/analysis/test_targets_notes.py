@@ -1,6 +1,6 @@
 """Notes on targets that hold for no request, and on requests without targets."""
 
-from replay.analysis.deadlines import notes_on_targets
+from replay.analysis.breakdown import notes_on_targets
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
 from traces import SloTargets

@@ -21,6 +21,7 @@ from tests.fakes import TestLatency, config
 from tests.golden.same_files import assert_printed
 from tests.replay.small_traces import row, trace
 from traces import TraceRow, read_trace
+from traces.load import SpeedOptions
 
 STEP_US = 1_000
 
@@ -134,3 +135,19 @@ def test_the_command_has_all_rounds_in_its_results(reference: Path, tmp_path: Pa
 def test_options_that_do_not_fit_together_are_refused(given: dict[str, Any], message: str) -> None:
     with pytest.raises(BlisError, match=message):
         options_from(ReplayOptions, model="qwen/qwen3-14b", trace="x.yaml", **given)
+
+
+def test_a_faster_recording_keeps_its_pauses_unless_they_are_scaled(tmp_path: Path) -> None:
+    rows = [said(0, 100), said(1, 9_100, think_time_us=600), said(0, 8_100, "t")]
+    read = trace(tmp_path, rows, "generated")
+
+    def sent(**given: Any) -> list[int]:
+        queue = RecordedRounds(arrivals_of(read, "m", config()), is_real=False, speed=SpeedOptions(**given))
+        return sorted(
+            each.arrived_at for each in run_closed_loop(Engine(config(), TestLatency(STEP_US)), queue).requests
+        )
+
+    first, second, other = sent()
+    assert sent(speedup=2.0) == [first, second, 4_100]
+    assert sent(speedup=2.0, scale_pauses=True) == [first, second - 300, 4_100]
+    assert other == 8_100

@@ -14,7 +14,7 @@ from tests.examples import examples
 from tests.fakes import TestLatency, config
 from tests.replay.detailed import in_detail
 from tests.replay.generated_requests import conversation, sent, workload
-from traces.workload import Round, Session, Workload
+from traces.workload.request import Round, Session, Workload
 
 STEP_US = 1_000
 PLAIN = TestLatency(step_us=STEP_US)

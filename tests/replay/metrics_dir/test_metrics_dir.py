@@ -12,7 +12,18 @@ from tests.replay.metrics_dir.trace_event_format import problems
 
 WORKLOAD = (
     *("run", "--model", "qwen/qwen3-14b", "--hardware", "H100", "--tp", "1", "--arrival", "poisson"),
-    *("--rate", "20", "--num-requests", "40", "--output-tokens", "60", "--output-tokens-stdev", "40"),
+    *(
+        "--rate",
+        "20",
+        "--num-requests",
+        "40",
+        "--output-tokens",
+        "60",
+        "--output-tokens-stdev",
+        "40",
+        "--output-tokens-min",
+        "2",
+    ),
 )
 SETTINGS = {
     "one instance": (),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.cli.main import run
-from replay.metrics_dir.figures import RateSeries
+from replay.metrics_dir.recorder import RateSeries
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.metrics_dir.figures import (
+from replay.metrics_dir.recorder import (
     ACCURACY,
     BINS,
     FIRST_BIN_US,
@@ -16,8 +16,7 @@ from replay.metrics_dir.figures import (
     TimeWeighted,
     utilization,
 )
-from replay.metrics_dir.tables import JsonItems, RowFile, write_csv
-from replay.metrics_dir.timeline import EventTrace
+from replay.metrics_dir.tables import EventTrace, JsonItems, RowFile, write_csv
 from traces import TraceError
 
 

@@ -99,7 +99,7 @@ def test_a_run_can_be_judged_like_a_replay(tmp_path: Path, capsys: Captured) -> 
     assert run(["run", *DEPLOYMENT, "--num-requests", "5", "--rate", "9", "--json", *asked]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["slo_attainment"] == 1
-    assert list(content["saturation"]) == ["backlog-drift", "composite", "threshold"]
+    assert list(content["saturation"]) == ["backlog-drift", "composite", "threshold", "queue"]
     assert list(content["breakdown"]["fitness"]) == ["score", "p99_ttft", "throughput"]
 
 

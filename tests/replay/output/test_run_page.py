@@ -33,7 +33,7 @@ def test_a_cluster_has_its_instances_targets_and_origin_on_the_page(tmp_path: Pa
     titles = re.findall(r"<figcaption>(.*?)</figcaption>", text)
     assert {"Requests running and waiting", "Running requests of each instance"} <= set(titles)
     assert "target, 1 ms" in text
-    assert "expected error of step times" in text
+    assert "<th>expected error</th><td>median error TTFT " in text
     assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
     assert run(["run", *BASE, *flags]) == 0
     assert (path.read_text(), capsys.readouterr().out) == (text, printed)

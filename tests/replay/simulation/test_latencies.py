@@ -5,7 +5,7 @@ from hypothesis import given, settings
 
 from blis_sim.engine.events import Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
-from replay.simulation.measure import NEVER, NO_OUTCOME, OUTCOMES, ClientView, outcome_columns
+from replay.simulation.record import NEVER, NO_OUTCOME, OUTCOMES, ClientView, outcome_columns
 from tests.examples import examples
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
@@ -37,9 +37,6 @@ def test_latencies_of_many_are_those_of_each(scheduling: str, workload: Workload
         view.latencies(event.sequence, event.at) for event in ended
     ]
     assert [OUTCOMES[code] for code in reported.outcome] == [event.outcome for event in ended]
-    assert reported.queued_at.tolist() == [
-        NEVER if event.sequence.queued_at is None else event.sequence.queued_at for event in ended
-    ]
 
 
 def test_a_request_on_no_instance_has_an_outcome_only() -> None:
@@ -48,6 +45,6 @@ def test_a_request_on_no_instance_has_an_outcome_only() -> None:
     reported = outcome_columns([turned_away, waiting], [8, 8], [ClientView(ran().engine)])
     assert reported.outcome.tolist() == [OUTCOMES.index(Outcome.REJECTED), NO_OUTCOME]
     assert reported.instance.tolist() == [NOWHERE, NOWHERE]
-    for column in (reported.ttft_us, reported.e2e_us, reported.scheduling_delay_us, reported.queued_at):
+    for column in (reported.ttft_us, reported.e2e_us, reported.scheduling_delay_us):
         assert column.tolist() == [NEVER, NEVER]
     assert reported.output_tokens.tolist() == [0, 0]

@@ -37,7 +37,7 @@ def lone(each: Request, **settings: int | str) -> RequestRecord:
 
 
 def itls(found: Simulated) -> list[int]:
-    pool = found.requests.gaps.pool()
+    pool = found.requests.tokens.gaps()
     return [pool.at_rank(rank) for rank in range(len(pool))]
 
 

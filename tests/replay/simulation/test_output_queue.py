@@ -13,8 +13,8 @@ from blis_sim.engine.delivery import OutputQueue, output_waits
 from blis_sim.engine.events import StepDone
 from blis_sim.engine.latency.wrapped import ApiServers, WrappedLatency
 from replay.arrivals import Arrival
+from replay.simulation.record import num_below_before, turns_in, turns_with_gaps
 from replay.simulation.simulate import simulate
-from replay.simulation.tokens import num_below_before, turns_in, turns_with_gaps
 from tests.examples import examples
 from tests.fakes import TestLatency, config, request, run
 from tests.replay.small_traces import row

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from replay.arrivals import Arrival
-from replay.simulation.measure import COMPLETED
-from replay.simulation.pool import Pool, pool_of
+from replay.simulation.record import COMPLETED, Pool, pool_of
 from replay.simulation.simulate import simulate
 from tests.examples import examples
 from tests.replay.small_traces import row
@@ -74,7 +73,7 @@ def test_times_between_tokens_are_those_of_the_tokens_one_by_one(workload: Workl
         workload = replace(workload, speculation=None)
     engine, events = drained(workload)
     arrivals = [Arrival(at, request, row(number)) for number, (at, request) in enumerate(workload.arrivals)]
-    pool = simulate(workload.engine(), arrivals).requests.gaps.pool()
+    pool = simulate(workload.engine(), arrivals).requests.tokens.gaps()
     assert expanded(pool) == sorted(itls_one_by_one(engine, events))
 
 

@@ -7,14 +7,13 @@ from hypothesis import strategies as st
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, StepDone
 from replay.arrivals import Arrival
-from replay.simulation.measure import COMPLETED
-from replay.simulation.record import NEVER
+from replay.simulation.record import COMPLETED, NEVER, TokenCounts
 from replay.simulation.simulate import Simulated, simulate
-from replay.simulation.tokens import TokenGaps
 from tests.examples import examples
 from tests.fakes import request
 from tests.replay.generated_requests import sent
 from tests.replay.labelled_runs import HORIZON_US, labelled_runs, ran
+from tests.replay.simulation.test_output_queue import InTurn
 from tests.replay.small_traces import row
 from tests.replay.step_by_step import drained
 from tests.strategies import Workload, workloads
@@ -99,15 +98,34 @@ def test_a_request_that_completes_has_all_its_latencies(run: Simulated) -> None:
             assert each.output_tokens <= each.planned_output_tokens
 
 
-@given(workloads(with_hang_ups=False), st.integers(1, 7))
-@settings(max_examples=examples(40), deadline=None)
-def test_gaps_counted_in_blocks_of_steps_are_the_same_gaps(workload: Workload, steps_at_once: int) -> None:
-    arrivals = [Arrival(at, each, row(number)) for number, (at, each) in enumerate(workload.arrivals)]
-    gaps = simulate(workload.engine(), arrivals, HORIZON_US).requests.gaps
-    whole, pieces = gaps.pool(), gaps.pool(steps_at_once=steps_at_once)
-    assert [whole.at_rank(rank) for rank in range(len(whole))] == [pieces.at_rank(rank) for rank in range(len(pieces))]
-    assert whole.mean_ms() == pieces.mean_ms()
+@given(workloads(with_hang_ups=False), st.integers(1, 7), st.sampled_from([0.0, 3.0, 400.0]))
+@settings(max_examples=examples(60), deadline=None)
+def test_tokens_counted_in_portions_are_the_same_tokens(workload: Workload, at_once: int, turn_us: float) -> None:
+    def figures() -> list[object]:
+        engine = Engine(workload.config(), InTurn(workload.latency, turn_us), reports_steps=False)
+        arrivals = [Arrival(at, each, row(number)) for number, (at, each) in enumerate(workload.arrivals)]
+        record = simulate(engine, arrivals, HORIZON_US).requests
+        tokens, gaps = record.tokens, record.tokens.gaps()
+        busy_us = [tokens.busy_us(0, since, HORIZON_US // 2) for since in range(0, 10_000, 700)]
+        return [list(record), gaps.values_us.tolist(), gaps.cumulative.tolist(), tokens.steps_waited(0), busy_us]
+
+    in_the_end = figures()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("replay.simulation.record.REPORT_BATCH_SIZE", 1)
+        patch.setattr("replay.simulation.record.COUNT_BATCH_SIZE", at_once)
+        patch.setattr("replay.simulation.record.STEPS_LEFT", 3)
+        patch.setattr("replay.simulation.record.STEPS_AT_ONCE", at_once)
+        assert figures() == in_the_end
+
+
+def test_steps_whose_tokens_are_counted_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replay.simulation.record.REPORT_BATCH_SIZE", 1)
+    monkeypatch.setattr("replay.simulation.record.COUNT_BATCH_SIZE", 10)
+    monkeypatch.setattr("replay.simulation.record.STEPS_LEFT", 3)
+    run = ran(*((number * 100_000, request(f"request_{number}", output_tokens=9), {}) for number in range(1_000)))
+    assert len(run.engine.steps) == 9_000
+    assert len(run.engine.steps.ends()) < 9_000
 
 
 def test_without_requests_there_are_no_gaps() -> None:
-    assert len(TokenGaps([ran().engine]).pool()) == 0
+    assert len(TokenCounts([ran().engine]).gaps()) == 0

@@ -7,8 +7,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from traces import TraceHeader, TraceRow, read_trace, write_trace
-from traces.workload import read_spec
 from traces.workload.generate import generate
+from traces.workload.spec import read_spec
 
 SPEC = """
 version: "2"
@@ -105,7 +105,6 @@ def test_composing_names_the_specs_whose_rates_add_up_to_too_much(
     [
         (["compose"], "--from"),
         (["compose", "--from", "/nope"], "/nope: no such file"),
-        (["convert", "servegen", "/nope"], "/nope: expected a folder with files chunk-"),
     ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

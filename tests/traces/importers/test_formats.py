@@ -2,16 +2,13 @@
 
 import json
 import math
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blis_sim.options import BlisError
-from traces.importers import ConvertOptions, Imported, import_from
-from traces.importers.servegen import lognormal_fit, read_chunks
-from traces.workload.generate import generate
+from traces.importers.registry import ConvertOptions, Imported, import_from
 
 SHARED = """
 data:
@@ -258,29 +255,6 @@ def test_an_unreadable_file_is_one_line_with_the_place(kind: str, text: str, mes
     assert str(tmp_path / "source") in str(raised.value)
 
 
-def test_a_folder_without_chunks_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BlisError, match=r"expected a folder with files chunk-\*-trace.csv, found none"):
-        import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"format": "azure", "file": "x"}, "--output is required with azure"),
-        ({"format": "preset"}, "needs one file, folder or name, as in: blis convert preset chatbot"),
-        ({"format": "preset", "file": "chatbot", "time": "noon"}, "--time must be one of"),
-        (
-            {"format": "preset", "file": "chatbot", "time": "morning"},
-            "--time has no meaning with preset, only with servegen",
-        ),
-        ({"format": "other", "file": "x"}, "FORMAT must be one of trace, preset, servegen"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(BlisError, match=message):
-        ConvertOptions(**given)
-
-
 @pytest.mark.parametrize(
     ("kind", "columns"),
     [
@@ -302,17 +276,6 @@ def test_an_unknown_preset_is_refused() -> None:
         import_from(ConvertOptions(format="preset", file="chatty"))
 
 
-def test_lengths_of_servegen_are_those_from_1_to_2_to_the_31(tmp_path: Path) -> None:
-    (tmp_path / "chunk-0-trace.csv").write_text("".join(f"{start},1.5,1.2,Gamma,0.8,0.4\n" for start in (0, 600, 1200)))
-    shares = f"{{0.5: 1, {2**31}: 1, 1: 1, {2**31 - 1}: 1}}"
-    (tmp_path / "chunk-0-dataset.json").write_text(
-        json.dumps({"0": {"input_tokens": shares, "output_tokens": "{5: 1}"}})
-    )
-    (chunk,) = read_chunks(tmp_path, left := Counter[str]())
-    assert left["shares of input_tokens without a length from 1 on"] == 2
-    assert chunk.lengths_at(0).input.mu == pytest.approx(math.log(2**31 - 1) / 2)
-
-
 @pytest.mark.parametrize(("kind", "text"), [
     ("azure", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16,1,2{}\n"),
     ("vidur", "arrived_at,num_prefill_tokens,num_decode_tokens\n0,1,2{}\n"),
@@ -322,134 +285,6 @@ def test_refuses_a_row_with_one_cell_too_many(kind: str, text: str, tmp_path: Pa
     imported(kind, tmp_path / "t.csv", text.format(""))
     with pytest.raises(BlisError, match=r"t\.csv line 2: expected (3|5) cells as in the header, got (4|6)"):
         imported(kind, tmp_path / "t.csv", text.format(","))
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        "0,1.5,1.2,Gamma,0.8",
-        "0,1.5,1.2,Gamma,0.8,0.4,1",
-        "0,1.5,1.2,Gamma,0.8,0.4\v600,1.5,1.2,Gamma,0.8,0.4",
-        "0,1.5,1.2,Gamma,0.8,0.4\u2028600,1.5,1.2,Gamma,0.8,0.4",
-    ],
-)
-def test_refuses_a_row_of_servegen_that_has_not_six_cells(row: str, tmp_path: Path) -> None:
-    (tmp_path / "chunk-0-trace.csv").write_text(f"0,1.5,1.2,Gamma,0.8,0.4\n\n{row}\n")
-    with pytest.raises(BlisError, match=r"chunk-0-trace\.csv line 3: expected 6 cells, got (5|7|11)"):
-        read_chunks(tmp_path, Counter[str]())
-
-
-def test_a_histogram_of_servegen_may_hold_counts_as_well_as_shares() -> None:
-    fit = lognormal_fit({10: 3, 1000: 3})
-    assert (fit.mu, fit.sigma) == pytest.approx((math.log(100), math.log(10)))
-    assert lognormal_fit({10: 1, 1000: 0.5, 7: 0.25}) == lognormal_fit({10: 4, 1000: 2, 7: 1})
-
-
-def test_shares_of_lengths_that_are_no_numbers_are_left_out_and_counted(tmp_path: Path) -> None:
-    (tmp_path / "chunk-0-trace.csv").write_text("".join(f"{start},1.5,1.2,Gamma,0.8,0.4\n" for start in (0, 600, 1200)))
-    shares = "{1: 0.5, 2: 0.25., 3: 1e999, 1.2.3: 1, %s: 1, 4: 1e-3}" % ("9" * 400)
-    (tmp_path / "chunk-0-dataset.json").write_text(
-        json.dumps({"0": {"input_tokens": shares, "output_tokens": "{5: 1}"}})
-    )
-    found = import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
-    assert left_out(found)["shares of input_tokens without a length from 1 on"] == 4
-
-
-def mixed_folder(path: Path, **changed: str) -> None:
-    """A client whose prompts have text and images."""
-    (path / "chunk-0-trace.csv").write_text("0,0.8,0.5,Gamma,3,0.25\n28800,0.9,0.6,Gamma,2.5,0.5\n")
-    lengths = {"text_tokens": "{100: 1}", "image_tokens": "{1000: 0.5, 1200: 0.5}", "image_count": "{0: 0.25, 2: 0.75}"}
-    lengths |= {"audio_tokens": "{0: 1.0}", "audio_count": "{0: 1.0}", "output_tokens": "{21: 1}"} | changed
-    (path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths, "28800": lengths}))
-
-
-def test_a_folder_of_servegen_may_have_prompts_with_images(tmp_path: Path) -> None:
-    mixed_folder(tmp_path)
-    found = import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
-    assert found.spec is not None
-    multimodal = found.spec.cohorts[0].multimodal
-    assert multimodal is not None
-    assert multimodal.image_count_distribution is not None
-    assert multimodal.image_count_distribution.params == {"0": 0.25, "2": 0.75}
-    assert multimodal.audio_distribution is None
-    requests = generate(found.spec).requests
-    assert {request.text_tokens for request in requests} == {100}
-    means = [request.image_tokens / 2 for request in requests if request.image_tokens]
-    assert 0.7 < len(means) / len(requests) < 0.8
-    assert 1000 < sum(means) / len(means) < 1200
-
-
-def test_images_of_servegen_without_tokens_are_refused(tmp_path: Path) -> None:
-    mixed_folder(tmp_path, image_tokens="{0: 1.0}")
-    with pytest.raises(BlisError, match=r"key image_tokens: expected a length above 0, as image_count has one"):
-        import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
-
-
-def aiperf_record(number: int, **about: Any) -> dict[str, Any]:
-    start_ns = 1_700_000_000_000_000_000 + number * 10**9
-    metadata: dict[str, Any] = {"request_start_ns": start_ns + 2_000_000, "request_end_ns": start_ns + 90_000_000}
-    metadata |= {"benchmark_phase": "profiling", "credit_issued_ns": start_ns, "x_request_id": f"r{number}", **about}
-    metrics = {
-        "input_sequence_length": {"value": 11, "unit": "tokens"},
-        "output_sequence_length": {"value": 4, "unit": "tokens"},
-        "reasoning_token_count": {"value": 1, "unit": "tokens"},
-        "time_to_first_token": {"value": 50.0, "unit": "ms"},
-        "inter_chunk_latency": {"value": [10.0, 20.5], "unit": "ms"},
-    }
-    return {"metadata": metadata, "metrics": metrics, "error": None}
-
-
-def test_aiperf_records_are_a_recording_with_chunk_times(tmp_path: Path) -> None:
-    cancelled = {**aiperf_record(2, was_cancelled=True), "metrics": {}, "error": {"code": 499, "message": "gone"}}
-    whole = aiperf_record(3)
-    whole["metrics"]["usage_prompt_tokens"] = {"value": 9, "unit": "tokens"}
-    whole["metrics"]["usage_completion_tokens"] = {"value": 5, "unit": "tokens"}
-    del whole["metrics"]["time_to_first_token"], whole["metrics"]["inter_chunk_latency"]
-    records = [aiperf_record(1), aiperf_record(0, benchmark_phase="warmup"), cancelled, whole]
-    found = imported("aiperf", tmp_path / "t.jsonl", "".join(json.dumps(each) + "\n" for each in records))
-    assert requests(found) == [(0, 11, 4), (1_000_000, 0, 0), (2_000_000, 11, 5)]
-    first, second, third = found.rows
-    assert [row.server_input_tokens for row in found.rows] == [0, 0, 9]
-    assert first.send_time_us == 1_700_000_001_002_000
-    assert [at - first.send_time_us for at in found.chunks[0]] == [50_000, 60_000, 80_500]
-    assert (first.streaming, first.num_chunks, first.reason_ratio, first.x_request_id) == (True, 3, 0.25, "r1")
-    assert (second.status, second.error_message, second.num_chunks) == ("incomplete", "gone", 0)
-    assert (third.streaming, third.num_chunks, third.last_chunk_time_us - third.send_time_us) == (False, 1, 88_000)
-    assert list(found.chunks) == [0]
-    assert left_out(found) == {"requests of the warmup": 1}
-
-
-def test_a_unit_of_aiperf_that_is_none_is_named(tmp_path: Path) -> None:
-    record = aiperf_record(1)
-    record["metrics"]["time_to_first_token"]["unit"] = "ticks"
-    with pytest.raises(BlisError, match=r"line 1 metric time_to_first_token: expected a unit out of .*, got 'ticks'"):
-        imported("aiperf", tmp_path / "t.jsonl", json.dumps(record))
-
-
-def genai_request(at_ms: int, outputs: list[tuple[int, str]], **body: Any) -> dict[str, Any]:
-    return {
-        "timestamp": at_ms * 1_000_000,
-        "request_inputs": {"payload": json.dumps({"stream": True, **body})},
-        "response_timestamps": [each * 1_000_000 for each, _ in outputs],
-        "response_outputs": [{"response": text} for _, text in outputs],
-    }
-
-
-def test_genai_perf_profiles_take_the_tokens_that_the_server_reported(tmp_path: Path) -> None:
-    delta = 'data: {"choices": [{"delta": {"content": "word"}}]}'
-    usage = 'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 2}}'
-    empty = 'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}'
-    streamed = genai_request(1000, [(1010, empty), (1020, delta), (1030, delta), (1031, f"{usage}\n\ndata: [DONE]")])
-    counted = genai_request(1500, [(1600, '{"choices": [{"text": "twelve chars"}]}')], prompt="abcdefgh", stream=False)
-    lost = genai_request(1700, [], messages=[{"role": "user", "content": "hi"}])
-    profile = {"experiments": [{"experiment": {}, "requests": [streamed, counted]}, {"requests": [lost]}]}
-    found = imported("genai-perf", tmp_path / "t.json", json.dumps(profile))
-    assert requests(found) == [(0, 9, 2), (500_000, 2, 3), (700_000, 1, 0)]
-    assert found.chunks == {0: [1_020_000, 1_030_000], 1: [1_600_000]}
-    assert [row.status for row in found.rows] == ["ok", "ok", "error"]
-    assert [row.streaming for row in found.rows] == [True, False, True]
-    assert [row.client_id for row in found.rows] == ["experiment-0", "experiment-0", "experiment-1"]
-    assert found.notes == ("tokens are estimated as one per 4 characters, give --tokenizer",)
 
 
 def test_reports_of_inference_perf_have_the_time_of_each_token(tmp_path: Path) -> None:
@@ -462,27 +297,19 @@ def test_reports_of_inference_perf_have_the_time_of_each_token(tmp_path: Path) -
     assert found.chunks == {1: [101_200_000, 101_500_000]}
 
 
-def sglang_results(**more: Any) -> str:
-    lists: dict[str, Any] = {"input_lens": [3, 4, 5], "output_lens": [2, 1, 0], "ttfts": [0.5, 0.25, 0.0]}
-    results = {
-        "request_rate": math.inf,
-        "max_concurrency": None,
-        **lists,
-        "itls": [[0.1], [], []],
-        "errors": ["", "", "no"],
-    }
-    return json.dumps({"tag": None, "completed": 2}) + "\n" + json.dumps({**results, **more})
-
-
-def test_sglang_sending_times_follow_from_its_concurrency(tmp_path: Path) -> None:
-    at_once = imported("sglang-bench", tmp_path / "t.jsonl", sglang_results())
-    assert requests(at_once) == [(0, 3, 2), (0, 4, 1), (0, 5, 0)]
-    assert left_out(at_once) == {"earlier runs in the file": 1}
-    by_ones = imported("sglang-bench", tmp_path / "t.jsonl", sglang_results(max_concurrency=1))
-    assert [row.arrival_time_us for row in by_ones.rows] == [0, 600_000, 850_000]
-    assert [row.status for row in by_ones.rows] == ["ok", "ok", "error"]
-    assert [at - by_ones.rows[0].send_time_us for at in by_ones.chunks[0]] == [500_000, 600_000]
-    drawn = imported("sglang-bench", tmp_path / "t.jsonl", sglang_results(request_rate=4.0))
-    assert drawn.notes == ("sending times are not in the file: drawn at 4 requests/s with --seed 42",)
-    with pytest.raises(BlisError, match="--rate is required"):
-        imported("sglang-bench", tmp_path / "t.jsonl", sglang_results(request_rate="trace"))
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"format": "azure", "file": "x"}, "--output is required with azure"),
+        ({"format": "preset"}, "needs one file, folder or name, as in: blis convert preset chatbot"),
+        ({"format": "preset", "file": "chatbot", "time": "noon"}, "--time must be one of"),
+        (
+            {"format": "preset", "file": "chatbot", "session_prompts": "whole"},
+            "--session-prompts has no meaning with preset, only with mooncake",
+        ),
+        ({"format": "other", "file": "x"}, "FORMAT must be one of trace, preset, inference-perf"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(BlisError, match=message):
+        ConvertOptions(**given)

@@ -11,10 +11,10 @@ from blis_sim.options import BlisError
 from blis_sim.options.yaml_text import dump_yaml
 from tests.traces.importers.test_formats import imported, left_out
 from traces import TraceRow
-from traces.importers import Imported
-from traces.workload import spec_text
+from traces.importers.registry import Imported
 from traces.workload.generate import generate
 from traces.workload.request import Workload, row_of
+from traces.workload.spec import spec_text
 
 LENGTHS = {"min": 10, "max": 100, "mean": 50, "std_dev": 10, "total_count": 9}
 FIXED = {"min": 100, "max": 100, "mean": 100, "std_dev": 0, "total_count": 9}

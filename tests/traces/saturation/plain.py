@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from traces.saturation.detectors import Timeline
+from traces.saturation import Timeline
 
 Result = tuple[str, float, float, dict[str, float]]
 """Level, score, confidence, signals."""

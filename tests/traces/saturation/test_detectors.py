@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.examples import examples
 from tests.traces.saturation import plain
-from traces.saturation.detectors import Level, Timeline, Verdicts, backlog_drift, composite, threshold, timeline
-from traces.saturation.registry import DETECTORS
-from traces.saturation.settings import SaturationSettings
+from traces.saturation import DETECTORS, Level, Timeline, Verdicts, backlog_drift, composite, threshold, timeline
+from traces.saturation_options import SaturationSettings
 
 SETTINGS = SaturationSettings(threshold_ms=40, window_us=25_000)
 

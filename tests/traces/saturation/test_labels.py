@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from traces.saturation.detectors import Timeline, timeline
-from traces.saturation.registry import DETECTORS
-from traces.saturation.report import labels_of, write_report
-from traces.saturation.settings import SaturationSettings
+from traces.saturation import DETECTORS, Timeline, labels_of, timeline, write_report
+from traces.saturation_options import SaturationSettings
 
 SETTINGS = SaturationSettings(threshold_ms=10, final_window_us=100_000)
 

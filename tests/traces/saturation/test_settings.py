@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from traces import TraceError
-from traces.saturation.settings import SaturationSettings, read_settings
+from traces.saturation_options import SaturationSettings, read_settings
 
 
 def read(folder: Path, text: str) -> SaturationSettings:

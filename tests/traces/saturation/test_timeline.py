@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.saturation.detectors import Timeline, timeline
+from traces.saturation import Timeline, timeline
 
 
 def of(*requests: tuple[str, int, int]) -> Timeline:

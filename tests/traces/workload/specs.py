@@ -4,8 +4,9 @@ from typing import Any
 
 import yaml
 
-from traces.workload import Workload, WorkloadSpec, parse_spec
 from traces.workload.generate import generate
+from traces.workload.request import Workload
+from traces.workload.spec import WorkloadSpec, parse_spec
 
 CONSTANT_10 = {"type": "constant", "params": {"value": 10}}
 MULTI_TURN = {"multi_turn": {"max_rounds": 3, "think_time_us": 1_000, "context_growth": "accumulate"}}

@@ -7,8 +7,7 @@ import pytest
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, generated, spec, users
 from traces import TraceError, TraceRow
 from traces.graph import ids_in
-from traces.workload import spec_text
-from traces.workload.spec_text import parse_spec
+from traces.workload.spec import parse_spec, spec_text
 
 
 def constant(value: int) -> dict[str, Any]:

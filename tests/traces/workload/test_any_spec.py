@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.examples import examples
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, cohort, lifecycle, users, window
 from traces import TraceError
-from traces.workload import parse_spec
 from traces.workload.generate import generate
+from traces.workload.spec import parse_spec
 
 RICH: dict[str, Any] = {
     "version": "2",

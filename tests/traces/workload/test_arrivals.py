@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ks_2samp
 
-from traces.workload.arrivals import FixedCountArrivals, Ints, RenewalProcess, gaps_of, weibull_shape
+from tests.lazy import LazyModule
+from traces.workload.distributions import FixedCountArrivals, Ints, RenewalProcess, gaps_of, weibull_shape
 from traces.workload.spec import Arrival
+
+stats = LazyModule("scipy.stats")
 
 RECORDED = {
     "arr_constant": Arrival(process="constant"),
@@ -49,14 +51,14 @@ def test_gaps_are_distributed_as_in_the_original(name: str, reference: Path) -> 
     """Two-sample Kolmogorov-Smirnov test at the level of 1 %: 4,000 gaps of theirs, 40,000 of ours, at 50 a second."""
     theirs = np.loadtxt(reference / "golden" / "tools" / "arrival" / f"{name}.csv")
     ours = gaps(renewal_process(RECORDED[name]).instants(rng(), 800_000_000))
-    assert ks_2samp(ours, theirs).pvalue > 0.01
+    assert stats.ks_2samp(ours, theirs).pvalue > 0.01
 
 
 @pytest.mark.parametrize("name", [name for name in RECORDED if name != "arr_poisson"])
 def test_the_test_of_distributions_can_fail(name: str, reference: Path) -> None:
     theirs = np.loadtxt(reference / "golden" / "tools" / "arrival" / f"{name}.csv")
     ours = gaps(renewal_process(RECORDED["arr_poisson"]).instants(rng(), 800_000_000))
-    assert ks_2samp(ours, theirs).pvalue < 1e-6
+    assert stats.ks_2samp(ours, theirs).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("arrival", EVERY_KIND)

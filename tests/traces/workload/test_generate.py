@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,15 +12,16 @@ from hypothesis import strategies as st
 
 from tests.traces.workload.specs import CONSTANT_10, client, cohort, generated, lifecycle, spec, users, window
 from traces import TraceError
-from traces.workload import Arrival, Lengths, Preset, WorkloadRequest, rate_spec
 from traces.workload.generate import generate
-from traces.workload.request import Workload
+from traces.workload.presets import Lengths, Preset, rate_spec
+from traces.workload.request import Workload, WorkloadRequest
+from traces.workload.spec import Arrival
 
 GAUSSIAN = {"type": "gaussian", "params": {"mean": 100, "std_dev": 30, "min": 1, "max": 500}}
 SECOND = 1_000_000
 
 
-def of(requests: list[WorkloadRequest], client_id: str) -> list[WorkloadRequest]:
+def of(requests: Sequence[WorkloadRequest], client_id: str) -> list[WorkloadRequest]:
     return [each for each in requests if each.client_id == client_id]
 
 

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ks_2samp
 
-from traces.workload.checks import problem_of
-from traces.workload.lengths import sample
-from traces.workload.spec import Distribution
+from tests.lazy import LazyModule
+from traces.workload.distributions import sample
+from traces.workload.spec import Distribution, problem_of
+
+stats = LazyModule("scipy.stats")
 
 
 def of(kind: str, **params: float) -> Distribution:
@@ -42,13 +43,13 @@ def test_lengths_are_distributed_as_in_the_original(name: str, reference: Path) 
     """Two-sample Kolmogorov-Smirnov test at the level of 1 %: 3,000 lengths of theirs, 100,000 of ours."""
     theirs = np.loadtxt(reference / "golden" / "tools" / "arrival" / f"{name}.csv")
     ours = drawn(RECORDED[name], 100_000)
-    assert ks_2samp(ours, theirs).pvalue > 0.01
+    assert stats.ks_2samp(ours, theirs).pvalue > 0.01
 
 
 def test_the_test_of_distributions_can_fail(reference: Path) -> None:
     theirs = np.loadtxt(reference / "golden" / "tools" / "arrival" / "dist_gaussian.csv")
     slightly_off = drawn(of("gaussian", mean=246, std_dev=105, min=2, max=800), 100_000)
-    assert ks_2samp(slightly_off, theirs).pvalue < 0.001
+    assert stats.ks_2samp(slightly_off, theirs).pvalue < 0.001
 
 
 @given(distributions, st.integers(0, 2**32), st.integers(0, 50), st.integers(0, 50))

@@ -9,7 +9,7 @@ import yaml
 
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, cohort, lifecycle, spec, users, window
 from traces import TraceError
-from traces.workload import parse_spec, read_spec, spec_text
+from traces.workload.spec import parse_spec, read_spec, spec_text
 
 
 def complaint(*clients: dict[str, Any], **keys: Any) -> str:

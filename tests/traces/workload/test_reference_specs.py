@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import ks_2samp
 
+from tests.lazy import LazyModule
 from traces import TraceError, TraceRow, read_rows
-from traces.workload import PRESETS, Arrival, Workload, WorkloadSpec, rate_spec, read_spec
 from traces.workload.generate import generate
-from traces.workload.spec import Client
+from traces.workload.presets import PRESETS, rate_spec
+from traces.workload.request import Workload
+from traces.workload.spec import Arrival, Client, WorkloadSpec, read_spec
+
+stats = LazyModule("scipy.stats")
 
 NAMES = [
     "s1_poisson_basic",
@@ -188,6 +191,7 @@ def test_specs_converted_by_the_original_can_be_read(name: str, reference: Path)
     assert len(workload.requests) == 50
 
 
+@pytest.mark.slow
 def test_lengths_of_a_mixed_workload_are_distributed_as_in_the_original(reference: Path) -> None:
     """Two-sample Kolmogorov-Smirnov test at the level of 0.1 %, over all cases that have the same three clients."""
     cases = sorted((reference / "golden" / "engine").glob("*/spec.yaml"))
@@ -201,7 +205,7 @@ def test_lengths_of_a_mixed_workload_are_distributed_as_in_the_original(referenc
         for field in ("input_tokens", "output_tokens"):
             theirs = [getattr(row, field) for row in rows if row.client_id == name]
             ours = [getattr(each, field) for each in requests if each.client_id == name]
-            assert ks_2samp(ours, theirs).pvalue > 0.001, (name, field)
+            assert stats.ks_2samp(ours, theirs).pvalue > 0.001, (name, field)
     shares = np.array([sum(each.client_id == name for each in requests) for name in ("a", "b", "c")]) / len(requests)
     assert shares == pytest.approx([client_share(clients, name) for name in ("a", "b", "c")], abs=0.02)
 

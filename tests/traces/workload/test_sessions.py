@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.traces.workload.specs import CONSTANT_10, MULTI_TURN, client, generated, users
-from traces.workload import Round, Session, WorkloadRequest
+from traces.workload.request import Round, Session, WorkloadRequest
 
 GAUSSIAN = {"type": "gaussian", "params": {"mean": 100, "std_dev": 30, "min": 1, "max": 500}}
 

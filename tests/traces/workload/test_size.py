@@ -6,8 +6,8 @@ import pytest
 
 from tests.traces.workload.specs import client, generated, lifecycle, users, window
 from traces import TraceError
-from traces.workload import parse_spec
 from traces.workload.generate import generate
+from traces.workload.spec import parse_spec
 
 DAY_US = 86_400_000_000
 TURNS = {"multi_turn": {"max_rounds": 10_000, "think_time_us": 1}}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from blis_sim.options.yaml_text import dump_yaml
-from traces.workload.spec_text import block_text
+from traces.workload.spec import block_text
 
 TEXTS = (
     *(
@@ -79,7 +79,7 @@ def test_equal_scalars_of_many_clients_are_looked_at_once(monkeypatch: pytest.Mo
         seen.append(value)
         return dump_yaml(value, **style)
 
-    monkeypatch.setattr(sys.modules["traces.workload.spec_text"], "dump_yaml", noted)
+    monkeypatch.setattr(sys.modules["traces.workload.spec"], "dump_yaml", noted)
     clients = [{"id": f"c{number}", "rate_fraction": 0.5, "arrival": {"process": "poisson"}} for number in range(300)]
     assert block_text({"clients": clients}) == dump_yaml({"clients": clients}, indent=4, width=1 << 20)
     assert len(seen) == 300 + len({"clients", "id", "rate_fraction", "arrival", "process", 0.5, "poisson"})

@@ -1,6 +1,6 @@
 """Seeds of drawn quantities."""
 
-from traces.workload.streams import Quantity, client_streams
+from traces.workload.distributions import Quantity, client_streams
 
 
 def test_each_quantity_of_a_client_is_drawn_as_it_always_was() -> None:

@@ -10,9 +10,9 @@ from blis_sim.cli.main import run
 from observe.requests import plan_from_requests
 from traces import TraceError, read_trace
 from traces.table import Column, read_table
-from traces.workload import Workload, read_spec
 from traces.workload.generate import generate
-from traces.workload.spec_text import parse_spec
+from traces.workload.request import Workload
+from traces.workload.spec import parse_spec, read_spec
 
 FIXED = {"type": "fixed"}
 STATIC = {"type": "static"}

@@ -3,8 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from mockserve.generation.answer import Kind
-from mockserve.generation.script import Segment
+from mockserve.generation.answer import Kind, Segment
 
 START, END = "<think>", "</think>"
 _CALL = re.compile(r'(<tool_call>\n\{"name": ")([^"]+)"(, "arguments": )(.*?)(\}\n</tool_call>\n?)', re.DOTALL)

@@ -9,10 +9,10 @@ from typing import TypeVar, cast
 
 import pytest
 
+from mockserve.executor.executor import MODULES, OffloadExecutor
+from mockserve.executor.worker import Job
+from mockserve.executor.worker_pool import WorkerPool
 from mockserve.generation.composer import Composer
-from mockserve.serving.aside import MODULES, OffloadExecutor
-from mockserve.serving.worker_pool import WorkerPool
-from mockserve.workers import Job
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences
 from tests.wire.captured.setups import Setup, server_like

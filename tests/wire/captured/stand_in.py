@@ -4,9 +4,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
-from mockserve.generation.answer import Answer, apply_stops
-from mockserve.generation.prose import Prose
-from mockserve.generation.script import RenderOptions, render_tokens
+from mockserve.generation.answer import Answer, Prose, RenderOptions, apply_stops, render_tokens
 from mockserve.generation.tokenizer import Split, Tokenizer
 from mockserve.generation.writing import PLAIN, OutputSpec, Steps
 from mockserve.protocol.bodies import Ending

@@ -7,26 +7,25 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import load_gpu
+from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.choice import NetworkOptions
-from blis_sim.engine.latency.collectives.analytical import (
+from blis_sim.engine.latency.collectives import (
     NIC_GB_S,
     NVLINK_GB_S,
     Analytical,
+    Collective,
     Fabric,
+    Group,
     Placement,
-    fabric_of,
-    read_busbw,
-    read_ratios,
-)
-from blis_sim.engine.latency.collectives.network import Collective, Group
-from blis_sim.engine.latency.collectives.packet_simulation import (
     all_reduce_workload,
     exposed_us,
+    fabric_of,
+    network_of,
+    read_busbw,
+    read_ratios,
     read_workload,
     workload_time,
 )
-from blis_sim.engine.latency.collectives.sources import network_of
 from blis_sim.engine.specs import GpuSpec
 from blis_sim.options import OptionError
 from tests.engine.latency.collectives import stand_in

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.collectives.topology import TEMPLATES, Links, check_topology, topology
+from blis_sim.engine.latency.collectives import TEMPLATES, Links, check_topology, topology
 
 SPECTRUM = TEMPLATES["spectrum-x"]
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelSteps
-from blis_sim.engine.latency.kernels.grids import KernelGrids
-from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.operations import StepOperations
-from blis_sim.engine.latency.kernels.sources import digest_of, profile_text
+from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.engine.latency.kernel_profiles import digest_of, profile_text
+from blis_sim.engine.latency.kernels import HostOverheads, KernelGrids, KernelSteps
+from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.operations import StepOperations
 from blis_sim.engine.specs import GpuSpec
 
 HOST = HostOverheads(

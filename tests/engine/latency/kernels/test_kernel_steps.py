@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.batch_shape import BatchShape, decodes
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.decode_steps import HasDecodeSums, HasDecodeTimer, decode_timer
-from blis_sim.engine.latency.kernel_steps import HostOverheads, KernelScales, KernelSteps
-from blis_sim.engine.latency.peak_watch import PeakWatch, StepPeaks
+from blis_sim.engine.latency.kernels import HostOverheads, KernelScales, KernelSteps
+from blis_sim.engine.latency.wrapped import PeakWatch, StepPeaks
 from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS, grids, steps
 from tests.examples import examples
 
@@ -29,15 +28,15 @@ def test_many_decode_steps_take_what_single_ones_take(requests: int, context: in
 
 
 def test_steps_of_decodes_are_timed_without_shapes_and_their_sums_are_kept() -> None:
-    assert isinstance(LATENCY, HasDecodeTimer)
-    assert isinstance(LATENCY, HasDecodeSums)
+    assert LATENCY.decode_timer() == LATENCY.decode_time
+    assert LATENCY.decode_sums is LATENCY.decode_sums
     assert LATENCY.decode_times(BatchShape(), 2).tolist() == [1, 1]
     assert LATENCY.step_time(BatchShape()) == 1
 
 
 def test_a_watch_for_too_fast_steps_adds_no_call_to_the_time_of_a_decode() -> None:
     peaks = StepPeaks(token_us=1, head_us=1, pair_us=1, weights_us=1, kv_us=1)
-    assert decode_timer(PeakWatch(LATENCY, peaks, "kernels")) == LATENCY.decode_time
+    assert PeakWatch(LATENCY, peaks, "kernels").decode_timer() == LATENCY.decode_time
 
 
 @pytest.mark.parametrize("requests", REQUESTS[:3])
@@ -132,7 +131,7 @@ def test_prompts_right_after_prompts_take_longer() -> None:
 
 
 def test_arithmetic_that_makes_a_gpu_hot_by_itself_goes_on_at_the_clock_of_a_hot_gpu() -> None:
-    from blis_sim.engine.latency.kernel_steps import FULLY_HOT_US
+    from blis_sim.engine.latency.kernels import FULLY_HOT_US
 
     cool = KernelSteps(grids(), replace(HOST, burst_again=0.0), graph_sizes=LATENCY.graph_sizes)
     hot_from = int(FULLY_HOT_US / LATENCY._arithmetic_us)

@@ -1,48 +1,30 @@
 """Layers of many kinds become operations that tables have, or are refused by name."""
 
-import json
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.kernels import tables
-from blis_sim.engine.latency.kernels.baking import RepairedTables
-from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.operations import (
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.engine.latency.kernel_profiles import RepairedTables
+from blis_sim.engine.latency.kernel_tables import Tables
+from blis_sim.engine.latency.kernels import Times
+from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.operations import (
+    AllReduce,
     DeltaNet,
+    Experts,
     HeadAttention,
     Matmul,
     SparseLatentAttention,
     StepOperations,
 )
-from blis_sim.engine.latency.sureness import deployment_class
 
 
 def operations(model: str, tp: int) -> StepOperations:
     return operations_of(load_model(model), KernelPlacement(tp=tp))
-
-
-class Engine:
-    """Tables that hold one time for everything, from one source."""
-
-    def __init__(self, source: str = "silicon") -> None:
-        self.source = source
-        self.asked: list[tuple[Any, ...]] = []
-
-    def evaluate_ops_json(self, spec: str, is_context: bool, *sizes: Any) -> list[tuple[str, float, float, str]]:
-        self.asked.append((spec, is_context, *sizes[:3]))
-        return [("", 0.1, 0.0, self.source) for _ in json.loads(spec)]
-
-
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Engine]:
-    known = {backend: Engine() for backend in tables.BACKENDS}
-    monkeypatch.setattr(tables, "_engine", lambda system, backend: known[backend])
-    monkeypatch.setattr(tables, "are_installed", lambda: True)
-    return known
 
 
 def test_sparse_latent_attention_keeps_the_heads_of_a_gpu() -> None:
@@ -50,14 +32,12 @@ def test_sparse_latent_attention_keeps_the_heads_of_a_gpu() -> None:
     ((attention, layers),) = found.attention
     assert isinstance(attention, SparseLatentAttention)
     assert (attention.architecture, attention.heads, layers) == ("DeepseekV32ForCausalLM", 16, 61)
-    assert deployment_class(found) == "sparse latent attention, experts in FP8 by blocks"
 
 
 def test_gated_delta_nets_stand_beside_attention() -> None:
     found = operations("qwen3.5-35b-a3b", 2)
     layers = {type(attention): count for attention, count in found.attention}
     assert layers == {DeltaNet: 30, HeadAttention: 10}
-    assert deployment_class(found) == "gated delta nets, models in 16 bits"
 
 
 @pytest.mark.parametrize(
@@ -73,31 +53,55 @@ def test_layers_without_tables_are_refused_by_their_kind(model: str, kind: str) 
         operations(model, 1)
 
 
-def test_sparse_attention_decodes_as_sglangs_beside_its_projections(engines: dict[str, Engine]) -> None:
-    repaired = RepairedTables(load_gpu("H200"), tables.Tables("H200"))
+def numbers(*values: float) -> tuple[Times, ...]:
+    return tuple(np.array([value]) for value in values)
+
+
+class OneTime:
+    """Tables that hold 100 us for everything."""
+
+    def token_us(self, operation: Any, tokens: Times) -> Times:
+        return np.full(len(tokens), 100.0)
+
+    def context_us(self, attention: Any, requests: Times, new: Times, before: Times) -> Times:
+        return np.full(len(requests), 100.0)
+
+    def decode_us(self, attention: Any, requests: Times, context: Times) -> Times:
+        return np.full(len(requests), 100.0)
+
+
+def test_modules_of_sparse_attention_are_timed_beside_their_projections() -> None:
+    repaired = RepairedTables(load_gpu("H200"), cast(Tables, OneTime()))
     attention = SparseLatentAttention(
         architecture="DeepseekV32ForCausalLM", heads=16, kv_dtype="bfloat16", projections=(Matmul(64, 64, "bfloat16"),)
     )
-    assert repaired.decode_us(attention, 4, 1000) == pytest.approx(10)  # a tenth at least is attention itself
-    assert [json.loads(each[0])[0].keys() for each in engines["sglang"].asked] == [{"DsaGeneration": 0}.keys()]
-    assert repaired.context_us(attention, 2, 100, 50) == pytest.approx(10)
-    assert "DsaContext" in engines["vllm"].asked[-2][0]
-    assert engines["vllm"].asked[-2][1:] == (True, 2, 100, 50)
+    assert repaired.decode_us(attention, *numbers(4, 1000)) == pytest.approx(10)  # a tenth at least is attention itself
+    assert "sparse attention is that of SGLang" in repaired.notes
+    assert repaired.context_us(attention, *numbers(2, 100, 50)) == pytest.approx(10)
 
 
-def test_a_gated_delta_net_takes_its_convolution_and_its_recurrence_whatever_was_before(
-    engines: dict[str, Engine],
-) -> None:
-    repaired = RepairedTables(load_gpu("H100"), tables.Tables("H100"))
+def test_a_gated_delta_net_takes_as_long_whatever_was_before() -> None:
+    tables = Tables("H100")
     net = DeltaNet(
         hidden_size=2048, key_heads=16, key_head_size=128, value_heads=32, value_head_size=128, conv_kernel=4
     )
-    assert repaired.context_us(net, 2, 100, 5000) == pytest.approx(200)
-    assert repaired.decode_us(net, 8, 3000) == pytest.approx(200)
-    assert [each[1:] for each in engines["vllm"].asked] == [(True, 2, 100, 0), (False, 8, 1, 0)]
+    assert tables.context_us(net, *numbers(2, 100, 5000)) == tables.context_us(net, *numbers(2, 100, 0))
+    assert tables.decode_us(net, *numbers(8, 3000)) == tables.decode_us(net, *numbers(8, 1))
 
 
-def test_times_that_nothing_was_measured_of_are_refused(engines: dict[str, Engine]) -> None:
-    engines["vllm"].source = "sol"
-    with pytest.raises(EngineError, match=r"^the tables of h100_sxm \(vllm\) have no times of Matmul\(rows=64, "):
-        tables.Tables("H100").token_us(Matmul(64, 64, "bfloat16"), 8)
+def test_times_that_nothing_was_measured_of_are_refused() -> None:
+    tables = Tables("H100")
+    with pytest.raises(EngineError, match=r"^the tables of H100 have no times of Matmul\(rows=1, "):
+        tables.token_us(Matmul(1, 4096, "bfloat16"), *numbers(8))
+    with pytest.raises(EngineError, match=r"^the tables of H100 have no times of Experts\(hidden_size=2048, "):
+        tables.token_us(Experts(2048, 769, 128, 8, 1, 1, "bfloat16"), *numbers(8))
+    with pytest.raises(EngineError, match=r"^the tables of H100 have no times of HeadAttention\(heads=9, kv_heads=3, "):
+        tables.decode_us(HeadAttention(9, 3, 128, 0, "bfloat16"), *numbers(8, 100))
+    with pytest.raises(EngineError, match=r"^the tables of H100 have no times of AllReduce\(width=4096, gpus=3\)$"):
+        tables.token_us(AllReduce(4096, 3), *numbers(8))
+    with pytest.raises(EngineError, match=r"^no kernels with weights in nf4 were measured, only in bfloat16, fp8, "):
+        tables.token_us(Matmul(64, 64, "nf4"), *numbers(8))
+    with pytest.raises(EngineError, match=r"^the tables of A100-SXM have no times of Matmul\(.*'fp8'\)$"):
+        Tables("A100-SXM").token_us(Matmul(4096, 4096, "fp8"), *numbers(8))
+    with pytest.raises(EngineError, match=r"^no kernels were measured on T4, only on A100-SXM, B200"):
+        Tables("T4")

@@ -4,11 +4,11 @@ from dataclasses import fields, replace
 
 import pytest
 
-from blis_sim.engine.latency.catalogue.files import read_mapping
-from blis_sim.engine.latency.catalogue.reader import KERNELS_HOST, LEARNED_COEFFICIENTS, load_model
+from blis_sim.engine.latency.catalogue import read_mapping
+from blis_sim.engine.latency.catalogue_reader import KERNELS_HOST, LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.coefficients_file import read_coefficients
-from blis_sim.engine.latency.kernel_steps import KernelScales
-from blis_sim.engine.latency.kernels.learned import most_certain_prompt_tokens, shipped_learned
+from blis_sim.engine.latency.kernel_profiles import most_certain_prompt_tokens, shipped_learned
+from blis_sim.engine.latency.kernels import KernelScales
 
 
 def test_a_prompt_as_long_as_most_that_were_learned_from_is_queued_as_late_as_was_learned() -> None:

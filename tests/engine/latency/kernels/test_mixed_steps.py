@@ -4,12 +4,12 @@ import pytest
 
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.catalogue.reader import load_model
-from blis_sim.engine.latency.kernel_steps import KernelSteps
-from blis_sim.engine.latency.kernels.model_operations import KernelPlacement, operations_of
-from blis_sim.engine.latency.kernels.sources import decode_rows, has_one_attention_call
-from blis_sim.engine.latency.peak_watch import PeakWatch
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.engine.latency.kernel_profiles import decode_rows, has_one_attention_call
+from blis_sim.engine.latency.kernels import KernelSteps
+from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
+from blis_sim.engine.latency.wrapped import PeakWatch
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
-from blis_sim.engine.latency.catalogue.entries import load_gpu
-from blis_sim.engine.latency.kernels.baking import RepairedTables
-from blis_sim.engine.latency.kernels.operations import MXFP4_BY_MARLIN, AllReduce, Experts, HeadAttention, Routing
-from blis_sim.engine.latency.kernels.tables import Tables
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.kernel_profiles import RepairedTables
+from blis_sim.engine.latency.kernel_tables import ScaledTables, Tables, gpus_with_tables
+from blis_sim.engine.latency.kernels import Times
+from blis_sim.engine.latency.operations import MXFP4_BY_MARLIN, AllReduce, Experts, HeadAttention, Routing
 
 
 class Formula:
@@ -16,10 +18,10 @@ class Formula:
     def __init__(self) -> None:
         self.asked: list[Experts] = []
 
-    def token_us(self, operation: Any, num_tokens: int, backend: str = "vllm") -> float:
+    def token_us(self, operation: Any, tokens: Times) -> Times:
         assert isinstance(operation, Experts)
         self.asked.append(operation)
-        return 100.0 + num_tokens * operation.inner_size / operation.tp / 1000
+        return 100.0 + tokens * operation.inner_size / operation.tp / 1000
 
 
 def experts(tp: int, weights: str = MXFP4_BY_MARLIN) -> Experts:
@@ -47,9 +49,9 @@ def test_experts_by_marlin_are_chosen_by_a_kernel_of_their_own() -> None:
 class BytesAlone:
     """Tables in which an exchange takes 1 us per value, however few there are."""
 
-    def token_us(self, operation: Any, num_tokens: int, backend: str = "vllm") -> float:
+    def token_us(self, operation: Any, tokens: Times) -> Times:
         assert isinstance(operation, AllReduce)
-        return float(operation.width * num_tokens)
+        return operation.width * tokens
 
 
 def test_all_reduces_shorter_than_any_measured_take_as_long_as_the_shortest() -> None:
@@ -64,32 +66,33 @@ def test_all_reduces_of_whole_tokens_are_as_measured() -> None:
     assert not repaired.notes
 
 
-class PromptsWithMore:
-    """Tables that add 13.2 us to the attention of prompts, 26.4 more with norms, and no start to what follows others.
+class PromptsInProportion:
+    """Tables in which the shortest prompt of 16 tokens takes 10 us, longer ones 1 us per 16 tokens, shorter ones and
+    those after others in proportion, without the start of a kernel."""
 
-    A shortest prompt of 16 tokens takes 10 us, longer ones 1 us per 16 tokens, shorter ones in proportion.
-    """
-
-    def context_us(self, attention: HeadAttention, requests: int, new: int, before: int) -> float:
-        added_us = 39.6 if attention.has_norm else 13.2
-        return added_us + requests * new / 16 + (9.0 if new >= 16 and not before else 0.0)
+    def context_us(self, attention: HeadAttention, requests: Times, new: Times, before: Times) -> Times:
+        return requests * new / 16 + np.where((new >= 16) & (before == 0), 9.0, 0.0)
 
 
-def prompt_us(requests: int, new: int, before: int, *, has_norm: bool = True) -> float:
-    repaired = RepairedTables(load_gpu("H100"), cast(Tables, PromptsWithMore()))
-    heads = HeadAttention(
-        heads=40, kv_heads=8, head_size=128, window_tokens=0, kv_dtype="bfloat16", has_norm=has_norm
-    )  # fmt: skip
-    found = repaired.context_us(heads, requests, new, before)
-    assert any("13.2 us" in note for note in repaired.notes)
-    return found
-
-
-def test_attention_of_prompts_is_without_what_was_not_measured() -> None:
-    for has_norm in (True, False):
-        assert prompt_us(1, 1024, 0, has_norm=has_norm) == pytest.approx(64 + 9)
+def prompt_us(requests: int, new: int, before: int) -> float:
+    repaired = RepairedTables(load_gpu("H100"), cast(Tables, PromptsInProportion()))
+    heads = HeadAttention(heads=40, kv_heads=8, head_size=128, window_tokens=0, kv_dtype="bfloat16")
+    (found,) = repaired.context_us(heads, *(np.array([float(each)]) for each in (requests, new, before)))
+    return float(found)
 
 
 def test_attention_of_few_tokens_takes_at_least_that_of_the_shortest_prompt_measured() -> None:
     assert prompt_us(1, 1, 0) == prompt_us(1, 16, 560) == pytest.approx(10)
     assert prompt_us(1, 512, 560) == pytest.approx(32)
+
+
+def test_gpus_on_pcie_exchange_by_one_rule_and_more_of_them_not_much_slower() -> None:
+    def all_reduce_us(gpu: str, gpus: int) -> Times:
+        spec = load_gpu(gpu)
+        tables = RepairedTables(spec, ScaledTables(spec, gpus_with_tables()))
+        return tables.token_us(AllReduce(4096, gpus), (1, 2048))
+
+    for gpu, slower in (("L40S", 1), ("L4", 1), ("RTX-PRO-6000", 2)):
+        of_two, of_four = all_reduce_us(gpu, 2), all_reduce_us(gpu, 4)
+        assert of_four[1] == pytest.approx(1.5 * of_two[1], rel=0.02)
+        assert of_two[1] == pytest.approx(all_reduce_us("L40S", 2)[1] / slower, rel=0.03)

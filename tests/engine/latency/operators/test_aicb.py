@@ -111,7 +111,7 @@ def test_tables_of_the_instance_come_before_those_of_larger_groups(
     write_tables(tmp_path, world=8)
     source = write_tables(tmp_path)
     (tmp_path / name_of("decode", 1, 100, world=8)).write_text("broken")
-    flags = f"--model {MODEL} --hardware H200 --num-requests 1 --prompt-tokens 50 --output-tokens 3"
+    flags = f"--model {MODEL} --hardware H200 --num-requests 1 --prompt-tokens 700 --output-tokens 3"
     assert run(["run", *flags.split(), "--latency-model", "operators", "--operators", source]) == 0
     said = capsys.readouterr().err
     assert "prefill times are those of AICB's tables of Qwen3-30B world_size 2 tp 1 pp 1 ep 2" in said

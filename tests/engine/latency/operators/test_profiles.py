@@ -4,6 +4,7 @@ import csv
 import gzip
 import importlib.util
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.operators.learning import METHODS, grid_of, monotone
-from blis_sim.engine.latency.operators.profiles import MLP_OPERATORS, Samples
+from blis_sim.engine.latency.operators import METHODS, MLP_OPERATORS, Samples, grid_of, monotone
+from blis_sim.installation import install_command
 
 SIZES = {"n_head": 64, "n_kv_head": 8, "n_embd": 8192, "n_expanded_embd": 28672, "num_tensor_parallel_workers": 2}
 TOKENS = (1, 8, 64, 512, 4096)
@@ -93,12 +94,12 @@ def test_other_methods_come_close_and_are_learned_once(
     if method == "forest":
         if importlib.util.find_spec("sklearn") is None:
             pytest.skip("scikit-learn is not installed")
-        monkeypatch.setattr("blis_sim.engine.latency.operators.learning._TREES", 5)
-        monkeypatch.setattr("blis_sim.engine.latency.operators.learning._TREES_OF_SEARCH", 2)
+        monkeypatch.setattr("blis_sim.engine.latency.operators._TREES", 5)
+        monkeypatch.setattr("blis_sim.engine.latency.operators._TREES_OF_SEARCH", 2)
     shape = BatchShape(1, 512, 512**2, 0, 0, 512**2)
     learned = latency(f"{method}:{folder}").step_time(shape)
     assert learned == pytest.approx(latency(str(folder)).step_time(shape), rel=0.35)
-    monkeypatch.setattr("blis_sim.engine.latency.operators.learning.METHODS", {})
+    monkeypatch.setattr("blis_sim.engine.latency.operators.METHODS", {})
     assert latency(f"{method}:{folder}").step_time(shape) == learned
 
 
@@ -120,7 +121,7 @@ def test_the_error_of_a_forest_without_scikit_learn_names_the_package(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "sklearn.ensemble", None)
-    with pytest.raises(EngineError, match=r"pip install 'blis-mockserve\[operators\]'"):
+    with pytest.raises(EngineError, match=re.escape(install_command("operators"))):
         latency(f"forest:{folder}")
 
 

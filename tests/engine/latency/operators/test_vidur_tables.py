@@ -8,8 +8,7 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.operators.steps import LayerShape, OperatorSteps, OperatorTimes
-from blis_sim.engine.latency.operators.tables import read_lookup_tables
+from blis_sim.engine.latency.operators import LayerShape, OperatorSteps, OperatorTimes, read_lookup_tables
 
 COMPUTE = """num_tokens,attn_pre_proj,attn_post_proj,mlp_up_proj,mlp_down_proj,mlp_act,attn_rope,attn_kv_cache_save,\
 input_layernorm,post_attention_layernorm,add,all_reduce,send_recv

@@ -13,7 +13,6 @@ from jsonschema import Draft7Validator, Draft202012Validator
 
 from mockserve.generation.structured_outputs.json_instances import instance_text
 from mockserve.generation.structured_outputs.json_schema import SchemaError
-from mockserve.generation.structured_outputs.regex_parser import RegexError
 from mockserve.options.content import ArgumentRanges
 from tests.examples import examples
 
@@ -203,7 +202,7 @@ def test_a_text_of_a_pattern_has_escapes_where_there_is_no_other() -> None:
 
 
 def test_an_invalid_pattern_is_refused() -> None:
-    with pytest.raises(RegexError, match="unclosed group"):
+    with pytest.raises(SchemaError, match="unclosed group"):
         instance_text({"type": "string", "pattern": "(("}, Random(1), 1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mockserve.generation.structured_outputs.checks import is_small_pattern, is_small_schema
+from mockserve.generation.structured_outputs.checks import is_small_schema
 from mockserve.generation.structured_outputs.json_instances import needs_validation
 from mockserve.generation.structured_outputs.kinds import (
     DeferredForm,
@@ -21,7 +21,7 @@ from mockserve.generation.structured_outputs.kinds import (
 from mockserve.options.content import ArgumentRanges
 from mockserve.protocol.errors import ApiError
 from tests.examples import examples
-from workshop.attack.constraints import HOSTILE, doubling
+from tests.wire.hostile_constraints import HOSTILE, doubling
 
 MOST_CALLS = 100_000
 """Most calls of functions, in C and in Python: some 10 ms."""
@@ -32,7 +32,7 @@ PERSON = {
     "properties": {
         "name": {"type": "string", "maxLength": 40},
         "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
+        "zip": {"type": "string", "minLength": 5},
         "nick": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
         "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 5},
         "home": {"$ref": "#/$defs/Address"},
@@ -64,10 +64,8 @@ def num_calls(function: Callable[[], object]) -> int:
 def test_ordinary_constraints_are_small() -> None:
     assert is_small_schema(PERSON)
     assert is_small_schema({"type": "object"})
-    assert is_small_pattern(r"\d{3}-\d{4}")
     for demand in (
         {"choice": ["yes", "no"]},
-        {"regex": "[a-z]+@[a-z]+\\.com"},
         {"json": PERSON},
         {"json_object": True},
     ):
@@ -81,8 +79,7 @@ def test_ordinary_constraints_are_small() -> None:
         doubling("allOf", 2),
         {"type": "array", "minItems": 30, "items": {"type": "array", "minItems": 30}},
         {"type": "string", "minLength": 5000},
-        {"type": "string", "pattern": "(a{100}){100}"},
-        {"type": "string", "pattern": "a*", "maxLength": 10**6},
+        {"type": "string", "pattern": "a"},
         {"enum": ["x" * 100] * 1000},
         {"$ref": "#"},
         {"type": "array", "uniqueItems": True},
@@ -90,6 +87,10 @@ def test_ordinary_constraints_are_small() -> None:
         {"type": "integer", "minimum": 10**400},
         {"const": [[[[0] * 10] * 10] * 10]},
         {"unknown": 1},
+        {"type": "strin"},
+        {"properties": 3},
+        {"minLength": 3, "maxLength": 2},
+        {"anyOf": []},
     ],
 )
 def test_constraints_that_may_be_large_are_not_small(schema: Any) -> None:
@@ -112,8 +113,7 @@ def test_hostile_constraints_are_deferred() -> None:
 names = st.sampled_from("abc")
 small_numbers = st.integers(0, 30)
 schemas = st.recursive(
-    st.sampled_from([True, {"type": "string"}, {"type": "integer"}, {"$ref": "#/$defs/a"}, {"enum": [1, 2]}])
-    | st.fixed_dictionaries({"pattern": st.from_regex(r"\A[ab(|)*]{0,9}(\{\d{1,3}\})?\Z")}),
+    st.sampled_from([True, {"type": "string"}, {"type": "integer"}, {"$ref": "#/$defs/a"}, {"enum": [1, 2]}]),
     lambda inner: (
         st.fixed_dictionaries({"type": st.just("array"), "items": inner, "minItems": small_numbers})
         | st.fixed_dictionaries({"anyOf": st.lists(inner, min_size=1, max_size=4)})
@@ -147,29 +147,6 @@ def test_a_small_job_takes_few_calls(schema: Any, verbosity: int) -> None:
     assert num_calls(made) < MOST_CALLS
 
 
-@given(st.text("ab|()*+?{}0123456789,[]", max_size=60), st.integers(0, 2))
-@settings(max_examples=examples(500), deadline=None)
-def test_a_small_pattern_takes_few_calls(pattern: str, verbosity: int) -> None:
-    if not is_small_pattern(pattern):
-        return
-
-    def made() -> None:
-        form = read_constraint({"structured_outputs": {"regex": pattern}})
-        assert form is not None
-        constrained_text(form, Random(1), verbosity)
-
-    assert num_calls(made) < MOST_CALLS
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    ["(" * 90 + "a" + "*)*" * 30, "(a|b|c|d|e|f|g){500}", "(((a?)*)*)*" * 15, "[a-z]{9}" * 2, "(a{9}|b{9}){8}"],
-)
-def test_the_costliest_small_patterns_take_few_calls(pattern: str) -> None:
-    assert is_small_pattern(pattern)
-    test_a_small_pattern_takes_few_calls.hypothesis.inner_test(pattern, 2)  # type: ignore[attr-defined]  # hypothesis
-
-
 @pytest.mark.parametrize("num_levels", [500, 2000, 50_000])
 @pytest.mark.parametrize("name", ["minimum", "multipleOf", "x"])
 @pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: {"a": inner}], ids=["lists", "objects"])
@@ -179,5 +156,5 @@ def test_a_schema_with_a_deep_value_is_judged_whatever_its_depth(
     value: Any = 1
     for _ in range(num_levels):
         value = wrap(value)
-    assert is_small_schema({"type": "integer", name: value}) == (name != "x")
+    assert not is_small_schema({"type": "integer", name: value})
     assert needs_validation({"type": "integer", name: [value, {"uniqueItems": True}]})

@@ -1,0 +1,57 @@
+"""`blis compare`: the same requests through two or more configurations, side by side."""
+
+import shlex
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from blis_sim.bench.compare_options import CompareOptions
+from blis_sim.options.printing import TABLE, printed_format
+
+if TYPE_CHECKING:
+    from blis_sim.options.provenance import Provenance
+
+
+def rewritten(arguments: list[str]) -> list[str]:
+    """A command line in which the flags after each `--` are one argument."""
+    parts: list[list[str]] = [[]]
+    for argument in arguments:
+        if argument == "--":
+            parts.append([])
+        else:
+            parts[-1].append(argument)
+    own, *sides = parts
+    return [*own, "--", *(shlex.join(side) for side in sides)] if sides else own
+
+
+def run(options: CompareOptions) -> int:
+    """Simulate all configurations with the same requests, print the table and write requested files."""
+    from blis_sim.bench.comparison import comparison_report, play, sides_of, simulate_configuration, workload_of
+
+    sides, uncovered = sides_of(options)
+    for side in sides:
+        for note in side.notes:
+            _print_note(f"{side.name}: {note}")
+    runs = []
+    form = printed_format(options)
+    for number in range(options.repeat):
+        requests = workload_of(options, number)
+        runs.append([simulate_configuration(side, requests) for side in sides])
+        if options.live and number == 0:
+            play(sides, runs[0], options.speed, sys.stdout if form == TABLE else sys.stderr)
+    report = comparison_report(sides, runs, uncovered, partial(_origin, options))
+    report.print(form)
+    report.write(options.html, options.picture)
+    return 0
+
+
+def _origin(options: CompareOptions) -> "Provenance":
+    from blis_sim.options.provenance import Provenance, command_line, input_hashes
+
+    return Provenance(command=command_line("blis compare", options), seed=options.seed, inputs=input_hashes(options))
+
+
+def _print_note(line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"blis compare: {line}\n")

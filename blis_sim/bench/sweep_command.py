@@ -1,0 +1,236 @@
+"""`blis sweep`: many simulations that differ in their settings, as rows, pictures and a frontier."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from blis_sim.bench.simulation_commands import (
+    check_cluster,
+    check_table,
+    processes_option,
+    ray_address_option,
+    ray_option,
+    simulation_option,
+    vary_option,
+)
+from blis_sim.installation import check_page, check_plot, install_command
+from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.printing import format_option, json_option, printed_format
+from replay.report_options import LEAST_ATTAINMENT
+
+if TYPE_CHECKING:
+    from blis_sim.bench.points import Plan, Row, Table
+    from blis_sim.bench.sweep_report import SweepResult
+    from blis_sim.options.progress import NoteCallback, Progress
+    from blis_sim.options.provenance import Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    """One sweep. Raises OptionError for settings that do not fit together."""
+
+    simulation: tuple[str, ...] = simulation_option(
+        "The command to repeat, run or replay (default: run), and its flags, which may stand anywhere."
+    )
+    vary: tuple[str, ...] = vary_option(
+        "A setting of that command and its values, such as rate=1,2,4 or tensor_parallel_size=1,2; values with commas"
+        " as a JSON list. May be given again: all combinations are computed."
+    )
+    config: str | None = option(
+        None, "YAML file with the keys command, settings and vary; flags come before it.", metavar="FILE"
+    )
+    sample: int | None = option(None, "Compute so many combinations, chosen by chance, instead of all.", at_least=1)
+    sample_seed: int = option(0, "Seed of the choice of --sample.")
+    output: str = option(
+        "sweep.csv",
+        "Write a row per point to this CSV file; points already in it are not computed again.",
+        flags=("--output", "-o"),
+        metavar="FILE",
+        writes={"": "points"},
+    )
+    overwrite: bool = option(False, "Discard an existing --output and compute all points.")
+    parquet: str | None = option(
+        None, "Also write the rows to this Parquet file (needs pyarrow).", metavar="FILE", writes={"": "parquet"}
+    )
+    plot: str | None = option(
+        None,
+        "Draw throughput against p99 TTFT, p99 ITL and cost (.png, .svg or .pdf; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "picture"},
+    )
+    html: str | None = option(
+        None,
+        "Write the sweep as one page with table, pictures and origin (HTML; needs matplotlib).",
+        metavar="FILE",
+        writes={"": "sweep page"},
+    )
+    gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
+    format: str = format_option(
+        "What standard output gets: the points worth a look for people, or all points with their origin as JSON, CSV, "
+        "Markdown or an HTML page."
+    )
+    json: bool = json_option()
+    processes: int | None = processes_option()
+    ray: bool = ray_option()
+    ray_address: str | None = ray_address_option()
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        check_plot("--plot", self.plot)
+        check_page("--html", self.html)
+        check_table("--output", self.output)
+        check_cluster(self.ray, self.ray_address, self.processes)
+        _ = printed_format(self)
+        if self.sample_seed and self.sample is None:
+            raise OptionError("--sample-seed needs --sample")
+        if self.parquet is not None:
+            check_parquet()
+
+
+def check_parquet() -> None:
+    """Raise OptionError where Parquet files cannot be written."""
+    from importlib.util import find_spec
+
+    if find_spec("pyarrow") is None:
+        raise OptionError(f"--parquet needs pyarrow: {install_command('parquet')}")
+
+
+__all__ = ["SweepOptions", "run"]
+
+
+def run(options: SweepOptions) -> int:
+    """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be
+    computed, a point failed in a way that its settings do not explain, or is what --fail-on names."""
+    from blis_sim.bench.points import plan_of
+    from blis_sim.bench.sweep_report import served_rows, sweep_report
+    from blis_sim.options.progress import progress_bar
+
+    plan = plan_of(options.simulation, options.vary, options.config, SweepOptions)
+    result = compute_sweep(options, plan, _print_note, progress_bar)
+    failed = [row for row in result.rows if row.outcome.error]
+    if len(failed) == len(result.rows):
+        _print_note("error: no point could be computed")
+        return 1
+    if served_rows(result.rows):
+        sweep_report(result, partial(_origin, options, plan, result)).print(printed_format(options))
+    else:
+        _print_note("no point served any request")
+    _print_note(f"all {len(result.rows)} points are in {options.output}")
+    fails = "overload" in plan.settings.get("fail_on", ()) and bool(result.overloaded)
+    return int(fails or any(row.outcome.is_unexpected for row in failed))
+
+
+def compute_sweep(options: SweepOptions, plan: "Plan", on_note: "NoteCallback", progress: "Progress") -> "SweepResult":
+    """Compute the points of a plan that have no row yet, write the files, and return the rows of all points.
+
+    `on_note` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
+    """
+    from blis_sim.bench.points import asked, open_rows, read_rows, step_time_warnings, table_of, write_parquet
+    from blis_sim.bench.sweep_report import SweepResult, draw, served_rows, sweep_report
+    from traces import slo_targets
+
+    for note in plan.notes:
+        on_note(note)
+    if not plan.varied:
+        raise OptionError("--vary NAME=VALUE,... must name what is to vary")
+    check_outputs(options, *plan.paths_read())
+    points = plan.points(options.sample, options.sample_seed)
+    plan.check_some_fit(points)
+    question = asked(plan.simulation, points)
+    points = list(question.points)
+    for line in step_time_warnings(plan.simulation, points):
+        on_note(line)
+    table = table_of(plan, points, options.gpu_cost_per_hour)
+    path = Path(options.output)
+    rows = [] if options.overwrite else read_rows(path, table)
+    if rows:
+        on_note(f"{path} has {len(rows)} of {len(points)} points already")
+    rows = table.in_order([*rows, *_computed(options, plan, table, rows, question.refusals, on_note, progress)])
+    open_rows(path, table, rows).close()
+    if options.parquet is not None:
+        write_parquet(options.parquet, table, rows)
+    failed = [row for row in rows if row.outcome.error]
+    if failed:
+        worst = max(failed, key=lambda row: row.outcome.is_unexpected)
+        on_note(f"{len(failed)} points failed, the first, {worst.point.label}: {worst.outcome.error}")
+    targets = slo_targets(plan.settings.get("goodput", ()), str(plan.settings.get("slo_ttft", "")))
+    result = SweepResult(
+        table=table,
+        rows=rows,
+        least_attainment=float(plan.settings.get("min_attainment", LEAST_ATTAINMENT)),
+        ttft_limits_ms={name: each.ttft_ms for name, each in targets.items() if each.ttft_ms},
+        step_times=question.text,
+    )
+    if options.plot is not None and served_rows(rows):
+        draw(rows, options.plot, options.gpu_cost_per_hour)
+    if options.html is not None and served_rows(rows):
+        sweep_report(result, partial(_origin, options, plan, result)).write(options.html, None)
+    return result
+
+
+def _origin(options: SweepOptions, plan: "Plan", result: "SweepResult") -> "Provenance":
+    from blis_sim.bench.points import origin_of
+
+    return origin_of("blis sweep", options, plan, [row.point for row in result.rows])
+
+
+def _computed(
+    options: SweepOptions,
+    plan: "Plan",
+    table: "Table",
+    rows: "Sequence[Row]",
+    refusals: "Mapping[int, str]",
+    on_note: "NoteCallback",
+    progress: "Progress",
+) -> "list[Row]":
+    """Compute the points that have no row yet, and write each row as soon as its point is computed.
+
+    `refusals` are the points that the latency model cannot time, by number, which are not computed.
+    """
+    from blis_sim.bench.points import Job, Outcome, Row, compute, open_rows
+    from blis_sim.bench.simulation_commands import with_whole_paths
+    from blis_sim.bench.workers import run_on_cluster, run_on_processes
+    from traces.text_file import naming_write_errors
+
+    there = {row.key for row in rows}
+    refused = {key: refusals[each.number] for key, each in table.points.items() if each.number in refusals}
+    found = [Row(key, table.points[key], Outcome(error=reason)) for key, reason in refused.items()]
+    settings = {key: each.settings for key, each in table.points.items() if key not in {*there, *refused}}
+    if options.ray:
+        settings = {key: with_whole_paths(each) for key, each in settings.items()}
+    jobs = [Job(key, plan.simulation.name, each) for key, each in settings.items()]
+    if not jobs:
+        return found
+    path = Path(options.output)
+    if options.ray:
+        results = run_on_cluster(compute, jobs, "ray", options.ray_address)
+    else:
+        results = run_on_processes(compute, jobs, options.processes)
+    with (
+        closing(open_rows(path, table, [*rows, *found])) as file,
+        closing(results),
+        progress("points", len(jobs)) as advance,
+    ):
+        try:
+            for job, outcome in results:
+                row = Row(job.key, table.points[job.key], outcome)
+                found.append(row)
+                with naming_write_errors(path):
+                    file.write(table.line(row))
+                if advance is not None:
+                    advance()
+        except KeyboardInterrupt:
+            on_note(
+                f"{len(rows) + len(found)} of {len(table.points)} points are in {path}; the same command goes on there"
+            )
+            raise
+    return found
+
+
+def _print_note(line: str) -> None:
+    sys.stderr.write(f"blis sweep: {line}\n")
+    sys.stderr.flush()

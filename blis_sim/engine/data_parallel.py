@@ -1,0 +1,518 @@
+"""Data-parallel ranks: engines behind one endpoint, vLLM's choice of a rank for each request, and ranks in lockstep."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Event, Finished, StepDone
+from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, with_joint_steps
+from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
+from blis_sim.engine.stats import EngineStats
+from blis_sim.engine.units import Micros
+
+# The choice of a data-parallel rank for each request, as vLLM 0.33's internal load balancer makes it.
+#
+# Each front end scores the ranks by the latest reported loads, which are up to 100 ms old, and by the requests that
+# it has sent itself since. Facts: vllm/v1/engine/core_client.py `DPLBAsyncMPClient`, vllm/v1/engine/coordinator.py.
+
+REPORT_INTERVAL_US: Micros = 100_000
+"""Least time between two reports of loads."""
+IDLE_REPORT_INTERVAL_US: Micros = 5_000_000
+"""Time after which loads that have not changed are reported again."""
+STEP_REPORTS_US: Micros = 50_000
+"""Ranks in lockstep are waited for this long, so that the loads of one forward pass are all there."""
+PRESSURE_FROM = 0.5
+"""KV cache usage up to which a queue counts for its length alone."""
+PRESSURE_WEIGHT = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoad:
+    """The load of a rank, reported at each change of its numbers of requests."""
+
+    num_waiting: int = 0
+    num_running: int = 0
+    kv_usage_fraction: float = 0.0
+
+
+def load_of(stats: EngineStats) -> RankLoad:
+    """Return the current load of an engine."""
+    return RankLoad(stats.num_waiting, stats.num_running, stats.kv_usage_fraction)
+
+
+class LoadReports:
+    """The coordinator: collects the loads of all ranks and computes when they are reported to the front ends.
+
+    This is vLLM's rule for ranks that step independently, as those of models without experts do.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._loads = [RankLoad()] * num_ranks
+        self._changed_at: Micros | None = None
+        self._reported_at: Micros | None = None
+
+    def report(self, rank: int, load: RankLoad, at: Micros) -> None:
+        """Set the load of `rank` from `at` on. Nothing is reported unless the numbers of requests change."""
+        known = self._loads[rank]
+        if (load.num_waiting, load.num_running) == (known.num_waiting, known.num_running):
+            return
+        self._loads[rank] = load
+        if self._changed_at is None:
+            self._changed_at = at
+
+    def due_at(self) -> Micros | None:
+        """Return when the next report to the front ends is due; None before the first change."""
+        if self._reported_at is None:
+            return self._changed_at
+        if self._changed_at is None:
+            return self._reported_at + IDLE_REPORT_INTERVAL_US
+        return max(self._changed_at, self._reported_at + REPORT_INTERVAL_US)
+
+    def loads_due(self, at: Micros) -> tuple[RankLoad, ...]:
+        """Return the loads reported to the front ends at `at`."""
+        self._reported_at, self._changed_at = at, None
+        return tuple(self._loads)
+
+
+class LockstepReports:
+    """The coordinator of ranks in lockstep: front ends get the loads as they were before the latest forward pass.
+
+    Loads of a rank are stamped with the number of its forward pass. The loads of one pass are kept when the first
+    report of the next arrives, and are those that front ends get.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._loads = [RankLoad()] * num_ranks
+        self._before: tuple[RankLoad, ...] | None = None
+        """The loads before the latest forward pass that a rank reported from; None once they were passed on."""
+        self._stamp = (0, 0)
+        self._has_changed = False
+        self._changed_at: Micros = 0
+        """Instant of the latest report."""
+        self._reported_at: Micros = -IDLE_REPORT_INTERVAL_US
+
+    def report(self, rank: int, load: RankLoad, stamp: tuple[int, int], at: Micros) -> None:
+        """Take the load of `rank` from `at` on; `stamp` has its wave and how many forward passes that has had."""
+        known = self._loads[rank]
+        if (load.num_waiting, load.num_running) == (known.num_waiting, known.num_running):
+            return
+        if stamp > self._stamp:
+            if self._has_changed:
+                self._before = tuple(self._loads)
+            self._stamp = stamp
+        self._loads[rank] = load
+        self._has_changed = True
+        self._changed_at = at
+
+    def due_at(self) -> Micros:
+        """Return when the next report to the front ends is due, unless a report of a rank comes before."""
+        if self._before is not None:
+            return max(self._changed_at, self._reported_at + REPORT_INTERVAL_US)
+        interval = REPORT_INTERVAL_US if self._has_changed else IDLE_REPORT_INTERVAL_US
+        return max(max(self._changed_at, self._reported_at) + STEP_REPORTS_US, self._reported_at + interval)
+
+    def loads_due(self, at: Micros) -> tuple[RankLoad, ...]:
+        """Return the loads reported to the front ends at `at`."""
+        self._reported_at = at
+        if self._before is not None:
+            loads, self._before = self._before, None
+            return loads
+        self._has_changed = False
+        return tuple(self._loads)
+
+
+class RankBalancer:
+    """The load balancer of one of `num_front_ends` front ends, which decide independently."""
+
+    def __init__(self, num_ranks: int, num_front_ends: int = 1, front_end: int = 0) -> None:
+        self._num_front_ends = num_front_ends
+        self._loads: SequenceOf[RankLoad] = [RankLoad()] * num_ranks
+        self._num_sent = [0] * num_ranks
+        """Requests sent to each rank since its load was reported, as if all front ends had sent as many."""
+        self._num_unfinished = [0] * num_ranks
+        self._start = num_ranks * front_end // num_front_ends
+
+    def update_loads(self, loads: SequenceOf[RankLoad]) -> None:
+        """Take the loads of a coordinator's report, which replace all assumptions made since the last report."""
+        self._loads = loads
+        self._num_sent = [0] * len(loads)
+
+    def choose(self) -> int:
+        """Return the rank with the lowest score for the next request. Each scan starts one rank further."""
+        num_ranks = len(self._loads)
+        order = [(self._start + offset) % num_ranks for offset in range(num_ranks)]
+        rank = min(order, key=self.score)
+        self._num_sent[rank] += self._num_front_ends
+        self._start = (self._start + 1) % num_ranks
+        self._num_unfinished[rank] += 1
+        return rank
+
+    def send_to(self, rank: int) -> None:
+        """Count a request whose client chose the rank as unfinished there; nothing else changes."""
+        self._num_unfinished[rank] += 1
+
+    def finished(self, rank: int) -> None:
+        """Count a request sent to `rank` as ended, with any outcome."""
+        self._num_unfinished[rank] -= 1
+
+    def score(self, rank: int) -> float:
+        """Return the estimated requests of a rank, with a surcharge for a queue before a KV cache over half full."""
+        load = self._loads[rank]
+        num_waiting = load.num_waiting + self._num_sent[rank]
+        score: float = max(self._num_front_ends * self._num_unfinished[rank], num_waiting + load.num_running)
+        if num_waiting:
+            score += num_waiting * PRESSURE_WEIGHT * max(0.0, load.kv_usage_fraction - PRESSURE_FROM)
+        return score
+
+
+# Data-parallel ranks: engines with queues and KV caches of their own behind one endpoint.
+#
+# Ranks of a model without experts step independently; `lockstep_ranks` has those that share experts.
+
+
+class RankGroup(ABC):
+    """All ranks of one deployment. A group takes the time as one engine does, and passes it to every engine."""
+
+    def __init__(self, engines: SequenceOf[Engine]) -> None:
+        self.now: Micros | None = None
+        """The instant up to which the group has been advanced; None before the first time."""
+        self._engines = tuple(engines)
+        self._balancer = RankBalancer(len(engines))
+        self._arriving: list[tuple[Micros, Micros, int, Sequence, int | None]] = []
+        """Requests without a rank: instant of the assignment, arrival, number, sequence, and the rank they name."""
+        self._aborts: list[tuple[Micros, int, str, Outcome]] = []
+        self._numbers = count()
+        self._rank_of: dict[str, int] = {}
+        """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
+        self._sequences: dict[str, Sequence] = {}
+        """Requests without a rank, by id."""
+        self._events: list[tuple[int, Event]] = []
+
+    @property
+    def instances(self) -> tuple[Engine, ...]:
+        """The engines of all ranks."""
+        return self._engines
+
+    @property
+    def clock(self) -> Micros:
+        """Instant of the last event: the end of the simulated run."""
+        passed = [at for at, *_ in self._arriving if self.now is not None and at <= self.now]
+        return max([*(engine.clock for engine in self._engines), *passed])
+
+    def queueing_time(self, request: Request) -> Micros:
+        """Return the time from the arrival of a request until it joins the wait queue of a rank."""
+        return self._engines[0].queueing_time(request)
+
+    def submit(self, request: Request, at: Micros, rank: int | None = None) -> Sequence:
+        """Let `request` arrive at `at`; without a `rank` it is assigned to the least loaded rank.
+
+        Raises ValueError if it would have been assigned by now, and for an id still in use.
+        """
+        queued_at = at + self.queueing_time(request)
+        self._check_is_ahead(queued_at)
+        if request.id in self._rank_of:
+            raise ValueError(f"request {request.id!r} is still in the engine")
+        sequence = Sequence(request, at, NOWHERE)
+        self._rank_of[request.id] = NOWHERE
+        self._sequences[request.id] = sequence
+        heappush(self._arriving, (queued_at, at, next(self._numbers), sequence, rank))
+        return sequence
+
+    def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
+        """Let each of `requests` arrive at its instant."""
+        return [self.submit(request, at) for request, at in zip(requests, instants, strict=True)]
+
+    def abort(self, request_id: str, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
+        """Let the client of `request_id` hang up at `at`; ids without a live request are ignored."""
+        self._check_is_ahead(at)
+        rank = self._rank_of.get(request_id)
+        if rank is None:
+            return
+        if rank == NOWHERE:
+            heappush(self._aborts, (at, next(self._numbers), request_id, outcome))
+        else:
+            self._engines[rank].abort(request_id, at, outcome)
+
+    def rank_of(self, request_id: str) -> int:
+        """Return the rank of a request that has not ended; `NOWHERE` before it is assigned, and for unknown ids."""
+        return self._rank_of.get(request_id, NOWHERE)
+
+    def next_event_at(self) -> Micros | None:
+        """The next instant at which something is due; None when idle."""
+        dues = [engine.next_event_at() for engine in self._engines]
+        dues += [line[0][0] for line in (self._arriving, self._aborts) if line]
+        dues.append(self._next_forward_at())
+        return min((due for due in dues if due is not None), default=None)
+
+    def advance(self, until: Micros) -> list[Event]:
+        """Do everything due up to and including `until`; return the events in the order they happened."""
+        return [event for _, event in self.advance_each(until)]
+
+    def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
+        """Return the events of `advance`, each behind the number of its rank."""
+        while (at := self.next_event_at()) is not None and at <= until:
+            self._do_due(at)
+        if self.now is None or until > self.now:
+            self.now = until
+        events, self._events = self._events, []
+        events.sort(key=_instant_of)
+        return events
+
+    def _next_forward_at(self) -> Micros | None:
+        """Return the next instant at which all ranks have something due together; None without one."""
+        return None
+
+    @abstractmethod
+    def _do_due(self, at: Micros) -> None:
+        """Do all of one instant."""
+
+    @abstractmethod
+    def _update_loads(self, at: Micros) -> None:
+        """Pass the reports that are due by `at` to the balancer."""
+
+    def _note(self, rank: int, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Finished):
+                self._rank_of.pop(event.sequence.request.id, None)
+                self._balancer.finished(rank)
+            self._events.append((rank, event))
+
+    def _process_arrivals(self, at: Micros) -> None:
+        """Assign the requests that are due to their ranks, and process the hang-ups that are due."""
+        arriving, hang_ups = self._arriving, self._aborts
+        while arriving and arriving[0][0] <= at:
+            _, _, _, sequence, named = heappop(arriving)
+            if sequence.outcome is not None:
+                continue
+            self._update_loads(at)
+            if named is None:
+                named = self._balancer.choose()
+            else:
+                self._balancer.send_to(named)
+            request_id = sequence.request.id
+            sequence.instance = self._rank_of[request_id] = named
+            del self._sequences[request_id]
+            self._engines[named].enter(sequence, sequence.arrived_at)
+        while hang_ups and hang_ups[0][0] <= at:
+            _, _, request_id, outcome = heappop(hang_ups)
+            self._execute_abort(request_id, outcome, at)
+
+    def _execute_abort(self, request_id: str, outcome: Outcome, at: Micros) -> None:
+        rank, sequence = self._rank_of.get(request_id), self._sequences.pop(request_id, None)
+        if sequence is not None:
+            del self._rank_of[request_id]
+            sequence.outcome = outcome
+            self._events.append((0, Finished(at, sequence, outcome)))
+        elif rank is not None:
+            self._engines[rank].abort(request_id, at, outcome)
+
+    def _check_is_ahead(self, at: Micros) -> None:
+        if self.now is not None and at <= self.now:
+            raise ValueError(f"the engine has already done everything up to {self.now} us, so not at {at} us")
+
+
+class IndependentRanks(RankGroup):
+    """Ranks that step independently, as those of a model without experts do.
+
+    Each rank reports its load at the end of a step. Cost of an instant: O(ranks).
+    """
+
+    def __init__(self, engines: SequenceOf[Engine]) -> None:
+        """Raises ValueError for engines that do not report their steps."""
+        super().__init__(engines)
+        if not all(engine.reports_steps for engine in engines):
+            raise ValueError("a rank reports its load at the end of a step, so its engine must report steps")
+        self._reports = LoadReports(len(engines))
+
+    def _do_due(self, at: Micros) -> None:
+        self._process_arrivals(at)
+        for number, engine in enumerate(self._engines):
+            due_at = engine.next_event_at()
+            if due_at is None or due_at > at:
+                continue
+            events = engine.advance(at)
+            self._note(number, events)
+            if any(isinstance(event, StepDone) for event in events):
+                self._reports.report(number, load_of(engine.stats), at)
+
+    def _update_loads(self, at: Micros) -> None:
+        while (due_at := self._reports.due_at()) is not None and due_at <= at:
+            self._balancer.update_loads(self._reports.loads_due(due_at))
+
+
+def _instant_of(numbered: tuple[int, Event]) -> Micros:
+    return numbered[1].at
+
+
+# Data-parallel ranks that share experts: engines with queues and KV caches of their own whose steps begin together.
+#
+# Each forward pass is one of all ranks, because experts wait for the tokens of all; a rank without work takes part
+# with a dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce, every
+# `SYNC_INTERVAL` passes, that finds no request anywhere. Facts: vllm/v1/engine/core.py, `DPEngineCoreProc`;
+# vllm/config/parallel.py, `dp_sync_interval`.
+
+SYNC_INTERVAL = 16
+"""Forward passes between two all-reduces that may end a wave."""
+_MAX_EMPTY_FORWARDS = 4 * SYNC_INTERVAL
+"""Empty forward passes in a row after which nothing changes until something other than a forward pass is due."""
+
+
+class LockstepRanks(RankGroup):
+    """Ranks whose forward passes begin together."""
+
+    def __init__(self, engines: SequenceOf[Engine], steps: JointSteps) -> None:
+        """`steps` is the part of the latency models that all engines share."""
+        super().__init__(engines)
+        self._steps = steps
+        self._ranks = [engine.lockstep_scheduler() for engine in engines]
+        self._runs_ahead = engines[0].config.async_scheduling
+        self._reports = LockstepReports(len(engines))
+        self._ends_at: Micros | None = None
+        """Instant at which the forward pass under way ends; None between waves."""
+        self._is_last = False
+        """Whether the wave ends with the forward pass under way."""
+        self._wave = 0
+        self._num_forwards = 0
+        """Forward passes of this wave that have begun."""
+        self._num_empty = 0
+        """Forward passes in a row for which no rank has a step."""
+        self._executing: list[bool] = [False] * len(engines)
+        """For each rank whether the forward pass under way computes a step of its own."""
+        self._composed: list[bool] = [False] * len(engines)
+        """For each rank whether it composed a step for the forward pass after it, with asynchronous scheduling."""
+        self._was_idle = [False] * len(engines)
+        """For each rank whether it had no request when the forward pass under way began."""
+
+    def _do_due(self, at: Micros) -> None:
+        """Do all of one instant: the end of a forward pass, arrivals, what engines have due, the next forward pass."""
+        ends = at == self._ends_at
+        if ends:
+            self._end_forward(at)
+        self._process_arrivals(at)
+        for number, engine in enumerate(self._engines):
+            due_at = engine.next_event_at()
+            if due_at is not None and due_at <= at:
+                self._note(number, engine.advance(at))
+        if ends:
+            self._report(self._num_processed + 1, at)
+            self._begin_next_forward(at)
+        elif self._ends_at is None:
+            self._begin_wave(at)
+        for number, engine in enumerate(self._engines):
+            self._note(number, engine.advance(at))
+
+    def _next_forward_at(self) -> Micros | None:
+        return self._ends_at
+
+    def _update_loads(self, at: Micros) -> None:
+        while (due_at := self._reports.due_at()) <= at:
+            self._balancer.update_loads(self._reports.loads_due(due_at))
+
+    def _report(self, num_forwards: int, at: Micros) -> None:
+        """Let each rank report how many requests it has, after `num_forwards` forward passes of the wave."""
+        for rank, engine in enumerate(self._engines):
+            self._reports.report(rank, load_of(engine.stats), (self._wave, num_forwards), at)
+
+    # --- forward passes ---
+
+    @property
+    def _num_processed(self) -> int:
+        """The number that ranks stamp loads with when they have processed the outputs of a forward pass."""
+        return self._num_forwards - (not self._runs_ahead)
+
+    def _begin_wave(self, at: Micros) -> None:
+        """Begin a wave of forward passes if there are requests."""
+        if not self._has_work():
+            return
+        self._wave += 1
+        self._num_forwards = self._num_empty = 0
+        self._was_idle = [False] * len(self._ranks)
+        self._report(0, at)
+        self._composed = self._compose(at)
+        self._begin_forward(at)
+        if self._runs_ahead:
+            self._report(0, at)
+
+    def _end_forward(self, at: Micros) -> None:
+        """Process the outputs of the forward pass under way."""
+        for rank, has_step in zip(self._ranks, self._executing, strict=True):
+            if has_step:
+                rank.end_forward(at)
+        self._report(self._num_processed, at)
+
+    def _begin_next_forward(self, at: Micros) -> None:
+        """Begin the forward pass after the one that ended, or the next wave."""
+        if not self._runs_ahead:
+            self._is_last = self._is_wave_over()
+        if self._is_last or self._num_empty > _MAX_EMPTY_FORWARDS:
+            self._ends_at = None
+            if self._is_last:
+                self._begin_wave(at)
+            return
+        if not self._runs_ahead:
+            self._composed = self._compose(at)
+        self._begin_forward(at)
+
+    def _has_work(self) -> bool:
+        return any(rank.has_work for rank in self._ranks)
+
+    def _is_wave_over(self) -> bool:
+        """Whether an all-reduce follows the latest forward pass and finds no request on any rank."""
+        return self._num_forwards % SYNC_INTERVAL == 0 and not self._has_work()
+
+    def _compose(self, at: Micros) -> list[bool]:
+        """Compose a forward pass. Returns for each rank whether it has a step in it.
+
+        A rank without requests has decided on its dummy batch one forward pass ahead of the others, except where it
+        waited for them in an all-reduce.
+        """
+        number = self._num_forwards
+        is_ahead = number % SYNC_INTERVAL != 0
+        composed: list[bool] = []
+        for rank, was_idle in zip(self._ranks, self._was_idle, strict=True):
+            composed.append(not (is_ahead and was_idle) and rank.compose_forward(at, number))
+        self._was_idle = [not rank.has_work for rank in self._ranks]
+        return composed
+
+    def _begin_forward(self, at: Micros) -> None:
+        """Begin the composed forward pass on all ranks, which ends when the slowest of them is done.
+
+        With asynchronous scheduling the one after it is composed now.
+        """
+        self._executing = executing = self._composed
+        self._num_forwards += 1
+        self._num_empty = 0 if any(executing) else self._num_empty + 1
+        ranks = list(zip(self._ranks, self._engines, executing, strict=True))
+        self._steps.shapes = [rank.forward_shape(at) if has_step else DUMMY_SHAPE for rank, _, has_step in ranks]
+        ends_at = at + 1
+        for rank, engine, has_step in ranks:
+            own_end = rank.begin_forward(at) if has_step else at + engine.latency.step_time(DUMMY_SHAPE)
+            ends_at = max(ends_at, own_end)
+        for rank, _, has_step in ranks:
+            if has_step:
+                rank.record_forward(at, ends_at)
+        self._ends_at = ends_at
+        if self._runs_ahead:
+            self._is_last = self._is_wave_over()
+            self._composed = self._compose(at)
+
+
+def new_ranks(
+    config: EngineConfig,
+    latency: LatencyModel,
+    num_ranks: int,
+    new_engine: Callable[[EngineConfig, LatencyModel], Engine] = Engine,
+    shares_experts: bool = True,
+) -> RankGroup:
+    """Return `num_ranks` engines of one configuration. If they share experts, their steps are timed together."""
+    if not shares_experts:
+        return IndependentRanks([new_engine(config, latency) for _ in range(num_ranks)])
+    shared, steps = with_joint_steps(latency)
+    return LockstepRanks([new_engine(config, shared) for _ in range(num_ranks)], steps)

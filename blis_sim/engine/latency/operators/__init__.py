@@ -1,1 +1,0 @@
-"""Step times from the operators of a layer: tables of what each takes, and how they add up to a step."""

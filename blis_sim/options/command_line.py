@@ -1,0 +1,461 @@
+"""Command lines of an options class: a typer command whose parameters are its settings."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
+
+import typer
+from typer._click.core import Command, Parameter
+from typer._click.exceptions import BadOptionUsage, NoSuchOption, UsageError
+from typer._click.parser import _OptionParser, _ParsingState
+from typer._coercion import bool_flag_type_descriptor
+from typer.core import TyperArgument, TyperCommand, TyperOption
+
+from blis_sim.options.option import NUMBERS, OptionError, Setting, options_of, parse_flag_value, parse_value
+
+# Command lines of an options class. The command that typer parses them with is made when a command line is parsed.
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """A parsed command line: values by name of the setting, a note on each former flag, a request for help."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    requests_help: bool = False
+
+
+def parse_command_line(
+    options_class: type,
+    arguments: Sequence[str],
+    read: Callable[[Setting, str], Any] = parse_flag_value,
+    other_flags: Iterable[str] = (),
+    *,
+    passes_flags_on: bool = False,
+    reads_environment: bool = True,
+) -> CommandLine:
+    """Parse a command line, each value by `read`; a command line with a help flag has no values.
+
+    A setting without a flag has the value of its variable of the environment, such as BLIS_MAX_NUM_SEQS.
+
+    `other_flags` are further flags, which a message on a misspelt flag may suggest. With `passes_flags_on` unknown
+    flags are arguments. Raises OptionError for invalid arguments. Bounds are checked where the options are made.
+    """
+
+    try:
+        command = command_of(options_class, passes_flags_on)
+        return command.command_line(arguments, read, other_flags, reads_environment=reads_environment)
+    except HelpRequest:
+        return CommandLine(requests_help=True)
+
+
+def split_command_line(
+    settings: Sequence[Setting], others: Iterable[Setting], arguments: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Split a command line into the words for `settings`, and those for flags that only `others` have.
+
+    Arguments without a flag belong to `settings`. A command line with a help flag is not split. Raises OptionError for
+    a flag of neither.
+    """
+
+    taken = {flag for setting in settings for flag in (*setting.spellings, *setting.former_flags)}
+    further = [each for each in others if not each.option.positional and taken.isdisjoint(each.spellings)]
+    try:
+        given = SettingsCommand([*settings, *further]).texts(arguments)
+    except HelpRequest:
+        return list(arguments), []
+    own: list[str] = []
+    other: list[str] = []
+    words: list[str] = []
+    for setting, flag, texts in given:
+        if setting.option.positional:
+            words += texts
+        else:
+            to = other if setting in further else own
+            to += [word for text in texts for word in (flag, text)] if setting.kind is not bool else [flag]
+    return [*own, *(["--"] if any(each.startswith("-") for each in words) else []), *words], other
+
+
+def check_required(options_class: type, values: Mapping[str, Any]) -> None:
+    """Raise OptionError for the first setting without a default that has no value."""
+    for setting in options_of(options_class):
+        if setting.required and setting.name not in values:
+            raise OptionError(f"{setting.label} must be given")
+
+
+def flags_of(options_class: type) -> set[str]:
+    """Every flag that a command reads but those that turn a switch off, former ones included."""
+    return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
+
+
+# A typer command whose parameters are the settings of an options class.
+#
+# typer parses, completes and shows help; the types, bounds and words of values are those of the settings, so that a
+# flag, a file and the API refuse the same value in the same words. typer's parser and errors have no public names:
+# the dependency is bounded to the releases that have these.
+
+DEFAULT_HEADING = "Options"
+"""Heading of settings without one."""
+MOST_USED = "Most used"
+"""Heading of the settings that a command shows first."""
+HELP_HEADING = "Help"
+HELP_FLAGS = ("--help", "-h")
+HELP_ALL_FLAG = "--help-all"
+
+_GO_SWITCHES = {"true": True, "false": False}
+"""Values behind a switch and an equals sign, as programs in Go take them."""
+_DESCRIPTOR = bool_flag_type_descriptor()
+"""typer's type of a parameter; values are read by settings, and completed by their own names."""
+_READ, _OTHER_FLAGS, _NOTES, _SPELT = "blis.read", "blis.other_flags", "blis.notes", "blis.spelt"
+_IGNORES_ENVIRONMENT = "blis.ignores_environment"
+_OWN_VARIABLES = ("BLIS_FORMAT",)
+"""Variables of the environment that mean more than one setting."""
+
+
+class HelpRequest(Exception):  # noqa: N818 (it is no error)
+    """A command line asks for help. `of_all` settings, or of those that are used most."""
+
+    def __init__(self, of_all: bool) -> None:
+        super().__init__()
+        self.of_all = of_all
+
+
+class _ReadValue(NamedTuple):
+    """A value from a variable of the environment, which has been read."""
+
+    value: Any
+
+
+class SettingOption(TyperOption):
+    """A setting as a flag. Its help is written when it is shown."""
+
+    def __init__(self, setting: Setting, heading: str) -> None:
+        self.setting = setting
+        is_switch = setting.kind is bool
+        off = setting.spellings[-1] if is_switch else ""
+        super().__init__(
+            param_decls=[setting.name, *setting.flags],
+            type_descriptor=_DESCRIPTOR,
+            required=setting.required,
+            metavar="" if is_switch else metavar_of(setting),
+            is_flag=is_switch,
+            multiple=setting.is_repeated,
+            hidden=setting.option.hidden,
+            envvar=variable_of(setting),
+            rich_help_panel=heading,
+            autocompletion=None if is_switch else setting_completion(setting),
+        )
+        self._off = off
+        if is_switch and setting.default is not False:
+            self.secondary_opts = [off]
+
+    @property
+    def help(self) -> str:
+        """The text of the setting, its choices and its default, with typer's markup turned off."""
+        return _escaped(help_with_default(self.setting))
+
+    @help.setter
+    def help(self, text: str | None) -> None:
+        """typer gives the text of its caller, which is none."""
+
+    def add_to_parser(self, parser: _OptionParser, ctx: Any) -> None:
+        """Let typer's parser know the flags, those that turn a switch off included."""
+        if self._off:
+            parser.add_option(self, self.opts, self.name, "store_const", const=True)
+            parser.add_option(self, [self._off], self.name, "store_const", const=False)
+        else:
+            super().add_to_parser(parser, ctx)
+
+    def value_from_envvar(self, ctx: Any) -> Any:
+        """Return the value of the setting's variable; None without one. Raises OptionError."""
+        text = None if ctx.meta.get(_IGNORES_ENVIRONMENT) else self.resolve_envvar_value(ctx)
+        if text is None:
+            return None
+        try:
+            return _ReadValue(parse_value(self.setting, text))
+        except OptionError as error:
+            raise OptionError(f"{self.envvar}: {error}") from error
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """Return the value of a text, or of the texts of a setting that may be repeated."""
+        if isinstance(value, _ReadValue):
+            return value.value
+        return _read(self.setting, ctx, value)
+
+
+class SettingArgument(TyperArgument):
+    """A setting as an argument without a flag."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        super().__init__(
+            param_decls=[setting.name],
+            type_descriptor=_DESCRIPTOR,
+            required=setting.required,
+            nargs=-1 if setting.is_repeated else 1,
+            metavar=setting.option.metavar or setting.label,
+            hidden=setting.option.hidden,
+            autocompletion=setting_completion(setting),
+        )
+
+    @property
+    def help(self) -> str:
+        """The text of the setting, with typer's markup turned off."""
+        return _escaped(setting_help(self.setting))
+
+    @help.setter
+    def help(self, text: str | None) -> None:
+        """typer gives the text of its caller, which is none."""
+
+    def display_type_rich(self, ctx: Any) -> str | None:
+        """Return no type: the name of an argument says what it is."""
+        return None
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """Return the value of a text, or of all texts."""
+        return _read(self.setting, ctx, value)
+
+
+class _HelpOption(TyperOption):
+    """A flag that asks for help."""
+
+    def __init__(self, flags: Sequence[str], of_all: bool, text: str) -> None:
+        super().__init__(
+            param_decls=list(flags),
+            type_descriptor=_DESCRIPTOR,
+            is_flag=True,
+            expose_value=False,
+            is_eager=True,
+            metavar="",
+            help=text,
+            rich_help_panel=HELP_HEADING,
+        )
+        self._of_all = of_all
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        if value and not ctx.resilient_parsing:
+            raise HelpRequest(self._of_all)
+        return value
+
+
+class _Parser(_OptionParser):
+    """typer's parser, which also takes `--switch=false`, `-o=text` and flags of earlier versions."""
+
+    def __init__(self, ctx: Any, options: Iterable[SettingOption]) -> None:
+        super().__init__(ctx)
+        self._flags = {flag: each for each in options for flag in (*each.setting.spellings, *each.setting.former_flags)}
+
+    def _process_opts(self, arg: str, state: _ParsingState) -> None:
+        flag, equals, text = arg.partition("=")
+        option = self._flags.get(flag)
+        if option is None:
+            if self.ignore_unknown_options and not arg.startswith("--") and arg[:2] not in self._short_opt:
+                state.largs.append(arg)  # a flag of one letter, which typer would take for several
+            else:
+                super()._process_opts(arg, state)
+            return
+        assert self.ctx is not None
+        self.ctx.meta[_SPELT][option.name] = flag
+        if flag in option.setting.former_flags:
+            self.ctx.meta[_NOTES].append(f"{flag} is the former name of {option.setting.flags[0]}")
+            flag = option.setting.flags[0]
+        if equals and option.is_flag:
+            flag = _without_value(option.setting, flag, text)
+        elif equals:
+            state.rargs.insert(0, text)
+        super()._process_opts(flag, state)
+
+
+class SettingsCommand(TyperCommand):
+    """A command with a parameter for each setting."""
+
+    def __init__(
+        self,
+        settings: Sequence[Setting] = (),
+        *,
+        name: str | None = None,
+        first: Sequence[str] = (),
+        **more: Any,
+    ) -> None:
+        super().__init__(name=name, add_help_option=False, **more)
+        self.allow_extra_args = True  # the message on them is ours
+        self.first = first
+        if settings:
+            self.params = self.parameters(settings)
+
+    def parameters(self, settings: Sequence[Setting]) -> list[Parameter]:
+        """Arguments, the flags of `first`, all others below their headings, and the flags for help."""
+        ranks = {flag: rank for rank, flag in enumerate(self.first)}
+        known = [each for each in settings if not each.option.positional]
+        in_front = sorted((each for each in known if each.flags[0] in ranks), key=lambda each: ranks[each.flags[0]])
+        rest = [each for each in known if each.flags[0] not in ranks]
+        rest.sort(key=lambda each: bool(each.path and each.heading))
+        all_text = "Show all options and exit." if self.first else "Show this message, too."
+        return [
+            *(SettingArgument(each) for each in settings if each.option.positional),
+            *(SettingOption(each, MOST_USED) for each in in_front),
+            *(SettingOption(each, each.heading or DEFAULT_HEADING) for each in rest),
+            _HelpOption(HELP_FLAGS, False, "Show this message and exit."),
+            _HelpOption((HELP_ALL_FLAG,), True, all_text),
+        ]
+
+    def make_parser(self, ctx: Any) -> _OptionParser:
+        """typer's parser with the flags of the settings."""
+        ctx.meta[_NOTES], ctx.meta[_SPELT] = [], {}
+        parser = _Parser(ctx, (each for each in self.params if isinstance(each, SettingOption)))
+        for each in self.params:
+            each.add_to_parser(parser, ctx)
+        return parser
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a command line. Raises OptionError in the words of this product."""
+        try:
+            rest = super().parse_args(ctx, args)
+        except UsageError as error:
+            self._refuse(ctx, error)
+        if rest and not ctx.resilient_parsing:
+            raise OptionError(f"unexpected argument: {rest[0]}")
+        return rest
+
+    def command_line(
+        self,
+        arguments: Sequence[str],
+        read: Callable[[Setting, str], Any],
+        other_flags: Iterable[str] = (),
+        *,
+        reads_environment: bool = True,
+    ) -> CommandLine:
+        """Return the values of a command line. Raises OptionError, and HelpRequest where a flag asks for help."""
+        ctx = typer.Context(self)
+        ctx.meta[_IGNORES_ENVIRONMENT] = not reads_environment
+        ctx.meta[_READ], ctx.meta[_OTHER_FLAGS] = read, tuple(other_flags)
+        self.parse_args(ctx, list(arguments))
+        return given(ctx)
+
+    def texts(self, arguments: Sequence[str]) -> Iterator[tuple[Setting, str, list[str]]]:
+        """Return each given setting with the flag that named it last, and the texts of its values, none of a switch.
+
+        Raises OptionError, and HelpRequest where a flag asks for help.
+        """
+        ctx = typer.Context(self)
+        ctx.meta[_READ], ctx.meta[_IGNORES_ENVIRONMENT] = (lambda setting, text: text), True
+        self.parse_args(ctx, list(arguments))
+        found = given(ctx).values
+        known = [each for each in self.params if isinstance(each, SettingOption | SettingArgument)]
+        return ((each.setting, *_spelt(ctx, each.setting, found[each.name])) for each in known if each.name in found)
+
+    def _refuse(self, ctx: Any, error: UsageError) -> NoReturn:
+        if isinstance(error, NoSuchOption):
+            raise no_such_option(self, error.option_name, ctx.meta.get(_OTHER_FLAGS, ())) from None
+        if isinstance(error, BadOptionUsage):
+            raise OptionError(f"{error.option_name} must be given a value") from None
+        raise OptionError(error.format_message()) from None
+
+
+@lru_cache(maxsize=64)
+def command_of(options_class: type, passes_flags_on: bool) -> SettingsCommand:
+    """Return a command that parses command lines of an options class, for which unknown flags may be arguments."""
+    command = SettingsCommand(options_of(options_class))
+    command.ignore_unknown_options = passes_flags_on
+    return command
+
+
+def given(ctx: Any) -> CommandLine:
+    """Return the values of the settings that a parsed command line gives, and the notes on its flags."""
+    values = {
+        name: value
+        for name, value in ctx.params.items()
+        if (source := ctx.get_parameter_source(name)) is not None and source.name != "DEFAULT"
+    }
+    return CommandLine(values, list(ctx.meta.get(_NOTES, ())))
+
+
+def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ()) -> OptionError:
+    """Return the error about an unknown flag, with the known flag that is most like it."""
+    from difflib import get_close_matches  # a flag that exists does without it
+
+    known = [
+        flag
+        for each in command.params
+        if isinstance(each, TyperOption)
+        for flag in (
+            *each.opts,
+            *each.secondary_opts,
+            *(each.setting.spellings if isinstance(each, SettingOption) else ()),
+        )
+    ]
+    (alike,) = get_close_matches(flag, [*known, *other_flags], n=1) or ("",)
+    return OptionError(f"no such option: {flag}{f', did you mean {alike}?' if alike else ''}")
+
+
+def variable_of(setting: Setting) -> str | None:
+    """The variable of the environment that has the value of a setting where no flag gives it."""
+    name = f"BLIS_{setting.name.upper()}"
+    return None if name in _OWN_VARIABLES else name
+
+
+def setting_completion(setting: Setting) -> Callable[[Any, list[str], str], list[str]]:
+    """Return the function that gives a shell the names that a setting may have; none lets it go on with files."""
+
+    def names(_context: Any, _words: list[str], _begun: str) -> list[str]:
+        return [name for name in setting.option.names if name]
+
+    return names
+
+
+def metavar_of(setting: Setting) -> str:
+    """The word for a value behind a flag."""
+    name = "LIST" if setting.is_list and not setting.is_repeated else {int: "N", float: "X"}.get(setting.kind, "TEXT")
+    return setting.option.metavar or name
+
+
+def setting_help(setting: Setting) -> str:
+    """The text of a setting with its choices."""
+    known = setting.option
+    return f"{known.help} One of: {', '.join(filter(None, known.choices))}." if known.choices else known.help
+
+
+def help_with_default(setting: Setting) -> str:
+    """The text of a setting with its choices, and its default where the text does not tell it."""
+    text = setting_help(setting)
+    if setting.default in (None, "", ()) or setting.default is False or re.search(r"\bdefault\b", text, re.I):
+        return text
+    return f"{text} [default: {_default(setting)}]"
+
+
+def _default(setting: Setting) -> str:
+    if setting.kind is bool:
+        return "on"
+    if isinstance(setting.default, tuple):
+        return ",".join(map(str, setting.default))
+    return f"{setting.default:g}" if setting.kind in NUMBERS and abs(setting.default) < 1e6 else str(setting.default)
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _read(setting: Setting, ctx: Any, value: Any) -> Any:
+    if value is None or value == ():
+        return None
+    if setting.is_repeated:
+        return tuple(value)
+    return value if isinstance(value, bool) else ctx.meta.get(_READ, parse_flag_value)(setting, value)
+
+
+def _without_value(setting: Setting, flag: str, text: str) -> str:
+    """The flag that is a switch with a value behind an equals sign. Raises OptionError."""
+    if text not in _GO_SWITCHES or flag == setting.spellings[-1]:
+        raise OptionError(f"{flag} takes no value, got {text!r}")
+    return flag if _GO_SWITCHES[text] else setting.spellings[-1]
+
+
+def _spelt(ctx: Any, setting: Setting, value: Any) -> tuple[str, list[str]]:
+    flag = ctx.meta[_SPELT].get(setting.name, "")
+    if isinstance(value, bool):
+        return setting.spellings[0 if value else -1], []
+    return flag, list(value) if isinstance(value, tuple) else [value]

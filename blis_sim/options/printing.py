@@ -1,0 +1,29 @@
+"""The flags of what standard output gets, which all commands with an answer have."""
+
+from typing import Any
+
+from blis_sim.options.option import OptionError, option
+
+TABLE, JSON, CSV, MARKDOWN, HTML, BLIS = "table", "json", "csv", "markdown", "html", "blis"
+FORMATS = (TABLE, JSON, CSV, MARKDOWN, HTML)
+
+
+def format_option(help_text: str = "", formats: tuple[str, ...] = FORMATS, **more: Any) -> Any:
+    """Return the option for the format of standard output, the first of `formats` by default."""
+    general = "What standard output gets: a table for people, one JSON object, rows of CSV, Markdown, or an HTML page."
+    return option(more.pop("default", TABLE), help_text or general, choices=formats, **more)
+
+
+def json_option() -> Any:
+    """Return the option that is short for --format json."""
+    return option(False, "Print one JSON object: --format json.")
+
+
+def printed_format(options: Any) -> str:
+    """Return the format of standard output. Raises OptionError for two that differ."""
+    if not options.json:
+        return str(options.format)
+    default = type(options).__dataclass_fields__["format"].default
+    if options.format not in (default, JSON):
+        raise OptionError(f"--json and --format {options.format} exclude each other, give one of them")
+    return JSON

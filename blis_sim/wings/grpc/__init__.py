@@ -1,0 +1,1 @@
+"""vLLM's gRPC interface, at a port of its own or at the one of HTTP."""

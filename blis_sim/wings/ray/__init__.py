@@ -1,0 +1,1 @@
+"""Requests sent from, and simulations computed on, the machines of a Ray cluster."""

@@ -1,0 +1,196 @@
+"""Files of SGLang: results of `sglang.bench_serving`, and conversations of agents (`agentic-trace`).
+
+A turn of an agent may have `prompt_tokens`, the length of its whole prompt. Replies are in no turn: where both prompts
+have a length a reply is what the next one has more besides its own messages, else it has as many tokens as SGLang asks
+for.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import Any
+
+from blis_sim.options import OptionError
+from blis_sim.wings.trace_formats.messages import words_of
+from traces.importers.reading import Unread, at, drawn_arrivals_us, expect, sendable_rows, token_counter
+from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
+from traces.rows import TraceRow
+from traces.text_file import TraceError, read_bytes, read_json
+
+_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
+_BEGIN_US = 1_000_000
+"""Time of the first sending: the file has none, and a time of 0 stands for none in a trace."""
+
+
+def convert_bench(options: ConvertOptions) -> Imported:
+    """The requests of the last run in the file. Raises TraceError.
+
+    Sending times are not in the file. With an unlimited rate they follow from the ends of earlier requests and the
+    greatest concurrency; otherwise arrivals are drawn at the rate of the file or of --rate.
+    """
+    source = str(options.path)
+    runs = [_run(f"{source} line {number}", line) for number, line in enumerate(_lines(options), start=1)]
+    place, results = next(((place, run) for place, run in reversed(runs) if _LISTS[0] in run), ("", None))
+    if results is None:
+        has_others = any(name in run for _, run in runs for name in _LISTS)
+        hint = " beside other lists" if has_others else ", save results with --output-details"
+        raise TraceError(f"{source}: the key {_LISTS[0]} is missing{hint}")
+    lists = [expect(f"{place} key {name}", "a list", results.get(name)) for name in _LISTS]
+    if len(set(map(len, lists))) != 1:
+        lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(_LISTS, lists, strict=True))
+        raise TraceError(f"{place}: expected lists of one length, got {lengths}")
+    entries = [dict(zip(_LISTS, values, strict=True)) for values in zip(*lists, strict=True)]
+    offsets = [_offsets_us(f"{place} request {number}", each) for number, each in enumerate(entries)]
+    starts_us, note = _starts(options, place, results, [each[-1] if each else 0 for each in offsets])
+    found = [
+        _request(f"{place} request {number}", *each)
+        for number, each in enumerate(zip(entries, offsets, starts_us, strict=True))
+    ]
+    unread = Unread()
+    for name, values in results.items():
+        if name not in _LISTS and isinstance(values, list) and len(values) == len(entries):
+            for value in values:
+                unread.add({name: value}, ())
+    return recording(options, found, (note, *unread.note()), earlier_runs_in_the_file=len(runs) - 1)
+
+
+def _lines(options: ConvertOptions) -> list[bytes]:
+    return [line for line in read_bytes(options.path).split(b"\n") if line.strip()]
+
+
+def _run(place: str, line: bytes) -> tuple[str, Mapping[str, Any]]:
+    try:
+        value = json.loads(line)  # which reads the word Infinity, as this program writes it
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{place}: expected a JSON object, {error}") from error
+    return place, expect(place, "an object", value)
+
+
+def _offsets_us(place: str, entry: Mapping[str, Any]) -> list[int]:
+    """The times of the chunks after sending; none for a request that failed."""
+    ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
+    gaps = expect(f"{place} itls", "a list", entry["itls"])
+    gaps_s = [expect(f"{place} itl", "a time in seconds", each) for each in gaps]
+    if entry["errors"] or not ttft_s:
+        return []
+    return [round(each * 1e6) for each in accumulate(gaps_s, initial=ttft_s)]
+
+
+def _starts(
+    options: ConvertOptions, place: str, results: Mapping[str, Any], durations_us: Sequence[int]
+) -> tuple[list[int], str]:
+    """Return when each request was sent, and a note about that."""
+    rate, most = results.get("request_rate"), results.get("max_concurrency")
+    if options.rate is None and isinstance(rate, float) and math.isinf(rate):
+        if most is None:
+            return [_BEGIN_US] * len(durations_us), "sending times are not in the file: all requests were sent at once"
+        most = expect(f"{place} key max_concurrency", "a whole number", most)
+        note = f"sending times are not in the file: worked out from {most} requests at a time"
+        return _closed_loop(durations_us, max(1, most)), note
+    if options.rate is None:
+        if not isinstance(rate, int | float) or isinstance(rate, bool) or not rate > 0:
+            raise OptionError(f"--rate is required, as {place} has no arrival times and the request_rate {rate!r}")
+        options = replace(options, rate=float(rate))
+    note = f"sending times are not in the file: drawn at {options.rate:g} requests/s with --seed {options.seed}"
+    return [_BEGIN_US + each for each in drawn_arrivals_us(options, len(durations_us))], note
+
+
+def _closed_loop(durations_us: Sequence[int], most: int) -> list[int]:
+    """Return the start times of requests of which at most `most` are under way, in their order. O(n log n)."""
+    ends_us: list[int] = []
+    starts = []
+    for duration_us in durations_us:
+        at_us = _BEGIN_US if len(ends_us) < most else heappop(ends_us)
+        starts.append(at_us)
+        heappush(ends_us, at_us + duration_us)
+    return starts
+
+
+def _request(place: str, entry: Mapping[str, Any], offsets: list[int], sent_us: int) -> tuple[TraceRow, list[int]]:
+    times = [sent_us + each for each in offsets]
+    error = str(entry["errors"] or "")
+    row = TraceRow(
+        request_id=0,
+        streaming=True,
+        input_tokens=expect(f"{place} input_len", "a whole number", entry["input_lens"]),
+        output_tokens=expect(f"{place} output_len", "a whole number", entry["output_lens"]),
+        arrival_time_us=0,
+        send_time_us=sent_us,
+        first_chunk_time_us=times[0] if times else 0,
+        last_chunk_time_us=times[-1] if times else 0,
+        num_chunks=len(times),
+        status="ok" if times else "error",
+        error_message=error,
+    )
+    return row, times
+
+
+DEFAULT_OUTPUT_TOKENS = 220
+"""Tokens of each reply that SGLang asks for unless it is given another number."""
+
+
+def convert_agentic(options: ConvertOptions) -> Imported:
+    """A session for each conversation, begun at --rate. Raises BlisError."""
+    count_tokens, how = token_counter(options)
+    loaded = expect(str(options.path), "an object", read_json(options.path))
+    conversations = at(str(options.path), loaded, "conversations", "a list")
+    left_out: Counter[str] = Counter()
+    unread = Unread()
+    unread.add(loaded, ("conversations", "metadata"))
+    sessions = []
+    for number, given in enumerate(conversations):
+        turns = [*_turns(f"{options.path} conversation {number}", given, count_tokens, left_out, unread)]
+        if turns:
+            sessions.append((f"conversation-{number}", turns))
+        else:
+            left_out["conversations without messages"] += 1
+    starts_us = [0] if len(sessions) == 1 else drawn_arrivals_us(options, len(sessions))
+    rows: list[TraceRow] = []
+    for (name, turns), start_us in zip(sessions, starts_us, strict=True):
+        rows += _rows(name, turns, start_us, len(rows))
+    notes = (how, f"replies without two lengths of prompts have {DEFAULT_OUTPUT_TOKENS} tokens, as SGLang asks for")
+    first = sendable_rows(options, rows, left_out)
+    header = workload_header(options.path.name)
+    return Imported(header=header, rows=first, left_out=left_out, notes=(*notes, *unread.note()))
+
+
+def _turns(
+    place: str, given: Any, count_tokens: Callable[[str], int], left_out: Counter[str], unread: Unread
+) -> Iterator[tuple[int, int]]:
+    """The tokens of the new messages of each turn that has any, and of its whole prompt; 0 where that is not said."""
+    for number, each in enumerate(expect(place, "a list", given)):
+        inside = f"{place} turn {number}"
+        turn = expect(inside, "an object", each)
+        unread.add(turn, ("messages", "prompt_tokens"), "turn ")
+        messages = at(inside, turn, "messages", "a list")
+        if messages:
+            own = sum(count_tokens(words_of(f"{inside} message", message, left_out)) for message in messages)
+            yield own, expect(f"{inside} key prompt_tokens", "a whole number", turn.get("prompt_tokens") or 0)
+
+
+def _rows(session_id: str, turns: list[tuple[int, int]], start_us: int, first_id: int) -> Iterator[TraceRow]:
+    """The rows of one conversation. Times of arrival take 1 us for each token of a reply."""
+    said, at_us = 0, start_us
+    for number, (own, counted) in enumerate(turns):
+        prompt = counted or said + own
+        own_next, counted_next = turns[number + 1] if number + 1 < len(turns) else (0, 0)
+        more = counted_next - prompt - own_next if counted else 0
+        reply = more if more > 0 else DEFAULT_OUTPUT_TOKENS
+        repeated = min(said, max(0, prompt - 1))
+        yield TraceRow(
+            request_id=first_id + number,
+            session_id=session_id,
+            round_index=number,
+            arrival_time_us=at_us,
+            input_tokens=prompt,
+            output_tokens=reply,
+            parents=str(first_id + number - 1) if number else "",
+            context_of=str(first_id + number - 1) if repeated else "",
+            context_tokens=repeated,
+        )
+        said = prompt + reply
+        at_us += reply

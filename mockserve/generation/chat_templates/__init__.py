@@ -1,1 +1,0 @@
-"""From a conversation to the text of a prompt."""

@@ -1,1 +1,0 @@
-"""Planning of replies to parsed requests: one module for each kind of request, before the engine is involved."""

@@ -1,1 +1,0 @@
-"""The two interfaces that most requests use: chat and text completions, their requests and their replies."""

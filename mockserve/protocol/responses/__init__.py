@@ -1,1 +1,0 @@
-"""OpenAI's Responses API, in terms of chat."""

@@ -1,0 +1,170 @@
+"""A request in the engine: its id, its state, and the reply that receives its tokens."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
+
+ID_BYTES = 8
+IDS_AT_A_TIME = 256
+
+
+def random_ids() -> Iterator[str]:
+    """Yield random ids of sixteen hexadecimal digits, as vLLM's ids have.
+
+    Random bytes for many ids are read at a time, since each read is a system call.
+    """
+    while True:
+        digits = os.urandom(ID_BYTES * IDS_AT_A_TIME).hex()
+        width = 2 * ID_BYTES
+        yield from (digits[start : start + width] for start in range(0, len(digits), width))
+
+
+def new_id() -> str:
+    """Return a random id without a prefix."""
+    return os.urandom(ID_BYTES).hex()
+
+
+def unix_time() -> int:
+    """Seconds since 1970, for the `created` fields."""
+    return int(time.time())
+
+
+class TokenReceiver(Protocol):
+    """Receiver of a request's tokens. Methods are called in token order, at the due times.
+
+    `finish` includes all tokens that have not been delivered; `fail` may replace any call.
+    """
+
+    @property
+    def finish_reason(self) -> str:
+        """The finish reason of the planned end."""
+        ...
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether tokens are sent as they are generated."""
+        ...
+
+    def token(self, number: int) -> None:
+        """Deliver all tokens of one step up to token `number`, counted from 1."""
+        ...
+
+    def tokens(self, first: int, last: int) -> None:
+        """Deliver tokens `first` to `last`, one per step; all earlier tokens have been delivered."""
+        ...
+
+    def finish(self, num_tokens: int) -> None:
+        """Deliver the remaining tokens up to `num_tokens`, and the end."""
+        ...
+
+    def abort(self, num_tokens: int) -> None:
+        """End the reply early with `num_tokens` tokens."""
+        ...
+
+    def fail(self, message: str, status: int) -> None:
+        """End the reply with an error: the engine refused the request or failed."""
+        ...
+
+
+class EndedReceiver:
+    """Replaces an ended reply, so that the request does not keep the reply in memory."""
+
+    finish_reason = "abort"
+    is_streamed = False
+
+    def token(self, number: int) -> None:
+        """Drop a token that comes after the end."""
+
+    def tokens(self, first: int, last: int) -> None:
+        """Drop tokens that come after the end."""
+
+    def finish(self, num_tokens: int) -> None:
+        """Ignore a second end."""
+
+    def abort(self, num_tokens: int) -> None:
+        """Ignore a second end."""
+
+    def fail(self, message: str, status: int) -> None:
+        """Ignore a second end."""
+
+
+ENDED = EndedReceiver()
+
+
+@dataclass(slots=True)
+class ParentRequest:
+    """The choices of one prompt, which vLLM counts as one request."""
+
+    number: int
+    num_open: int
+    """Number of incomplete choices."""
+    longest_tokens: int = 0
+    """Output tokens of the longest complete choice."""
+
+
+def new_parent(number: int) -> ParentRequest:
+    """Return a group of `number` incomplete choices."""
+    return ParentRequest(number, number)
+
+
+@dataclass(slots=True)
+class InFlightRequest:
+    """One request between submission and its last token. Instants are simulated microseconds.
+
+    `num_tokens` counts each token once, even if the engine recomputes it after a preemption.
+    """
+
+    request: Request
+    receiver: TokenReceiver
+    arrived_at: Micros
+    queued_at: Micros
+    first_scheduled_at: Micros | None = None
+    first_token_at: Micros | None = None
+    last_token_at: Micros = 0
+    num_tokens: int = 0
+    turn_us: Micros = 0
+    """Queueing time of the latest token in the API server process."""
+    num_preemptions: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache held at its first admission, or that another instance has computed."""
+    num_external_tokens: int = 0
+    """Prompt tokens that another instance has computed."""
+    first_token_latency_us: Micros = 0
+    """Time from the arrival until the client receives the first token."""
+    e2e_latency_us: Micros = 0
+    """Time from the arrival until the client receives the last token."""
+    parent: ParentRequest = field(default_factory=lambda: new_parent(1))
+
+    @property
+    def num_computed_prompt_tokens(self) -> int:
+        """Prompt tokens that this engine computed."""
+        return self.request.input_tokens - self.num_cached_tokens
+
+
+class FlightRecorder(Protocol):
+    """Counts what happens to requests, on the engine's clock."""
+
+    def scheduled(self, flight: InFlightRequest, at: Micros) -> None:
+        """`flight` joined the running batch."""
+        ...
+
+    def first_token(self, flight: InFlightRequest, latency_us: Micros) -> None:
+        """The first token of `flight` was delivered `latency_us` after its arrival."""
+        ...
+
+    def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
+        """A step produced `num_tokens` tokens; `gaps_us` counts the gaps to each request's previous token."""
+        ...
+
+    def aborted(self, flight: InFlightRequest) -> None:
+        """The client of `flight` has disconnected."""
+        ...
+
+    def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
+        """`flight` was completed, or ended by the server, `latency_us` after its arrival."""
+        ...

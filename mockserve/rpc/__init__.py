@@ -1,1 +1,0 @@
-"""vLLM's gRPC interface, in place of HTTP."""

@@ -1,0 +1,272 @@
+"""Planning of replies to chat requests, and conversion of conversations to token ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from blis_sim.engine.request import Medium as PlacedMedium
+from mockserve.generation.tool_calls import ToolConstraint, forced_schema, tool_constraint_of
+from mockserve.generation.writing import OutputSpec, chat_output_spec
+from mockserve.metrics.counters import CHAT, RESPONSES
+from mockserve.protocol.chat_messages import MEDIA_MARK, Medium, check_text_only, last_content, media_of
+from mockserve.protocol.completions import ChatBodies, ChatRequest
+from mockserve.protocol.sampling import SamplingParams, check_max_tokens, refuse_unavailable
+from mockserve.realtime.in_flight import unix_time
+from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
+from mockserve.reply.chat_writer import ChatShape
+from mockserve.reply.plan import Accounting, ParsingCounter, PlannedPrompt, ReplyJob
+from mockserve.serving.model import Adapter, ServedModel
+from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.prompts import (
+    check_unicode,
+    check_with_model,
+    delivery_of,
+    extra_args_of,
+    interval_of,
+    is_long_reply,
+    new_scorers,
+    num_top,
+    prompt_scores,
+    read_beams,
+    returns_tokens_as_ids,
+    text_ids,
+    with_extra_arguments,
+)
+
+
+def conversation_ids(
+    planner: Planner,
+    text: str,
+    media: Sequence[Medium],
+    tokens_per_medium: int,
+    add_special_tokens: bool,
+    sampling: SamplingParams,
+) -> list[int]:
+    """Return the ids of a conversation, with `tokens_per_medium` ids for each image or recording."""
+    if not media:
+        return text_ids(planner, text, add_special_tokens, sampling)
+    return placed_conversation(planner, text, media, tokens_per_medium, add_special_tokens)[0]
+
+
+def placed_conversation(
+    planner: Planner,
+    text: str,
+    media: Sequence[Medium],
+    tokens_per_medium: int,
+    add_special_tokens: bool,
+) -> tuple[list[int], tuple[PlacedMedium, ...]]:
+    """Return the ids of a conversation with media, and the positions of the media.
+
+    Media whose position the chat template does not show are at the end.
+    """
+    check_unicode(text)
+    stretches = [
+        planner.encode(stretch, add_special_tokens and number == 0)
+        for number, stretch in enumerate(text.split(MEDIA_MARK))
+    ]
+    planner.check_length(sum(map(len, stretches)) + len(media) * tokens_per_medium)
+    ids: list[int] = []
+    places: list[PlacedMedium] = []
+    shown, others = media[: len(stretches) - 1], media[len(stretches) - 1 :]
+    for number, stretch in enumerate(stretches):
+        ids += stretch
+        for medium in shown[number : number + 1] if number < len(stretches) - 1 else others:
+            places.append(PlacedMedium(len(ids), tokens_per_medium, (medium.modality, medium.source)))
+            ids += medium_ids(planner, medium, tokens_per_medium)
+    planner.check_ids(ids)
+    return ids, tuple(places)
+
+
+def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
+    """Return ids of an image or a recording: equal sources have equal ids, so that their blocks can be shared."""
+    first = crc32(medium.source.encode("utf-8", "surrogatepass"))
+    return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
+
+
+async def plan_chat(
+    model: ServedModel,
+    chat: ChatRequest,
+    reply_id: str,
+    adapter: Adapter | None = None,
+    priority: int | None = None,
+    refuses_unavailable: bool = True,
+    request_type: str = CHAT,
+    num_prompts: int = 1,
+) -> ReplyJob:
+    """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body.
+
+    Other routes than chat completions accept fields for which the server has no parser and ignore them. `request_type`
+    is the route in metrics, and `num_prompts` the number of conversations answered together.
+    """
+    body = chat.body
+    model.queue.check(chat.sampling.n)
+    if refuses_unavailable:
+        refuse_unavailable(body, model.answers.calls_tools)
+    planner = model.planner
+    check_max_tokens(chat.sampling, planner.max_model_len)
+    media = media_in(model, chat.messages)
+    sampling = planner.defaults.applied(chat.sampling, body)
+    beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
+    sampling = sampling if beams is None else beams.sampling
+    text = planner.conversations.prompt(body)
+    is_tokenized = planner.conversations.makes_token_ids(body)
+    per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
+    placed = placed_conversation(planner, text, media, per_medium, adds_marks) if media else None
+    ids, places = placed or (text_ids(planner, text, adds_marks, sampling), ())
+    form = _form(model, body, text)
+    params = chat.common.kv_transfer_params
+    check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)
+    form = form if beams is None else form._replace(constraint=None)
+    external = model.external_prompt(params, len(ids))
+    priority = chat.common.priority if priority is None else priority
+    context = RequestContext(reply_id, chat.common.cache_salt, adapter, priority, external, media=places)
+    generations = await planner.plan(ids, sampling, with_extra_arguments(context, body), form, num_prompts=num_prompts)
+    prompt = PlannedPrompt(
+        token_ids=ids,
+        text=text.replace(MEDIA_MARK, ""),
+        generations=generations,
+        scores=prompt_scores(model, sampling, ids, generations),
+        shows_text=chat.response_options.prompt_text and not is_tokenized,
+    )
+    delivery = delivery_of(model, chat.delivery)
+    return ReplyJob(
+        bodies=_bodies(model, chat, reply_id, adapter, delivery.include_usage),
+        new_writer=_shape(model, chat, form)._replace(parsing=_parsing(model, chat, form, request_type)).writer,
+        delivery=delivery,
+        prompts=[prompt],
+        accounting=_accounting(model, media, searches_beams=beams is not None),
+        templates=model.templates,
+        stream_interval=interval_of(model, sampling, chat.response_options),
+        num_announced=None if beams is None else beams.num_announced,
+        is_empty=beams is not None and beams.is_empty,
+        kv_transfer_params=model.handover(params, generations),
+        is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
+        sampling=sampling,
+        extra_args=extra_args_of(body) or ({} if request_type == RESPONSES else None),
+    )
+
+
+def media_in(model: ServedModel, messages: list[Any]) -> list[Medium]:
+    """Return the images and recordings of a conversation. Raises ApiError if the model does not support media."""
+    if model.options.replies.tokens_per_medium:
+        return media_of(messages)
+    check_text_only(messages, model.names[0])
+    return []
+
+
+def _bodies(
+    model: ServedModel, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
+) -> ChatBodies:
+    role = _role(model, chat)
+    return ChatBodies(
+        id=reply_id,
+        created=unix_time(),
+        model=model.reply_name(adapter),
+        fingerprint=model.fingerprint,
+        ends_with_usage=ends_with_usage,
+        role=role,
+        echoed=last_content(chat.messages, role) if chat.echoes else "",
+        shows_prompt_ids=chat.response_options.token_ids,
+        weight_version=model.weight_version if _shows_weights(chat) else None,
+    )
+
+
+def _role(model: ServedModel, chat: ChatRequest) -> str:
+    """Return the role of the answer, which has the role of the message that it continues."""
+    return model.options.replies.response_role if chat.role is None else chat.role
+
+
+def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
+    """Return the form of the answer. Raises ApiError for forced calls whose functions have conflicting definitions."""
+    forced_calls_schema(model, body)
+    return chat_output_spec(body, text, model.answers, model.planner.composer.uses_prompt_text)
+
+
+def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the schema of forced calls; None if no call is forced or the parser reads the calls itself."""
+    if tool_constraint_of_chat(model, body) is not ToolConstraint.SCHEMA:
+        return None
+    return forced_schema(body["tools"], body.get("tool_choice"), body.get("parallel_tool_calls"))
+
+
+def tool_constraint_of_chat(model: ServedModel, body: Mapping[str, Any]) -> ToolConstraint:
+    """Return the constraint of a chat's tools on the answer, which replaces any other constraint of the chat."""
+    if not model.answers.calls_tools:
+        return ToolConstraint.NOTHING
+    return tool_constraint_of(model.options.content.tools.tool_call_parser, body)
+
+
+def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest) -> CallStyle:
+    """Return the style of the parser of calls for an answer; without one, the parser of reasoning determines the last
+    event."""
+    parser, body = model.options.content.tools.tool_call_parser, chat.body
+    if form.tools is None:
+        ends_alone = not model.answers.calls_tools and chat.includes_reasoning
+        after_words = model.reasoning_style.after_words
+        style = PLAIN._replace(fillers=Fillers(after_words=after_words)) if ends_alone else PLAIN
+        is_read = model.answers.calls_tools and body.get("tool_choice", "none") is None
+        return style._replace(begin_mark=call_style(parser).begin_mark) if is_read else style
+    return call_style(parser, body.get("tool_choice", "auto"), reasons=form.thinking is not None)
+
+
+def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningStyle:
+    """Return the style of reasoning. At the end of reasoning a parser of calls takes over, which may send an event."""
+    content = model.options.content
+    style = model.reasoning_style
+    if not (model.answers.calls_tools and style.call_parser_reads_end):
+        return style
+    choice = body.get("tool_choice", "auto") if body.get("tools") else "none"
+    calls = PLAIN if choice == "none" else call_style(content.tools.tool_call_parser, choice)
+    return style._replace(end=filling(calls.after_reasoning))
+
+
+def _shape(model: ServedModel, chat: ChatRequest, form: OutputSpec) -> ChatShape:
+    body = chat.body
+    forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
+    return ChatShape(
+        role=_role(model, chat),
+        new_scorer=new_scorers(model, chat.sampling),
+        num_top=num_top(chat.sampling, extra=0),
+        tokens_as_ids=returns_tokens_as_ids(model, chat.response_options),
+        tokens_have_bytes=not chat.sampling.use_beam_search,
+        shows_token_ids=chat.response_options.token_ids,
+        includes_reasoning=chat.includes_reasoning,
+        empty_content="" if forces_tools else None,
+        calls=_style(model, form, chat),
+        reasoning=_reasoning_style(model, body),
+        num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
+    )
+
+
+def _parsing(model: ServedModel, chat: ChatRequest, form: OutputSpec, request_type: str) -> ParsingCounter | None:
+    metrics, reads_without_tools = model.tool_parsing, chat.body.get("tool_choice", "none") is None
+    if metrics is None or (form.tools is None and not reads_without_tools):
+        return None
+    return ParsingCounter(
+        metrics,
+        request_type,
+        after_reasoning=model.options.content.reasoning.reasoning_parser is not None,
+        interval=max(1, interval_of(model, chat.sampling, chat.response_options)),
+    )
+
+
+def _accounting(model: ServedModel, media: list[Medium], searches_beams: bool) -> Accounting:
+    options = model.options
+    return Accounting(
+        shows_prompt_details=options.replies.enable_prompt_tokens_details and not searches_beams,
+        counts_reasoning=options.content.reasoning.reasoning_parser is not None,
+        shows_metrics=options.replies.enable_per_request_metrics,
+        block_size_tokens=model.block_size_tokens,
+        media_tokens=_media_tokens(media, options.replies.tokens_per_medium),
+    )
+
+
+def _media_tokens(media: list[Medium], tokens_per_medium: int) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for medium in media:
+        counts[medium.modality] = counts.get(medium.modality, 0) + tokens_per_medium
+    return counts
+
+
+def _shows_weights(chat: ChatRequest) -> bool:
+    return chat.response_options.weight_versions and not chat.sampling.use_beam_search

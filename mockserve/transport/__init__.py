@@ -1,1 +1,0 @@
-"""Connections independent of routes: arrival times, TLS, limits, and headers of all replies."""

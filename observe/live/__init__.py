@@ -1,1 +1,0 @@
-"""Progress display of a run."""

@@ -1,1 +1,0 @@
-"""One schedule sent from the machines of a Ray cluster."""

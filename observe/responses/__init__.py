@@ -1,1 +1,0 @@
-"""Parses a reply from its bytes as they arrive: events, usage, text."""

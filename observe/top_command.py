@@ -1,0 +1,46 @@
+"""`blis top`: poll a metrics page and show rates and percentiles since the previous poll."""
+
+from dataclasses import dataclass
+
+from blis_sim.options import check_options, option
+from observe.http import Server, parse_server
+
+__all__ = ["TopOptions", "run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopOptions:
+    """The server whose figures are shown, and the interval."""
+
+    url: str = option(help="Base URL of a vLLM server, such as http://localhost:8000.", positional=True, metavar="URL")
+    interval: float = option(2.0, "Seconds between two polls of the server.", at_least=0.1, at_most=3600)
+    count: int = option(0, "Stop after so many reports. 0: go on until interrupted.", at_least=0)
+    api_key: str | None = option(None, "Send this as bearer token.")
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        _ = self.server
+
+    @property
+    def server(self) -> Server:
+        """Return the URL of the metrics page; the URL of the options may include its path."""
+        return parse_server(self.url.rstrip("/").removesuffix("/metrics"), "URL")
+
+
+def run(options: TopOptions) -> int:
+    """Show the figures until `count` is reached or the user interrupts.
+
+    A table that is redrawn in place on a terminal, else a line for each report. Exit codes: 0 done, 1 when the first
+    poll of the server fails; a server that fails later may come back.
+    """
+    from observe.errors import RunError, print_message
+    from observe.top import watch
+
+    try:
+        watch(options.server, options.interval, options.count, options.api_key)
+    except RunError as error:
+        print_message(f"blis top: error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    return 0

@@ -1,0 +1,368 @@
+"""The settings of LoRA adapters and of KV offloading in `blis run` and `blis replay`, with their files."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.lora import Adapter, LoraOptions, LoraSettings
+from blis_sim.options import OptionError, check_options, ineffective_flags, option, options_of, section, with_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from blis_sim.engine.cluster.policy_file import Section
+    from blis_sim.engine.deployment import Deployment
+    from blis_sim.engine.offloading import Device
+
+# The settings of LoRA adapters in `blis run` and `blis replay`, and the file of `--lora-config`.
+
+DEFAULT_BASE_LATENCY_US = 1500.0
+DEFAULT_BANDWIDTH_BYTES_US = 2e6
+DEFAULT_BYTES_PER_RANK = 2e6
+MOST_ADAPTERS = 100_000
+HIGHEST_RANK = 65_536
+_FEWEST_BLOCKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFile:
+    """The content of the file of `--lora-config`: ranks by name, and what flags may replace."""
+
+    ranks: dict[str, int]
+    capacity: int | None = None
+    base_latency_us: float | None = None
+    bandwidth_bytes_us: float | None = None
+    bytes_per_rank: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """LoRA adapters that requests name: how many fit on a GPU, and how long one takes to load."""
+
+    lora: LoraOptions = section(LoraOptions)
+    lora_config: str | None = option(
+        None,
+        "Declare LoRA adapters (YAML), in place of --enable-lora: under lora the list adapters, each with id and rank, "
+        "and perhaps the settings below. Requests that name one as adapter or as model wait until it is loaded, by the "
+        "rules of --engine vllm or blis.",
+        metavar="FILE",
+    )
+    lora_adapter_capacity: int | None = option(
+        None,
+        "Adapters that fit on a GPU (default: adapter_capacity of --lora-config).",
+        at_least=1,
+        at_most=MOST_ADAPTERS,
+    )
+    lora_load_base_latency_us: float | None = option(
+        None,
+        "Microseconds to load any adapter, beside its bytes (default: that of --lora-config, else "
+        f"{DEFAULT_BASE_LATENCY_US:g}).",
+        at_least=0,
+        at_most=1e12,
+        metavar="US",
+    )
+    lora_load_bandwidth_bytes_us: float | None = option(
+        None,
+        "Bytes of an adapter that load in a microsecond (default: that of --lora-config, else "
+        f"{DEFAULT_BANDWIDTH_BYTES_US:g}).",
+        above=0,
+        at_least=1e-6,
+        metavar="BYTES",
+    )
+    lora_footprint_bytes_per_rank: float | None = option(
+        None,
+        "Bytes of an adapter for each of its ranks; room for as many of the largest as fit is taken from the KV cache "
+        f"(default: that of --lora-config, else {DEFAULT_BYTES_PER_RANK:g}).",
+        above=0,
+        at_most=1e15,
+        metavar="BYTES",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        if self.lora_config is not None and self.lora.enable_lora:
+            raise OptionError("--lora-config and --enable-lora exclude each other: both say how adapters are loaded")
+
+    @property
+    def flags_without_effect(self) -> list[str]:
+        """A line for each flag without the one that it needs."""
+        needed: dict[str, str] = {}
+        if not self.lora.enable_lora:
+            needed |= dict.fromkeys((each.name for each in options_of(LoraOptions)), "--enable-lora")
+        if self.lora_config is None:
+            own = (each.name for each in options_of(AdapterOptions) if not each.path)
+            needed |= dict.fromkeys(own, "adapters in --lora-config")
+        return list(ineffective_flags(self, needed))
+
+
+def with_adapters(options: AdapterOptions, deployment: "Deployment", has_counted_blocks: bool) -> "Deployment":
+    """Return the deployment with adapters, and with the KV blocks that those of `--lora-config` leave.
+
+    `has_counted_blocks` says that the KV blocks were counted from the memory. Raises EngineError or OptionError.
+    """
+    from blis_sim.engine.memory.planner import bytes_per_block
+
+    settings, config = adapter_settings(options), deployment.config
+    if settings is None:
+        return deployment
+    if config.engine != "vllm" and (options.lora_config is None or config.engine != "blis"):
+        flag, engines = ("--enable-lora", "vllm") if options.lora_config is None else ("--lora-config", "vllm or blis")
+        raise OptionError(f"{flag} needs --engine {engines}, got {config.engine}")
+    if config.cpu_tier is not None:
+        raise OptionError("--lora-config and --kv-cpu-blocks exclude each other with --engine blis")
+    reserved_bytes = _reserved_bytes(options)
+    if has_counted_blocks and reserved_bytes:
+        block_bytes = bytes_per_block(
+            deployment.model, deployment.tp, config.engine, config.block_size_tokens, deployment.memory
+        )
+        on_each_gpu = reserved_bytes if config.engine == "blis" else reserved_bytes / deployment.tp
+        blocks = config.total_kv_blocks - math.ceil(on_each_gpu / block_bytes)
+        if blocks < _FEWEST_BLOCKS:
+            raise OptionError(
+                f"{options.lora_config}: {settings.max_loras} adapters of {reserved_bytes / settings.max_loras:.0f} "
+                "bytes leave no room for a KV cache"
+            )
+        alone = replace(config, total_kv_blocks=blocks, max_model_len=0)
+        config = replace(alone, max_model_len=min(config.max_model_len, alone.kv_capacity_tokens))
+    rank = None if deployment.rank is None else replace(deployment.rank, lora=settings)
+    return replace(deployment, config=replace(config, lora=settings), rank=rank)
+
+
+def adapter_settings(options: AdapterOptions) -> LoraSettings | None:
+    """Return the adapters of the flags and of `--lora-config`; None without any. Raises EngineError or OptionError."""
+    if options.lora_config is None:
+        return options.lora.settings
+    file = _read(options.lora_config)
+    capacity = options.lora_adapter_capacity or file.capacity
+    if capacity is None:
+        raise OptionError(f"{options.lora_config} needs adapter_capacity, or give --lora-adapter-capacity")
+    base_us = _first(options.lora_load_base_latency_us, file.base_latency_us, DEFAULT_BASE_LATENCY_US)
+    bandwidth = _first(options.lora_load_bandwidth_bytes_us, file.bandwidth_bytes_us, DEFAULT_BANDWIDTH_BYTES_US)
+    per_rank = _first(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
+    adapters = tuple(
+        Adapter(name, rank, max(1, math.ceil(base_us + math.ceil(rank * per_rank / bandwidth))))
+        for name, rank in file.ranks.items()
+    )
+    return LoraSettings(max_loras=capacity, adapters=adapters)
+
+
+def check_declared(options: AdapterOptions, adapters: Collection[str]) -> None:
+    """Raise OptionError for an adapter of a request that `--lora-config` does not declare."""
+    if options.lora_config is None:
+        return
+    known = _read(options.lora_config).ranks
+    for each in sorted(set(adapters) - {"", *known}):
+        raise OptionError(
+            f"{options.lora_config} must declare all adapters of requests, got {each!r}, known are {', '.join(known)}"
+        )
+
+
+def _reserved_bytes(options: AdapterOptions) -> float:
+    """Return the bytes of GPU memory that are kept free for adapters: for as many as fit of the largest."""
+    if options.lora_config is None:
+        return 0
+    file = _read(options.lora_config)
+    per_rank = _first(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
+    return (options.lora_adapter_capacity or file.capacity or 0) * per_rank * max(file.ranks.values())
+
+
+def _first(flag: float | None, key: float | None, default: float) -> float:
+    return next(each for each in (flag, key, default) if each is not None)
+
+
+def _read(path: str) -> AdapterFile:
+    """Return the adapters of a file. Raises EngineError that names the file and the key."""
+    from blis_sim.engine.cluster.policy_file import Section
+    from blis_sim.engine.latency.catalogue import read_mapping
+
+    file = Path(path)
+    whole = Section(file, "", read_mapping(file))
+    whole.check_keys("lora")
+    section = whole.section("lora")
+    section.check_keys(
+        "adapters",
+        "adapter_capacity",
+        "load_base_latency_us",
+        "load_bandwidth_bytes_us",
+        "footprint_bytes_per_rank",
+    )
+    at_least_0 = partial(section.number, at_least=0)
+    above_0 = partial(section.number, above=0)
+    return AdapterFile(
+        ranks=_ranks(section),
+        capacity=section.integer("adapter_capacity", 1, MOST_ADAPTERS),
+        base_latency_us=at_least_0("load_base_latency_us", at_most=1e12),
+        bandwidth_bytes_us=above_0("load_bandwidth_bytes_us"),
+        bytes_per_rank=above_0("footprint_bytes_per_rank", at_most=1e15),
+    )
+
+
+def _ranks(section: "Section") -> dict[str, int]:
+    ranks: dict[str, int] = {}
+    for each in section.sections("adapters"):
+        each.check_keys("id", "rank")
+        name, rank = each.text("id"), each.integer("rank", 1, HIGHEST_RANK)
+        if not name or rank is None:
+            raise each.error("id and rank must be given")
+        if name in ranks:
+            raise each.error(f"the adapter {name!r} is declared twice")
+        ranks[name] = rank
+    if not ranks:
+        raise section.error("adapters must list at least one adapter with id and rank")
+    return ranks
+
+
+# The file of `--kv-offload-config`: CPU memory behind the KV cache, and devices behind that.
+
+Options = TypeVar("Options", bound=ClusterOptions)
+
+MOST_BYTES = 2**60
+MOST_WORKERS = 10_000
+DEVICE_CLASSES = {
+    "nvme_gen4": (7000.0, 5000.0, 80),
+    "nvme_gen3": (3500.0, 3000.0, 100),
+    "sata_ssd": (550.0, 500.0, 150),
+    "cpu_dram": (20000.0, 20000.0, 1),
+    "s3": (1000.0, 1000.0, 30000),
+}
+"""Bytes read and written in a microsecond, and the least time of a transfer in microseconds, as BLIS has them."""
+_KEYS = (
+    "cpu_bytes_to_use", "per_block_bytes", "block_size", "blocks_per_chunk", "tokens_per_hash", "eviction_policy",
+    "offload_prompt_only", "self_describing_kv_events", "secondary_tiers",
+)  # fmt: skip
+_TIER_KEYS = (
+    "type", "root_dir", "n_read_threads", "n_write_threads", "locality", "enable_kv_events", "direct_io",
+    "device_class", "read_bandwidth", "write_bandwidth", "base_latency", "saturation_queue_depth",
+    "single_transfer_fraction", "latency_jitter_stddev",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadFileOptions:
+    """CPU memory and devices behind the KV cache."""
+
+    kv_offload_config: str | None = option(
+        None,
+        "CPU memory to which KV blocks are copied, and devices behind it (YAML, kv_offload). --engine blis simulates "
+        "both as BLIS does; --engine vllm takes cpu_bytes_to_use for --kv-offloading-size.",
+        metavar="FILE",
+        heading="KV cache on devices",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadFile:
+    """The content of a file: CPU memory and devices."""
+
+    cpu_bytes: int
+    prompt_only: bool
+    devices: "tuple[Device, ...]"
+    content: "Mapping[str, Any]"
+    """The section itself, for the headers of traces."""
+
+
+def read_offload(options: OffloadFileOptions, cluster: Options) -> tuple[Options, OffloadFile | None, list[str]]:
+    """Return the options of a cluster with the file's CPU memory, the file, and notes. Raises EngineError."""
+    if options.kv_offload_config is None:
+        return cluster, None, []
+    from blis_sim.engine.latency.catalogue import read_mapping
+
+    path = Path(options.kv_offload_config)
+    return with_offload(_parsed(path, read_mapping(path)), cluster, f"{path}")
+
+
+def with_offload(file: OffloadFile, cluster: Options, source: str) -> tuple[Options, OffloadFile, list[str]]:
+    """Return what `read_offload` returns for a file that has been read from `source`."""
+    deployment = cluster.deployment
+    if deployment.kv_cpu_blocks or deployment.kv_offloading_size is not None:
+        raise OptionError("--kv-offload-config excludes --kv-cpu-blocks and --kv-offloading-size, give one of them")
+    if deployment.engine == "blis":
+        return cluster, file, []
+    if deployment.engine != "vllm":
+        raise OptionError(f"--kv-offload-config needs --engine vllm or blis, got {deployment.engine}")
+    notes = []
+    if file.devices:
+        notes.append(
+            f"warning: secondary_tiers of {source} have no effect with --engine vllm, which has no devices behind CPU "
+            "memory here; --engine blis simulates them"
+        )
+    return with_settings(cluster, kv_offloading_size=file.cpu_bytes / 2**30), file, notes
+
+
+def with_chain(file: OffloadFile | None, deployment: "Deployment", seed: int) -> "Deployment":
+    """Return a deployment with BLIS's chain of CPU memory and devices. Raises EngineError."""
+    if file is None or deployment.config.engine != "blis":
+        return deployment
+    from blis_sim.engine.memory.planner import kv_bytes_per_token
+    from blis_sim.engine.offloading import OffloadChain
+
+    config = deployment.config
+    if config.lora is not None:
+        raise OptionError("--kv-offload-config and --lora-config exclude each other with --engine blis")
+    block_bytes = int(kv_bytes_per_token(deployment.model, deployment.tp, "blis") * config.block_size_tokens)
+    chain = OffloadChain(
+        num_blocks=file.cpu_bytes // block_bytes,
+        block_bytes=block_bytes,
+        prompt_only=file.prompt_only,
+        devices=file.devices,
+        seed=seed,
+    )
+    return replace(deployment, config=replace(config, offload_chain=chain))
+
+
+def offload_of_header(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
+    """Return the chain that the header of a simulated trace describes. Raises EngineError."""
+    return _parsed(path, {"kv_offload": content})
+
+
+def _parsed(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
+    from blis_sim.engine.cluster.policy_file import Section
+
+    whole = Section(path, "", content)
+    whole.check_keys("kv_offload")
+    section = whole.section("kv_offload")
+    section.check_keys(*_KEYS)
+    cpu_bytes = section.integer("cpu_bytes_to_use", 1, MOST_BYTES)
+    if cpu_bytes is None:
+        raise section.error("cpu_bytes_to_use must be given")
+    if section.integer("blocks_per_chunk", 1, None) not in (None, 1):
+        raise section.error("blocks_per_chunk must be 1")
+    section.choice("eviction_policy", {"lru": None})
+    prompt_only = section.boolean("offload_prompt_only")
+    devices = tuple(map(_device, section.sections("secondary_tiers")))
+    return OffloadFile(cpu_bytes, True if prompt_only is None else prompt_only, devices, section.content)
+
+
+def _device(section: "Section") -> "Device":
+    from blis_sim.engine.offloading import Device
+
+    section.check_keys(*_TIER_KEYS)
+    if section.choice("type", {"fs": None}) is None:
+        raise section.error("type must be given, fs")
+    if section.boolean("direct_io") is None:
+        raise section.error("direct_io must be given, true or false")
+    name = section.choice("device_class", DEVICE_CLASSES)
+    read, write, base_us = DEVICE_CLASSES[name] if name else (None, None, None)
+    read = section.number("read_bandwidth", above=0) or read
+    write = section.number("write_bandwidth", above=0) or write
+    given_us = section.micros("base_latency", at_least=0)
+    base_us = base_us if given_us is None else given_us
+    if read is None or write is None or base_us is None:
+        raise section.error("device_class, or read_bandwidth, write_bandwidth and base_latency, must be given")
+    return Device(
+        read_bytes_us=read,
+        write_bytes_us=write,
+        base_us=base_us,
+        num_readers=section.integer("n_read_threads", 1, MOST_WORKERS) or 16,
+        num_writers=section.integer("n_write_threads", 1, MOST_WORKERS) or 16,
+        saturation_depth=section.integer("saturation_queue_depth", 1, MOST_WORKERS) or 1,
+        single_fraction=section.number("single_transfer_fraction", above=0, at_most=1) or 1.0,
+        jitter_stdev=section.number("latency_jitter_stddev", at_least=0) or 0.0,
+    )

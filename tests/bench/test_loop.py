@@ -1,0 +1,42 @@
+"""`blis loop`: one command that sends a load, records it, replays the recording and grades the replay."""
+
+from pathlib import Path
+
+import pytest
+
+import blis_sim
+from blis_sim.bench.loop_command import LoopOptions, rewritten
+from blis_sim.cli.main import run
+from blis_sim.options import OptionError
+from tests.patience import attempts
+
+
+def test_flags_of_the_load_and_of_the_replay_are_told_apart() -> None:
+    words = rewritten(["--url", "localhost:1", "--hardware", "H200", "--rate", "5", "--fail-over", "e2e=5"])
+    assert words[:4] == ["--replay-flag", "--hardware", "--replay-flag", "H200"]
+    assert words[words.index("--num-requests") + 1] == "150"
+    assert sorted(words[-6:]) == sorted(["--url", "localhost:1", "--rate", "5", "--fail-over", "e2e=5"])
+
+
+def test_a_proxy_has_no_load_to_loop() -> None:
+    from observe.options import ProxyOptions
+
+    with pytest.raises(OptionError, match="use blis observe"):
+        LoopOptions(url="http://x:1", output="o", proxying=ProxyOptions(proxy=(8001,)))
+
+
+@pytest.mark.slow
+def test_a_server_of_ours_grades_excellent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with blis_sim.server("qwen/qwen3-14b") as server:
+        load = ["--rate", "10", "--num-requests", "30", "--output-tokens", "16"]
+        for _ in attempts():
+            if run(["loop", "--url", server.url, *load, "--fail-over", "e2e=5,itl=5"]) == 0:
+                break
+            capfd.readouterr()
+    out, _ = capfd.readouterr()
+    grades = {line.split()[0]: line.split() for line in out.splitlines() if " excellent " in line}
+    assert {"E2E", "ITL"} <= set(grades)
+    assert Path("blis-trace.calibration.html").is_file()

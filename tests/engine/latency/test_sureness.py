@@ -1,0 +1,172 @@
+"""How sure a prediction is: errors on the measured servers that are most like a deployment, widened for the rest."""
+
+from dataclasses import replace
+
+import pytest
+
+from blis_sim.engine.latency.catalogue import load_gpu
+from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, load_model
+from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.confidence import (
+    METRICS,
+    SHARES,
+    Likeness,
+    RatioSpread,
+    Sureness,
+    errors_like,
+    expected,
+    measured_kinds,
+)
+from blis_sim.engine.latency.model_operations import KernelPlacement
+
+PREDICTORS = ("kernels", "fitted", "trained-physics")
+
+
+def choice(model: str, gpu: str = "H100", tp: int = 1, **settings: object) -> LatencyChoice:
+    placement = KernelPlacement(tp=tp)
+    return LatencyChoice(model=load_model(model), gpu=load_gpu(gpu), tp=tp, placement=placement, **settings)  # type: ignore[arg-type]
+
+
+def stated(model: str, gpu: str = "H100", tp: int = 1, predictor: str = "kernels") -> Sureness:
+    return expected(predictor, choice(model, gpu, tp))
+
+
+def test_a_kind_with_many_recordings_has_their_own_errors() -> None:
+    found = stated("gpt-oss-120b", tp=2)
+    (measured,) = [each for each in measured_kinds("kernels") if each.kind.text in found.measured_on]
+    for name in METRICS:
+        assert found.errors[name] == pytest.approx(measured.errors[name])
+    assert (found.unlike, found.num_recordings) == ((), measured.num_recordings)
+    assert f"measured on {found.num_recordings} recordings of gpt-oss-120b" in found.text
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    ("model", "gpu", "tp"), [("gpt-oss-120b", "L40S", 2), ("gpt-oss-120b", "H20", 2), ("gpt-oss-20b", "H100", 2)]
+)
+def test_an_unmeasured_deployment_has_wider_ranges_than_the_measured_one(
+    metric: str, model: str, gpu: str, tp: int
+) -> None:
+    measured, other = stated("gpt-oss-120b", tp=2), stated(model, gpu, tp)
+    assert other.unlike
+    assert other.errors[metric].median > measured.errors[metric].median
+    assert other.errors[metric].p90 > measured.errors[metric].p90
+
+
+def test_each_unlike_property_is_named() -> None:
+    model = stated("gpt-oss-20b", "H100", 2)
+    model_and_gpu = stated("gpt-oss-20b", "H20", 2)
+    assert model.unlike == ("model",)
+    assert set(model_and_gpu.unlike) == {"GPU", "model"}
+    assert "no such server was measured" in model_and_gpu.text
+
+
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_nothing_is_surer_than_the_usual_recording_where_nothing_was_measured(predictor: str) -> None:
+    """Coefficients of one server, and a few small errors, promise nothing for others."""
+    for model, gpu, tp in (("llama-3.2-3b", "H200", 1), ("qwen3-14b", "A10", 2), ("mixtral-8x22b-v0.1", "H200", 8)):
+        found = stated(model, gpu, tp, predictor)
+        assert min(each.median for each in found.errors.values()) > 0.03, (model, gpu, found.text)
+
+
+def test_the_server_that_coefficients_were_learned_from_is_measured_and_like_no_other() -> None:
+    own, other = (stated("qwen3-14b", gpu, predictor="fitted") for gpu in ("H100", "H200"))
+    assert "of qwen3-14b" in own.text
+    assert "(dense models in 16 bits on H100, one GPU)" in own.text
+    assert "qwen3-14b (dense models in 16 bits on H100, one GPU)" not in other.text
+    assert own.expected_error < other.expected_error / 10
+
+
+def test_few_recordings_do_not_promise_their_own_errors() -> None:
+    measured = next(each for each in measured_kinds("kernels") if each.model == "llama-2-7b-hf")
+    found = stated("llama-2-7b-hf")
+    assert measured.num_recordings == found.num_recordings == 2
+    assert found.errors["itl"].p90 > 1.2 * measured.errors["itl"].p90
+    assert "as these are few" in found.text
+
+
+def test_models_of_equal_shape_have_equal_statements() -> None:
+    assert stated("llama-3.1-70b-instruct-fp8", tp=4) == stated("llama-3.3-70b-instruct-fp8", tp=4)
+
+
+def test_exchange_over_pcie_beyond_two_gpus_is_said_to_be_unknown() -> None:
+    unknown = "how long more than two GPUs exchange over PCIe is not known"
+    assert all(unknown in stated("llama-3.1-70b", "L40S", tp).text for tp in (4, 8))
+    assert unknown not in stated("llama-3.1-70b", "L40S", 2).text
+    assert unknown not in stated("llama-3.1-70b", "H100", 8).text
+
+
+def test_another_engine_is_unlike_the_servers_that_were_measured() -> None:
+    vllm, blis = (expected("trained-physics", choice("qwen3-14b", engine=name)) for name in ("vllm", "blis"))
+    assert "engine" in blis.unlike
+    assert blis.expected_error > vllm.expected_error
+
+
+def test_coefficients_of_the_deployment_itself_are_surer_than_those_of_another() -> None:
+    path = str(LEARNED_COEFFICIENTS)
+    here = expected("fitted", choice("qwen3-14b", coefficients=path))
+    elsewhere = expected("fitted", choice("llama-3.1-8b", coefficients=path))
+    assert "servers whose other recordings were learned from" in here.text
+    assert here.expected_error < elsewhere.expected_error
+
+
+@pytest.mark.parametrize(("name", "beta"), [("roofline", ()), ("adaptive-toy", ()), ("trained-physics", (1.0,) * 11)])
+def test_what_was_never_compared_has_no_figure(name: str, beta: tuple[float, ...]) -> None:
+    found = expected(name, replace(choice("qwen3-14b"), alpha=beta, beta=beta))
+    assert (found.errors, found.text.partition(":")[0]) == ({}, "error not known")
+
+
+def test_an_unknown_part_leaves_errors_without_a_bound() -> None:
+    found = stated("llama-3.1-70b", "L40S", 8)
+    assert "without a bound" in found.text
+    assert (found.as_json["itl"]["p90"], found.as_json["unknown"]) == (None, found.unknown)
+    assert stated("llama-3.1-70b", "L40S", 2).as_json["itl"]["p90"] > 0.1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_range_grows_with_the_number_of_unlike_properties(metric: str) -> None:
+    known = [each for each in measured_kinds("kernels") if each.model == "gpt-oss-120b"]
+    spread = {"all": [0.05, 0.13], "growth": [[1.5, 2.0], [1.6, 2.5], [1.8, 4.0]]}
+    found = [errors_like(metric, Likeness(known[:1], ("GPU",), count), known, spread) for count in (1, 2, 3, 4)]
+    assert found[0].p90 < found[1].p90 < found[2].p90 == found[3].p90
+    assert found[0].median < found[2].median
+
+
+def ratios() -> RatioSpread:
+    return RatioSpread(centre=0.1, scale=0.05, scores=[2.0 * number for number in range(len(SHARES))])
+
+
+@pytest.mark.parametrize("share", SHARES[1:])
+def test_an_interval_holds_its_share_of_servers(share: float) -> None:
+    low, high = ratios().factors(share)
+    assert low < 1.1 < high
+    assert ratios().probability(high) - ratios().probability(low) == pytest.approx(share)
+
+
+def test_a_server_stays_below_a_factor_with_the_probability_asked_for() -> None:
+    for confidence in (0.1, 0.5, 0.75, 0.9, 0.95):
+        assert ratios().probability(ratios().factor_at(confidence)) == pytest.approx(confidence)
+
+
+def test_a_limit_far_from_what_is_predicted_is_met_as_surely_as_servers_are_known() -> None:
+    assert ratios().probability(1e9) == pytest.approx(0.99)
+    assert ratios().probability(1e-9) == pytest.approx(0.01)
+    assert ratios().probability(0.0) == 0
+
+
+def test_every_latency_model_with_measured_errors_has_intervals() -> None:
+    for predictor in PREDICTORS:
+        found = stated("gpt-oss-120b", tp=2, predictor=predictor)
+        low, high = found.interval_ms("ttft", 100.0, 0.9) or (0.0, 0.0)
+        assert 0 < low < high
+    assert Sureness("roofline", {}).interval_ms("ttft", 100.0, 0.9) is None
+
+
+def test_what_was_measured_nowhere_has_wider_intervals_for_an_equal_spread_of_its_nearest() -> None:
+    measured, unlike = (
+        stated(*each).ratios["itl"] for each in (("gpt-oss-120b", "H100", 2), ("gpt-oss-120b", "H20", 2))
+    )
+    widths = [
+        high / low for low, high in (each._replace(centre=0.0, scale=0.05).factors(0.9) for each in (measured, unlike))
+    ]
+    assert widths[0] < widths[1]

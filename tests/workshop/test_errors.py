@@ -1,0 +1,50 @@
+"""The table of errors by kind of server, made of single recordings."""
+
+import json
+
+import pytest
+
+from blis_sim.engine.latency.confidence import DENSE, FULL, METRICS, NVLINK, ONE_GPU, ServerKind
+from workshop.errors import Cell, Seen, kinds_of, scores_of, spread_of, table_text
+
+LARGE = Cell(ServerKind(DENSE, FULL, "H100", NVLINK), "large", (80, 8192))
+SMALL = Cell(ServerKind(DENSE, FULL, "H100", ONE_GPU), "small", (32, 4096))
+LEARNED_FROM = Cell(ServerKind(DENSE, FULL, "H100", ONE_GPU), "qwen3-14b", (40, 5120))
+
+
+def seen(cell: Cell, *errors: float) -> list[Seen]:
+    return [Seen(cell, "kernels", dict.fromkeys(METRICS, each), dict.fromkeys(METRICS, each)) for each in errors]
+
+
+def test_a_kind_has_the_median_and_the_ninth_of_ten_of_its_recordings() -> None:
+    (kind,) = kinds_of(seen(LARGE, *(0.01 * number for number in range(11))), "kernels")
+    assert kind.num_recordings == 11
+    assert kind.errors["itl"] == pytest.approx((0.05, 0.09))
+
+
+def test_growth_is_the_ratio_between_kinds_with_so_many_unlike_properties() -> None:
+    found = seen(LARGE, 0.1) + seen(SMALL, 0.4)
+    spread = spread_of(kinds_of(found, "kernels"), found, "ttft")
+    one, two, *_ = spread["growth"]
+    assert one == [1.0, 1.0]  # the two differ in the model and in how they share the work
+    assert two[0] == 4.0
+    assert spread["all"] == pytest.approx([0.25, 0.37])
+
+
+def test_a_server_that_was_learned_from_is_marked_and_widens_nothing() -> None:
+    found = seen(LARGE, 0.1) + seen(LEARNED_FROM, 0.001)
+    table = json.loads(table_text(found))
+    marks = {row["model"]: row["errors"]["kernels"].get("learned_from", False) for row in table["kinds"]}
+    assert marks == {"large": False, "qwen3-14b": True}
+    assert table["spread"]["kernels"]["itl"]["growth"][-1] == [1.0, 1.0]
+
+
+def test_scores_are_of_what_is_said_of_a_recording_without_its_kind() -> None:
+    alike = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 0.1, 0.2, 0.3), "kernels")
+    apart = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 1.1, 1.2, 1.3), "kernels")
+    assert max(scores_of(alike, "itl", is_alike=False)) < min(scores_of(apart, "itl", is_alike=False))
+
+
+def test_scores_of_alike_servers_need_another_recording_of_the_kind() -> None:
+    assert scores_of(kinds_of(seen(LARGE, 0.1) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True) == []
+    assert len(scores_of(kinds_of(seen(LARGE, 0.1, 0.2) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True)) == 2

@@ -1,0 +1,151 @@
+"""Settings of saturation detectors that judge a finished run, from flags and from a YAML file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from blis_sim.options import OptionError, check_options, names_in, option
+from traces.slo import parse_duration_ms
+from traces.text_file import TraceError, read_yaml
+from traces.trace_v2 import Key, checked
+
+# The settings of detectors that judge a finished run, which simulations and recordings share.
+
+ALL, QUEUE = "all", "queue"
+_LONGEST_WINDOW_US = 10**15
+_DETECTORS = names_in("traces.saturation", "DETECTORS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaturationOptions:
+    """Detectors, their settings, and the file of their verdicts."""
+
+    detectors: tuple[str, ...] = option(
+        (),
+        "Detectors that label the run as stable, backlogged or overloaded; queue goes by the number of requests in the "
+        "system, and calls a run too short where it is.",
+        choices=lambda: (*_DETECTORS(), QUEUE, ALL),
+    )
+    saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
+    saturation_report: str | None = option(
+        None,
+        "Write the verdict of each detector after every arrival and answer here (JSON).",
+        metavar="FILE",
+        writes={"": "saturation"},
+    )
+    saturation_final_window: str = option(
+        "",
+        "The label is a detector's most frequent verdict in so much time before the last answer (default: "
+        "window_size_sec of --saturation-config, else 30s).",
+        metavar="DURATION",
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+        _ = self.names, self.final_window_us  # making these checks them
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The detectors of the flags, each once. Raises OptionError for settings of detectors without any."""
+        if not self.detectors:
+            for flag, value in (
+                ("--saturation-config", self.saturation_config),
+                ("--saturation-report", self.saturation_report),
+                ("--saturation-final-window", self.saturation_final_window),
+            ):
+                if value:
+                    raise OptionError(f"{flag} needs --detectors, such as --detectors all")
+        given = _DETECTORS() if self.names_all else dict.fromkeys(self.detectors)
+        return tuple(each for each in given if each != QUEUE)
+
+    @property
+    def names_queue(self) -> bool:
+        """Whether the judgement by the number of requests in the system is named."""
+        return QUEUE in self.detectors
+
+    @property
+    def names_all(self) -> bool:
+        """Whether all detectors are named."""
+        return ALL in self.detectors
+
+    @property
+    def final_window_us(self) -> int | None:
+        """How long before the last answer labels are counted; None leaves it to the settings. Raises OptionError."""
+        if not self.saturation_final_window:
+            return None
+        try:
+            window_us = int(parse_duration_ms(self.saturation_final_window) * 1000)
+        except ValueError:
+            window_us = 0
+        if not 0 < window_us <= _LONGEST_WINDOW_US:
+            given = repr(self.saturation_final_window)
+            raise OptionError(f"--saturation-final-window must be a duration such as 30s, up to 31 years, got {given}")
+        return window_us
+
+    @property
+    def settings(self) -> "SaturationSettings":
+        """The settings of the detectors. Raises TraceError for a file that is none."""
+
+        path = self.saturation_config
+        settings = SaturationSettings() if path is None else read_settings(path)
+        return settings if self.final_window_us is None else settings._replace(final_window_us=self.final_window_us)
+
+
+# Settings of detectors, from a YAML file.
+
+_AMOUNT = Key(float, at_least=0)
+_MIN_MS = 0.001
+_MIN_S = 0.001
+_MAX_S = 1e9
+_WITHOUT_EFFECT = (
+    "min_windows",
+    "peak_ratio",
+    "peak_ratio_band",
+    "confidence_ci",
+    "warmup_windows",
+    "tail_windows",
+    "saturated_drain_ratio",
+    "transient_drain_ratio",
+)
+"""Keys of backlog_drift that the format has, but that no rule of the original uses."""
+_KEYS = {
+    "threshold": Key(keys={"threshold_ms": _AMOUNT}),
+    "backlog_drift": Key(keys={"window_size_sec": _AMOUNT, **dict.fromkeys(_WITHOUT_EFFECT, _AMOUNT)}),
+}
+
+
+class SaturationSettings(NamedTuple):
+    """Settings of the detectors. `notes` name the settings of a file that have no effect."""
+
+    threshold_ms: float = 5_000.0
+    """Mean E2E from which the threshold detector calls a run overloaded."""
+    window_us: int = 60_000_000
+    """Over such windows the backlog-drift detector looks for a trend."""
+    final_window_us: int = 30_000_000
+    """The label of a run is the most frequent one in so much time before its last event."""
+    notes: tuple[str, ...] = ()
+
+
+def read_settings(path: Path | str) -> SaturationSettings:
+    """Read settings; keys that the file lacks keep their defaults. Raises TraceError."""
+    path = Path(path)
+    loaded = read_yaml(path)
+    given = checked(path, "", {} if loaded is None else loaded, _KEYS)
+    drift = given.get("backlog_drift", {})
+    settings: dict[str, Any] = {}
+    if "threshold_ms" in given.get("threshold", {}):
+        limit_ms = given["threshold"]["threshold_ms"]
+        settings["threshold_ms"] = _between(_MIN_MS, _MAX_S * 1e3, path, "threshold.threshold_ms", limit_ms)
+    if "window_size_sec" in drift:
+        window_s = _between(_MIN_S, _MAX_S, path, "backlog_drift.window_size_sec", drift["window_size_sec"])
+        settings["window_us"] = settings["final_window_us"] = int(window_s * 1e6)
+    notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key in _WITHOUT_EFFECT)
+    return SaturationSettings(**settings, notes=notes)
+
+
+def _between(least: float, most: float, path: Path, key: str, value: float) -> float:
+    if value < least:
+        raise TraceError(f"{path} key {key}: expected a number of at least {least:g}, got {value:g}")
+    if value > most:
+        raise TraceError(f"{path} key {key}: expected a number of at most {most:g}, got {value:g}")
+    return value

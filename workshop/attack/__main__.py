@@ -1,0 +1,326 @@
+"""Attacks every interface that takes bytes, and prints one table of what the other clients notice.
+
+    python -m workshop.attack [--seconds 6] [--only WORD|WORD] [--as-measured]
+
+Each interface is attacked for some seconds after two quiet ones, while a process of its own reads streams of the same
+server and another one those of a plain aiohttp server, the control. A row has by how much the gaps of the streams grew,
+p99 and at most, beside those of the control, by how many megabytes memory grew, and whether the bounds were met: 50 ms,
+100 ms, 200 MB, no stream cut, no traceback. A round takes three minutes at most. The exit code is 1 when a bound is
+broken. One broken in three rounds on an idle machine is the server's doing.
+"""
+
+import argparse
+import asyncio
+import base64
+import gzip
+import json
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.wire.hostile_constraints import HOSTILE
+from workshop.attack import drawn, files
+from workshop.attack.costly import COSTLY, Costly, text, turns
+from workshop.attack.hostile_upstream import REPLIES
+from workshop.attack.sending import Message, exchange
+from workshop.attack.setups import BLIS, PARSERS, SETUPS, Running, Setup, running, started
+from workshop.attack.stalls import Bounds, Effect, effect_of
+from workshop.attack.watcher import GRPC, HTTP
+
+PATIENCE_S = 3.0
+BEFORE_S = 2.0
+Act = Callable[[Running, "Until"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """The end of an attack."""
+
+    at_s: float
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.at_s
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One interface: how its server is started, and what is sent to it until the time is over."""
+
+    name: str
+    setup: Setup
+    act: Act
+    protocol: str = HTTP
+    program: Callable[[ExitStack], Running] | None = None
+    """Starts another server than that of `setup`."""
+
+
+def post(server: Running, path: str, body: bytes, method: str = "POST") -> None:
+    """Send one request, and read the reply for a while."""
+    exchange(server.host, server.port, [Message(method=method, path=path, body=body).serialised()], PATIENCE_S)
+
+
+def in_turn(bodies: Sequence[Costly]) -> Act:
+    """Send requests one after the other, again and again."""
+
+    def act(server: Running, until: Until) -> None:
+        while True:
+            for each in bodies:
+                if until.is_over:
+                    return
+                post(server, each.path, each.data())
+
+    return act
+
+
+def http(server: Running, until: Until) -> None:
+    """Requests as hypothesis and schemathesis draw them."""
+    for number in range(1000):
+        if until.is_over:
+            return
+        if found := drawn.attack(SETUPS[0], server, 25, number):
+            raise AssertionError(found)
+
+
+def named(*names: str) -> list[Costly]:
+    return [each for each in (*COSTLY, *HOSTILE) if each.name in names]
+
+
+def journal(server: Running, until: Until) -> None:
+    """Queries of a full journal, and fixtures whose patterns take long on large chats."""
+    fixture = {"match": {"body_regex": "(a|b|ab)*c$"}, "reply": {"text": "x"}}
+    post(server, "/blis/playback", json.dumps({"fixtures": [fixture] * 20}).encode())
+    small, large = json.dumps(turns(2)).encode(), json.dumps(turns(300_000)).encode()
+    while not until.is_over:
+        for _ in range(50):
+            post(server, "/v1/chat/completions", small)
+        post(server, "/v1/chat/completions", large)
+        for query in ("?contains=" + "a" * 3000, "", "?path=/v1/chat/completions&contains=hi"):
+            post(server, f"/blis/requests{query}", b"", "GET")
+        post(server, "/blis/requests/assert", json.dumps({"contains": "i" * 100_000, "count": 1}).encode())
+        post(server, "/blis/playback", b'{"fixtures": [' * 20_000)
+
+
+def metrics(server: Running, until: Until) -> None:
+    """Scrapes in every format, with names and with odd headers."""
+    heads = ("text/plain", "application/openmetrics-text; version=1.0.0", "*/*;q=" + "9" * 3000, "")
+    while not until.is_over:
+        for accept in heads:
+            for path in ("/metrics", "/metrics?" + "name[]=vllm:num_requests_running&" * 300, "/blis/metrics/history"):
+                message = Message(method="GET", path=path, headers={"Accept": accept, "Accept-Encoding": "gzip"})
+                exchange(server.host, server.port, [message.serialised()], PATIENCE_S)
+
+
+def grpc_calls(server: Running, until: Until) -> None:
+    """Large, deep, broken and many calls."""
+    import grpc
+
+    generate, abort = (f"/vllm.grpc.engine.VllmEngine/{name}" for name in ("Generate", "Abort"))
+
+    def varint(number: int) -> bytes:
+        low = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
+        return bytes([*(each | 128 for each in low[:-1]), low[-1]])
+
+    def part(number: int, data: bytes) -> bytes:
+        return varint(number << 3 | 2) + varint(len(data)) + data
+
+    ids = part(2, part(2, b"\x05" * 300_000))
+    calls = (
+        b"\xff" * 1000, part(1, b"\xff\xfe"), ids, part(3, b"word " * 6_000_000), part(1, b"r" * 900_000) + ids,
+        part(4, b"\x08" + varint(2**62)), os.urandom(100_000), b"", part(2, part(2, b"\x05" * 39_000)),
+    )  # fmt: skip
+    with grpc.insecure_channel(f"{server.host}:{server.port}") as channel:
+        while not until.is_over:
+            streams = [channel.unary_stream(generate)(each, timeout=PATIENCE_S) for each in calls * 2]
+            streams.append(channel.unary_stream(abort)(part(1, b"x") * 200_000, timeout=PATIENCE_S))
+            for stream in streams:
+                with suppress(grpc.RpcError):
+                    list(stream)
+
+
+def web_socket(server: Running, until: Until) -> None:
+    """Frames that are too deep, too many, too long, or no frames."""
+    audio = base64.b64encode(bytes(300_000)).decode()
+    session = {"type": "session.update", "model": "m"}
+    events = (
+        session, {"type": "input_audio_buffer.append", "audio": audio}, {"type": "input_audio_buffer.commit"},
+        {"type": "input_audio_buffer.append", "audio": "\ud800"}, {"type": ["x"] * 100_000}, {"type": "x" * 900_000},
+    )  # fmt: skip
+    deep = ("[" * 100_000, f"[{','.join(['[]'] * 300_000)}]", "\0", '{"type":' * 3000, "NaN")
+
+    async def one(session_of: Any, number: int) -> None:
+        async with session_of.ws_connect(f"http://{server.host}:{server.port}/v1/realtime", max_msg_size=0) as socket:
+            for each in (*(json.dumps(event) for event in events), deep[number % len(deep)]):
+                await socket.send_str(each)
+            await socket.send_bytes(os.urandom(10_000))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    async for _ in socket:
+                        pass
+
+    async def all_of_them() -> None:
+        import aiohttp
+
+        async with aiohttp.ClientSession() as session_of:
+            number = 0
+            while not until.is_over:
+                await asyncio.gather(*(one(session_of, number + each) for each in range(4)), return_exceptions=True)
+                number += 4
+
+    asyncio.run(all_of_them())
+    head = Message(method="GET", path="/v1/realtime", headers={
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "x3JJHMbDL1EzLkh9GBhXDw==",
+    }).serialised(adds_length=False)  # fmt: skip
+    for frame in (b"\xff" * 500, b"\x81\xff" + b"\x7f" * 8, b"\x81\x7e\xff\xff", b"\xc1\x85abcdabcda"):
+        exchange(server.host, server.port, [head, frame], 0.3)
+
+
+def proxied_requests(server: Running, until: Until) -> None:
+    """Hostile requests through the recording proxy."""
+    bomb = gzip.compress(bytes(100_000_000))
+    packed = Message(method="POST", path="/v1/completions", body=bomb).with_headers(Content_Encoding="gzip")
+    names = ("json values", "turns", "json text", "pictures", "unknown keys")
+    while not until.is_over:
+        exchange(server.host, server.port, [packed.serialised()], PATIENCE_S)
+        for each in named(*names):
+            post(server, each.path, each.data())
+        secrets = {"api_key": "sk-1234567890abcdef", "messages": [{"content": "Bearer abcdefghijkl " * 50_000}]}
+        post(server, "/v1/chat/completions", json.dumps(secrets).encode())
+
+
+def proxied_replies(server: Running, until: Until) -> None:
+    """Hostile replies of a server behind the recording proxy."""
+    while not until.is_over:
+        for number in range(len(REPLIES)):
+            post(server, f"/v1/hostile/{number}", b"{}")
+
+
+def upstream(stack: ExitStack) -> Running:
+    """A plain aiohttp server with even streams and hostile replies."""
+    return stack.enter_context(started([sys.executable, "-m", "workshop.attack.hostile_upstream"]))
+
+
+def proxy(stack: ExitStack) -> Running:
+    """A recording proxy in front of such a server."""
+    behind, folder = upstream(stack), stack.enter_context(tempfile.TemporaryDirectory())
+    command = [BLIS, "observe", "--url", f"http://{behind.host}:{behind.port}", "--output", f"{folder}/r"]
+    command += ["--proxy", "0", "--proxy-host", "127.0.0.1", "--rtt-ms", "0", "--model", "m", "--record-content"]
+    return stack.enter_context(started(command))
+
+
+def playing_forward(stack: ExitStack) -> Running:
+    """A server that forwards what it has no recorded reply to."""
+    behind, folder = upstream(stack), stack.enter_context(tempfile.TemporaryDirectory())
+    file = Path(folder) / "r.content.jsonl"
+    file.write_text((Path(__file__).parent / "sample_files" / "recording.jsonl").read_text())
+    flags = ("--playback", str(file), "--playback-miss", "forward", "--playback-upstream")
+    setup = Setup(name="playback", flags=(*flags, f"http://{behind.host}:{behind.port}"))
+    return stack.enter_context(running(setup))
+
+
+def forwarded(server: Running, until: Until) -> None:
+    """Hostile replies, and large requests that are looked up, forwarded and kept."""
+    while not until.is_over:
+        for number in range(len(REPLIES)):
+            post(server, f"/v1/hostile/{number}", b'{"prompt": "a"}')
+        post(server, "/v1/chat/completions", json.dumps(turns(200_000)).encode())
+        post(server, "/v1/completions", text(zlib.compress(b"x").hex().encode() * 1_000_000))
+
+
+COMMON_HEAVY = ("n chat stream", "turns", "json values", "prompt logprobs", "bad turns", "template loop", "big body")
+DEMANDS = (
+    "backtracking pattern on an enum",
+    "allOf doubling",
+    "grammar that doubles",
+    "enum of 200,000",
+    "deep groups",
+)
+INSTANCES = ("--num-instances", "64", "--total-kv-blocks", "3000")
+CONTROLLED = ("--enable-playback-control", "--max-body-mb", "300")
+INTERFACES = (
+    Interface("HTTP, drawn", SETUPS[0], http),
+    Interface("HTTP, costly bodies", Setup(name="h", flags=(*PARSERS, *CONTROLLED)), in_turn(named(*COMMON_HEAVY))),
+    Interface("HTTP, constraints", Setup(name="c", flags=PARSERS), in_turn(named(*DEMANDS))),
+    Interface("gRPC", Setup(name="g", flags=("--grpc",)), grpc_calls, GRPC),
+    Interface("WebSocket", Setup(name="w", flags=("--task", "realtime,generate")), web_socket),
+    Interface("proxy, requests", SETUPS[0], proxied_requests, program=proxy),
+    Interface("proxy, replies", SETUPS[0], proxied_replies, program=proxy),
+    Interface("playback and journal", Setup(name="j", flags=CONTROLLED), journal),
+    Interface("playback, forwarded", SETUPS[0], forwarded, program=playing_forward),
+    Interface("metrics of 64 instances", Setup(name="m", flags=INSTANCES), metrics),
+)
+
+
+def attacked(interface: Interface, seconds: float, as_measured: bool) -> tuple[Effect, Effect, list[str]]:
+    """Attack one interface. Returns the effect on it and on the control, and the last lines of tracebacks."""
+    with ExitStack() as stack:
+        server = stack.enter_context(running(interface.setup)) if not interface.program else interface.program(stack)
+        control, found = upstream(stack), list[Effect]()
+
+        def act() -> None:
+            interface.act(server, Until(time.monotonic() + seconds))
+
+        def both() -> None:
+            found.append(effect_of(act, server, interface.protocol, None, BEFORE_S / 2, as_measured))
+
+        beside = effect_of(both, control, before_s=BEFORE_S / 2, as_measured=True)
+        return found[0], beside, server.tracebacks()
+
+
+def file_formats(seconds: float) -> str:
+    """The row of files of all formats: commands that read them, so many in the time, one after the other."""
+    until, count, bad = Until(time.monotonic() + seconds), 0, list[str]()
+    for number in range(1000):
+        if until.is_over:
+            break
+        outcomes, found = files.attack(20, number)
+        count += outcomes.total()
+        bad += [f"{name}: {finding}" for name, finding in found]
+    shown = f"{'files of all formats':24} {count:6} files in turn, each within 10 s and {files.MOST_GROWTH_MB} MB"
+    return f"{shown}  {'met' if not bad else 'BROKEN: ' + '; '.join(bad)}"
+
+
+def main() -> int:
+    """Print the table. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=6.0, help="how long each interface is attacked")
+    parser.add_argument(
+        "--only", default="", metavar="WORD", help="interfaces with this in their name, or words with |"
+    )
+    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
+    Bounds.add_to(parser)
+    given = parser.parse_args()
+    bounds, is_broken = Bounds.of(given), False
+    words = given.only.split("|")
+    print(
+        f"{'interface':24} {'gap p99, ms':>16} {'gap max, ms':>16} {'MB':>8}   (of the control in brackets)", flush=True
+    )
+    for each in (found for found in INTERFACES if any(word in found.name for word in words)):
+        effect, control, tracebacks = attacked(each, given.seconds, given.as_measured)
+        over = effect.over(bounds)
+        remarks = [name for name, is_over in zip(("p99", "max"), over, strict=False) if is_over]
+        remarks += ["memory"] if over[3] else []
+        remarks += [f"{effect.num_broken} streams cut"] if effect.num_broken else []
+        remarks += [f"{len(tracebacks)} tracebacks: {tracebacks[0]}"] if tracebacks else []
+        is_broken = is_broken or bool(remarks)
+        p99 = f"{effect.gap_p99_growth_ms:+.0f} ({control.gap_p99_growth_ms:+.0f})"
+        worst = f"{effect.gap_worst_growth_ms:+.0f} ({control.gap_worst_growth_ms:+.0f})"
+        verdict = f"BROKEN: {', '.join(remarks)}" if remarks else "met"
+        print(f"{each.name:24} {p99:>16} {worst:>16} {effect.memory_growth_mb:+8.0f}   {verdict}", flush=True)
+    if any(word in "files of all formats" for word in words):
+        line = file_formats(given.seconds)
+        is_broken = is_broken or "BROKEN" in line
+        print(line)
+    return 1 if is_broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

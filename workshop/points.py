@@ -1,0 +1,213 @@
+"""Predictions of servers that others have measured with bursts, users and shared prompts, as CSV.
+
+    python -m workshop.points CSV --rows ROWS.csv [--processes N]
+
+CSV has one measured server per row: the columns `model`, `gpu`, `tp`, `ep` (1 where experts are spread), `dp`, `pp`,
+`max_num_batched_tokens`, `max_num_seqs`, `gpu_memory_utilization`, `load`, `requests`, `concurrency`, `rate`, `isl`,
+`osl`, `vllm`, `duration_s`, `ttft_ms`, `tpot_ms`, `e2e_ms` and `note`. Rows with a note, of servers that ran something
+else, are left out, unless it has drafts of EAGLE. Requests of a rate `inf` come all at once. Lengths of ShareGPT are
+drawn with the mean of the row, others are that mean. Users who send one prompt each again and again find it in the
+prefix cache. `errors.py` and `classes.py` read what this writes.
+
+With `--left-out` the constants that were learned from these servers are the medians of what each other model and GPU
+says of them.
+"""
+
+import argparse
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment, resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.engine_defaults import VLLM_RELEASES
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency import kernel_profiles
+from blis_sim.engine.latency.confidence import kind_of
+from blis_sim.engine.latency.kernel_profiles import measured_grids
+from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.speculation_options import SpeculationOptions
+from replay.arrivals import Arrival
+from replay.simulation.record import Record
+from replay.simulation.simulate import simulate, simulate_reissued
+from traces import TraceRow
+from workshop.ending import run_command
+
+PREDICTORS = ("kernels", "fitted", "trained-physics")
+METRICS = ("ttft", "itl", "e2e", "duration")
+COLUMNS = ("id", "predictor", "kind", "model", "layers", "width", *METRICS, *(f"{name}_sim" for name in METRICS))
+KIND_SEPARATOR = "|"
+_SEED = 1
+_SIGMA = 1.0
+"""Of the logarithms of ShareGPT's lengths."""
+_LONGEST = 1024
+"""Tokens: `vllm bench serve` takes no longer prompts, and few outputs of what it takes are longer."""
+_ROUNDS = 10
+"""After so many the mean is that of the row, though the longest were cut."""
+_USERS = 45
+_SECONDS = 120
+"""Seconds of a rate that are simulated: after some seconds all prompts of users are in the cache."""
+
+
+def main() -> int:
+    """Write a row for each prediction."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", type=Path)
+    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--latency-model", choices=PREDICTORS, action="append", help="(default: all)")
+    parser.add_argument("--left-out", action="store_true")
+    arguments = parser.parse_args()
+    with arguments.csv.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if not row["note"] or row["note"].startswith(DRAFTS)]
+    predictors = arguments.latency_model or PREDICTORS
+    tasks = [(row, name, arguments.left_out) for row in rows for name in predictors]
+    with ProcessPoolExecutor(arguments.processes) as pool, arguments.rows.open("w", newline="") as written:
+        writer = csv.DictWriter(written, COLUMNS)
+        writer.writeheader()
+        writer.writerows(found for found in pool.map(_predicted, tasks, chunksize=4) if found)
+    return 0
+
+
+def _predicted(task: tuple[Mapping[str, str], str, bool]) -> dict[str, object] | None:
+    """Return the prediction of a row; None where the latency model cannot time it."""
+    row, predictor, is_left_out = task
+    if is_left_out:
+        _learn_from_others(row["model"], row["gpu"])
+    try:
+        options = _options(row, predictor)
+        deployment = resolve(options)
+    except EngineError:
+        return None
+    record = _simulated(row, deployment)
+    means = [float(column.mean()) / 1e3 for column in (record.ttft_us, record.itl_mean_us, record.e2e_us)]
+    means.append(float((record.arrived_at + record.e2e_us).max() - record.arrived_at.min()) / 1e3)
+    real = [float(row[name] or "nan") for name in ("ttft_ms", "tpot_ms")]
+    real.append(float(row["e2e_ms"] or real[0] + real[1] * (float(row["osl"]) - 1)))
+    real.append(float(row["duration_s"] or 0) * 1e3)
+    kind = kind_of(
+        deployment.model, deployment.gpu, options.kernel_placement(deployment.tp, deployment.gpu), deployment.dp
+    )
+    shape = (deployment.model.num_layers, deployment.model.hidden_size)
+    described = (row["id"], predictor, KIND_SEPARATOR.join(kind), row["model"], *shape)
+    return dict(zip(COLUMNS, (*described, *real, *means), strict=True))
+
+
+def _options(row: Mapping[str, str], predictor: str) -> DeploymentOptions:
+    def number(name: str, otherwise: int = 0) -> int:
+        return int(float(row[name])) if row[name] else otherwise
+
+    return DeploymentOptions(
+        model=row["model"],
+        hardware=row["gpu"],
+        tp=number("tp", 1),
+        dp=number("dp", 1),
+        pp=number("pp", 1),
+        enable_expert_parallel=number("ep") > 0,
+        max_num_batched_tokens=number("max_num_batched_tokens") or None,
+        max_num_seqs=number("max_num_seqs") or None,
+        gpu_memory_utilization=float(row["gpu_memory_utilization"]) if row["gpu_memory_utilization"] else None,
+        latency_model=predictor,
+        vllm_version=release_of(row["vllm"]),
+        drafts=_drafts(row["note"]),
+    )
+
+
+DRAFTS = "eagle, "
+
+
+def _drafts(note: str) -> SpeculationOptions:
+    """Return the drafts that a note names, such as "eagle, 2 draft tokens, 2.1 tokens a step"."""
+    if not note.startswith(DRAFTS):
+        return SpeculationOptions()
+    _, drafted, per_step = (part.split()[0] for part in note.split(", "))
+    drafter = "yuhuili/EAGLE-LLaMA3.1-Instruct-8B"
+    config = {"method": "eagle", "model": drafter, "num_speculative_tokens": int(drafted)}
+    accepted = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": float(per_step)}
+    return SpeculationOptions(speculative_config=json.dumps({**config, **accepted}))
+
+
+REQUEST_US = {
+    ("deepseek-r1", "H200"): 16_200.0, ("glm-4.6", "H200"): 6_800.0, ("qwen3-14b", "A100-SXM"): 11_500.0,
+    ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 6_600.0, ("qwen3-235b-a22b-instruct-2507", "H100"): 4_300.0,
+}  # fmt: skip
+"""Time that each of 1,000 requests of 127 tokens adds to the duration of the burst."""
+UNHIDDEN_US = {
+    ("qwen3-8b", "H100"): 600.0, ("qwen3-1.7b", "A100-SXM"): 880.0, ("gpt-oss-120b", "H100"): 1_025.0,
+}  # fmt: skip
+"""Time that steps of a few requests lack without the work of the host that no step hides."""
+UNTUNED = {
+    ("MiniMax-M2.5", "H200"): 2.0, ("glm-4.6", "H200"): 2.0, ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 2.3,
+}  # fmt: skip
+"""By the steps of prompts."""
+
+
+def _learn_from_others(model: str, gpu: str) -> None:
+    """Take constants from all recorded models and GPUs but these."""
+
+    def of_others(values: Mapping[tuple[str, str], float]) -> float:
+        return float(np.median([value for key, value in values.items() if key != (model, gpu)]))
+
+    for name, release in VLLM_RELEASES.items():
+        if release.chat_template_us:
+            template_us = int(of_others(REQUEST_US)) - release.request_us
+            VLLM_RELEASES[name] = release._replace(chat_template_us=template_us)
+    kernel_profiles.UNHIDDEN_HOST_US = of_others(UNHIDDEN_US)
+    kernel_profiles.UNTUNED = of_others(UNTUNED)
+    measured_grids.cache_clear()
+
+
+def release_of(version: str) -> str:
+    """Return the latest release with known defaults that is not after a version, or else the first."""
+    known = sorted(VLLM_RELEASES, key=_number_of)
+    before = [each for each in known if not version or _number_of(each) <= _number_of(version)]
+    return before[-1] if before else known[0]
+
+
+def _number_of(version: str) -> int:
+    """Return the minor version; tables write 0.10 as 0.1."""
+    minor = version.split(".")[1]
+    return 10 if minor == "1" else int(minor)
+
+
+def _simulated(row: Mapping[str, str], deployment: Deployment) -> Record:
+    engine = Engine(deployment.config, deployment.latency, reports_steps=False)
+    arrivals = list(_arrivals(row))
+    if row["rate"] not in ("", "inf"):
+        return simulate(engine, arrivals).requests
+    cap = int(float(row["concurrency"])) if row["concurrency"] else len(arrivals)
+    return simulate_reissued(engine, arrivals, cap).requests
+
+
+def _arrivals(row: Mapping[str, str]) -> Iterator[Arrival]:
+    generator = np.random.default_rng(_SEED)
+    has_rate = row["rate"] not in ("", "inf")
+    count = int(float(row["rate"]) * _SECONDS) if has_rate else int(float(row["requests"] or 100))
+    at_s = np.cumsum(generator.exponential(1 / float(row["rate"]), count)) if has_rate else np.zeros(count)
+    means = (float(row[name].removeprefix("about ")) for name in ("isl", "osl"))
+    prompts, outputs = (_lengths(generator, mean, count, row["load"]) for mean in means)
+    nothing = TraceRow(request_id=0, input_tokens=0, output_tokens=0, arrival_time_us=0)
+    for number in range(count):
+        blocks: BlockIdentities = UniqueBlocks(str(number))
+        if "a prompt of their own each" in row["load"]:
+            blocks = PrefixGroupBlocks(str(number), f"user {number % _USERS}", prompts[number] // 16)
+        output = outputs[number]
+        yield Arrival(round(at_s[number] * 1e6), Request(str(number), prompts[number], output, blocks, output), nothing)
+
+
+def _lengths(generator: np.random.Generator, mean: float, count: int, load: str) -> list[int]:
+    if load != "sharegpt":
+        return [max(1, round(mean))] * count
+    drawn = generator.lognormal(0.0, _SIGMA, count)
+    for _ in range(_ROUNDS):
+        drawn = np.minimum(drawn * mean / drawn.mean(), _LONGEST)
+    return [max(2, round(each)) for each in drawn.tolist()]
+
+
+if __name__ == "__main__":
+    run_command(main)

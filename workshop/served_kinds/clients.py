@@ -1,0 +1,122 @@
+"""Clients that send what `blis observe` does not: through its proxy, by due times."""
+
+import base64
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+Body = Callable[[int, random.Random], tuple[str, Mapping[str, Any]]]
+"""From the number of a request and a source of chance to its path and its body without a model."""
+
+_WORDS = [
+    "river",
+    "stone",
+    "amber",
+    "cloud",
+    "ladder",
+    "window",
+    "copper",
+    "forest",
+    "lantern",
+    "marble",
+    "engine",
+    "harbour",
+]
+_SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "years": {"type": "integer"}, "fits": {"type": "boolean"}},
+    "required": ["name", "years", "fits"],
+}
+
+
+def _chat(number: int, chance: random.Random, **fields: Any) -> tuple[str, Mapping[str, Any]]:
+    text = f"{number} " + " ".join(chance.choice(_WORDS) for _ in range(chance.randint(80, 400)))
+    return "/v1/chat/completions", {
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": chance.randint(20, 60),
+        "min_tokens": 20,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **fields,
+    }
+
+
+def _structured(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": _SCHEMA}}
+    fields = {"response_format": schema} if number % 2 else {}
+    return _chat(number, chance, ignore_eos=not fields, min_tokens=0 if fields else 20, max_tokens=60, **fields)
+
+
+def _embeddings(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    if number % 3:
+        return _chat(number, chance)
+    text = f"{number} " + " ".join(chance.choice(_WORDS) for _ in range(300))
+    return "/v1/embeddings", {"input": text}
+
+
+def _images(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    path, body = _chat(number, chance)
+    picture = base64.b64encode(_PNG + number.to_bytes(4, "big")).decode()
+    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
+    text = body["messages"][0]["content"]
+    return path, {**body, "messages": [{"role": "user", "content": [{"type": "text", "text": text}, part]}]}
+
+
+_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+BODIES: Mapping[str, Body] = {
+    "structured": _structured,
+    "embeddings": _embeddings,
+    "images": _images,
+    "sleep": _chat,
+    "pause": _chat,
+}
+
+
+def send(url: str, server_url: str, load: str, model: str, seed: int, rate: float, count: int) -> None:
+    """Send the requests of a load to `url`, and do to the server itself what the load includes."""
+    chance = random.Random(seed)
+    started, due = time.monotonic(), 0.0
+    threads = []
+    if load in ("sleep", "pause"):
+        threads.append(threading.Thread(target=_interrupt, args=(server_url, load, count / rate / 3)))
+        threads[0].start()
+    for number in range(count):
+        path, body = BODIES[load](number, chance)
+        due += chance.expovariate(rate)
+        time.sleep(max(0.0, started + due - time.monotonic()))
+        thread = threading.Thread(target=_one, args=(url, path, {"model": model, **body}))
+        thread.start()
+        threads.append(thread)
+    for thread in threads:
+        thread.join()
+
+
+def _one(url: str, path: str, body: Mapping[str, Any]) -> None:
+    """Send one request and read its reply."""
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+def _interrupt(url: str, load: str, after_s: float) -> None:
+    """Put the engine to sleep or pause it for a second."""
+    begin, end = {"sleep": ("/sleep?level=1", "/wake_up"), "pause": ("/pause?mode=keep", "/resume")}[load]
+    time.sleep(after_s)
+    for path in (begin, end):
+        connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+        connection.request("POST", path)
+        connection.getresponse().read()
+        connection.close()
+        time.sleep(1.0)
