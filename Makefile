@@ -21,7 +21,7 @@ demo-cluster: $(VENV)/.installed
 
 # Everyday tests: each below 1 s of CPU and 5 s of wall time.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow" $(TEST_OPTIONS)
 
 # All others.
 test-slow: $(VENV)/.installed-test

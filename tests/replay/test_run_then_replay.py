@@ -96,6 +96,7 @@ def clients() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+@pytest.mark.slow
 @given(
     st.lists(clients(), min_size=1, max_size=3),
     st.integers(0, 99),

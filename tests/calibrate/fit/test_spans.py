@@ -1,11 +1,13 @@
 """Parts of recordings."""
 
 import numpy as np
+import pytest
 
 from calibrate.fit.recording import MAX_SPANS, MIN_REQUESTS, spans_of
 from tests.calibrate.fit.known_server import recording
 
 
+@pytest.mark.slow
 def test_short_recordings_are_one_part_and_long_ones_have_a_dozen() -> None:
     sizes = (1, MIN_REQUESTS, 2 * MIN_REQUESTS + 50, 3000)
     spans = spans_of([recording(3000).head(size) for size in sizes])

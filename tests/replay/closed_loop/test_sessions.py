@@ -164,6 +164,7 @@ def workloads_with_sessions(draw: st.DrawFn) -> Workload:
     return workload(known, sessions, draw(st.sampled_from([None, None, 5])), draw(st.sampled_from([None, 15_000])))
 
 
+@pytest.mark.slow
 @given(
     workloads_with_sessions(),
     st.sampled_from(["blis", "vllm"]),
@@ -184,6 +185,7 @@ def test_a_run_is_the_same_step_by_step_and_at_the_cost_of_what_changes(
     assert results[0] == results[1]
 
 
+@pytest.mark.slow
 @given(workloads_with_sessions(), st.sampled_from(["blis", "vllm"]))
 @settings(max_examples=examples(60))
 def test_every_follow_up_waits_for_its_reply(given_workload: Workload, scheduling: str) -> None:
