@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 
 @contextmanager
@@ -18,8 +19,14 @@ def gc_disabled() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
+        if not _is_program_frozen():
             # Freezing and unfreezing move all objects to the oldest generation: new ones would be scanned at once.
             gc.freeze()
             gc.unfreeze()
         gc.enable()
+
+
+@cache
+def _is_program_frozen() -> bool:
+    """Whether the program that uses this package froze objects. Counted once: counting goes through all of them."""
+    return gc.get_freeze_count() > 0
