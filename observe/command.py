@@ -127,7 +127,7 @@ def _report(options: ObserveOptions, search: Search) -> int:
 GENTLE_RATE, GENTLE_SECONDS, GENTLE_IN_FLIGHT = 1.0, 30, 8
 """The load without any flag: requests per second, for how long, and the most in flight, for a server in use."""
 DEFAULT_OUTPUT = "blis-trace"
-_LOADS = frozenset(("trace", "workload_spec", "proxy", "concurrency"))
+_LOADS = frozenset(("trace", "workload_spec", "proxy", "concurrency", "stages"))
 """Settings that name the requests to send, or that others send them."""
 
 

@@ -526,16 +526,18 @@ class ObserveOptions(SyntheticOptions):
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
             raise OptionError("--rate and --trace exclude each other: --speedup sends a recording faster")
+        if self.stages and (self.trace or self.workload_spec):
+            raise OptionError("--stages needs a load by flags: traces and specs have their own rates")
         if self.workload_spec is not None and self.trace is not None:
             raise OptionError("--workload-spec and --trace exclude each other: both say what to send, and when")
         self._check_users()
-        if not (self.trace or self.rate or self.workload_spec or self.concurrency):
+        if not (self.trace or self.rate or self.stages or self.workload_spec or self.concurrency):
             raise OptionError(
                 "--rate or --concurrency with --num-requests, or --trace, or --workload-spec, is required"
             )
         self._check_pauses()
-        if self.prompts is not None and (self.rate is None or self.workload_spec is not None):
-            raise OptionError("--prompts needs --rate with --num-requests")
+        if self.prompts is not None and (not (self.rate or self.stages) or self.workload_spec is not None):
+            raise OptionError("--prompts needs --rate with --num-requests, or --stages")
         if self.prompts is not None and self.prefix_tokens:
             raise OptionError(
                 "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
@@ -596,10 +598,11 @@ class ObserveOptions(SyntheticOptions):
 
     @property
     def max_requests_at_rate(self) -> int:
-        """Requests at --rate: --num-requests, or as many as are due by --horizon."""
+        """Requests at --rate: --num-requests, or as many as are due by --horizon; those of --stages are 0, all."""
         if self.num_requests is not None:
             return self.num_requests
-        assert self.rate is not None
+        if self.rate is None:
+            return 0
         assert self.horizon is not None
         mean = self.rate * self.horizon / 1e6
         spread = 0.0 if self.arrival == "constant" else 10 * (self.arrival_cv or 1.0) * (mean**0.5 + 1)
@@ -607,10 +610,15 @@ class ObserveOptions(SyntheticOptions):
 
     def _check_users(self) -> None:
         if not self.concurrency:
-            if self.workload is not None and self.rate is None:
+            if self.workload is not None and self.rate is None and not self.stages:
                 raise OptionError("--workload needs --rate or --concurrency")
             return
-        others = {"--rate": self.rate, "--trace": self.trace, "--workload-spec": self.workload_spec}
+        others = {
+            "--rate": self.rate,
+            "--stages": self.stages or None,
+            "--trace": self.trace,
+            "--workload-spec": self.workload_spec,
+        }
         for flag, value in (others | {"--prompts": self.prompts}).items():
             if value is not None:
                 raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
