@@ -146,6 +146,10 @@ class ProxyOptions:
 
 # The settings of `blis observe`, and what follows from them.
 
+ROUND_ROBIN, RANDOM, LEAST_OUTSTANDING = "round-robin", "random", "least-outstanding"
+ROUTERS = {ROUND_ROBIN: "round-robin", RANDOM: "random", LEAST_OUTSTANDING: "least-loaded"}
+"""Strategies for several servers, and for each the router of a simulated cluster that does the same."""
+
 _OF_LOAD = frozenset(
     (
         *(setting.name for setting in options_of(SyntheticOptions)),
@@ -161,6 +165,7 @@ _OF_LOAD = frozenset(
         "horizon",
         "duration",
         "find_knee",
+        "url_strategy",
         "prewarm_duration",
         "cancel_rate",
         "cancel_delay",
@@ -203,9 +208,14 @@ class ObserveOptions(SyntheticOptions):
     """One run of `blis observe`. Raises OptionError or ObserveError for settings that do not fit together."""
 
     url: str = option(
-        help="Base URL of the server, such as http://localhost:8000.",
+        help="Base URL of the server, such as http://localhost:8000, or of several: URL,....",
         flags=("--url", "--server-url"),
         heading="Server and recording",
+    )
+    url_strategy: str = option(
+        ROUND_ROBIN,
+        "Which of several servers of --url gets a request: each in turn, any, or the one with the fewest in flight.",
+        choices=tuple(ROUTERS),
     )
     model: str | None = option(None, "Model to request. Default: the first that the server lists.")
     output: str | None = option(
@@ -434,9 +444,8 @@ class ObserveOptions(SyntheticOptions):
 
     @property
     def servers(self) -> list[Server]:
-        """The servers behind the proxy, in the order of --url; without a proxy the only one. Raises ObserveError."""
-        urls = self.url.split(",") if self.proxying.proxy else [self.url]
-        return [parse_server(each) for each in urls]
+        """The servers, in the order of --url. Raises ObserveError."""
+        return [parse_server(each) for each in self.url.split(",")]
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -461,6 +470,8 @@ class ObserveOptions(SyntheticOptions):
             needed["cancel_delay"] = "--cancel-rate"
         if not self.find_knee:
             needed["knee_share"] = "--find-knee"
+        if len(self.servers) == 1:
+            needed["url_strategy"] = "several servers in --url"
         return [*self.blis.flags_without_effect, *ineffective_flags(self, needed)]
 
     @property

@@ -83,7 +83,7 @@ async def _send(share: ScheduleShard, send: Send) -> DoneMessage:
         return DoneMessage(problem=str(error))
     try:
         recorder = Recorder(
-            client.clock,
+            share.clock,
             options.paths,
             None,
             options.warmup_requests,

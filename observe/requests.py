@@ -11,6 +11,7 @@ from time import perf_counter_ns
 
 import orjson
 
+from observe.balancer import Balancer
 from observe.client import Client, Outcome
 from observe.errors import ObserveError
 from observe.event_loop import Nanos, sleep_until
@@ -372,7 +373,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | Balancer,
         plan: Sequence[PlannedRequest],
         prepare: Callable[[int, PlannedRequest], PreparedRequest],
         finished: Callable[[SentRequest], None],

@@ -197,7 +197,7 @@ def _parse_stage(text: str) -> Stage:
         duration_us = round(parse_duration_ms(found[3]) * 1000)
     except ValueError:
         raise OptionError(problem) from None
-    if not (LEAST_RATE <= min(first, last) and max(first, last) <= MOST_RATE and 0 < duration_us <= LATEST_US):
+    if not (min(first, last) >= LEAST_RATE and max(first, last) <= MOST_RATE and 0 < duration_us <= LATEST_US):
         raise OptionError(problem)
     return Stage(first, last, duration_us)
 

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from blis_sim.options import BlisError, OptionError
+from observe.balancer import Balancer
 from observe.client import Client, Outcome
 from observe.errors import RunError, print_message
 from observe.event_loop import Clock, Interrupt, Nanos, allow_many_connections
@@ -44,6 +45,7 @@ class RemoteResult:
     first_event: Nanos
     prompt_tokens: int | None
     completion_tokens: int | None
+    server: str
 
     def to_sent_request(self, planned: PlannedRequest) -> SentRequest:
         """The request as if it had been sent from here, without its bytes."""
@@ -68,6 +70,7 @@ class RemoteResult:
             sent=self.sent,
             ended=self.ended,
             reply=reply,
+            server=self.server,
         )
         return SentRequest(prepared=prepared, due=self.due, allowed=self.due, outcome=outcome)
 
@@ -95,6 +98,7 @@ def remote_result_of(sent: SentRequest, clock_offset_ns: int) -> RemoteResult:
         first_event=there(reply.first_event),
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=reply.completion_tokens,
+        server=outcome.server,
     )
 
 
@@ -121,7 +125,7 @@ class RemoteSender:
     def __init__(self, share: ScheduleShard) -> None:
         self._share = share
         self._clock_offset_ns = 0
-        self._client: Client | None = None
+        self._client: Client | Balancer | None = None
         self._dispatcher: Dispatcher | None = None
         self._sending: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()

@@ -58,10 +58,10 @@ def test_an_end_rate_needs_a_rate_to_begin_with() -> None:
 
 @pytest.mark.parametrize("text", ["20", "20:", "20:5", "-20:5s", "1-2-3:5s", "0-20:5s", "1e9:5s", "20:0s", "a:5s"])
 def test_what_is_no_stage_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="^--stages must be like 1-20:60s,20:5m with rates from"):
+    with pytest.raises(OptionError, match=r"^--stages must be like 1-20:60s,20:5m with rates from"):
         SyntheticOptions(stages=(text,)).check_load()
 
 
 def test_stages_take_the_place_of_a_rate() -> None:
-    with pytest.raises(OptionError, match="^--rate and --stages exclude each other"):
+    with pytest.raises(OptionError, match=r"^--rate and --stages exclude each other"):
         SyntheticOptions(stages=("1:5s",), rate=1.0).check_load()
