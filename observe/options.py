@@ -15,7 +15,16 @@ from observe.body import APIS
 from observe.http import Server, check_header, parse_server, tls_context
 from observe.spans import TracingOptions
 from traces import SloTargets, beside, parse_duration_ms, slo_targets
-from traces.load import FORMS, SpeedOptions, ThinkTime, parse_think_time
+from traces.load import (
+    CLOSED_LOOP,
+    FIXED,
+    FORMS,
+    SESSION_MODES,
+    SESSION_POOL_HELP,
+    SpeedOptions,
+    ThinkTime,
+    parse_think_time,
+)
 from traces.redaction import Redactor
 from traces.saturation_options import SaturationOptions
 from traces.workload.presets import DEFAULT_SEED, SyntheticOptions
@@ -158,6 +167,7 @@ _OF_LOAD = frozenset(
         "speedup",
         "scale_pauses",
         "session_mode",
+        "session_pool",
         "think_time_ms",
         "think_time_dist",
         "concurrency",
@@ -257,10 +267,12 @@ class ObserveOptions(SyntheticOptions):
     )
     session_mode: str = option(
         "fixed",
-        "With --trace: when rounds of conversations and agents are sent, at their own times or when the replies that "
-        "they wait for have come and the recorded pause is over.",
-        choices=("fixed", "closed-loop"),
+        "With --trace: when rounds of conversations and agents are sent. fixed: at their own times. closed-loop: when "
+        "the replies that they wait for have come and the recorded pause is over. fixed-accumulate: at their own "
+        "times, or when these replies have come if that is later, behind all that was said before.",
+        choices=SESSION_MODES,
     )
+    session_pool: int = option(0, SESSION_POOL_HELP, at_least=0, at_most=MOST_REQUESTS)
     think_time_ms: int | None = option(
         None,
         "With --session-mode closed-loop: the pause before each request that waits (default: as recorded). With "
@@ -580,10 +592,14 @@ class ObserveOptions(SyntheticOptions):
                 raise OptionError(f"--find-knee and {flag} exclude each other: each rate has files of its own")
 
     def _check_pauses(self) -> None:
-        if self.session_mode != "fixed" and self.trace is None:
-            raise OptionError("--session-mode closed-loop needs --trace, whose conversations and agents it sends")
+        if self.session_mode != FIXED and self.trace is None:
+            raise OptionError(
+                f"--session-mode {self.session_mode} needs --trace, whose conversations and agents it sends"
+            )
+        if self.session_pool and self.session_mode != CLOSED_LOOP:
+            raise OptionError("--session-pool needs --session-mode closed-loop")
         for flag, given in (("--think-time-ms", self.think_time_ms), ("--think-time-dist", self.think_time_dist)):
-            if given is not None and self.session_mode == "fixed" and not self.concurrency:
+            if given is not None and self.session_mode != CLOSED_LOOP and not self.concurrency:
                 raise OptionError(f"{flag} needs --session-mode closed-loop or --concurrency")
         if self.think_time_ms is not None and self.think_time_dist is not None:
             raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
