@@ -357,6 +357,7 @@ async def _run(client: Client | Balancer, recorder: Recorder, workload: Workload
         requested_per_s=workload.requested_per_s,
         starts_at_us=request_schedule.starts_at_us,
         interrupt=interrupt,
+        live_port=workload.options.live_html,
     )
     if (
         isinstance(request_schedule.conversations, Graph)

@@ -203,6 +203,7 @@ _OF_LOAD = frozenset(
         "scrape_metrics",
         "plot",
         "html",
+        "live_html",
         "goodput",
         "slo_ttft",
         "slo_itl",
@@ -393,6 +394,14 @@ class ObserveOptions(SyntheticOptions):
     saturation: SaturationOptions = section(SaturationOptions)
     html: str | None = option(
         None, "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.", metavar="FILE"
+    )
+    live_html: int | None = option(
+        None,
+        "Show the run as it goes on this page beside the table: http://127.0.0.1:PORT/, for this machine alone. 0 "
+        "takes a free port.",
+        metavar="PORT",
+        at_least=0,
+        at_most=65535,
     )
     plot: str | None = option(
         None,

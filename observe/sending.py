@@ -15,6 +15,7 @@ from observe.client import Client
 from observe.event_loop import Clock, Interrupt, Nanos
 from observe.figures import RunStats, keep_showing, open_view, progress_of
 from observe.http import get_bytes
+from observe.live_page import with_live_page
 from observe.options import ObserveOptions
 from observe.requests import Dispatcher, PlannedRequest, PromptGenerator, SentRequest, TokenScale, num_spare_connections
 from observe.workload import RequestSchedule, Workload, preparer
@@ -148,12 +149,14 @@ async def send_with_progress(
     requested_per_s: float,
     starts_at_us: int = 0,
     interrupt: Interrupt | None = None,
+    live_port: int | None = None,
 ) -> tuple[Nanos, int]:
     """Send everything, or until the interrupt: the instant of the start, and how many requests were not sent.
 
-    `starts_at_us` is where in the schedule it starts, `stats` what is known of the answers so far.
+    `starts_at_us` is where in the schedule it starts, `stats` what is known of the answers so far. Raises RunError
+    where the page at `live_port` cannot be served.
     """
-    view = open_view()
+    view = await with_live_page(open_view(), live_port, client.server.url)
     build_first_requests(dispatcher)
     origin = perf_counter_ns() + _HEAD_START_NS
     showing = asyncio.create_task(

@@ -18,7 +18,8 @@ from observe.balancer import Balancer
 from observe.client import Client, Outcome
 from observe.errors import RunError, print_message
 from observe.event_loop import Clock, Interrupt, Nanos, allow_many_connections
-from observe.figures import Progress, keep_showing, open_view, recent_durations
+from observe.figures import Progress, View, keep_showing, open_view, recent_durations
+from observe.live_page import with_live_page
 from observe.recording import Recorder
 from observe.requests import Dispatcher, PlannedRequest, PreparedRequest, SentRequest
 from observe.responses import Reply
@@ -464,10 +465,11 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
         f"sending from {len(senders)} processes on {len({each.node for each in senders})} Ray nodes,"
         f" whose clocks are known to within {error_ms:.1f} ms"
     )
+    view = await with_live_page(open_view(), workload.options.live_html, workload.options.servers[0].url)
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
         sender.begin(origin - workload.request_schedule.starts_at_us * 1000)
-    showing = asyncio.create_task(_keep_showing(senders, workload, recorder, origin))
+    showing = asyncio.create_task(_keep_showing(view, senders, workload, recorder, origin))
     try:
         polling = [sender.polling for sender in senders if sender.polling is not None]
         await asyncio.wait(polling, return_when=asyncio.FIRST_EXCEPTION)
@@ -475,8 +477,10 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
         showing.cancel()
 
 
-async def _keep_showing(senders: Sequence[_Sender], workload: Workload, recorder: Recorder, origin: Nanos) -> None:
-    view, stats = open_view(), recorder.stats
+async def _keep_showing(
+    view: View, senders: Sequence[_Sender], workload: Workload, recorder: Recorder, origin: Nanos
+) -> None:
+    stats = recorder.stats
 
     def progress() -> Progress:
         return replace(

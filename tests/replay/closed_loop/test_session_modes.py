@@ -83,5 +83,5 @@ def test_a_closed_loop_takes_prompts_as_the_header_says(tmp_path: Path) -> None:
     "flags", [("--session-pool", "2"), ("--session-pool", "2", "--session-mode", "fixed-accumulate")]
 )
 def test_a_pool_needs_a_closed_loop(tmp_path: Path, flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["replay", str(written(tmp_path, talk("a", 0, 0, 1)))] + [*MODEL, *flags]) == 2
+    assert run(["replay", str(written(tmp_path, talk("a", 0, 0, 1))), *MODEL, *flags]) == 2
     assert "--session-pool needs --session-mode closed-loop" in capsys.readouterr().err
