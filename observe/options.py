@@ -158,6 +158,8 @@ class ProxyOptions:
 ROUND_ROBIN, RANDOM, LEAST_OUTSTANDING = "round-robin", "random", "least-outstanding"
 ROUTERS = {ROUND_ROBIN: "round-robin", RANDOM: "random", LEAST_OUTSTANDING: "least-loaded"}
 """Strategies for several servers, and for each the router of a simulated cluster that does the same."""
+LEAST_RUNS = 3
+"""Runs that a spread is taken from."""
 
 _OF_LOAD = frozenset(
     (
@@ -175,6 +177,7 @@ _OF_LOAD = frozenset(
         "horizon",
         "duration",
         "find_knee",
+        "until_within",
         "url_strategy",
         "prewarm_duration",
         "cancel_rate",
@@ -391,6 +394,17 @@ class ObserveOptions(SyntheticOptions):
     knee_share: float = option(
         0.95, "Fraction of the requests that must meet the targets of --find-knee.", above=0, at_most=1
     )
+    until_within: float | None = option(
+        None,
+        "Repeat the run until the 95 % intervals of mean TTFT, E2E and ITL are within this fraction of the means, such "
+        "as 0.05; each run has a seed of its own and a recording PREFIX-1, PREFIX-2, ....",
+        above=0,
+        at_most=10,
+        metavar="X",
+    )
+    most_runs: int = option(
+        10, "Most runs of --until-within.", at_least=LEAST_RUNS, at_most=MOST_PROCESSES, metavar="N"
+    )
     saturation: SaturationOptions = section(SaturationOptions)
     html: str | None = option(
         None, "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.", metavar="FILE"
@@ -491,6 +505,8 @@ class ObserveOptions(SyntheticOptions):
             needed["cancel_delay"] = "--cancel-rate"
         if not self.find_knee:
             needed["knee_share"] = "--find-knee"
+        if self.until_within is None:
+            needed["most_runs"] = "--until-within"
         if len(self.servers) == 1:
             needed["url_strategy"] = "several servers in --url"
         return [*self.blis.flags_without_effect, *ineffective_flags(self, needed)]
@@ -575,18 +591,19 @@ class ObserveOptions(SyntheticOptions):
                 "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
             )
         self._check_number()
-        self._check_knee()
+        self._check_several_runs()
 
-    def _check_knee(self) -> None:
-        """Raise OptionError for a search without targets, or without a rate and files to vary."""
-        if not self.find_knee:
+    def _check_several_runs(self) -> None:
+        """Raise OptionError for a search without targets or a rate, and for runs that share a file."""
+        if self.find_knee and self.until_within is not None:
+            raise OptionError("--find-knee and --until-within exclude each other, give one of them")
+        if self.find_knee:
+            self._check_knee()
+        if not (self.find_knee or self.until_within is not None):
             return
-        if not (self.goodput or self.slo_ttft or self.slo_itl or self.slo_e2e):
-            raise OptionError("--find-knee needs --goodput, the targets to meet")
-        if self.rate is None:
-            raise OptionError("--find-knee needs --rate, the first rate to try")
+        flag, each = ("--find-knee", "rate") if self.find_knee else ("--until-within", "run")
         if self.format == BLIS:
-            raise OptionError("--find-knee has no result in the form of BLIS, leave out --format blis")
+            raise OptionError(f"{flag} has no result in the form of BLIS, leave out --format blis")
         others = {
             "--resume": self.resume,
             "--html": self.html,
@@ -596,9 +613,15 @@ class ObserveOptions(SyntheticOptions):
             "--itl-output": self.itl_output,
             "--saturation-report": self.saturation.saturation_report,
         }
-        for flag, given in others.items():
+        for other, given in others.items():
             if given:
-                raise OptionError(f"--find-knee and {flag} exclude each other: each rate has files of its own")
+                raise OptionError(f"{flag} and {other} exclude each other: each {each} has files of its own")
+
+    def _check_knee(self) -> None:
+        if not (self.goodput or self.slo_ttft or self.slo_itl or self.slo_e2e):
+            raise OptionError("--find-knee needs --goodput, the targets to meet")
+        if self.rate is None:
+            raise OptionError("--find-knee needs --rate, the first rate to try")
 
     def _check_pauses(self) -> None:
         if self.session_mode != FIXED and self.trace is None:
