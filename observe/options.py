@@ -120,6 +120,11 @@ class ProxyOptions:
         metavar="PATTERN",
         repeatable=True,
     )
+    cache_canary: bool = option(
+        False,
+        "Compare what requests of --proxy find in the server's prefix cache with what a healthy vLLM must find; exit "
+        "code 3, and a line about the first request, where one finds less. The server tokenizes each prompt once more.",
+    )
     tenant_header: str = option(
         "", "Header of requests that names the tenant. Default: the key of the client. Tenants are recorded as hashes."
     )
@@ -135,6 +140,7 @@ class ProxyOptions:
         check_options(self)
         for flag, is_given in (
             ("--record-content", self.record_content),
+            ("--cache-canary", self.cache_canary),
             ("--tenant-header", bool(self.tenant_header)),
             ("--tenant-salt", bool(self.tenant_salt)),
             ("--rotate-mb", bool(self.rotate_mb)),

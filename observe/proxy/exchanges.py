@@ -771,6 +771,9 @@ class Exchange:
         return True
 
 
+_LONG_OUTPUT_TOKENS = 1024
+
+
 class Conversation:
     """One connection of a client: its requests in turn, and the replies in the same order."""
 
@@ -811,6 +814,11 @@ class Conversation:
             self._server_gone(at)
         elif kind is EventKind.DROPPED:
             self._give_up()
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens of the requests under way, estimated above what they have."""
+        return sum(each.num_body_bytes // 2 + _LONG_OUTPUT_TOKENS for each in self._open if each.head.method == "POST")
 
     def close(self, at: Nanos) -> None:
         """End what is under way: the proxy has stopped."""
