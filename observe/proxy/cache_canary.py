@@ -167,7 +167,7 @@ class CacheFigures:
     requests: int = 0
     must_hit_tokens: int = 0
     reported_hit_tokens: int = 0
-    """By the usage of replies that have it."""
+    """By the counters of the server, which may have other requests."""
     missed: int = 0
     """Requests that found less than they must, and stretches of time in which the server's counters did."""
     first_miss: str = ""
@@ -268,13 +268,12 @@ class Canary:
         figures = self.figures
         figures.requests += 1
         figures.must_hit_tokens += must.num_tokens
-        if self._tells_cached:
-            figures.reported_hit_tokens += request.cached_tokens or 0
         if not must.num_tokens:
             return
         self._claims.append((request, must))
-        # vLLM leaves the details out where nothing was found.
-        if self._tells_cached and (request.cached_tokens or 0) < must.num_tokens and not self._has_restarted():
+        # vLLM leaves the details of a usage out where nothing was found; a stream may have no usage at all.
+        is_told = self._tells_cached and request.prompt_tokens > 0
+        if is_told and (request.cached_tokens or 0) < must.num_tokens and not self._has_restarted():
             self._alarm(
                 f"request {request.number} found {request.cached_tokens or 0} of {must.num_tokens} prompt tokens that "
                 f"request {must.number} had left in the prefix cache of {self.server.url}"
@@ -305,9 +304,8 @@ class Canary:
         if hits is not None:
             self._polls.append(_Poll(began, time.perf_counter_ns(), hits))
             self._first_hits = hits if self._first_hits is None else self._first_hits
-            if not self._tells_cached:
-                self.figures.reported_hit_tokens = round(hits - self._first_hits)
-                self._judge_by_counters()
+            self.figures.reported_hit_tokens = round(hits - self._first_hits)
+            self._judge_by_counters()
         return True
 
     def _judge_by_counters(self) -> None:

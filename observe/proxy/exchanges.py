@@ -333,7 +333,11 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
     if not isinstance(members, dict):
         return RequestMetadata(is_pooling=True, num_prompt_bytes=len(body))
     model = members.pop("model", None)
-    common = {"is_pooling": True, "model": model if isinstance(model, str) else "", "has_media": _has_media(members)}
+    common: dict[str, Any] = {
+        "is_pooling": True,
+        "model": model if isinstance(model, str) else "",
+        "has_media": _has_media(members),
+    }
     if "input" in members:
         return _of_prompt(members["input"], digest(b"pooling", str(model).encode()), common)
     texts = [members[key] for key in _POOLED if key in members]

@@ -65,10 +65,10 @@ def must_and_found(traffic: Traffic) -> list[tuple[int, int]]:
             range(len(prompts)),
             0,
         )
-        instants = [int(column[place]) for column in (sent, ready, ended)]
-        must = bound.must_hit(ROOT, prompts[place], instants[0], in_flight)
+        begun, first, last = (int(column[place]) for column in (sent, ready, ended))
+        must = bound.must_hit(ROOT, prompts[place], begun, in_flight)
         outputs = arrivals[place].request.output_tokens
-        bound.answered(place, ROOT, prompts[place], *instants, output_tokens=outputs)
+        bound.answered(place, ROOT, prompts[place], begun, first, last, outputs)
         found.append((must.num_tokens, int(requests.cached_tokens[place])))
     return found
 

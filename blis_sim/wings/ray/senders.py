@@ -183,7 +183,7 @@ class RemoteSender:
     def _keep(self, sent: SentRequest) -> None:
         self._ended.append(remote_result_of(sent, self._clock_offset_ns))
 
-    async def _send(self, client: Client, dispatcher: Dispatcher, origin: Nanos) -> None:
+    async def _send(self, client: Client | Balancer, dispatcher: Dispatcher, origin: Nanos) -> None:
         tasks = [
             asyncio.create_task(dispatcher.run(origin)),
             asyncio.create_task(self._stop_requested.wait()),
