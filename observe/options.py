@@ -164,6 +164,7 @@ class ProxyOptions:
 ROUND_ROBIN, RANDOM, LEAST_OUTSTANDING = "round-robin", "random", "least-outstanding"
 ROUTERS = {ROUND_ROBIN: "round-robin", RANDOM: "random", LEAST_OUTSTANDING: "least-loaded"}
 """Strategies for several servers, and for each the router of a simulated cluster that does the same."""
+TEXT, FILES = "text", "files"
 LEAST_RUNS = 3
 """Runs that a spread is taken from."""
 
@@ -199,6 +200,7 @@ _OF_LOAD = frozenset(
         "workload_spec",
         "seed",
         "api_format",
+        "media",
         "streaming",
         "unconstrained_output",
         "ignore_eos",
@@ -314,6 +316,12 @@ class ObserveOptions(SyntheticOptions):
         None,
         "Request streamed replies for all requests, or for none. Default: as each request of the workload spec or the"
         " trace says; those that say nothing are streamed.",
+    )
+    media: str = option(
+        TEXT,
+        "Images and sounds of a workload: as text of as many tokens, or with --api-format chat as PNG and WAV files"
+        " that models of Qwen count as so many.",
+        choices=(TEXT, FILES),
     )
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
@@ -596,6 +604,8 @@ class ObserveOptions(SyntheticOptions):
             raise OptionError(
                 "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
             )
+        if self.media == FILES and self.api_format != "chat":
+            raise OptionError("--media files needs --api-format chat")
         self._check_number()
         self._check_several_runs()
 

@@ -12,7 +12,8 @@ from observe.body import RequestStyle
 from observe.client import CANCELLED, Outcome
 from observe.errors import ObserveError, print_message, warn
 from observe.http import SEND_TIME_HEADER, Server, post_bytes_of, post_head
-from observe.options import ObserveOptions
+from observe.media import parts_of
+from observe.options import FILES, ObserveOptions
 from observe.requests import (
     PlannedRequest,
     PreparedRequest,
@@ -392,7 +393,7 @@ def _plan_from_spec(options: ObserveOptions, spec: WorkloadSpec, path: str) -> P
         raise ObserveError(
             f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {num_requests}"
         )
-    _warn_of_replaced([*requests, *workload.rows], path)
+    _warn_of_replaced([*requests, *workload.rows], path, options.media)
     if workload.rows:
         return _plan_of_rows(workload)
     if any(request.keeps_context and request.round_index for request in requests):
@@ -409,10 +410,13 @@ def _plan_from_spec(options: ObserveOptions, spec: WorkloadSpec, path: str) -> P
     return Plan(plan, conversations, workload.goodput_slo_targets)
 
 
-def _warn_of_replaced(requests: Sequence[WorkloadRequest | TraceRow], path: str) -> None:
+def _warn_of_replaced(requests: Sequence[WorkloadRequest | TraceRow], path: str, media: str) -> None:
     """Name what requests of a spec have and what is sent in its place."""
-    if any(map(_has_media, requests)):
-        warn(f"{path}: images, audio and video are sent as text of as many tokens")
+    if media == FILES:
+        if any(request.video_tokens for request in requests):
+            warn(f"{path}: video is sent as text of as many tokens")
+    elif any(map(_has_media, requests)):
+        warn(f"{path}: images, audio and video are sent as text of as many tokens (--media files sends files)")
 
 
 def _has_media(request: WorkloadRequest | TraceRow) -> bool:
@@ -709,7 +713,10 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
             planned = replace(planned, model=model)
         if workload.options.cancel_rate and _is_cancelled(request_id, workload.options):
             planned = replace(planned, cancel_us=workload.options.cancel_delay_us)
-        prompt = planned.prompt or _prompt(workload.prompts, request_id, planned)
+        media = ()
+        if workload.options.media == FILES and (planned.image_tokens or planned.audio_tokens):
+            media = parts_of(planned.image_tokens, planned.audio_tokens, f"{workload.options.prompt_seed}/{request_id}")
+        prompt = planned.prompt or _prompt(workload.prompts, request_id, _without_media(planned) if media else planned)
         x_request_id = str(uuid.uuid4())
         is_traced = has_spans and request_id >= workload.options.warmup_requests
         body = style.body(
@@ -719,6 +726,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
             planned.earlier,
             planned.priority or 0,
             streaming=planned.streaming,
+            media=media,
         )
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
         return PreparedRequest(
@@ -736,6 +744,16 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
 def _is_cancelled(request_id: int, options: ObserveOptions) -> bool:
     """Return whether the client of a request hangs up, whichever process sends it."""
     return Random(f"{options.prompt_seed}/cancelled/{request_id}").random() < options.cancel_rate
+
+
+def _without_media(planned: PlannedRequest) -> PlannedRequest:
+    """The request with the words beside its images and sounds."""
+    num_tokens = planned.image_tokens + planned.audio_tokens
+    return replace(
+        planned,
+        input_tokens=max(1, planned.input_tokens - num_tokens),
+        turn_tokens=max(1, planned.turn_tokens - num_tokens),
+    )
 
 
 def _prompt(prompts: PromptGenerator, request_id: int, planned: PlannedRequest) -> str:
