@@ -1,5 +1,6 @@
 """The JSON bodies of completion requests, and how long their prompts and outputs are."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +57,16 @@ class RequestStyle:
         priority: int = 0,
         *,
         streaming: bool | None = None,
+        media: Sequence[Mapping[str, Any]] = (),
     ) -> bytes:
-        """The body of one request, for another model if one is named; `earlier` are the turns before the prompt."""
+        """The body of one request, for another model if one is named; `earlier` are the turns before the prompt.
+
+        `media` are parts of the last message of a chat, behind its text.
+        """
         is_streamed = self.streams(streaming)
         body: dict[str, Any] = {"model": model or self.model, **self._prompt(prompt, earlier), "stream": is_streamed}
+        if media:
+            body["messages"][-1]["content"] = [{"type": "text", "text": prompt}, *media]
         if self.exact_output:
             body |= self._length(output_tokens)
             if self.ignore_eos:

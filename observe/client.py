@@ -103,7 +103,8 @@ class Outcome:
     """Outcome of a request.
 
     `status` is ok, error, timeout or incomplete; `kind` names failures for counting (`http_500`, `timeout`, `stream`,
-    `connection`, `malformed`, `cancelled`, `hung_up`). `sent` is when it was tried if it could not be sent.
+    `connection`, `malformed`, `cancelled`, `hung_up`). `sent` is when it was tried if it could not be sent. `server` is
+    the address of the server, where there are several.
     """
 
     status: str
@@ -112,6 +113,7 @@ class Outcome:
     sent: Nanos
     ended: Nanos
     reply: Reply
+    server: str = ""
 
     @property
     def last_chunk(self) -> Nanos:

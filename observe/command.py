@@ -1,11 +1,11 @@
-"""`blis observe`: put load on a server, record what it did, and search the knee of its rate."""
+"""`blis observe`: put load on a server, record what it did, search the knee of its rate, and repeat runs."""
 
 import io
 import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
 from observe.errors import print_message
-from observe.options import ObserveOptions
+from observe.options import LEAST_RUNS, ObserveOptions
 
 # The knee of a server: the highest rate of requests at which a share of them still meets the targets.
 
@@ -80,27 +80,39 @@ def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int])
     search = Search(options.rate, options.knee_share)
     while not search.is_over:
         number, rate = len(search.runs) + 1, search.next_per_s
-        output = f"{options.output}-{number}"
-        # A run with the seed of an earlier one would find its prompts in the server's cache.
-        own = with_settings(
-            options,
-            rate=rate,
-            output=output,
-            seed=options.prompt_seed + number,
-            find_knee=False,
-            format=JSON,
-            json=False,
-        )
-        written = io.StringIO()
-        with redirect_stdout(written):
-            code = measure(own)
-        figures: dict[str, Any] = json.loads(written.getvalue() or "{}")
+        code, figures = _numbered_run(options, measure, number, rate=rate)
         if code or not figures:
             return code or 1
+        output = _numbered(options, number)
         run = Run(rate, figures.get("slo_attainment", 0.0), figures["request_throughput_per_s"], output)
         search.add(run)
         print_message(f"{rate:.3g} requests/s: {run.share:.1%} meet the targets")
     return _report(options, search)
+
+
+def _numbered(options: ObserveOptions, number: int) -> str:
+    return f"{options.output}-{number}"
+
+
+def _numbered_run(
+    options: ObserveOptions, measure: Callable[[ObserveOptions], int], number: int, **changes: Any
+) -> tuple[int, dict[str, Any]]:
+    """Measure once of several times, with a recording of its own: the exit code, and the figures."""
+    # A run with the seed of an earlier one would find its prompts in the server's cache.
+    own = with_settings(
+        options,
+        output=_numbered(options, number),
+        seed=options.prompt_seed + number,
+        find_knee=False,
+        until_within=None,
+        format=JSON,
+        json=False,
+        **changes,
+    )
+    written = io.StringIO()
+    with redirect_stdout(written):
+        code = measure(own)
+    return code, json.loads(written.getvalue() or "{}")
 
 
 def _report(options: ObserveOptions, search: Search) -> int:
@@ -122,12 +134,86 @@ def _report(options: ObserveOptions, search: Search) -> int:
     return 0
 
 
+# Runs that are repeated until it is known how far their means are off.
+
+_CONFIDENCE = 0.95
+_MEANS = {"TTFT, ms": "ttft_ms", "E2E, ms": "e2e_ms", "ITL, ms": "itl_ms"}
+"""Latencies whose means must be known; those that no run has are left out."""
+
+
+class Interval(NamedTuple):
+    """A mean over runs, and the half of the width of its interval of confidence (Student's t) in parts of it."""
+
+    mean: float
+    within: float
+
+
+def interval_of(values: Sequence[float]) -> Interval:
+    """Return the interval of the mean of at least two values, of which no other is known."""
+    from scipy.special import stdtrit  # takes a tenth of a second to load
+
+    mean = math.fsum(values) / len(values)
+    deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in values) / (len(values) - 1))
+    half = float(stdtrit(len(values) - 1, (1 + _CONFIDENCE) / 2)) * deviation / math.sqrt(len(values))
+    return Interval(mean, half / mean if mean else 0.0)
+
+
+def repeat_runs(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:
+    """Measure again, each time with a recording and a seed of its own, until the intervals of all means are narrow.
+
+    Returns the code of the first run that was interrupted, got no answer or could not be recorded; 1 where the most
+    runs are not enough.
+    """
+    assert options.until_within is not None
+    runs: list[dict[str, Any]] = []
+    found: dict[str, Interval] = {}
+    while len(runs) < options.most_runs:
+        code, figures = _numbered_run(options, measure, len(runs) + 1)
+        if code or not figures:
+            return code or 1
+        runs.append(figures)
+        if len(runs) < LEAST_RUNS:
+            continue
+        columns = {name: [run[key]["mean"] for run in runs if run[key]] for name, key in _MEANS.items()}
+        found = {name: interval_of(values) for name, values in columns.items() if len(values) > 1}
+        print_message(f"{len(runs)} runs: " + ", ".join(f"{name} ± {each.within:.1%}" for name, each in found.items()))
+        if all(each.within <= options.until_within for each in found.values()):
+            break
+    return _report_repeated(options, runs, found)
+
+
+def _report_repeated(options: ObserveOptions, runs: list[dict[str, Any]], found: dict[str, Interval]) -> int:
+    assert options.until_within is not None
+    is_narrow = all(each.within <= options.until_within for each in found.values())
+    means = [
+        {"recording": _numbered(options, number)}
+        | {key: run[key] and run[key]["mean"] for key in _MEANS.values()}
+        | {name: run[name] for name in ("completed", "request_throughput_per_s", "output_throughput_tokens_per_s")}
+        for number, run in enumerate(runs, start=1)
+    ]
+    intervals = {
+        _MEANS[name]: {"mean": round(each.mean, 6), "within": round(each.within, 6)} for name, each in found.items()
+    }
+    cells = [[name, f"{each.mean:.3f}", f"± {each.within:.2%}"] for name, each in found.items()]
+    answer = Report(
+        title="Repeated load on",
+        origin=lambda: Provenance(command=command_line("blis observe", options), inputs=input_hashes(options)),
+        data=lambda: {"is_within": is_narrow, "confidence": _CONFIDENCE, "means": intervals, "runs": means},
+        rows=lambda: means,
+        sections=lambda: [Section(table=TextTable(("mean over runs", "value", f"{_CONFIDENCE:.0%} interval"), cells))],
+    )
+    answer.print(printed_format(options))
+    if not is_narrow:
+        print_message(f"{len(runs)} runs are not enough for means within {options.until_within:.1%}")
+    return 0 if is_narrow else 1
+
+
 # `blis observe`: put load on a server and record what it did.
 
 GENTLE_RATE, GENTLE_SECONDS, GENTLE_IN_FLIGHT = 1.0, 30, 8
 """The load without any flag: requests per second, for how long, and the most in flight, for a server in use."""
 DEFAULT_OUTPUT = "blis-trace"
-_LOADS = frozenset(("trace", "workload_spec", "proxy", "concurrency"))
+_LOADS = frozenset(("trace", "workload_spec", "proxy", "concurrency", "stages"))
 """Settings that name the requests to send, or that others send them."""
 
 
@@ -193,6 +279,8 @@ def run(options: ObserveOptions) -> int:
 
     if options.find_knee:
         return find_knee(options, run)
+    if options.until_within is not None:
+        return repeat_runs(options, run)
     with exclusive_writer(options.paths.header), open_pipes(options.paths.rows_and_companions):
         if not options.proxying.redact:
             return _run(options)

@@ -61,6 +61,9 @@ class RequestLog:
 
     def __init__(self) -> None:
         self.slo_classes: list[str] = []
+        self.tenants: list[str] = []
+        self.servers: list[str] = []
+        """Addresses of the servers that answered; empty where there is one."""
         self._numbers = array("q")
         self._token_times = array("q")
 
@@ -81,6 +84,9 @@ class RequestLog:
                 if reply.streaming:
                     token_times.extend(compress(times, reply.carries_tokens))
         self.slo_classes.append(sent.prepared.planned.slo_class)
+        self.tenants.append(sent.prepared.planned.tenant_id)
+        if outcome.server:
+            self.servers.append(outcome.server)
         self._numbers.extend(
             (
                 outcome.status == "ok",
@@ -98,6 +104,8 @@ class RequestLog:
     def merge(self, other: "RequestLog") -> None:
         """Take over the requests of another log."""
         self.slo_classes += other.slo_classes
+        self.tenants += other.tenants
+        self.servers += other.servers
         self._numbers.extend(other._numbers)
         self._token_times.extend(other._token_times)
 
@@ -291,6 +299,23 @@ def goodput_summary(log: RequestLog, targets: Mapping[str, SloTargets], duration
     return {"goodput_rps": round(found.per_s, 6), "slo_attainment": round(found.share, 6), "per_class": per_class}
 
 
+def group_summary(log: RequestLog, names: Sequence[str], duration_s: float) -> dict[str, Any]:
+    """Figures of the requests of each name, ready for JSON; `names` has one for each request of the log."""
+    found = {}
+    latencies, tokens, is_ok, labels = log.latencies, log.output_tokens, log.is_ok, np.array(names)
+    for name in dict.fromkeys(sorted(names)):
+        members = labels == name
+        num_ok = int(is_ok[members].sum())
+        found[name] = {
+            "completed": num_ok,
+            "failed": int(members.sum()) - num_ok,
+            "request_throughput_per_s": _per_second(num_ok, duration_s),
+            "output_throughput_tokens_per_s": _per_second(int(tokens[members].sum()), duration_s),
+            **{f"{kind}_ms": distribution_ms(column[members]) for kind, column in latencies.items()},
+        }
+    return found
+
+
 def goodput_lines(summary: Mapping[str, Any]) -> list[str]:
     """Goodput as text: a line for all requests, and one for each class."""
     if "goodput_rps" not in summary:
@@ -338,6 +363,8 @@ def summarize(
         "concurrency_wait_ms": distribution_ms(stats.log.line_wait),
         "network_rtt_ms": rtt_ms,
         **goodput_summary(stats.log, slo_targets or {}, duration_s),
+        **({"per_tenant": group_summary(stats.log, stats.log.tenants, duration_s)} if any(stats.log.tenants) else {}),
+        **({"per_server": group_summary(stats.log, stats.log.servers, duration_s)} if stats.log.servers else {}),
     }
 
 
@@ -413,16 +440,34 @@ def load_report(
         if summary[key] is not None
     ]
     table = TextTable(("ms", "mean", *(f"p{percent}" for percent in _PERCENTS), "max"), rows)
+    groups = [_group_section(kind, summary[f"per_{kind}"]) for kind in _GROUPS if f"per_{kind}" in summary]
     return Report(
         title="Load on",
         origin=origin,
         data=lambda: summary,
         lead=lambda: _counts_lines(summary),
-        sections=lambda: [Section(table=table)] if rows else [],
+        sections=lambda: [*([Section(table=table)] if rows else []), *groups],
         remarks=lambda: _remarks(summary),
         panels=panels,
         texts={BLIS: lambda: f"=== Simulation Metrics ===\n{dump_json(as_blis(summary))}\n"},
     )
+
+
+_GROUPS = ("tenant", "server")
+
+
+def _group_section(kind: str, groups: Mapping[str, Mapping[str, Any]]) -> Section:
+    """The table of the figures by tenant or server."""
+    rows = [
+        [name or "-", str(each["completed"]), str(each["failed"]), f"{each['output_throughput_tokens_per_s']:.1f}"]
+        + ["-" if each[f"{key}_ms"] is None else f"{each[f'{key}_ms'][figure]:.1f}" for key, figure in _SHOWN]
+        for name, each in groups.items()
+    ]
+    heads = (f"{key.upper()} {figure}, ms" for key, figure in _SHOWN)
+    return Section(f"by {kind}", TextTable((kind, "completed", "failed", "output tokens/s", *heads), rows))
+
+
+_SHOWN = (("ttft", "mean"), ("ttft", "p99"), ("e2e", "mean"))
 
 
 def _counts_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -108,6 +108,15 @@ def post_bytes_of(head: bytes, x_request_id: str, body: bytes, traceparent: str 
     )
 
 
+def addressed_to(server: Server, request: bytes, made_for: Server) -> bytes:
+    """A request that was made for one server, as another one gets it."""
+    if server is made_for:
+        return request
+    line, _, rest = request.split(b"\r\n", 2)
+    line = line.replace(b" " + made_for.prefix.encode(), b" " + server.prefix.encode(), 1)
+    return b"%s\r\nhost: %s\r\n%s" % (line, server.authority.encode("latin-1"), rest)
+
+
 def with_send_time(request: bytes, sent_at_us: int) -> bytes:
     """`request` with the instant at which it is sent, in Unix microseconds, in its header for that, if it has one."""
     return request.replace(_NO_STAMP, b"t=%016d" % sent_at_us, 1)

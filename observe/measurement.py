@@ -1,7 +1,7 @@
 """One run from the first connection to the last row, and the messages and the exit code at its end."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 from blis_sim.options.printing import TABLE, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report
+from observe.balancer import Balancer
 from observe.body import RequestStyle
 from observe.client import HUNG_UP, Client
 from observe.errors import ObserveError, print_message, warn
-from observe.event_loop import Interrupt
+from observe.event_loop import Interrupt, start_clock
 from observe.figures import RunStats, judged_saturation, load_report, summarize
-from observe.http import parse_server
-from observe.options import ObserveOptions
+from observe.options import ROUTERS, ObserveOptions
 from observe.processes import send_from_processes
 from observe.recording import Recorder, note_settings, reserved_paths
 from observe.requests import Dispatcher, PromptGenerator, TokenScale, num_spare_connections
-from observe.sending import SENDERS, send_with_progress
+from observe.sending import SENDERS, balanced, clients_of, send_with_progress
 from observe.server import (
     MetricsReading,
     Scraper,
@@ -154,13 +154,14 @@ async def measure(options: ObserveOptions, request_schedule: RequestSchedule, re
     num_spare = num_spare_connections(request_schedule.plan)
     for line in options.flags_without_effect:
         print_message(line)
-    client = Client(parse_server(options.url), timeout_s=options.timeout, num_spare=num_spare, tls=options.tls)
+    clients = clients_of(options, num_spare, start_clock())
+    client = balanced(clients, options)
     try:
         with Interrupt() as interrupt:
             try:
-                await client.open()
-                workload = await _prepare_workload(client, options, request_schedule)
-                recorder, num_not_sent = await _record(client, workload, interrupt)
+                await asyncio.gather(*(each.open() for each in clients))
+                workload = await _prepare_workload(clients, options, request_schedule)
+                recorder, num_not_sent = await _record(clients, workload, interrupt)
             except asyncio.CancelledError:
                 if not interrupt.consume_cancellation():
                     raise
@@ -181,7 +182,7 @@ def _export_spans(workload: Workload) -> None:
     model = Redactor(options.proxying.redact).text(workload.style.model)
     rows = (row for row in read_cut_rows(options.paths.data) if row.request_id not in there)
     try:
-        num_taken, num_lost = export_spans(endpoint, rows, parse_server(options.url), model, workload.style.api)
+        num_taken, num_lost = export_spans(endpoint, rows, options.servers[0], model, workload.style.api)
     except (OSError, TraceError) as error:
         warn(f"no spans were sent to {endpoint}: the recording cannot be read again ({error})")
         return
@@ -190,8 +191,11 @@ def _export_spans(workload: Workload) -> None:
         warn(f"{num_lost} spans were not taken by {endpoint}")
 
 
-async def _prepare_workload(client: Client, options: ObserveOptions, request_schedule: RequestSchedule) -> Workload:
-    preparation = ServerQueries(client, options.headers)
+async def _prepare_workload(
+    clients: Sequence[Client], options: ObserveOptions, request_schedule: RequestSchedule
+) -> Workload:
+    """Ask the first server what all of them serve, and make the connections to all of them warm."""
+    preparation = ServerQueries(clients[0], options.headers)
     adapters = await preparation.adapters()
     style = RequestStyle(
         model=options.model or await preparation.first_model(),
@@ -208,27 +212,31 @@ async def _prepare_workload(client: Client, options: ObserveOptions, request_sch
     if missing := sorted(named - adapters):
         warn(f"the server lists no adapter {missing[0]!r}: such requests go to the model of all others")
     scale = TokenScale() if options.prompts is not None else await preparation.token_scale(style)
-    await client.warm_up(preparation.health_request)
+    queries = [ServerQueries(client, options.headers) for client in clients]
+    await asyncio.gather(*(each.client.warm_up(each.health_request) for each in queries))
     if options.prewarm_s:
-        print_message(f"{await preparation.keep_warm(style, options.prewarm_s)} requests answered while warming up")
+        answered = await asyncio.gather(*(each.keep_warm(style, options.prewarm_s) for each in queries))
+        print_message(f"{sum(answered)} requests answered while warming up")
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
     prompts = PromptGenerator(options.prompt_seed, scale)
     return Workload(options=options, request_schedule=request_schedule, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
-async def _record(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
+async def _record(clients: Sequence[Client], workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Send everything and write it down; also the number of requests that were not sent."""
     with reserved_paths(workload.options, workload.request_schedule.earlier):
-        return await _record_at_paths(client, workload, interrupt)
+        return await _record_at_paths(clients, workload, interrupt)
 
 
-async def _record_at_paths(client: Client, workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
+async def _record_at_paths(clients: Sequence[Client], workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
+    """Of several servers the first one's metrics are read."""
     options, earlier = workload.options, workload.request_schedule.earlier
+    client = clients[0]
     try:
         scraper = _scraper(client, workload)
         if scraper is not None:
             await scraper.begin()
-        settings = await _settings(client, options)
+        settings = await _settings(clients, options)
         header = _header(workload, settings)
         if earlier is None:
             write_header(options.paths.header, header, in_place=True)
@@ -254,7 +262,7 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
         elif options.shared_by:
             num_not_sent = await send_from_processes(workload, client.clock, recorder, interrupt)
         else:
-            num_not_sent = await _run(client, recorder, workload, interrupt)
+            num_not_sent = await _run(balanced(clients, options), recorder, workload, interrupt)
     finally:
         recorder.close()
         if reading is not None:
@@ -271,9 +279,19 @@ async def _record_at_paths(client: Client, workload: Workload, interrupt: Interr
     return recorder, num_not_sent
 
 
-async def _settings(client: Client, options: ObserveOptions) -> Mapping[str, Any]:
-    """The settings of the server as they may be written."""
-    settings = await settings_of_server(client, options.headers, options.server_config)
+async def _settings(clients: Sequence[Client], options: ObserveOptions) -> Mapping[str, Any]:
+    """The settings of the servers as they may be written: several equal ones are a cluster of instances."""
+    found = await asyncio.gather(
+        *(settings_of_server(client, options.headers, options.server_config) for client in clients)
+    )
+    settings: dict[str, Any] = found[0]
+    if len(clients) > 1:
+        engine = settings.get(ENGINE, {})
+        if all(each == settings for each in found) and engine.get("num_instances", 1) == 1:
+            cluster = {"num_instances": len(clients), "routing_policy": ROUTERS[options.url_strategy]}
+            settings = {**settings, ENGINE: {**engine, **cluster}}
+        else:
+            warn("the servers differ, or are clusters: a replay takes the settings of the first for all of them")
     if not options.proxying.redact:
         return settings
     redacted: Mapping[str, Any] = Redactor(options.proxying.redact).value(settings)
@@ -321,7 +339,7 @@ def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any])
         warn(f"the hit rate of the prefix cache cannot be noted in {path}: {error}")
 
 
-async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:
+async def _run(client: Client | Balancer, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:
     """Send everything, or until the interrupt; the number of requests that were not sent."""
     request_schedule = workload.request_schedule
     dispatcher = Dispatcher(
@@ -339,6 +357,7 @@ async def _run(client: Client, recorder: Recorder, workload: Workload, interrupt
         requested_per_s=workload.requested_per_s,
         starts_at_us=request_schedule.starts_at_us,
         interrupt=interrupt,
+        live_port=workload.options.live_html,
     )
     if (
         isinstance(request_schedule.conversations, Graph)

@@ -15,7 +15,16 @@ from observe.body import APIS
 from observe.http import Server, check_header, parse_server, tls_context
 from observe.spans import TracingOptions
 from traces import SloTargets, beside, parse_duration_ms, slo_targets
-from traces.load import FORMS, SpeedOptions, ThinkTime, parse_think_time
+from traces.load import (
+    CLOSED_LOOP,
+    FIXED,
+    FORMS,
+    SESSION_MODES,
+    SESSION_POOL_HELP,
+    SpeedOptions,
+    ThinkTime,
+    parse_think_time,
+)
 from traces.redaction import Redactor
 from traces.saturation_options import SaturationOptions
 from traces.workload.presets import DEFAULT_SEED, SyntheticOptions
@@ -111,6 +120,11 @@ class ProxyOptions:
         metavar="PATTERN",
         repeatable=True,
     )
+    cache_canary: bool = option(
+        False,
+        "Compare what requests of --proxy find in the server's prefix cache with what a healthy vLLM must find; exit "
+        "code 3, and a line about the first request, where one finds less. The server tokenizes each prompt once more.",
+    )
     tenant_header: str = option(
         "", "Header of requests that names the tenant. Default: the key of the client. Tenants are recorded as hashes."
     )
@@ -126,6 +140,7 @@ class ProxyOptions:
         check_options(self)
         for flag, is_given in (
             ("--record-content", self.record_content),
+            ("--cache-canary", self.cache_canary),
             ("--tenant-header", bool(self.tenant_header)),
             ("--tenant-salt", bool(self.tenant_salt)),
             ("--rotate-mb", bool(self.rotate_mb)),
@@ -146,6 +161,13 @@ class ProxyOptions:
 
 # The settings of `blis observe`, and what follows from them.
 
+ROUND_ROBIN, RANDOM, LEAST_OUTSTANDING = "round-robin", "random", "least-outstanding"
+ROUTERS = {ROUND_ROBIN: "round-robin", RANDOM: "random", LEAST_OUTSTANDING: "least-loaded"}
+"""Strategies for several servers, and for each the router of a simulated cluster that does the same."""
+TEXT, FILES = "text", "files"
+LEAST_RUNS = 3
+"""Runs that a spread is taken from."""
+
 _OF_LOAD = frozenset(
     (
         *(setting.name for setting in options_of(SyntheticOptions)),
@@ -154,6 +176,7 @@ _OF_LOAD = frozenset(
         "speedup",
         "scale_pauses",
         "session_mode",
+        "session_pool",
         "think_time_ms",
         "think_time_dist",
         "concurrency",
@@ -161,6 +184,8 @@ _OF_LOAD = frozenset(
         "horizon",
         "duration",
         "find_knee",
+        "until_within",
+        "url_strategy",
         "prewarm_duration",
         "cancel_rate",
         "cancel_delay",
@@ -175,6 +200,7 @@ _OF_LOAD = frozenset(
         "workload_spec",
         "seed",
         "api_format",
+        "media",
         "streaming",
         "unconstrained_output",
         "ignore_eos",
@@ -188,6 +214,7 @@ _OF_LOAD = frozenset(
         "scrape_metrics",
         "plot",
         "html",
+        "live_html",
         "goodput",
         "slo_ttft",
         "slo_itl",
@@ -203,9 +230,14 @@ class ObserveOptions(SyntheticOptions):
     """One run of `blis observe`. Raises OptionError or ObserveError for settings that do not fit together."""
 
     url: str = option(
-        help="Base URL of the server, such as http://localhost:8000.",
+        help="Base URL of the server, such as http://localhost:8000, or of several: URL,....",
         flags=("--url", "--server-url"),
         heading="Server and recording",
+    )
+    url_strategy: str = option(
+        ROUND_ROBIN,
+        "Which of several servers of --url gets a request: each in turn, any, or the one with the fewest in flight.",
+        choices=tuple(ROUTERS),
     )
     model: str | None = option(None, "Model to request. Default: the first that the server lists.")
     output: str | None = option(
@@ -247,10 +279,12 @@ class ObserveOptions(SyntheticOptions):
     )
     session_mode: str = option(
         "fixed",
-        "With --trace: when rounds of conversations and agents are sent, at their own times or when the replies that "
-        "they wait for have come and the recorded pause is over.",
-        choices=("fixed", "closed-loop"),
+        "With --trace: when rounds of conversations and agents are sent. fixed: at their own times. closed-loop: when "
+        "the replies that they wait for have come and the recorded pause is over. fixed-accumulate: at their own "
+        "times, or when these replies have come if that is later, behind all that was said before.",
+        choices=SESSION_MODES,
     )
+    session_pool: int = option(0, SESSION_POOL_HELP, at_least=0, at_most=MOST_REQUESTS)
     think_time_ms: int | None = option(
         None,
         "With --session-mode closed-loop: the pause before each request that waits (default: as recorded). With "
@@ -282,6 +316,12 @@ class ObserveOptions(SyntheticOptions):
         None,
         "Request streamed replies for all requests, or for none. Default: as each request of the workload spec or the"
         " trace says; those that say nothing are streamed.",
+    )
+    media: str = option(
+        TEXT,
+        "Images and sounds of a workload: as text of as many tokens, or with --api-format chat as PNG and WAV files"
+        " that models of Qwen count as so many.",
+        choices=(TEXT, FILES),
     )
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
     ignore_eos: bool = option(True, "Send ignore_eos (vLLM) with outputs of forced length.")
@@ -368,9 +408,28 @@ class ObserveOptions(SyntheticOptions):
     knee_share: float = option(
         0.95, "Fraction of the requests that must meet the targets of --find-knee.", above=0, at_most=1
     )
+    until_within: float | None = option(
+        None,
+        "Repeat the run until the 95 % intervals of mean TTFT, E2E and ITL are within this fraction of the means, such "
+        "as 0.05; each run has a seed of its own and a recording PREFIX-1, PREFIX-2, ....",
+        above=0,
+        at_most=10,
+        metavar="X",
+    )
+    most_runs: int = option(
+        10, "Most runs of --until-within.", at_least=LEAST_RUNS, at_most=MOST_PROCESSES, metavar="N"
+    )
     saturation: SaturationOptions = section(SaturationOptions)
     html: str | None = option(
         None, "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.", metavar="FILE"
+    )
+    live_html: int | None = option(
+        None,
+        "Show the run as it goes on this page beside the table: http://127.0.0.1:PORT/, for this machine alone. 0 "
+        "takes a free port.",
+        metavar="PORT",
+        at_least=0,
+        at_most=65535,
     )
     plot: str | None = option(
         None,
@@ -434,9 +493,8 @@ class ObserveOptions(SyntheticOptions):
 
     @property
     def servers(self) -> list[Server]:
-        """The servers behind the proxy, in the order of --url; without a proxy the only one. Raises ObserveError."""
-        urls = self.url.split(",") if self.proxying.proxy else [self.url]
-        return [parse_server(each) for each in urls]
+        """The servers, in the order of --url. Raises ObserveError."""
+        return [parse_server(each) for each in self.url.split(",")]
 
     @property
     def tls(self) -> ssl.SSLContext | None:
@@ -461,6 +519,10 @@ class ObserveOptions(SyntheticOptions):
             needed["cancel_delay"] = "--cancel-rate"
         if not self.find_knee:
             needed["knee_share"] = "--find-knee"
+        if self.until_within is None:
+            needed["most_runs"] = "--until-within"
+        if len(self.servers) == 1:
+            needed["url_strategy"] = "several servers in --url"
         return [*self.blis.flags_without_effect, *ineffective_flags(self, needed)]
 
     @property
@@ -526,33 +588,38 @@ class ObserveOptions(SyntheticOptions):
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
             raise OptionError("--rate and --trace exclude each other: --speedup sends a recording faster")
+        if self.stages and (self.trace or self.workload_spec):
+            raise OptionError("--stages needs a load by flags: traces and specs have their own rates")
         if self.workload_spec is not None and self.trace is not None:
             raise OptionError("--workload-spec and --trace exclude each other: both say what to send, and when")
         self._check_users()
-        if not (self.trace or self.rate or self.workload_spec or self.concurrency):
+        if not (self.trace or self.rate or self.stages or self.workload_spec or self.concurrency):
             raise OptionError(
                 "--rate or --concurrency with --num-requests, or --trace, or --workload-spec, is required"
             )
         self._check_pauses()
-        if self.prompts is not None and (self.rate is None or self.workload_spec is not None):
-            raise OptionError("--prompts needs --rate with --num-requests")
+        if self.prompts is not None and (not (self.rate or self.stages) or self.workload_spec is not None):
+            raise OptionError("--prompts needs --rate with --num-requests, or --stages")
         if self.prompts is not None and self.prefix_tokens:
             raise OptionError(
                 "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
             )
+        if self.media == FILES and self.api_format != "chat":
+            raise OptionError("--media files needs --api-format chat")
         self._check_number()
-        self._check_knee()
+        self._check_several_runs()
 
-    def _check_knee(self) -> None:
-        """Raise OptionError for a search without targets, or without a rate and files to vary."""
-        if not self.find_knee:
+    def _check_several_runs(self) -> None:
+        """Raise OptionError for a search without targets or a rate, and for runs that share a file."""
+        if self.find_knee and self.until_within is not None:
+            raise OptionError("--find-knee and --until-within exclude each other, give one of them")
+        if self.find_knee:
+            self._check_knee()
+        if not (self.find_knee or self.until_within is not None):
             return
-        if not (self.goodput or self.slo_ttft or self.slo_itl or self.slo_e2e):
-            raise OptionError("--find-knee needs --goodput, the targets to meet")
-        if self.rate is None:
-            raise OptionError("--find-knee needs --rate, the first rate to try")
+        flag, each = ("--find-knee", "rate") if self.find_knee else ("--until-within", "run")
         if self.format == BLIS:
-            raise OptionError("--find-knee has no result in the form of BLIS, leave out --format blis")
+            raise OptionError(f"{flag} has no result in the form of BLIS, leave out --format blis")
         others = {
             "--resume": self.resume,
             "--html": self.html,
@@ -562,15 +629,25 @@ class ObserveOptions(SyntheticOptions):
             "--itl-output": self.itl_output,
             "--saturation-report": self.saturation.saturation_report,
         }
-        for flag, given in others.items():
+        for other, given in others.items():
             if given:
-                raise OptionError(f"--find-knee and {flag} exclude each other: each rate has files of its own")
+                raise OptionError(f"{flag} and {other} exclude each other: each {each} has files of its own")
+
+    def _check_knee(self) -> None:
+        if not (self.goodput or self.slo_ttft or self.slo_itl or self.slo_e2e):
+            raise OptionError("--find-knee needs --goodput, the targets to meet")
+        if self.rate is None:
+            raise OptionError("--find-knee needs --rate, the first rate to try")
 
     def _check_pauses(self) -> None:
-        if self.session_mode != "fixed" and self.trace is None:
-            raise OptionError("--session-mode closed-loop needs --trace, whose conversations and agents it sends")
+        if self.session_mode != FIXED and self.trace is None:
+            raise OptionError(
+                f"--session-mode {self.session_mode} needs --trace, whose conversations and agents it sends"
+            )
+        if self.session_pool and self.session_mode != CLOSED_LOOP:
+            raise OptionError("--session-pool needs --session-mode closed-loop")
         for flag, given in (("--think-time-ms", self.think_time_ms), ("--think-time-dist", self.think_time_dist)):
-            if given is not None and self.session_mode == "fixed" and not self.concurrency:
+            if given is not None and self.session_mode != CLOSED_LOOP and not self.concurrency:
                 raise OptionError(f"{flag} needs --session-mode closed-loop or --concurrency")
         if self.think_time_ms is not None and self.think_time_dist is not None:
             raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
@@ -596,10 +673,11 @@ class ObserveOptions(SyntheticOptions):
 
     @property
     def max_requests_at_rate(self) -> int:
-        """Requests at --rate: --num-requests, or as many as are due by --horizon."""
+        """Requests at --rate: --num-requests, or as many as are due by --horizon; those of --stages are 0, all."""
         if self.num_requests is not None:
             return self.num_requests
-        assert self.rate is not None
+        if self.rate is None:
+            return 0
         assert self.horizon is not None
         mean = self.rate * self.horizon / 1e6
         spread = 0.0 if self.arrival == "constant" else 10 * (self.arrival_cv or 1.0) * (mean**0.5 + 1)
@@ -607,10 +685,15 @@ class ObserveOptions(SyntheticOptions):
 
     def _check_users(self) -> None:
         if not self.concurrency:
-            if self.workload is not None and self.rate is None:
+            if self.workload is not None and self.rate is None and not self.stages:
                 raise OptionError("--workload needs --rate or --concurrency")
             return
-        others = {"--rate": self.rate, "--trace": self.trace, "--workload-spec": self.workload_spec}
+        others = {
+            "--rate": self.rate,
+            "--stages": self.stages or None,
+            "--trace": self.trace,
+            "--workload-spec": self.workload_spec,
+        }
         for flag, value in (others | {"--prompts": self.prompts}).items():
             if value is not None:
                 raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 
 from observe.errors import RunError
 from observe.event_loop import Clock, Interrupt, allow_many_connections, command_of, run_loop
-from observe.figures import Progress, keep_showing, open_view, progress_of, total
+from observe.figures import Progress, View, keep_showing, open_view, progress_of, total
+from observe.live_page import with_live_page
 from observe.recording import Recorder
 from observe.requests import Dispatcher
 from observe.sending import (
@@ -83,7 +84,7 @@ async def _send(share: ScheduleShard, send: Send) -> DoneMessage:
         return DoneMessage(problem=str(error))
     try:
         recorder = Recorder(
-            client.clock,
+            share.clock,
             options.paths,
             None,
             options.warmup_requests,
@@ -237,13 +238,14 @@ async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Eve
     for sender in senders:
         if sender.done is not None or sender.listening.done():
             raise RunError((sender.done or await sender.end()).problem or "a process that sends could not begin")
+    view = await with_live_page(open_view(), workload.options.live_html, workload.options.servers[0].url)
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
         sender.send(BeginMessage(origin - workload.request_schedule.starts_at_us * 1000))
     tasks = [
         asyncio.create_task(stop.wait()),
         asyncio.create_task(_all_ended(senders)),
-        asyncio.create_task(_keep_showing(senders, workload, origin)),
+        asyncio.create_task(_keep_showing(view, senders, workload, origin)),
     ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -260,8 +262,7 @@ async def _all_ended(senders: Sequence[_Sender]) -> None:
     await asyncio.wait([sender.listening for sender in senders])
 
 
-async def _keep_showing(senders: Sequence[_Sender], workload: Workload, origin: int) -> None:
-    view = open_view()
+async def _keep_showing(view: View, senders: Sequence[_Sender], workload: Workload, origin: int) -> None:
     try:
         await keep_showing(
             view,

@@ -11,6 +11,7 @@ from time import perf_counter_ns
 
 import orjson
 
+from observe.balancer import Balancer
 from observe.client import Client, Outcome
 from observe.errors import ObserveError
 from observe.event_loop import Nanos, sleep_until
@@ -51,6 +52,9 @@ class PlannedRequest:
     prompt: str = ""
     prefix_group: str = ""
     prefix_tokens: int = 0
+    image_tokens: int = 0
+    """Of `input_tokens`; so are `audio_tokens`. They are sent as words unless the run sends files."""
+    audio_tokens: int = 0
     client_id: str = ""
     tenant_id: str = ""
     slo_class: str = ""
@@ -107,6 +111,8 @@ def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[PlannedReque
             output_tokens=max(1, request.output_tokens),
             prefix_group=request.prefix_group if request.prefix_tokens else "",
             prefix_tokens=request.prefix_tokens,
+            image_tokens=request.image_tokens,
+            audio_tokens=request.audio_tokens,
             client_id=request.client_id,
             tenant_id=request.tenant_id,
             slo_class=request.slo_class,
@@ -148,6 +154,8 @@ def _planned(row: TraceRow, at_us: int) -> PlannedRequest:
         output_tokens=max(1, row.output_tokens),
         prefix_group=row.prefix_group if prefix_tokens else "",
         prefix_tokens=prefix_tokens,
+        image_tokens=row.image_tokens,
+        audio_tokens=row.audio_tokens,
         client_id=row.client_id,
         tenant_id=row.tenant_id,
         slo_class=row.slo_class,
@@ -372,7 +380,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | Balancer,
         plan: Sequence[PlannedRequest],
         prepare: Callable[[int, PlannedRequest], PreparedRequest],
         finished: Callable[[SentRequest], None],

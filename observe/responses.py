@@ -341,6 +341,7 @@ class Reply:
         "_is_event_stream",
         "_parser",
         "_stencil",
+        "cached_tokens",
         "carries_tokens",
         "chunk_times",
         "completion_tokens",
@@ -365,6 +366,8 @@ class Reply:
         self.chunk_times: list[Nanos] = []
         self.carries_tokens = bytearray()
         self.prompt_tokens: int | None = None
+        self.cached_tokens: int | None = None
+        """Tokens of the prompt that the server found in its prefix cache, where it says so."""
         self.completion_tokens: int | None = None
         self.finish_reason = ""
         self.done = False
@@ -539,6 +542,9 @@ class Reply:
             is_only_text = False
             self.completion_tokens = count_of(usage, "completion_tokens", self.completion_tokens)
             self.prompt_tokens = count_of(usage, "prompt_tokens", self.prompt_tokens)
+            details = usage.get("prompt_tokens_details")
+            if isinstance(details, dict):
+                self.cached_tokens = count_of(details, "cached_tokens", self.cached_tokens)
         if "error" in event:
             is_only_text = False
             self.problem, self.is_server_problem = error_text(event["error"]), True

@@ -9,11 +9,13 @@ from time import perf_counter_ns
 from typing import Any
 
 from blis_sim.options.registry import Registry
+from observe.balancer import Balancer
 from observe.body import RequestStyle
 from observe.client import Client
 from observe.event_loop import Clock, Interrupt, Nanos
 from observe.figures import RunStats, keep_showing, open_view, progress_of
-from observe.http import get_bytes, parse_server
+from observe.http import get_bytes
+from observe.live_page import with_live_page
 from observe.options import ObserveOptions
 from observe.requests import Dispatcher, PlannedRequest, PromptGenerator, SentRequest, TokenScale, num_spare_connections
 from observe.workload import RequestSchedule, Workload, preparer
@@ -84,26 +86,40 @@ def shards_of(workload: Workload, clock: Clock, num_shares: int) -> list[Schedul
     ]
 
 
-async def connected_client(share: ScheduleShard, clock: Clock) -> Client:
+def clients_of(options: ObserveOptions, num_spare: int, clock: Clock) -> list[Client]:
+    """A client for each server of the options."""
+    return [
+        Client(server, timeout_s=options.timeout, num_spare=num_spare, tls=options.tls, clock=clock)
+        for server in options.servers
+    ]
+
+
+async def open_clients(clients: Sequence[Client], headers: Mapping[str, str]) -> None:
+    """Connect to all servers, and use each connection once. Raises RunError, or OSError."""
+    await asyncio.gather(*(client.open() for client in clients))
+    await asyncio.gather(*(client.warm_up(get_bytes(client.server, "/health", headers)) for client in clients))
+
+
+def balanced(clients: Sequence[Client], options: ObserveOptions) -> Client | Balancer:
+    """What sends to all of these servers: the client of a single one, else one that chooses among them."""
+    return clients[0] if len(clients) == 1 else Balancer(clients, options.url_strategy, options.prompt_seed)
+
+
+async def connected_client(share: ScheduleShard, clock: Clock) -> Client | Balancer:
     """A client with connections for the share, all used once. Raises RunError, or OSError; BlisError for TLS."""
-    options = share.options
-    client = Client(
-        parse_server(options.url),
-        timeout_s=options.timeout,
-        num_spare=num_spare_connections(share.plan),
-        tls=options.tls,
-        clock=clock,
-    )
+    clients = clients_of(share.options, num_spare_connections(share.plan), clock)
+    client = balanced(clients, share.options)
     try:
-        await client.open()
-        await client.warm_up(get_bytes(client.server, "/health", options.headers))
+        await open_clients(clients, share.options.headers)
     except BaseException:
         await client.close()
         raise
     return client
 
 
-def ready_dispatcher(share: ScheduleShard, client: Client, finished: Callable[[SentRequest], None]) -> Dispatcher:
+def ready_dispatcher(
+    share: ScheduleShard, client: Client | Balancer, finished: Callable[[SentRequest], None]
+) -> Dispatcher:
     """Return a dispatcher for the share, with its first requests built."""
     targets = share.goodput_slo_targets
     request_schedule = RequestSchedule(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
@@ -126,19 +142,21 @@ _HEAD_START_NS = 50_000_000
 
 
 async def send_with_progress(
-    client: Client,
+    client: Client | Balancer,
     dispatcher: Dispatcher,
     stats: RunStats,
     *,
     requested_per_s: float,
     starts_at_us: int = 0,
     interrupt: Interrupt | None = None,
+    live_port: int | None = None,
 ) -> tuple[Nanos, int]:
     """Send everything, or until the interrupt: the instant of the start, and how many requests were not sent.
 
-    `starts_at_us` is where in the schedule it starts, `stats` what is known of the answers so far.
+    `starts_at_us` is where in the schedule it starts, `stats` what is known of the answers so far. Raises RunError
+    where the page at `live_port` cannot be served.
     """
-    view = open_view()
+    view = await with_live_page(open_view(), live_port, client.server.url)
     build_first_requests(dispatcher)
     origin = perf_counter_ns() + _HEAD_START_NS
     showing = asyncio.create_task(

@@ -12,7 +12,8 @@ from observe.body import RequestStyle
 from observe.client import CANCELLED, Outcome
 from observe.errors import ObserveError, print_message, warn
 from observe.http import SEND_TIME_HEADER, Server, post_bytes_of, post_head
-from observe.options import ObserveOptions
+from observe.media import parts_of
+from observe.options import FILES, ObserveOptions
 from observe.requests import (
     PlannedRequest,
     PreparedRequest,
@@ -27,8 +28,17 @@ from observe.requests import (
 )
 from observe.spans import traceparent
 from traces import SloTargets, TraceHeader, TraceRow, number_text, read_cut_itl, read_cut_rows, read_header, read_trace
-from traces.graph import Dependencies, context_of, dependencies_of, ids_in, renumbered, repeated_places
-from traces.load import Load, SpeedOptions, load_of
+from traces.graph import (
+    Dependencies,
+    SessionPool,
+    accumulated,
+    context_of,
+    dependencies_of,
+    ids_in,
+    renumbered,
+    repeated_places,
+)
+from traces.load import FIXED, FIXED_ACCUMULATE, Load, SpeedOptions, has_deltas, load_of
 from traces.redaction import Redactor
 from traces.slo import class_name
 from traces.workload.generate import generate, read_spec_at
@@ -58,17 +68,26 @@ class Graph:
     """A closed loop: a request is sent when all that it waits for have been answered, and its pause is over.
 
     One that is not answered drops all that wait for it, and none is sent that would be due after `horizon_us`; None
-    limits nothing.
+    limits nothing. With `keeps_times` none is sent before its own time, which leaves it its pause. Sessions of a `pool`
+    begin when others are over.
     """
 
     columns = GRAPH_COLUMNS
 
     def __init__(
-        self, plan: Sequence[PlannedRequest], waits: Mapping[int, Dependencies], horizon_us: int | None = None
+        self,
+        plan: Sequence[PlannedRequest],
+        waits: Mapping[int, Dependencies],
+        horizon_us: int | None = None,
+        *,
+        keeps_times: bool = False,
+        pool: SessionPool | None = None,
     ) -> None:
-        self._plan = plan
+        self._plan = [replace(planned, number=place) for place, planned in enumerate(plan)]
         self._horizon_us = horizon_us
         self._waits = waits
+        self._keeps_times = keeps_times
+        self._pool = pool
         self._left = {place: len(its.places) for place, its in waits.items()}
         self._ready_us: dict[int, int] = {}
         self._followers: dict[int, list[int]] = {}
@@ -80,12 +99,25 @@ class Graph:
         for planned in plan:
             if planned.repeats is not None:
                 self._repeaters[planned.repeats.number] = self._repeaters.get(planned.repeats.number, 0) + 1
-        self.num_waiting = len(self._left)
+        self._num_replies_missing = len(self._left)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for replies, or for the end of other sessions."""
+        return self._num_replies_missing + (0 if self._pool is None else self._pool.num_waiting)
 
     @property
     def first(self) -> list[PlannedRequest]:
-        """The requests that wait for nothing."""
-        return [planned for place, planned in enumerate(self._plan) if place not in self._waits]
+        """The requests that wait for nothing; sessions of a pool begin at once."""
+        free = [(place, planned) for place, planned in enumerate(self._plan) if place not in self._waits]
+        if self._pool is None:
+            return [planned for _, planned in free]
+        begun = [
+            replace(planned, at_us=0 if planned.session_id else planned.at_us)
+            for place, planned in free
+            if self._pool.begins_at_once(place)
+        ]
+        return sorted(begun, key=lambda planned: planned.at_us)
 
     def follow_up(self, sent: SentRequest, ended_us: int) -> list[PlannedRequest]:
         """The requests that have waited for this reply alone, with the instants of the schedule at which they are due.
@@ -93,23 +125,31 @@ class Graph:
         Nothing follows a request that failed.
         """
         place = sent.prepared.request_id
-        if sent.outcome.status != "ok":
-            return []
-        if place in self._repeaters:
-            self._completed_turns[place] = _completed_turns(sent)
         ready = []
-        for each in self._followers.get(place, ()):
-            self._ready_us[each] = max(self._ready_us.get(each, 0), ended_us)
-            self._left[each] -= 1
-            due_us = self._ready_us[each] + self._waits[each].pause_us
-            if not self._left[each] and (self._horizon_us is None or due_us <= self._horizon_us):
-                ready.append(self._due(each))
-        self.num_waiting -= len(ready)
-        return ready
+        if sent.outcome.status == "ok":
+            if place in self._repeaters:
+                self._completed_turns[place] = _completed_turns(sent)
+            for each in self._followers.get(place, ()):
+                self._ready_us[each] = max(self._ready_us.get(each, 0), ended_us)
+                self._left[each] -= 1
+                if not self._left[each] and (self._horizon_us is None or self._due_us(each) <= self._horizon_us):
+                    ready.append(each)
+        self._num_replies_missing -= len(ready)
+        begun = [] if self._pool is None else self._pool.ended(place, ready)
+        if self._horizon_us is not None and ended_us > self._horizon_us:
+            begun = []
+        return [
+            *(self._due(each) for each in ready),
+            *(replace(self._plan[each], at_us=ended_us) for each in begun),
+        ]
+
+    def _due_us(self, place: int) -> int:
+        due_us = self._ready_us[place] + self._waits[place].pause_us
+        return max(due_us, self._plan[place].at_us) if self._keeps_times else due_us
 
     def _due(self, place: int) -> PlannedRequest:
-        pause_us = self._waits[place].pause_us
-        planned = replace(self._plan[place], at_us=self._ready_us[place] + pause_us, think_time_us=pause_us)
+        at_us = self._due_us(place)
+        planned = replace(self._plan[place], at_us=at_us, think_time_us=at_us - self._ready_us[place])
         repeats = planned.repeats
         content = None if repeats is None else self._completed_turns.get(repeats.number)
         if repeats is None or content is None:
@@ -228,12 +268,15 @@ def graph_of(
     fixed_sessions: Container[str] = frozenset(),
     horizon_us: int | None = None,
     speed: SpeedOptions | None = None,
+    keeps_times: bool = False,
+    pool_size: int = 0,
 ) -> Graph | None:
     """The closed loop of these requests; None where none waits for another."""
     waits = dependencies_of(rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions)
     if speed is not None:
         waits = speed.waits(waits)
-    return Graph(plan, waits, horizon_us) if waits else None
+    pool = SessionPool(rows, waits, pool_size) if pool_size else None
+    return Graph(plan, waits, horizon_us, keeps_times=keeps_times, pool=pool) if waits or pool else None
 
 
 # From the settings of a run to its requests: a plan, and closed-loop sessions in which each request awaits a reply.
@@ -350,7 +393,7 @@ def _plan_from_spec(options: ObserveOptions, spec: WorkloadSpec, path: str) -> P
         raise ObserveError(
             f"{path}: expected more requests than --warmup-requests ({options.warmup_requests}), got {num_requests}"
         )
-    _warn_of_replaced([*requests, *workload.rows], path)
+    _warn_of_replaced([*requests, *workload.rows], path, options.media)
     if workload.rows:
         return _plan_of_rows(workload)
     if any(request.keeps_context and request.round_index for request in requests):
@@ -367,10 +410,13 @@ def _plan_from_spec(options: ObserveOptions, spec: WorkloadSpec, path: str) -> P
     return Plan(plan, conversations, workload.goodput_slo_targets)
 
 
-def _warn_of_replaced(requests: Sequence[WorkloadRequest | TraceRow], path: str) -> None:
+def _warn_of_replaced(requests: Sequence[WorkloadRequest | TraceRow], path: str, media: str) -> None:
     """Name what requests of a spec have and what is sent in its place."""
-    if any(map(_has_media, requests)):
-        warn(f"{path}: images, audio and video are sent as text of as many tokens")
+    if media == FILES:
+        if any(request.video_tokens for request in requests):
+            warn(f"{path}: video is sent as text of as many tokens")
+    elif any(map(_has_media, requests)):
+        warn(f"{path}: images, audio and video are sent as text of as many tokens (--media files sends files)")
 
 
 def _has_media(request: WorkloadRequest | TraceRow) -> bool:
@@ -443,6 +489,8 @@ def _check_prompt(place: str, num_tokens: int) -> None:
 
 def _plan_from_trace(options: ObserveOptions, path: str) -> Plan:
     trace = read_trace(path)
+    if has_deltas(options.session_mode, trace.header.session_context_growth):
+        trace = trace._replace(rows=accumulated(trace.rows))
     rows, plan = requests_of_trace(trace.rows, options.num_requests)
     if len(plan) <= options.warmup_requests:
         raise ObserveError(
@@ -456,12 +504,20 @@ def _plan_from_trace(options: ObserveOptions, path: str) -> Plan:
         warn(f"{num_empty} requests of {path} got no output; they ask for one token")
     targets, speed = trace.header.goodput_slo_targets, options.speed
     plan = [replace(each, at_us=speed.instant_us(each.at_us, 0)) for each in plan]
-    if options.session_mode == "fixed":
+    if options.session_mode == FIXED:
         return Plan(plan, goodput_slo_targets=targets)
-    fixed_us = None if options.think_time_ms is None else options.think_time_ms * 1000
-    think_time_us = _think_times_us(options) if fixed_us is None else fixed_us
-    is_real, horizon_us = trace.header.mode == "real", options.horizon
-    graph = graph_of(rows, plan, is_real=is_real, think_time_us=think_time_us, horizon_us=horizon_us, speed=speed)
+    keeps_times = options.session_mode == FIXED_ACCUMULATE
+    think_time_us = None if options.think_time_ms is None else options.think_time_ms * 1000
+    graph = graph_of(
+        rows,
+        plan,
+        is_real=trace.header.mode == "real",
+        think_time_us=1 if keeps_times else _think_times_us(options) if think_time_us is None else think_time_us,
+        horizon_us=options.horizon,
+        speed=speed,
+        keeps_times=keeps_times,
+        pool_size=options.session_pool,
+    )
     return Plan(plan if graph is None else graph.first, graph, targets)
 
 
@@ -657,7 +713,10 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
             planned = replace(planned, model=model)
         if workload.options.cancel_rate and _is_cancelled(request_id, workload.options):
             planned = replace(planned, cancel_us=workload.options.cancel_delay_us)
-        prompt = planned.prompt or _prompt(workload.prompts, request_id, planned)
+        media = ()
+        if workload.options.media == FILES and (planned.image_tokens or planned.audio_tokens):
+            media = parts_of(planned.image_tokens, planned.audio_tokens, f"{workload.options.prompt_seed}/{request_id}")
+        prompt = planned.prompt or _prompt(workload.prompts, request_id, _without_media(planned) if media else planned)
         x_request_id = str(uuid.uuid4())
         is_traced = has_spans and request_id >= workload.options.warmup_requests
         body = style.body(
@@ -667,6 +726,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
             planned.earlier,
             planned.priority or 0,
             streaming=planned.streaming,
+            media=media,
         )
         labels = head(planned.slo_class, planned.tenant_id, planned.slo_e2e_us)
         return PreparedRequest(
@@ -684,6 +744,16 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
 def _is_cancelled(request_id: int, options: ObserveOptions) -> bool:
     """Return whether the client of a request hangs up, whichever process sends it."""
     return Random(f"{options.prompt_seed}/cancelled/{request_id}").random() < options.cancel_rate
+
+
+def _without_media(planned: PlannedRequest) -> PlannedRequest:
+    """The request with the words beside its images and sounds."""
+    num_tokens = planned.image_tokens + planned.audio_tokens
+    return replace(
+        planned,
+        input_tokens=max(1, planned.input_tokens - num_tokens),
+        turn_tokens=max(1, planned.turn_tokens - num_tokens),
+    )
 
 
 def _prompt(prompts: PromptGenerator, request_id: int, planned: PlannedRequest) -> str:

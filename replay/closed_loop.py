@@ -2,7 +2,7 @@
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, islice, repeat
@@ -21,7 +21,7 @@ from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from replay.simulation.simulate import Simulated, simulate
 from traces import TraceRow
 from traces.collector import gc_disabled
-from traces.graph import dependencies_of, restricted_to
+from traces.graph import SessionPool, dependencies_of, restricted_to
 from traces.load import SpeedOptions
 from traces.workload.request import Session, Workload, WorkloadRequest
 from traces.workload.spec import WorkloadSpec
@@ -182,6 +182,10 @@ class WaitingQueue(Protocol[Conversation]):
         """Send the next request of a conversation, a pause after its reply."""
         ...
 
+    def on_failure(self, conversation: Conversation, at: Micros) -> None:
+        """Take note of a request that was not answered, which ends its conversation."""
+        ...
+
 
 @gc_disabled()
 def run_closed_loop(
@@ -214,8 +218,12 @@ def run_closed_loop(
             if on_finished is not None:
                 on_finished()
             conversation = waiting.pop(finished.sequence.request.id, None)
-            if conversation is not None and finished.outcome in COMPLETED:
+            if conversation is None:
+                continue
+            if finished.outcome in COMPLETED:
                 queue.on_reply(conversation, replied(simulation, finished), finished.sequence.num_output_tokens)
+            else:
+                queue.on_failure(conversation, finished.at)
         if horizon_us is None:
             watch.check()
     record.close()
@@ -238,9 +246,10 @@ def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | N
 class _RequestNode:
     """A request, its dependents, and `ready_at`, the latest arrival of a reply that it waits for."""
 
-    __slots__ = ("arrival", "dependents", "num_pending", "pause_us", "ready_at")
+    __slots__ = ("arrival", "dependents", "num_pending", "pause_us", "place", "ready_at")
 
-    def __init__(self, arrival: Arrival) -> None:
+    def __init__(self, place: int, arrival: Arrival) -> None:
+        self.place = place
         self.arrival = arrival
         self.pause_us: Micros = 0
         self.num_pending = 0
@@ -259,7 +268,8 @@ class RecordedRounds:
     """Rows arrive as recorded, or wait for replies to other rows, as `traces.graph` derives it.
 
     Deadlines keep their distance to the arrival. A request is never sent where a reply that it waits for does not come,
-    or where it would arrive after the horizon.
+    or where it would arrive after the horizon. With `keeps_times` none is sent before its recorded time, and pauses are
+    those that this leaves. With a `pool_size` so many sessions are under way at a time, from the first arrival on.
     """
 
     def __init__(
@@ -271,12 +281,16 @@ class RecordedRounds:
         fixed_sessions: Container[str] = frozenset(),
         horizon_us: Micros | None = None,
         speed: SpeedOptions | None = None,
+        keeps_times: bool = False,
+        pool_size: int = 0,
     ) -> None:
-        self.least_pause_us: Micros = CHUNK_US
+        self.least_pause_us: Micros = 1 if keeps_times or pool_size else CHUNK_US
         self._horizon_us = horizon_us
+        self._keeps_times = keeps_times
+        think_time_us = 1 if keeps_times else think_time_us
         self._heap: list[tuple[Micros, int, _RequestNode]] = []
         self._order = 0
-        nodes = [_RequestNode(arrival) for arrival in arrivals.arrivals]
+        nodes = [_RequestNode(place, arrival) for place, arrival in enumerate(arrivals.arrivals)]
         rows = [arrival.row for arrival in arrivals.arrivals if isinstance(arrival.row, TraceRow)]
         waits = dependencies_of(
             rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions, with_lag=is_real
@@ -286,10 +300,15 @@ class RecordedRounds:
             nodes[place].add_dependencies([nodes[each] for each in wait.places], wait.pause_us)
             self.least_pause_us = min(self.least_pause_us, wait.pause_us)
         first_at = min((node.arrival.at for node in nodes), default=0)
+        self._nodes = nodes
+        self._pool = SessionPool(rows, waits, pool_size) if pool_size else None
         for place, node in enumerate(nodes):
-            if place not in waits:
-                at = speed.instant_us(node.arrival.at, first_at)
+            at = speed.instant_us(node.arrival.at, first_at)
+            if self._pool is not None and rows[place].session_id:
+                at = first_at
+            if place not in waits or keeps_times:
                 node.arrival = node.arrival if at == node.arrival.at else _moved(node.arrival, at)
+            if place not in waits and (self._pool is None or self._pool.begins_at_once(place)):
                 self._push(node)
 
     def next_at(self) -> Micros | None:
@@ -299,17 +318,32 @@ class RecordedRounds:
     def pop(self, _number: int) -> tuple[Arrival, _RequestNode | None]:
         """Return the next request, and its node if other requests wait for its reply."""
         _, _, node = heapq.heappop(self._heap)
-        return node.arrival, node if node.dependents else None
+        return node.arrival, node if node.dependents or self._pool is not None else None
 
     def on_reply(self, node: _RequestNode, replied_at: Micros, _num_replied_tokens: int) -> None:
         """Send the requests whose last missing reply this is, each after its pause."""
+        following = []
         for each in node.dependents:
             each.ready_at = max(each.ready_at, replied_at)
             each.num_pending -= 1
             at = each.ready_at + each.pause_us
+            if self._keeps_times:
+                at = max(at, each.arrival.at)
             if not each.num_pending and (self._horizon_us is None or at <= self._horizon_us):
                 each.arrival = _moved(each.arrival, at)
                 self._push(each)
+                following.append(each.place)
+        self._begin_sessions(node, replied_at, following)
+
+    def on_failure(self, node: _RequestNode, at: Micros) -> None:
+        """Begin the next session of the pool where this request was the last of its own."""
+        self._begin_sessions(node, at, ())
+
+    def _begin_sessions(self, node: _RequestNode, at: Micros, following: Collection[int]) -> None:
+        for place in () if self._pool is None else self._pool.ended(node.place, following):
+            begun = self._nodes[place]
+            begun.arrival = _moved(begun.arrival, at + 1)
+            self._push(begun)
 
     def _push(self, node: _RequestNode) -> None:
         self._order += 1
@@ -404,6 +438,9 @@ class _SessionQueue:
         arrival_us = replied_at + max(1, conversation.next_round.think_time_us)
         if self._horizon_us is None or arrival_us <= self._horizon_us:
             self._push(conversation.next_request(arrival_us, num_replied_tokens), conversation)
+
+    def on_failure(self, conversation: _SessionProgress, at: Micros) -> None:
+        """Do nothing: no other session waits for the end of this one."""
 
     def _push(self, request: WorkloadRequest, conversation: _SessionProgress | None) -> None:
         if conversation is not None and conversation.next_round is not None:

@@ -11,6 +11,7 @@ from blis_sim.options import OptionError
 from replay.replay_options import ReplayClusterOptions, ReplayOptions
 from replay.report_options import ignore_note
 from traces.collector import gc_disabled
+from traces.load import FIXED, FIXED_ACCUMULATE, has_deltas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -80,10 +81,13 @@ def simulate_replay(
     from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
     from traces import read_trace
+    from traces.graph import accumulated
     from traces.server_settings import in_server_time, served_name
 
     header_path, model = options.header_path, options.cluster.deployment.model
     trace = in_server_time(read_trace(header_path, options.trace_data, distinct=True))
+    if has_deltas(options.session_mode, trace.header.session_context_growth):
+        trace = trace._replace(rows=accumulated(trace.rows))
     cluster, chain, offload_notes = _offload(options, trace, with_one_latency_model(with_policies(options.cluster)))
     options = replace(options, cluster=cluster)
     analysis_config = analysis_config_of(options.report, trace.header.goodput_slo_targets)
@@ -98,7 +102,7 @@ def simulate_replay(
         on_note(note)
     alias = served_name(header_path, model)
     arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue, alias)
-    if options.session_mode == "fixed":  # a closed loop finds its pauses in recorded times
+    if options.session_mode == FIXED:  # a closed loop finds its pauses in recorded times
         arrivals = arrivals._replace(arrivals=sped_up(arrivals.arrivals, options.speed))
     interruptions = _interruptions(options, trace, arrivals)
     _note_omitted_rows(trace, arrivals, model, on_note)
@@ -288,11 +292,17 @@ def _simulate(
 
         cap = options.max_in_flight
         return simulate_reissued(simulation, arrivals.arrivals, cap, options.horizon, on_finished, on_tokens)
-    if options.session_mode == "closed-loop":
+    if options.session_mode != FIXED:
         from replay.closed_loop import RecordedRounds, run_closed_loop
 
-        pauses_us = options.think_times_us
-        rounds = RecordedRounds(arrivals, is_real=is_real, think_time_us=pauses_us, speed=options.speed)
+        rounds = RecordedRounds(
+            arrivals,
+            is_real=is_real,
+            think_time_us=options.think_times_us,
+            speed=options.speed,
+            keeps_times=options.session_mode == FIXED_ACCUMULATE,
+            pool_size=options.session_pool,
+        )
         return run_closed_loop(simulation, rounds, options.horizon, on_finished, on_tokens)
     from replay.simulation.simulate import simulate
 
@@ -332,7 +342,7 @@ def _note_missing_client_cap(options: ReplayOptions, rows: "list[Origin]", on_no
     from traces import TraceRow
     from traces.client_cap import client_cap_of
 
-    if options.session_mode != "fixed" or (options.reissue and options.max_in_flight):
+    if options.session_mode != FIXED or (options.reissue and options.max_in_flight):
         return
     cap = client_cap_of([row for row in rows if isinstance(row, TraceRow)])
     if cap is not None:

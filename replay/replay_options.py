@@ -15,12 +15,20 @@ from blis_sim.engine.lora import LoraOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
 from blis_sim.options.command_line import parse_command_line
-from blis_sim.options.option import Setting
+from blis_sim.options.option import MOST_REQUESTS, Setting
 from blis_sim.options.without_effect import BlisOptions
 from replay.engine_options import AdapterOptions, OffloadFileOptions
 from replay.report_options import ReportOptions
 from traces import beside
-from traces.load import FORMS, SpeedOptions, parse_think_time
+from traces.load import (
+    CLOSED_LOOP,
+    FIXED,
+    FORMS,
+    SESSION_MODES,
+    SESSION_POOL_HELP,
+    SpeedOptions,
+    parse_think_time,
+)
 from traces.server_settings import engine_settings, located_settings, other_settings
 from traces.text_file import TraceError
 from traces.trace_v2 import read_header
@@ -74,10 +82,12 @@ class ReplayOptions:
     )
     session_mode: str = option(
         "fixed",
-        "When rounds of conversations and agents are sent: at their recorded times, or when the simulated replies that "
-        "they wait for have come and the recorded pause is over.",
-        choices=("fixed", "closed-loop"),
+        "When rounds of conversations and agents are sent. fixed: at their recorded times. closed-loop: when the "
+        "simulated replies that they wait for have come and the recorded pause is over. fixed-accumulate: at their "
+        "recorded times, or when these replies have come if that is later, behind all that was said before.",
+        choices=SESSION_MODES,
     )
+    session_pool: int = option(0, SESSION_POOL_HELP, at_least=0, at_most=MOST_REQUESTS)
     think_time_ms: int | None = option(
         None,
         "With --session-mode closed-loop: the pause before each request that waits. Default: as recorded.",
@@ -124,10 +134,12 @@ class ReplayOptions:
             )
         if max_concurrency is not None and self.reissue and at_gateway:
             raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
-        if self.session_mode == "closed-loop" and self.reissue:
+        if self.session_mode != FIXED and self.reissue:
             raise OptionError(
-                "--reissue and --session-mode closed-loop exclude each other: both decide when rounds are sent"
+                f"--reissue and --session-mode {self.session_mode} exclude each other: both decide when rounds are sent"
             )
+        if self.session_pool and self.session_mode != CLOSED_LOOP:
+            raise OptionError("--session-pool needs --session-mode closed-loop")
         self._check_pauses()
         self.speed.check_mode(self.session_mode)
         if self.phase_average > 1 and self.report.itl_path is not None:
@@ -140,7 +152,7 @@ class ReplayOptions:
 
     def _check_pauses(self) -> None:
         for flag, given in (("--think-time-ms", self.think_time_ms), ("--think-time-dist", self.think_time_dist)):
-            if given is not None and self.session_mode != "closed-loop":
+            if given is not None and self.session_mode != CLOSED_LOOP:
                 raise OptionError(f"{flag} needs --session-mode closed-loop")
         if self.think_time_ms is not None and self.think_time_dist is not None:
             raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
@@ -157,7 +169,7 @@ class ReplayOptions:
     @property
     def decides_sending(self) -> bool:
         """Whether the simulation chose the send times, so that results hold them."""
-        return self.reissue or self.session_mode != "fixed"
+        return self.reissue or self.session_mode != FIXED
 
     @property
     def max_in_flight(self) -> int:

@@ -87,7 +87,7 @@ class RunOptions(SyntheticOptions):
         if self.timeout == 0:
             raise OptionError("--timeout must be above 0 seconds, or negative for never, got 0")
         self._check_users()
-        if self.workload_spec is None and self.num_requests == 0 and self.horizon is None:
+        if self.workload_spec is None and self.num_requests == 0 and self.horizon is None and not self.stages:
             raise OptionError("--num-requests 0 needs --horizon, or the workload never ends")
         self.check_load()
         if self.cluster.gateway.max_concurrency and not self.cluster.gateway.counts_requests_in_flight:
@@ -118,7 +118,11 @@ class RunOptions(SyntheticOptions):
             if self.think_time_ms:
                 raise OptionError("--think-time-ms needs --concurrency")
             return
-        for flag, value in (("--rate", self.rate), ("--workload-spec", self.workload_spec)):
+        for flag, value in (
+            ("--rate", self.rate),
+            ("--stages", self.stages or None),
+            ("--workload-spec", self.workload_spec),
+        ):
             if value is not None:
                 raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
         if not self.num_requests and self.horizon is None:
@@ -314,7 +318,8 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
             prefix_tokens=options.prefix_tokens,
         )
     else:
-        default = BLIS_NUM_REQUESTS if options.draws_as_blis and not is_scenario else 0
+        is_timed = is_scenario or options.stages
+        default = BLIS_NUM_REQUESTS if options.draws_as_blis and not is_timed else 0
         num_requests = default if options.num_requests is None else options.num_requests
         spec = options.synthetic_spec(num_requests=num_requests, seed=seed)
     return dataclasses.replace(spec, horizon=options.horizon or 0)

@@ -2,10 +2,10 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from typing import NamedTuple
 
 from traces.rows import TraceRow
@@ -169,6 +169,70 @@ def dependencies_of(
             for (before, place), pause_us in zip(pairwise(in_turn), pauses_us, strict=True):
                 found[place] = Dependencies((before,), pause_us)
     return found
+
+
+def accumulated(rows: Sequence[TraceRow]) -> list[TraceRow]:
+    """The rows with whole prompts: that of a round holds all earlier prompts and replies of its session.
+
+    Sessions whose rows say already what their prompts repeat, and those of graphs, stay as they are.
+    """
+    sessions: dict[str, list[int]] = defaultdict(list)
+    for place, row in enumerate(rows):
+        if row.session_id:
+            sessions[row.session_id].append(place)
+    whole = list(rows)
+    for places in sessions.values():
+        if any(rows[place].context_tokens or rows[place].parents for place in places):
+            continue
+        said_tokens = 0
+        for place in sorted(places, key=lambda place: rows[place].round_index):
+            row = rows[place]
+            prefix_tokens = row.prefix_length if row.prefix_group else 0
+            if said_tokens:
+                whole[place] = replace(
+                    row,
+                    input_tokens=said_tokens + row.input_tokens,
+                    context_tokens=prefix_tokens + said_tokens,
+                    server_input_tokens=0,
+                )
+            said_tokens += row.input_tokens + row.output_tokens
+    return whole
+
+
+class SessionPool:
+    """At most so many sessions at a time: in order of their first row, each begins when an earlier one is over."""
+
+    def __init__(self, rows: Sequence[TraceRow], waits: Container[int], size: int) -> None:
+        """`waits` has the places of rows that wait for others."""
+        self._names = [row.session_id for row in rows]
+        self._under_way: dict[str, int] = defaultdict(int)
+        begins: dict[str, list[int]] = defaultdict(list)
+        for place in sorted(range(len(rows)), key=lambda place: rows[place].arrival_time_us):
+            if self._names[place] and place not in waits:
+                begins[self._names[place]].append(place)
+        self._left = iter(list(begins.values()))
+        self._first = [place for places in islice(self._left, size) for place in places]
+        for place in self._first:
+            self._under_way[self._names[place]] += 1
+        self.num_waiting = sum(len(places) for places in begins.values()) - len(self._first)
+
+    def begins_at_once(self, place: int) -> bool:
+        """Return whether a row that waits for no other belongs to no session, or to one of the first."""
+        return not self._names[place] or place in self._first
+
+    def ended(self, place: int, following: Collection[int]) -> list[int]:
+        """The rows that begin a session now that this row has ended and these follow it."""
+        for each in following:
+            self._under_way[self._names[each]] += 1
+        name = self._names[place]
+        if not name:
+            return []
+        self._under_way[name] -= 1
+        begun = [] if self._under_way[name] else next(self._left, [])
+        for each in begun:
+            self._under_way[self._names[each]] += 1
+        self.num_waiting -= len(begun)
+        return begun
 
 
 def _measured(row: TraceRow, parents: Sequence[TraceRow]) -> int | None:

@@ -59,6 +59,23 @@ def _tokens(mean: float, stdev: float) -> str:
     return f"{mean:,.0f}" + (f" ± {stdev:,.0f}" if stdev >= 0.5 else "")
 
 
+# The flags by which the conversations of a recording are sent.
+
+FIXED, CLOSED_LOOP, FIXED_ACCUMULATE = "fixed", "closed-loop", "fixed-accumulate"
+SESSION_MODES = (FIXED, CLOSED_LOOP, FIXED_ACCUMULATE)
+
+
+def has_deltas(session_mode: str, context_growth: str) -> bool:
+    """Return whether prompts of rounds are taken as what they add to their session: BLIS's closed loop goes by the
+    header of the trace."""
+    return session_mode == FIXED_ACCUMULATE or (session_mode == CLOSED_LOOP and context_growth == "accumulate")
+
+
+SESSION_POOL_HELP = (
+    "With --session-mode closed-loop: so many conversations at a time; each begins when an earlier one is over, in the "
+    "order of the trace. 0: at their own times."
+)
+
 # The flags that send a recording faster or slower than it was recorded.
 
 _MOST_SPEEDUP = 1e6

@@ -173,6 +173,7 @@ class ReportSettings(TypedDict, total=False):
 class RunSettings(ClusterSettings, ReportSettings, total=False):
     workload: str | None
     rate: float | None
+    stages: Sequence[str]
     arrival: str | None
     arrival_cv: float | None
     prefix_tokens: int
@@ -220,6 +221,7 @@ class ReplaySettings(ClusterSettings, ReportSettings, total=False):
     horizon: int | None
     reissue: bool
     session_mode: str
+    session_pool: int
     think_time_ms: int | None
     speedup: float
     scale_pauses: bool
@@ -246,6 +248,7 @@ class SweepSettings(RunSettings, total=False):
     trace_data: Path | None
     reissue: bool
     session_mode: str
+    session_pool: int
     speedup: float
     scale_pauses: bool
     think_time_dist: str | None
@@ -288,6 +291,7 @@ class PlanSettings(RunSettings, total=False):
     trace_data: Path | None
     reissue: bool
     session_mode: str
+    session_pool: int
     speedup: float
     scale_pauses: bool
     think_time_dist: str | None

@@ -5,7 +5,7 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import count, cycle
 from pathlib import Path
@@ -26,7 +26,7 @@ from observe.options import ObserveOptions, OutputPaths
 from observe.processes import packed, receive
 from observe.proxy.exchanges import RequestReader, UnreadableError, with_host
 from observe.proxy.rows import part_numbers, part_paths
-from observe.proxy.tap import EventKind, Job, RecordingReport, Tap
+from observe.proxy.tap import CacheSettings, EventKind, Job, RecordingReport, Tap
 from observe.recording import note_settings, reserved_paths
 from observe.server import ServerQueries, interruptions_of_server, settings_of_server
 from traces import TraceHeader, read_header
@@ -427,6 +427,28 @@ def _job(options: ObserveOptions, clock: Clock, facts: _ServerFacts) -> Job:
         rotate_bytes=proxying.rotate_mb * 1e6,
         rotate_s=proxying.rotate_s,
         resumes=options.resume,
+        cache=_cache_settings(options, facts.settings) if proxying.cache_canary else None,
+    )
+
+
+def _cache_settings(options: ObserveOptions, settings: Mapping[str, Any]) -> CacheSettings:
+    """The cache to check. Raises ObserveError where it is not one of a single engine, or is not known."""
+    engine = settings.get(ENGINE, {})
+    num_engines = max(settings.get("data_parallel", 1), engine.get("num_instances", 1), engine.get("dp", 1))
+    if num_engines > 1:
+        raise ObserveError(f"--cache-canary needs one engine behind each URL, {options.url} has {num_engines}")
+    if settings.get("enable_prefix_caching") is False:
+        raise ObserveError(f"--cache-canary needs a prefix cache, {options.url} has it switched off")
+    for name in ("block_size", "num_gpu_blocks"):
+        if name not in settings:
+            raise ObserveError(
+                f"--cache-canary needs {name}, which {options.url} does not publish: name it in --server-config"
+            )
+    return CacheSettings(
+        block_tokens=settings["block_size"],
+        num_blocks=settings["num_gpu_blocks"],
+        ca_file=options.ca_file,
+        insecure=options.insecure,
     )
 
 
@@ -575,6 +597,10 @@ class _Recorder:
             latest = report
 
 
+_CACHE_CODE = 3
+"""Exit code of a recording in which a prefix cache held less than it must."""
+
+
 def _report(options: ObserveOptions, report: RecordingReport, tap: Tap, result: TextIO) -> int:
     summary = {
         "recorded": report.num_requests,
@@ -587,6 +613,7 @@ def _report(options: ObserveOptions, report: RecordingReport, tap: Tap, result: 
         "replies_not_read": report.num_unread,
         "connections_not_recorded": tap.num_dropped,
         "parts": report.num_parts,
+        **({"cache": [asdict(each) for each in report.cache]} if report.cache else {}),
     }
     form = printed_format(options)
     answer = Report(
@@ -606,4 +633,4 @@ def _report(options: ObserveOptions, report: RecordingReport, tap: Tap, result: 
     if report.failure:
         print_message(f"blis observe: error: {report.failure}")
         return 1
-    return 0
+    return _CACHE_CODE if any(each.missed for each in report.cache) else 0

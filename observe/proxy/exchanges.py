@@ -289,6 +289,8 @@ def _chain(start: bytes, digests: Sequence[bytes]) -> list[bytes]:
 
 GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
 """Ends of the paths at which tokens are generated."""
+POOLING = ("/embeddings", "/pooling", "/classify", "/score", "/rerank")
+"""Ends of the paths at which prompts are computed, and none is answered in tokens."""
 
 _INSTRUCTING = frozenset({"system", "developer"})
 
@@ -303,6 +305,8 @@ class RequestMetadata:
     num_prompt_bytes: int = 0
     num_shared_bytes: int = 0
     """Bytes of instructions and tools at its start, which other requests may share."""
+    is_pooling: bool = False
+    """Whether the prompt is only computed, for a vector or a score."""
     has_media: bool = False
     """Whether the prompt has images, sounds or files, whose tokens do not follow from bytes."""
     shared_start: bytes = b""
@@ -313,6 +317,35 @@ class RequestMetadata:
 def is_generating(method: str, target: str) -> bool:
     """Return whether a request to this target generates tokens."""
     return method == "POST" and target.partition("?")[0].rstrip("/").endswith(GENERATING)
+
+
+def is_pooling(method: str, target: str) -> bool:
+    """Return whether a request to this target has the prompt computed without an answer in tokens."""
+    return method == "POST" and target.partition("?")[0].rstrip("/").endswith(POOLING)
+
+
+def pooling_metadata_of(body: bytes) -> RequestMetadata:
+    """The facts of a body whose texts are computed, as far as it is JSON."""
+    try:
+        members = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        members = None
+    if not isinstance(members, dict):
+        return RequestMetadata(is_pooling=True, num_prompt_bytes=len(body))
+    model = members.pop("model", None)
+    common: dict[str, Any] = {
+        "is_pooling": True,
+        "model": model if isinstance(model, str) else "",
+        "has_media": _has_media(members),
+    }
+    if "input" in members:
+        return _of_prompt(members["input"], digest(b"pooling", str(model).encode()), common)
+    texts = [members[key] for key in _POOLED if key in members]
+    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts))
+
+
+_POOLED = (*("messages", "query", "queries", "documents", "text_1", "text_2", "data_1", "data_2"),)
+"""Members of bodies with texts to be computed, beside `input`."""
 
 
 def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
@@ -742,6 +775,9 @@ class Exchange:
         return True
 
 
+_LONG_OUTPUT_TOKENS = 1024
+
+
 class Conversation:
     """One connection of a client: its requests in turn, and the replies in the same order."""
 
@@ -782,6 +818,11 @@ class Conversation:
             self._server_gone(at)
         elif kind is EventKind.DROPPED:
             self._give_up()
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """Tokens of the requests under way, estimated above what they have."""
+        return sum(each.num_body_bytes // 2 + _LONG_OUTPUT_TOKENS for each in self._open if each.head.method == "POST")
 
     def close(self, at: Nanos) -> None:
         """End what is under way: the proxy has stopped."""

@@ -13,8 +13,9 @@ from typing import Any
 
 from observe.client import redacted_row
 from observe.event_loop import Nanos
-from observe.http import HeadCache
+from observe.http import HeadCache, parse_server, tls_context
 from observe.processes import packed, read_packed
+from observe.proxy.cache_canary import CacheBound, Canary, CheckedRequest
 from observe.proxy.exchanges import Conversation, Exchange, MemoryBudget
 from observe.proxy.rows import (
     PartWriter,
@@ -25,7 +26,7 @@ from observe.proxy.rows import (
     read_part,
     secrets_of,
 )
-from observe.proxy.tap import EventKind, Job, Message, MessageReader, RecordingReport
+from observe.proxy.tap import CacheSettings, EventKind, Job, Message, MessageReader, RecordingReport
 from traces import TraceError, TraceRow
 from traces.content import line_of
 from traces.redaction import Redactor
@@ -33,6 +34,12 @@ from traces.redaction import Redactor
 _READ_BYTES = 1 << 20
 _POLL_S = 0.5
 _NICENESS = 15
+
+
+def _canary(url: str, cache: CacheSettings) -> Canary:
+    server = parse_server(url)
+    tls = tls_context(cache.ca_file, insecure=cache.insecure) if server.tls else None
+    return Canary(server, tls, CacheBound(cache.block_tokens, cache.num_blocks))
 
 
 class Recording:
@@ -54,6 +61,10 @@ class Recording:
         self._earlier_origin_us: int | None = None
         self._num_sessions = 0
         self._writer = self._opened()
+        self._canaries = [] if job.cache is None else [_canary(url, job.cache) for url in job.upstreams]
+        for canary in self._canaries:
+            canary.start()
+        self.report.cache = [canary.figures for canary in self._canaries]
 
     def take(self, message: Message) -> None:
         """Take in what happened on a connection."""
@@ -74,6 +85,9 @@ class Recording:
         if message.kind is EventKind.REQUEST and self._maker is None:
             self._begin(message.at)
         conversation.take(message)
+        if message.kind is EventKind.DROPPED:
+            for canary in self._canaries:
+                canary.forget()
         if message.kind is EventKind.SERVER_GONE:
             del self._conversations[number]
 
@@ -96,6 +110,8 @@ class Recording:
         for conversation in self._conversations.values():
             conversation.close(perf_counter_ns())
         self.write()
+        for canary in self._canaries:
+            canary.close()
         with suppress(OSError):
             self._writer.close()
         self.report.num_parts = self._writer.num_parts
@@ -131,6 +147,8 @@ class Recording:
             report.num_other_exchanges += 1
         else:
             number, self._next = self._next, self._next + 1
+        if self._canaries and exchange.head.method == "POST":
+            self._check(exchange, -1 if number is None else number)
         if exchange.unread and facts is not None:
             report.num_unread += 1
             report.unread = report.unread or exchange.unread
@@ -142,6 +160,26 @@ class Recording:
             self._rows.append(redacted_row(maker.row(number, exchange, facts), redactor, ("x_request_id",)))
             if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
                 self._chunks.append((number, list(times)))
+
+    def _check(self, exchange: Exchange, number: int) -> None:
+        """Have the canary of its server look at a request."""
+        reply = exchange.reply
+        self._canaries[exchange.upstream].check(
+            CheckedRequest(
+                number=number,
+                path=exchange.head.target,
+                body=b"" if number < 0 else exchange.request_body,
+                authorization=exchange.head.header("authorization"),
+                sent=exchange.sent,
+                ready=0 if reply is None else reply.first_token,
+                ended=exchange.ended,
+                is_ok=exchange.status == "ok",
+                prompt_tokens=(reply.prompt_tokens if reply is not None else None) or 0,
+                output_tokens=0 if reply is None else len(reply.chunk_times) + (reply.completion_tokens or 0),
+                cached_tokens=None if reply is None else reply.cached_tokens,
+                in_flight_tokens=sum(each.in_flight_tokens for each in self._conversations.values()),
+            )
+        )
 
     def _opened(self) -> PartWriter:
         job = self._job

@@ -18,6 +18,8 @@ from observe.proxy.exchanges import (
     Round,
     SessionTracker,
     is_generating,
+    is_pooling,
+    pooling_metadata_of,
     request_metadata_of,
 )
 from observe.workload import SESSION_COLUMNS
@@ -181,27 +183,30 @@ class RowMaker:
     _prefix_tokens: dict[str, int] = field(default_factory=dict)
 
     def facts(self, exchange: Exchange) -> RequestMetadata | None:
-        """Facts of a request; None if it does not ask for tokens."""
-        if not is_generating(exchange.head.method, exchange.head.target):
+        """Facts of a request; None if no prompt is computed for it."""
+        method, target, body = exchange.head.method, exchange.head.target, exchange.request_body
+        if is_pooling(method, target):
+            return pooling_metadata_of(body)
+        if not is_generating(method, target):
             return None
-        body = exchange.request_body
         if not body:
             return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes)
         return request_metadata_of(body, self._tenant(exchange).encode())
 
     def row(self, number: int, exchange: Exchange, facts: RequestMetadata) -> TraceRow:
-        """The row of an exchange for tokens that has ended; later rounds then have its figures."""
+        """The row of an exchange that has ended; later rounds then have its figures."""
         this, before = (None, None) if facts.turns is None else self.sessions.place(facts.turns, exchange.sent)
         reply = exchange.reply
         counted = 0 if reply is None else reply.prompt_tokens or 0
         num_prompt_tokens = counted or self.scales.tokens(facts.model, facts.num_prompt_bytes)
-        if counted and not facts.has_media:
+        if counted and not facts.has_media and not facts.is_pooling:
             self.scales.learn(facts.model, facts.num_prompt_bytes, counted)
             if not facts.num_shared_bytes:
                 self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)
         group, num_shared = self._shared(facts, num_prompt_tokens, is_counted=bool(counted))
         times = [] if reply is None else reply.chunk_times
-        num_output_tokens = _num_output_tokens(exchange)
+        # The engine ends a prompt that is only computed with one token, which the server does not count.
+        num_output_tokens = 1 if facts.is_pooling and exchange.status == "ok" else _num_output_tokens(exchange)
         if this is not None and exchange.status == "ok" and facts.turns is not None:
             this.ended, this.num_prompt_tokens = exchange.ended, num_prompt_tokens
             this.num_output_tokens = num_output_tokens if reply is not None and reply.is_all_content else 0

@@ -10,7 +10,18 @@ from typing import cast
 
 from observe.event_loop import Clock, Nanos
 from observe.options import OutputPaths
+from observe.proxy.cache_canary import CacheFigures
 from traces import TraceHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSettings:
+    """The KV cache of one engine, and how to reach its server."""
+
+    block_tokens: int
+    num_blocks: int
+    ca_file: str | None = None
+    insecure: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +38,8 @@ class Job:
     rotate_bytes: float
     rotate_s: float
     resumes: bool
+    cache: CacheSettings | None = None
+    """Of the engines behind all upstreams, where their prefix caches are checked."""
 
 
 @dataclass(slots=True)
@@ -45,6 +58,8 @@ class RecordingReport:
     unread: str = ""
     """Why the first of them could not."""
     num_parts: int = 0
+    cache: list[CacheFigures] = field(default_factory=list)
+    """What was found of the prefix cache of each upstream, where it is checked."""
     problem: str = ""
     failure: str = ""
 

@@ -143,7 +143,7 @@ def usage(body: dict[str, Any], tokens: int, chat: bool) -> dict[str, int]:
 
 def text_of(content: Any) -> str:
     """The words of a message, whether it has them whole or in parts."""
-    return content if isinstance(content, str) else " ".join(part["text"] for part in content)
+    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
 
 
 def choice(content: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from observe.options import ObserveOptions
 from replay.arrivals import arrivals_of
 from tests.fakes import config
 from traces import TraceHeader
+from traces.workload.generate import generate
+from traces.workload.presets import SyntheticOptions
 
 Observe: TypeAlias = Callable[..., Any]
 
@@ -64,3 +66,13 @@ def test_what_is_no_duration_is_refused(given: dict[str, Any], complaint: str) -
     values = {"url": "http://localhost:1", "rate": 1.0, "output": "x"}
     with pytest.raises(BlisError, match=f"^{complaint}"):
         options_from(ObserveOptions, **values, **given)
+
+
+def test_stages_end_by_themselves_and_send_what_a_simulation_sends(observe: Observe) -> None:
+    run = observe(num_requests=None, rate=None, stages=("20-180:300ms", "100:100ms"), arrival="constant", seed=3)
+    spec = SyntheticOptions(stages=("20-180:300ms", "100:100ms"), arrival="constant")
+    simulated = generate(spec.synthetic_spec(num_requests=0, seed=3)).requests
+    assert len(simulated) == 29 + 9
+    sent = sorted(row.arrival_time_us for row in run.trace.rows)
+    assert sent == [each.arrival_us for each in simulated]
+    assert run.summary["completed"] == 38

@@ -353,13 +353,17 @@ class RenewalProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCountArrivals:
-    """A fixed number of gaps, stretched to fill a window exactly; the last arrival falls on its end."""
+    """A fixed number of gaps, stretched to fill a window exactly; the last arrival falls on its end.
+
+    Over the window the rate changes evenly, to `growth` times that of its begin.
+    """
 
     gaps: Gaps
     num_gaps: int
     start_us: int
     duration_us: float
     keeps_last: bool = False
+    growth: float = 1.0
 
     @property
     def end_us(self) -> int:
@@ -383,7 +387,11 @@ class FixedCountArrivals:
             return np.empty(0, np.int64)
         # A last gap close to nothing is lost in the division; what comes before it is still before the end.
         latest = self.duration_us - (0 if self.keeps_last else 1)
-        at = self.start_us + np.floor(np.minimum(kept / total * self.duration_us, latest)).astype(np.int64)
+        shares = kept / total
+        if self.growth != 1:
+            # Where the integral of the rate, 1 + (growth - 1) x, from 0 to x is this share of the whole.
+            shares *= (1 + self.growth) / (1 + np.sqrt(1 + (self.growth**2 - 1) * shares))
+        at = self.start_us + np.floor(np.minimum(shares * self.duration_us, latest)).astype(np.int64)
         return at[at <= until_us]
 
 

@@ -416,7 +416,7 @@ def _vidur_rate(spec: WorkloadSpec) -> float:
 def _windows_rate(spec: WorkloadSpec) -> float:
     """Return the mean rate from the first window's begin to the last window's end, of windows with rates."""
     spans = [
-        (each.start_us, each.end_us, each.trace_rate or 0.0) for client in spec.clients for each in client.windows or ()
+        (each.start_us, each.end_us, each.mean_rate or 0.0) for client in spec.clients for each in client.windows or ()
     ]
     for cohort in spec.cohorts:
         if cohort.spike is not None:
@@ -451,8 +451,10 @@ def _faster_window(window: Window, factor: float, has_own_rates: bool) -> Window
     changes: dict[str, Any] = {}
     if window.arrival is not None:
         changes["arrival"] = _faster_arrival(window.arrival, factor)
-    if has_own_rates and window.trace_rate is not None:
-        changes["trace_rate"] = _within(window.trace_rate * factor, "a window")
+    for name in ("trace_rate", "end_rate") if has_own_rates else ():
+        own = getattr(window, name)
+        if own is not None:
+            changes[name] = _within(own * factor, "a window")
     return replace(window, **changes)
 
 

@@ -1,19 +1,24 @@
 """Workloads that need no file: a rate or a number of users, lengths from a bell curve, and their flags."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from blis_sim.options import OptionError, option, options_of
-from blis_sim.options.option import LEAST_RATE, MOST_RATE, MOST_TOKENS
+from blis_sim.options.option import LATEST_US, LEAST_RATE, MOST_RATE, MOST_TOKENS
+from traces.slo import parse_duration_ms
 from traces.workload.spec import (
     PROCESSES,
     SCENARIO_NAMES,
     Arrival,
     Client,
     Distribution,
+    Lifecycle,
     Scenario,
+    Window,
     WorkloadSpec,
     problem_of_cv,
 )
@@ -166,6 +171,53 @@ def rate_spec(
     return _spec(client, num_requests=num_requests, seed=seed, rate=rate)
 
 
+class Stage(NamedTuple):
+    """A stretch of a load whose rate, in requests per second, changes evenly from one value to another."""
+
+    first_per_s: float
+    last_per_s: float
+    duration_us: int
+
+
+_STAGE = re.compile(r"([0-9.e+]+)(?:-([0-9.e+]+))?:(.+)")
+
+
+def parse_stages(texts: Sequence[str]) -> list[Stage]:
+    """Return stages such as `1-20:60s` and `20:5m`, in their order. Raises OptionError."""
+    return [_parse_stage(text) for text in texts]
+
+
+def _parse_stage(text: str) -> Stage:
+    problem = f"--stages must be like 1-20:60s,20:5m with rates from {LEAST_RATE:g} to {MOST_RATE:g}, got {text!r}"
+    found = _STAGE.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        first, last = float(found[1]), float(found[2] or found[1])
+        duration_us = round(parse_duration_ms(found[3]) * 1000)
+    except ValueError:
+        raise OptionError(problem) from None
+    if not (min(first, last) >= LEAST_RATE and max(first, last) <= MOST_RATE and 0 < duration_us <= LATEST_US):
+        raise OptionError(problem)
+    return Stage(first, last, duration_us)
+
+
+def staged_spec(spec: WorkloadSpec, stages: Sequence[Stage]) -> WorkloadSpec:
+    """Return the spec of `rate_spec` with the rates of these stages, one after the other, in place of its rate."""
+    ends_us = list(accumulate(each.duration_us for each in stages))
+    windows = tuple(
+        Window(
+            start_us=end_us - stage.duration_us,
+            end_us=end_us,
+            trace_rate=stage.first_per_s,
+            end_rate=None if stage.last_per_s == stage.first_per_s else stage.last_per_s,
+        )
+        for stage, end_us in zip(stages, ends_us, strict=True)
+    )
+    (client,) = spec.clients
+    return replace(spec, aggregate_rate=0.0, clients=(replace(client, lifecycle=Lifecycle(windows=windows)),))
+
+
 def users_spec(
     lengths: Preset,
     *,
@@ -248,6 +300,12 @@ class SyntheticOptions:
         at_least=LEAST_RATE,
         at_most=MOST_RATE,
     )
+    stages: tuple[str, ...] = option(
+        (),
+        "In place of --rate, rates one after the other, each for a while: 1-20:60s,20:5m rises evenly from 1 to 20 "
+        "requests per second in a minute and stays there for five.",
+        metavar="RATE:DURATION,...",
+    )
     arrival: str | None = option(
         None, "Gaps between requests at --rate (default: poisson; with --engine blis constant).", choices=PROCESSES
     )
@@ -268,7 +326,11 @@ class SyntheticOptions:
 
     def check_load(self) -> None:
         """Raise OptionError for settings that do not fit together."""
-        _ = self.lengths  # making it checks it
+        _ = self.lengths, parse_stages(self.stages)  # making them checks them
+        if self.stages and self.rate is not None:
+            raise OptionError("--rate and --stages exclude each other, give one of them")
+        if self.stages and self.workload in SCENARIO_NAMES:
+            raise OptionError(f"--stages and --workload {self.workload} exclude each other: both are rates over time")
         if self.arrival_cv is None:
             return
         if self.arrival not in ("gamma", "weibull"):
@@ -296,7 +358,7 @@ class SyntheticOptions:
             scenario = Scenario(name=self.workload, rate=self.rate)
             return WorkloadSpec(version="2", seed=seed, scenario=scenario, num_requests=num_requests)
         process = self.arrival or ("constant" if self.draws_as_blis else "poisson")
-        return rate_spec(
+        spec = rate_spec(
             self.lengths,
             rate=DEFAULT_RATE if self.rate is None else self.rate,
             num_requests=num_requests,
@@ -304,14 +366,15 @@ class SyntheticOptions:
             arrival=Arrival(process=process, cv=self.arrival_cv),
             prefix_tokens=self.prefix_tokens,
         )
+        return staged_spec(spec, parse_stages(self.stages)) if self.stages else spec
 
     def unused_flags(self, has_spec: bool, has_users: bool = False) -> list[str]:
         """Return the given flags that a workload spec, a preset or users say already."""
         if has_spec:
-            unused = ("workload", "arrival", "arrival_cv", "prefix_tokens", *_LENGTH_FLAGS)
+            unused = ("workload", "stages", "arrival", "arrival_cv", "prefix_tokens", *_LENGTH_FLAGS)
         else:
             unused = _LENGTH_FLAGS if self.workload in PRESETS else ()
-            unused += ("arrival", "arrival_cv") if has_users else ()
+            unused += ("stages", "arrival", "arrival_cv") if has_users else ()
         settings = {setting.name: setting for setting in options_of(SyntheticOptions)}
         return [settings[name].label for name in unused if getattr(self, name) != settings[name].default]
 

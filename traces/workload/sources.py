@@ -230,7 +230,8 @@ def _by_window(everyone: list[_Named]) -> list[tuple[_Named, Window | None]]:
 
 def _weight(client: Client, window: Window | None) -> float:
     """Return the weight of a client's share of the aggregate rate."""
-    return client.rate_fraction if window is None or window.trace_rate is None else window.trace_rate
+    own = None if window is None else window.mean_rate
+    return client.rate_fraction if own is None else own
 
 
 def _spans(client: Client, window: Window | None) -> Spans:
@@ -274,12 +275,15 @@ def _filled(arrival: Arrival, window: Window, aggregate_share: float) -> FixedCo
 
     Without an aggregate rate the window has its own.
     """
-    rate = aggregate_share or window.trace_rate or 0.0
+    rate = aggregate_share or window.mean_rate or 0.0
     gaps, _ = gaps_of(window.arrival or arrival, rate)
     duration_us = window.end_us - window.start_us
     # Without rounding, a rate of a third of 6 would make one gap more.
     num_gaps = math.ceil(rate * duration_us / 1e6 - 1e-9)
-    return FixedCountArrivals(gaps=gaps, num_gaps=num_gaps, start_us=window.start_us, duration_us=duration_us)
+    growth = 1.0 if window.end_rate is None or window.trace_rate is None else window.end_rate / window.trace_rate
+    return FixedCountArrivals(
+        gaps=gaps, num_gaps=num_gaps, start_us=window.start_us, duration_us=duration_us, growth=growth
+    )
 
 
 def _profile(client: Client, window: Window | None = None) -> LengthProfile:

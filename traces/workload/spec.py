@@ -193,14 +193,25 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A stretch of time, the end excluded, in which a client is active, perhaps with habits of its own."""
+    """A stretch of time, the end excluded, in which a client is active, perhaps with habits of its own.
+
+    From `trace_rate` its rate changes evenly to `end_rate`, if that is given.
+    """
 
     start_us: Count = 0
     end_us: int
     trace_rate: Rate | None = None
+    end_rate: Rate | None = None
     arrival: Arrival | None = None
     input_distribution: Distribution | None = None
     output_distribution: Distribution | None = None
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Return the mean of its own rate; None without one."""
+        if self.trace_rate is None or self.end_rate is None:
+            return self.trace_rate
+        return (self.trace_rate + self.end_rate) / 2
 
     @property
     def overrides_client(self) -> bool:
@@ -697,6 +708,8 @@ def _check_windows(where: str, client: Client) -> None:
             raise _ProblemError(
                 f"{inside}.end_us: expected more than start_us ({window.start_us}), got {window.end_us}"
             )
+        if window.end_rate is not None and window.trace_rate is None:
+            raise _ProblemError(f"{inside}.trace_rate: expected a rate beside end_rate, but the key is missing")
         if window.arrival is not None:
             _check_arrival(f"{inside}.arrival", window.arrival)
         for name in ("input_distribution", "output_distribution"):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import blis_sim
 from blis_sim.options import BlisError
-from blis_sim.testing import Server, server
+from blis_sim.testing import Server, serving
 from traces import read_trace
 from workshop.ending import refuse, run_command
 from workshop.served_kinds.clients import BODIES, send
@@ -100,7 +100,8 @@ def tried(name: str, kind: Kind, given: argparse.Namespace, seed: int) -> Found:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(given.keep or temporary)
         prefix = folder / f"{name.replace(' ', '-')}-{seed}"
-        with server(*kind.serve, "--speed", f"{given.speed:g}") as running:
+        words = ("--speed", f"{given.speed:g}", "--host", "127.0.0.1", "--port", "0")
+        with serving(["-m", "blis_sim.cli", "serve", *kind.serve, *words]) as running:
             if kind.load in BODIES:
                 _send_through_proxy(running, kind, prefix, given, seed)
             else:

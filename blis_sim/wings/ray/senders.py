@@ -14,10 +14,12 @@ from time import perf_counter_ns
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from blis_sim.options import BlisError, OptionError
+from observe.balancer import Balancer
 from observe.client import Client, Outcome
 from observe.errors import RunError, print_message
 from observe.event_loop import Clock, Interrupt, Nanos, allow_many_connections
-from observe.figures import Progress, keep_showing, open_view, recent_durations
+from observe.figures import Progress, View, keep_showing, open_view, recent_durations
+from observe.live_page import with_live_page
 from observe.recording import Recorder
 from observe.requests import Dispatcher, PlannedRequest, PreparedRequest, SentRequest
 from observe.responses import Reply
@@ -44,6 +46,7 @@ class RemoteResult:
     first_event: Nanos
     prompt_tokens: int | None
     completion_tokens: int | None
+    server: str
 
     def to_sent_request(self, planned: PlannedRequest) -> SentRequest:
         """The request as if it had been sent from here, without its bytes."""
@@ -68,6 +71,7 @@ class RemoteResult:
             sent=self.sent,
             ended=self.ended,
             reply=reply,
+            server=self.server,
         )
         return SentRequest(prepared=prepared, due=self.due, allowed=self.due, outcome=outcome)
 
@@ -95,6 +99,7 @@ def remote_result_of(sent: SentRequest, clock_offset_ns: int) -> RemoteResult:
         first_event=there(reply.first_event),
         prompt_tokens=reply.prompt_tokens,
         completion_tokens=reply.completion_tokens,
+        server=outcome.server,
     )
 
 
@@ -121,7 +126,7 @@ class RemoteSender:
     def __init__(self, share: ScheduleShard) -> None:
         self._share = share
         self._clock_offset_ns = 0
-        self._client: Client | None = None
+        self._client: Client | Balancer | None = None
         self._dispatcher: Dispatcher | None = None
         self._sending: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()
@@ -178,7 +183,7 @@ class RemoteSender:
     def _keep(self, sent: SentRequest) -> None:
         self._ended.append(remote_result_of(sent, self._clock_offset_ns))
 
-    async def _send(self, client: Client, dispatcher: Dispatcher, origin: Nanos) -> None:
+    async def _send(self, client: Client | Balancer, dispatcher: Dispatcher, origin: Nanos) -> None:
         tasks = [
             asyncio.create_task(dispatcher.run(origin)),
             asyncio.create_task(self._stop_requested.wait()),
@@ -460,10 +465,11 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
         f"sending from {len(senders)} processes on {len({each.node for each in senders})} Ray nodes,"
         f" whose clocks are known to within {error_ms:.1f} ms"
     )
+    view = await with_live_page(open_view(), workload.options.live_html, workload.options.servers[0].url)
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
         sender.begin(origin - workload.request_schedule.starts_at_us * 1000)
-    showing = asyncio.create_task(_keep_showing(senders, workload, recorder, origin))
+    showing = asyncio.create_task(_keep_showing(view, senders, workload, recorder, origin))
     try:
         polling = [sender.polling for sender in senders if sender.polling is not None]
         await asyncio.wait(polling, return_when=asyncio.FIRST_EXCEPTION)
@@ -471,8 +477,10 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
         showing.cancel()
 
 
-async def _keep_showing(senders: Sequence[_Sender], workload: Workload, recorder: Recorder, origin: Nanos) -> None:
-    view, stats = open_view(), recorder.stats
+async def _keep_showing(
+    view: View, senders: Sequence[_Sender], workload: Workload, recorder: Recorder, origin: Nanos
+) -> None:
+    stats = recorder.stats
 
     def progress() -> Progress:
         return replace(

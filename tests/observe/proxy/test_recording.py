@@ -311,3 +311,34 @@ def test_tokens_of_a_shared_start_are_those_that_the_turns_do_not_take(tmp_path:
         wire.answer(one, 110 + 100 * at, prompt_tokens=170 + 20 * at)
     recording.close()
     assert [row.prefix_length for row in rows_in(tmp_path)] == [0, 150, 150]
+
+
+@pytest.mark.parametrize(
+    ("path", "members"),
+    [
+        ("/v1/embeddings", {"input": "some words to be computed"}),
+        ("/v1/embeddings", {"input": [[1, 2, 3], [4, 5]]}),
+        ("/pooling", {"messages": user("some words")}),
+        ("/classify", {"input": ["one text", "another"]}),
+        ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
+        ("/v2/rerank", {"query": "a", "documents": ["b", "c"]}),
+    ],
+)
+def test_prompts_that_are_only_computed_have_rows_with_one_token(
+    tmp_path: Path, path: str, members: dict[str, Any]
+) -> None:
+    """One token ends such a prompt in the engine, so that a replay has its load."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    body = json.dumps({"model": "m", **members}).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: h\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    wire.happens(EventKind.REQUEST, one, 100, head + body)
+    reply = json.dumps({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 17, "completion_tokens": 0}})
+    fields = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(reply)}\r\n\r\n"
+    wire.happens(EventKind.REPLY, one, 130, (fields + reply).encode())
+    recording.close()
+    (row,) = rows_in(tmp_path)
+    assert (row.status, row.streaming, row.server_input_tokens, row.output_tokens) == ("ok", False, 17, 1)
+    assert row.last_chunk_time_us - row.send_time_us == 30_000
+    assert (row.model, row.error_message) == ("m", "")

@@ -129,7 +129,7 @@ def test_the_command_has_all_rounds_in_its_results(reference: Path, tmp_path: Pa
             {"session_mode": "closed-loop", "reissue": True},
             "--reissue and --session-mode closed-loop exclude each other",
         ),
-        ({"session_mode": "open"}, "--session-mode must be one of fixed, closed-loop, got 'open'"),
+        ({"session_mode": "open"}, "--session-mode must be one of fixed, closed-loop, fixed-accumulate, got 'open'"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(given: dict[str, Any], message: str) -> None:

@@ -1,0 +1,121 @@
+"""The live page of a run: one file without others, served to this machine alone."""
+
+import asyncio
+import base64
+import hashlib
+from collections import deque
+from contextlib import suppress
+from dataclasses import asdict
+from importlib.resources import files
+from urllib.parse import parse_qs, urlsplit
+
+import orjson
+
+from observe.client import reason_of
+from observe.errors import RunError, print_message
+from observe.figures import Snapshot, View
+
+_HOST = "127.0.0.1"
+_MOST_SNAPSHOTS = 3600
+_MOST_HEAD_BYTES = 16384
+_TIMEOUT_S = 5.0
+
+
+class LivePage:
+    """A display in a browser beside another one, which keeps its own period.
+
+    It listens on the loopback address, answers two paths to requests that name this machine as host, so that no page of
+    another site can read it, and lets the browser load and run nothing but its own text.
+    """
+
+    period_s = 1.0
+
+    def __init__(self, beside: View, title: str) -> None:
+        self._beside = beside
+        self._title = title
+        self._snapshots = deque[Snapshot](maxlen=_MOST_SNAPSHOTS)
+        self._num_shown = 0
+        self._shown_beside_s = 0.0
+        self._server: asyncio.Server | None = None
+        self._hosts: frozenset[str] = frozenset()
+        page = files("observe").joinpath("live_page.html").read_bytes()
+        script = page.split(b"<script>")[1].split(b"</script>")[0]
+        own = base64.b64encode(hashlib.sha256(script).digest()).decode()
+        self._page = page
+        self._policy = (
+            f"default-src 'none'; script-src 'sha256-{own}'; style-src 'unsafe-inline'; img-src data:;"
+            " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+
+    async def listen(self, port: int) -> str:
+        """Serve the page at this port, 0 for a free one, and return its address. Raises RunError."""
+        try:
+            self._server = await asyncio.start_server(self._answer, _HOST, port, limit=_MOST_HEAD_BYTES)
+        except OSError as error:
+            raise RunError(f"--live-html cannot listen on port {port}: {reason_of(error)}") from error
+        port = self._server.sockets[0].getsockname()[1]
+        self._hosts = frozenset(f"{host}:{port}" for host in (_HOST, "localhost"))
+        return f"http://{_HOST}:{port}/"
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Keep the snapshot for browsers, and show it beside if it is time."""
+        self._snapshots.append(snapshot)
+        self._num_shown += 1
+        if snapshot.elapsed_s >= self._shown_beside_s + self._beside.period_s:
+            self._shown_beside_s = snapshot.elapsed_s
+            self._beside.show(snapshot)
+
+    def close(self) -> None:
+        """Answer no more; browsers keep what they show."""
+        if self._server is not None:
+            self._server.close()
+        self._beside.close()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request, and close its connection."""
+        with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(_TIMEOUT_S):
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                writer.write(self._reply(head))
+                await writer.drain()
+        writer.close()
+
+    def _reply(self, head: str) -> bytes:
+        first, *lines = head.split("\r\n")
+        method, target, *_ = [*first.split(" "), "", ""]
+        hosts = [line[5:].strip().lower() for line in lines if line.lower().startswith("host:")]
+        if method != "GET" or len(hosts) != 1 or hosts[0] not in self._hosts:
+            return _http("403 Forbidden", "text/plain", b"", self._policy)
+        url = urlsplit(target)
+        if url.path == "/":
+            return _http("200 OK", "text/html; charset=utf-8", self._page, self._policy)
+        if url.path == "/snapshots":
+            return _http("200 OK", "application/json", self._since(url.query), self._policy)
+        return _http("404 Not Found", "text/plain", b"", self._policy)
+
+    def _since(self, query: str) -> bytes:
+        """Return the snapshots from a number on, as far as they are kept."""
+        number = parse_qs(query).get("from", ["0"])[0]
+        num_new = self._num_shown - (int(number) if number.isdecimal() and len(number) < 10 else 0)
+        new = list(self._snapshots)[-num_new:] if num_new > 0 else []
+        return orjson.dumps(
+            {"title": self._title, "next": self._num_shown, "snapshots": [asdict(snapshot) for snapshot in new]}
+        )
+
+
+def _http(status: str, kind: str, body: bytes, policy: str) -> bytes:
+    head = (
+        f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+        f"cache-control: no-store\r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n"
+        f"content-security-policy: {policy}\r\n\r\n"
+    )
+    return head.encode("latin-1") + body
+
+
+async def with_live_page(beside: View, port: int | None, title: str) -> View:
+    """The display with a page of its own at a port; alone where that is None. Raises RunError."""
+    if port is None:
+        return beside
+    page = LivePage(beside, title)
+    print_message(f"live at {await page.listen(port)}")
+    return page
