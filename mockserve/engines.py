@@ -78,7 +78,9 @@ _MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
-    return _with_api_servers(_of_known_model(options), options.network.num_api_servers)
+    known, notes = _simulated(options)
+    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
+    return _with_api_servers(replace(deployment, notes=(*notes, *deployment.notes)), options.network.num_api_servers)
 
 
 def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
@@ -89,12 +91,6 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 def simulated_deployment(options: ServeOptions) -> ServedDeploymentOptions:
     """Return the deployment to simulate, with a known model and with the CPU memory of a connector."""
     return _with_store(_simulated(options)[0], options.kv_sharing.transfer)
-
-
-def _of_known_model(options: ServeOptions) -> Deployment:
-    known, notes = _simulated(options)
-    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
-    return replace(deployment, notes=(*notes, *deployment.notes))
 
 
 def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:

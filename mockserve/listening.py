@@ -241,16 +241,16 @@ async def start(
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
     service = build_service(options, deployment, environment, backend, vocabulary_source)
-    if backend.cluster is not None:
-        service.cluster = InstanceControl(service, backend.cluster)
+    control = None if backend.cluster is None else InstanceControl(service, backend.cluster)
+    service.cluster = control
     if options.network.grpc:
         calls: ListeningServer = await SERVERS["grpc"](service)
         return calls
     server = await listen(service)
     if options.process.shares_port_with_grpc and not service.api_keys:  # gRPC takes no key
         server.calls = await _open_calls(service, server.http_listener)
-    if service.cluster is not None and options.instances.instance_ports is not None:
-        server.ports = InstancePorts(service.cluster, options.instances.instance_ports, listen)
+    if control is not None and options.instances.instance_ports is not None:
+        server.ports = InstancePorts(control, options.instances.instance_ports, listen)
         try:
             await server.ports.open_all()
         except BaseException:

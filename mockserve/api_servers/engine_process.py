@@ -105,7 +105,19 @@ class ApiServerConnection:
     def on_message(self, message: FromApiServer) -> None:
         """Handle messages for the engines; other messages are ignored."""
         if isinstance(message, Submit):
-            self._submit(message)
+            number = message.number
+            reply = RemoteReply(self, number, message.finish_reason)
+            if message.prompt_number != self._prompt[0]:
+                self._prompt = (message.prompt_number, new_parent(message.num_choices))
+            self._ids[number] = message.request.id
+            try:
+                reply.flight = self._engines.driver.submit(
+                    message.request, reply, message.arrived_at, self._prompt[1], message.rank
+                )
+            except EngineFailedError as error:
+                self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            except ValueError as error:
+                self.fail(number, str(error), HTTPStatus.BAD_REQUEST)
         elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
             self._engines.driver.abort(request_id)
 
@@ -145,21 +157,6 @@ class ApiServerConnection:
         """Send the failure of a request."""
         self._ids.pop(number, None)
         self.send(Fail(number, message, status))
-
-    def _submit(self, message: Submit) -> None:
-        number = message.number
-        reply = RemoteReply(self, number, message.finish_reason)
-        if message.prompt_number != self._prompt[0]:
-            self._prompt = (message.prompt_number, new_parent(message.num_choices))
-        self._ids[number] = message.request.id
-        try:
-            reply.flight = self._engines.driver.submit(
-                message.request, reply, message.arrived_at, self._prompt[1], message.rank
-            )
-        except EngineFailedError as error:
-            self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-        except ValueError as error:
-            self.fail(number, str(error), HTTPStatus.BAD_REQUEST)
 
 
 class EngineSide:

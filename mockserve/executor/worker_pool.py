@@ -272,12 +272,10 @@ class WorkerPool:
     def _end(self, worker: Worker) -> None:
         worker.kill()
         if worker in self._workers and not self._is_closed:
-            self._keep(asyncio.create_task(self._wait_for(worker)))
+            task = asyncio.create_task(self._wait_for(worker))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _wait_for(self, worker: Worker) -> None:
         await asyncio.to_thread(worker.wait)
         self._workers.discard(worker)
-
-    def _keep(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -32,7 +32,9 @@ class VectorSource:
 
     def of_text(self, token_ids: Sequence[int]) -> Vector:
         """One vector of length 1 for a whole prompt. Cost: O(tokens + dimensions)."""
-        return _unit(self._sums(np.zeros(len(token_ids), np.int64), token_ids, 1)[0])
+        vector = self._sums(np.zeros(len(token_ids), np.int64), token_ids, 1)[0]
+        found: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
+        return found
 
     def of_tokens(self, token_ids: Sequence[int]) -> Vector:
         """One row of length 1 for each token."""
@@ -49,7 +51,14 @@ class VectorSource:
 
     def _sums(self, rows: npt.NDArray[np.int64], token_ids: Sequence[int], num_rows: int) -> npt.NDArray[np.float64]:
         """Row `rows[i]` of the result has token i among its terms."""
-        hashes = _hashes(np.array(token_ids, np.int64).view(np.uint64), self.seed)
+        first, second, third = map(np.uint64, _ODD_MULTIPLIERS)
+        ordinals = np.arange(1, POSITIONS_PER_TOKEN + 1, dtype=np.uint64)
+        start = np.uint64(self.seed % 2**64)
+        with np.errstate(over="ignore"):
+            mixed = (np.array(token_ids, np.int64).view(np.uint64)[:, None] + start) * first + ordinals * second
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * second
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * third
+        hashes: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
         positions = (hashes >> np.uint64(1)) % np.uint64(self.num_dimensions)
         signs = np.where(hashes & np.uint64(1), 1.0, -1.0)
         cells = rows[:, None] * self.num_dimensions + positions.astype(np.int64)
@@ -84,24 +93,6 @@ def probabilities(logits: Vector) -> Vector:
     powers = np.exp(logits - logits.max())
     shares: Vector = (powers / powers.sum()).astype(np.float32)
     return shares
-
-
-def _unit(vector: npt.NDArray[np.float64]) -> Vector:
-    found: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
-    return found
-
-
-def _hashes(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
-    """`POSITIONS_PER_TOKEN` well-mixed hashes for each number."""
-    first, second, third = map(np.uint64, _ODD_MULTIPLIERS)
-    ordinals = np.arange(1, POSITIONS_PER_TOKEN + 1, dtype=np.uint64)
-    start = np.uint64(seed % 2**64)
-    with np.errstate(over="ignore"):
-        mixed = (numbers[:, None] + start) * first + ordinals * second
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * second
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * third
-    found: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
-    return found
 
 
 @dataclass(frozen=True, slots=True)

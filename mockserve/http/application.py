@@ -39,7 +39,7 @@ from mockserve.routes.shared import (
     Handler,
     json_response,
 )
-from mockserve.routes.table import ROUTES, Route
+from mockserve.routes.table import ROUTES, Route, summaries
 from mockserve.serving.service import SERVICE, Service
 
 MESSAGE = "Invalid HTTP request received."
@@ -309,12 +309,6 @@ def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> N
         response.headers.setdefault("Connection", "close")
 
 
-def _path_for_metrics(request: web.Request, network: Network) -> str | None:
-    resource = request.match_info.route.resource
-    route = None if resource is None else network.route_path(resource.canonical)
-    return counted_path(route, network.route_path(request.path))
-
-
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check API keys, answer CORS preflights, and count requests by route; refused ones are not counted, as in vLLM."""
@@ -336,7 +330,9 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        path, lasted_s = _path_for_metrics(request, service.network), time.monotonic() - started_s
+        resource = request.match_info.route.resource
+        route = None if resource is None else service.network.route_path(resource.canonical)
+        path, lasted_s = counted_path(route, service.network.route_path(request.path)), time.monotonic() - started_s
         if path is not None and status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
             service.metrics_source.http.observe(
                 path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
@@ -393,7 +389,7 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
     app[DELIVERY] = service.delivery
-    app[OPENAPI] = OpenApiText()
+    app[OPENAPI] = OpenApiText(summaries)
     handler_of = _played_handler if service.playback is not None else _own_handler
     taken: set[tuple[str, str]] = set()
     for route in ROUTES:
@@ -439,15 +435,13 @@ def fast_routes(app: web.Application) -> Mapping[tuple[str, str], FastRoute]:
     for route in app.router.routes():
         resource = route.resource
         if isinstance(resource, web.PlainResource):
-            found[route.method, resource.canonical] = _fast_route(app, route, resource.canonical)
+            match_info = web.UrlMappingMatchInfo({}, route)
+            match_info.add_app(app)
+            match_info.freeze()
+            respond: Respond = route.handler
+            for middleware in reversed(MIDDLEWARES):
+                respond = partial(middleware, handler=respond)
+            found[route.method, resource.canonical] = FastRoute(
+                URL.build(path=resource.canonical, encoded=True), app, match_info, respond
+            )
     return found
-
-
-def _fast_route(app: web.Application, route: web.AbstractRoute, path: str) -> FastRoute:
-    match_info = web.UrlMappingMatchInfo({}, route)
-    match_info.add_app(app)
-    match_info.freeze()
-    respond: Respond = route.handler
-    for middleware in reversed(MIDDLEWARES):
-        respond = partial(middleware, handler=respond)
-    return FastRoute(URL.build(path=path, encoded=True), app, match_info, respond)

@@ -148,16 +148,11 @@ async def forward(
             await response.write_eof()  # the client may repeat the request from here on
     except (ClientError, OSError, TimeoutError) as error:
         if response is not None and response.prepared:
-            return _cut(request, response)
+            response.force_close()
+            if request.transport is not None:
+                request.transport.close()
+            return response
         raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
-    return response
-
-
-def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Close the connection of a reply whose upstream ended early, so that the client can tell."""
-    response.force_close()
-    if request.transport is not None:
-        request.transport.close()
     return response
 
 
@@ -428,24 +423,18 @@ async def _played(
         speed = options.playback_speed if options.playback_timing == "recorded" else float("inf")
         return await _send(request, reply, _RecordedTimes(speed))
     with service.delivery.open_replies:
-        return await _timed_by_engine(request, service, playback_request, reply)
-
-
-async def _timed_by_engine(
-    request: web.Request, service: Service, playback_request: PlaybackRequest, reply: PlayedReply
-) -> web.StreamResponse:
-    driver = service.delivery.driver
-    if len(playback_request.raw) > _READ_IN_PLACE_BYTES:
-        engine_request = await service.delivery.aside.run(True, _engine_request, service, playback_request, reply)
-    else:
-        engine_request = _engine_request(service, playback_request, reply)
-    tokens = _Tokens()
-    try:
-        driver.submit(engine_request, tokens, arrived_at(request, driver))
-        await tokens.wait_for_token(1)  # the engine may still refuse the request
-        return await _send(request, reply, tokens)
-    finally:
-        driver.abort(engine_request.id)
+        driver = service.delivery.driver
+        if len(playback_request.raw) > _READ_IN_PLACE_BYTES:
+            engine_request = await service.delivery.aside.run(True, _engine_request, service, playback_request, reply)
+        else:
+            engine_request = _engine_request(service, playback_request, reply)
+        tokens = _Tokens()
+        try:
+            driver.submit(engine_request, tokens, arrived_at(request, driver))
+            await tokens.wait_for_token(1)  # the engine may still refuse the request
+            return await _send(request, reply, tokens)
+        finally:
+            driver.abort(engine_request.id)
 
 
 def _engine_request(service: Service, playback_request: PlaybackRequest, reply: PlayedReply) -> Request:

@@ -10,7 +10,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
 from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVCacheGroupSpec
 from blis_sim.options import OptionError
 from mockserve.kv_events.naming import ExtraKeys, TokenBlocks, as_number
@@ -82,9 +82,6 @@ class BatchEncoder:
             return self._stored(change)
         if isinstance(change, AllBlocksCleared):
             return _Cleared()
-        return self._removed(change)
-
-    def _removed(self, change: BlockRemoved) -> _Removed | None:
         if not isinstance(change.identity, bytes):
             return None
         return _Removed([self._hash(change.identity)], MEDIUM, change.group)
@@ -149,7 +146,17 @@ class KVEventPublisher:
         self._pub = zmq.Context(self._context).socket(zmq.PUB)
         self._pub.set_hwm(config.hwm)
         try:
-            self._open()
+            endpoint = self.config.endpoint
+            if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
+                self._pub.bind(endpoint)
+            else:
+                self._pub.connect(endpoint)
+            if self.config.replay_endpoint is not None:
+                self._router = self._context.socket(zmq.ROUTER)
+                # All kept batches and the end mark must fit in the queue of a slow subscriber.
+                self._router.set_hwm(2 * (self.config.buffer_steps + 1))
+                self._router.bind(self.config.replay_endpoint)
+                self._replay_task = asyncio.get_running_loop().create_task(self._answer(self._router))
         except zmq.ZMQError as error:
             self.close()
             raise OptionError(
@@ -174,19 +181,6 @@ class KVEventPublisher:
         if self._router is not None:
             self._router.close(linger=0)
         self._context.term()
-
-    def _open(self) -> None:
-        endpoint = self.config.endpoint
-        if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
-            self._pub.bind(endpoint)
-        else:
-            self._pub.connect(endpoint)
-        if self.config.replay_endpoint is not None:
-            self._router = self._context.socket(zmq.ROUTER)
-            # All kept batches and the end mark must fit in the queue of a slow subscriber.
-            self._router.set_hwm(2 * (self.config.buffer_steps + 1))
-            self._router.bind(self.config.replay_endpoint)
-            self._replay_task = asyncio.get_running_loop().create_task(self._answer(self._router))
 
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         with suppress(asyncio.CancelledError):

@@ -137,19 +137,16 @@ class Lateness:
         """Record frames sent together at `now_s` on a monotonic clock, with the lateness of the first."""
         self.histogram.observe(lateness_s, num_frames)
         if self._window_ends_at is None or now_s >= self._window_ends_at:
-            self._next_window(now_s)
-
-    def _next_window(self, now_s: float) -> None:
-        if self._window_ends_at is not None:
-            window = self.histogram.since(self._counts_before)
-            self.p99_s = window.quantile(PERCENTILE)
-            if self.p99_s > WARN_ABOVE_S:
-                self._warn(
-                    f"tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
-                    " this machine cannot keep up with the load at this speed"
-                )
-        self._counts_before = list(self.histogram.counts)
-        self._window_ends_at = now_s + WINDOW_S
+            if self._window_ends_at is not None:
+                window = self.histogram.since(self._counts_before)
+                self.p99_s = window.quantile(PERCENTILE)
+                if self.p99_s > WARN_ABOVE_S:
+                    self._warn(
+                        f"tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
+                        " this machine cannot keep up with the load at this speed"
+                    )
+            self._counts_before = list(self.histogram.counts)
+            self._window_ends_at = now_s + WINDOW_S
 
 
 REQUEST_LATENCY_BUCKETS_S: tuple[float, ...] = (
@@ -377,7 +374,12 @@ class EngineMetrics:
         self.generation_lengths.observe(flight.num_tokens)
         self.params_max_tokens.observe(flight.request.max_output_tokens)
         self.preemptions.observe(flight.num_preemptions)
-        self._choice_completed(flight)
+        parent = flight.parent
+        parent.num_open -= 1
+        parent.longest_tokens = max(parent.longest_tokens, flight.num_tokens)
+        if not parent.num_open:
+            self.params_n.observe(parent.number)
+            self.longest_choices.observe(parent.longest_tokens)
         scheduled_at, first_at, last_at = flight.first_scheduled_at, flight.first_token_at, flight.last_token_at
         if scheduled_at is None or first_at is None:
             return
@@ -387,15 +389,6 @@ class EngineMetrics:
         self.inference_s.observe((last_at - scheduled_at) / 1e6)
         gaps = max(1, flight.num_tokens - 1)
         self.time_per_token_s.observe((last_at - first_at) / gaps / 1e6)
-
-    def _choice_completed(self, flight: InFlightRequest) -> None:
-        """Count all choices of a prompt as one request, when the last choice is complete."""
-        parent = flight.parent
-        parent.num_open -= 1
-        parent.longest_tokens = max(parent.longest_tokens, flight.num_tokens)
-        if not parent.num_open:
-            self.params_n.observe(parent.number)
-            self.longest_choices.observe(parent.longest_tokens)
 
 
 # Metrics of the server: HTTP requests by route, WebSockets, operations, tool parsing, as vLLM counts them.
@@ -620,7 +613,21 @@ class Operations:
         """Count the operation as in flight during the block, then record its duration, also after an error."""
         family = self._families.get(kind)
         if family is None:
-            family = self._families[kind] = _new_family(kind)
+            family = self._families[kind] = _Family(
+                PrometheusHistogram(
+                    f"{kind.prefix}_duration_seconds",
+                    f"Duration of one {kind.word} operation.",
+                    ["operation"],
+                    buckets=BUCKETS_S,
+                    registry=None,
+                ),
+                Gauge(
+                    f"{kind.prefix}s_in_flight",
+                    f"{kind.word.capitalize()} operations currently awaited.",
+                    ["operation"],
+                    registry=None,
+                ),
+            )
         in_flight = family.in_flight.labels(operation)
         in_flight.inc()
         started_s = perf_counter()
@@ -635,24 +642,6 @@ class Operations:
         for family in self._families.values():
             yield from family.duration.collect()
             yield from family.in_flight.collect()
-
-
-def _new_family(kind: OperationKind) -> _Family:
-    return _Family(
-        PrometheusHistogram(
-            f"{kind.prefix}_duration_seconds",
-            f"Duration of one {kind.word} operation.",
-            ["operation"],
-            buckets=BUCKETS_S,
-            registry=None,
-        ),
-        Gauge(
-            f"{kind.prefix}s_in_flight",
-            f"{kind.word.capitalize()} operations currently awaited.",
-            ["operation"],
-            registry=None,
-        ),
-    )
 
 
 MODES = ("streaming", "non_streaming")

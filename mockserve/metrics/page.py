@@ -851,20 +851,32 @@ class MetricsSource:
 
     def _others(self) -> Iterator[Metric]:
         yield from self._adapters()
-        yield self._cache_config()
+        names = sorted([*self.cache_config, "engine"])
+        metric = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=names)
+        for number in self.engines:
+            values = {**self.cache_config, "engine": str(number)}
+            metric.add_metric([values[name] for name in names], 1)
+        yield metric
         yield from self.http.collect()
         if self.tool_parsing is not None:
             yield self.tool_parsing.family(self.model_name)
         yield from self.operations.collect()
-        yield self._lateness()
+        yield _histograms(
+            "blis_send_lag_seconds",
+            "Real time by which frames leave later than they are due.",
+            [],
+            [(([], self.created), self.lateness.histogram)],
+        )
         yield self._slow_readers()
 
     def _family(self, family: Family, states: Mapping[int, EngineState]) -> "Reading":
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
         values = [
-            (self._labels(number, each, last), value)
+            (([self.model_name, str(number), *([last] if last else [])], each.created), value)
             for number, each in self.engines.items()
-            for last, value in _labelled(self._value(family, each, states[number]))
+            for last, value in _labelled(
+                displayed_value(self._shown_fakes, family.name, family.read(states[number]), time.time() - each.created)
+            )
             if self._is_set(family, each, states[number])
         ]
         return partial(_METRICS[family.kind], f"{PREFIX}{family.name}", family.help, labels, values)
@@ -876,17 +888,9 @@ class MetricsSource:
         is_chosen = family.name in self._shown_fakes.value_functions or self.overrides.names(f"vllm:{family.name}")
         return is_chosen or engine.metrics.has_stepped or state.stats.num_running + state.stats.num_waiting > 0
 
-    def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
-        """Return the fake value, or else the measured one."""
-        return displayed_value(self._shown_fakes, family.name, family.read(state), time.time() - engine.created)
-
     @property
     def _shown_fakes(self) -> FakeMetrics:
         return self.overrides.fakes or self.fakes
-
-    def _labels(self, number: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
-        """Return the label values of one sample, and the start of counting."""
-        return [self.model_name, str(number), *([last] if last else [])], engine.created
 
     def _rejections(self) -> Metric:
         metric = CounterMetricFamily(
@@ -921,22 +925,6 @@ class MetricsSource:
             for names, at in last_seen.items():
                 metric.add_metric([most, names, names], at)
         yield metric
-
-    def _cache_config(self) -> Metric:
-        names = sorted([*self.cache_config, "engine"])
-        metric = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=names)
-        for number in self.engines:
-            values = {**self.cache_config, "engine": str(number)}
-            metric.add_metric([values[name] for name in names], 1)
-        return metric
-
-    def _lateness(self) -> Metric:
-        return _histograms(
-            "blis_send_lag_seconds",
-            "Real time by which frames leave later than they are due.",
-            [],
-            [(([], self.created), self.lateness.histogram)],
-        )
 
     def _slow_readers(self) -> Metric:
         metric = CounterMetricFamily(

@@ -30,7 +30,12 @@ def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
     """Parse the flag's JSON object. Raises OptionError for values that vLLM refuses."""
     if text is None:
         return AUTO
-    given = _json_object(text)
+    try:
+        given = load_json(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
     known = {field.name: field.type for field in fields(StructuredOutputsConfig)}
     for name, value in given.items():
         if name not in known:
@@ -46,16 +51,6 @@ def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
     if config.disable_additional_properties and config.backend != "guidance":
         raise OptionError(f"{FLAG}: disable_additional_properties is only supported for the guidance backend.")
     return config
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = load_json(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
-    return found
 
 
 TOOL_CALL_PARSERS = (

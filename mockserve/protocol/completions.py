@@ -392,7 +392,14 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
     messages = body["messages"]
     check_parts(messages, pydantic_class, is_typed)
     given = set_fields(request)
-    sampling = _read_chat_sampling(request, given)
+    newer, top_logprobs = request.max_completion_tokens, request.top_logprobs or 0
+    sampling = read_sampling(
+        given,
+        max_tokens=request.max_tokens if newer is None else newer,
+        max_tokens_param="max_tokens" if newer is None else "max_completion_tokens",
+        num_logprobs=top_logprobs if request.logprobs else None,
+        num_echoed_logprobs=top_logprobs if request.echo else None,
+    )
     check_logit_bias_keys(body.get("logit_bias"))
     if request.continue_final_message and request.add_generation_prompt:
         raise ApiError(
@@ -412,17 +419,6 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
         echoes=request.echo and bool(messages),
         add_special_tokens=request.add_special_tokens,
         includes_reasoning=request.include_reasoning,
-    )
-
-
-def _read_chat_sampling(request: ChatCompletionRequest, given: dict[str, Any]) -> SamplingParams:
-    newer, top_logprobs = request.max_completion_tokens, request.top_logprobs or 0
-    return read_sampling(
-        given,
-        max_tokens=request.max_tokens if newer is None else newer,
-        max_tokens_param="max_tokens" if newer is None else "max_completion_tokens",
-        num_logprobs=top_logprobs if request.logprobs else None,
-        num_echoed_logprobs=top_logprobs if request.echo else None,
     )
 
 

@@ -29,7 +29,6 @@ from mockserve.protocol.bodies import (
     Candidate,
     Choice,
     Choices,
-    Ending,
     Items,
     OpenObject,
     Piece,
@@ -570,7 +569,8 @@ class GenerateBodies:
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return {
             "index": index,
-            **_ending(choice.ending),
+            "finish_reason": choice.ending.finish_reason,
+            "stop_reason": choice.ending.stop_reason,
             "token_ids": id_list(choice.token_ids),
             "routed_experts": None,
             "sampling_mask": None,
@@ -597,10 +597,6 @@ def _token(scored: ScoredToken) -> dict[str, Any]:
 def _candidate(candidate: Candidate) -> dict[str, Any]:
     logprob = max(candidate.logprob, LOWEST_LOGPROB)
     return {"token_id": candidate.token_id, "logprob": logprob, "rank": candidate.rank}
-
-
-def _ending(ending: Ending) -> dict[str, Any]:
-    return {"finish_reason": ending.finish_reason, "stop_reason": ending.stop_reason}
 
 
 class RequestOutputKind(Enum):

@@ -118,7 +118,9 @@ class _Reader:
         if token in ("[", "{"):
             inner = self.union()
             self._take("]" if token == "[" else "}")
-            return {"items": inner, "type": "array"} if token == "[" else _map(inner)
+            return (
+                {"items": inner, "type": "array"} if token == "[" else {"additionalProperties": inner, "type": "object"}
+            )
         if token == "<":
             return {"type": "string", "enum": list(self._words())}
         if token.startswith("`"):
@@ -153,10 +155,6 @@ class _Reader:
         found = self._any()
         if found != expected:
             raise ValueError(f"expected {expected!r}, found {found!r}")
-
-
-def _map(inner: dict[str, Any]) -> dict[str, Any]:
-    return {"additionalProperties": inner, "type": "object"}
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -261,17 +259,13 @@ def _schema(block: str) -> tuple[str, dict[str, Any]]:
         if field.endswith("*"):
             field = field.removesuffix("*")
             required.append(field)
-        properties[field] = _member(field, rest)
+        kind, has_default, default = rest.partition(" = ")
+        found = read_type(kind)
+        if "$ref" not in found and not _is_optional_reference(found):
+            found["title"] = field.strip("_").replace("_", " ").title()
+        properties[field] = {**found, "default": json.loads(default)} if has_default else found
     schema = {"properties": properties, **_ADDITIONAL[extra], "type": "object"}
     return name, {**schema, **({"required": required} if required else {}), "title": title}
-
-
-def _member(field: str, text: str) -> dict[str, Any]:
-    kind, has_default, default = text.partition(" = ")
-    found = read_type(kind)
-    if "$ref" not in found and not _is_optional_reference(found):
-        found["title"] = field.strip("_").replace("_", " ").title()
-    return {**found, "default": json.loads(default)} if has_default else found
 
 
 def _is_optional_reference(schema: Mapping[str, Any]) -> bool:

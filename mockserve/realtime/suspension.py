@@ -85,7 +85,9 @@ class Suspension:
 
     def release_kv_cache(self) -> None:
         """Release the KV cache's memory until the engine wakes up. Raises ApiError unless it is paused and idle."""
-        if not self.is_paused or not self._driver.call_engine(lambda engine, _: _is_empty(engine)):
+        if not self.is_paused or not self._driver.call_engine(
+            lambda engine, _: not engine.stats.num_running and not engine.stats.num_waiting
+        ):
             raise _failed_call("release_kv_cache_memory() requires a completed pause first")
         if self._asleep:
             raise _failed_call("release_kv_cache_memory() requires all executor memory to be resident")
@@ -129,10 +131,6 @@ class Suspension:
 
 def _is_drained(engine: Engine) -> bool:
     return engine.stats.num_running == 0
-
-
-def _is_empty(engine: Engine) -> bool:
-    return not engine.stats.num_running and not engine.stats.num_waiting
 
 
 def _is_between_steps(engine: Engine) -> bool:

@@ -333,16 +333,13 @@ class _Calls:
         for place, brought in enumerate(deltas):
             for each in brought:
                 if each.kind in CALL_KINDS:
-                    self._add(each, place)
-
-    def _add(self, delta: Delta, place: int) -> None:
-        call = delta.call
-        self.first_place.setdefault(call, place)
-        self.last_place[call] = place
-        arguments = self.texts.setdefault(call, "")
-        if delta.kind is Kind.TOOL_ARGUMENTS:
-            self.texts[call] = arguments + delta.text
-            self.first_arguments.setdefault(call, place)
+                    call = each.call
+                    self.first_place.setdefault(call, place)
+                    self.last_place[call] = place
+                    arguments = self.texts.setdefault(call, "")
+                    if each.kind is Kind.TOOL_ARGUMENTS:
+                        self.texts[call] = arguments + each.text
+                        self.first_arguments.setdefault(call, place)
 
     def without_skipped(self, style: CallStyle) -> TokenDeltas:
         """Return the deltas of each token without empty objects that the style omits."""

@@ -189,18 +189,15 @@ class Accounting(NamedTuple):
         if not self.counts_reasoning:
             return None
         answer = prompt.generations[number].answer
-        return max(0, min(num_tokens - _num_opening_tokens(answer), answer.num_reasoning_tokens))
+        places = (
+            place
+            for place, found in enumerate(answer.deltas or ())
+            if any(each.kind is Kind.REASONING for each in found)
+        )
+        return max(0, min(num_tokens - next(places, 0), answer.num_reasoning_tokens))
 
 
 REQUEST_METRICS = ("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second")
-
-
-def _num_opening_tokens(answer: Answer) -> int:
-    """Return the number of tokens of the mark before the reasoning."""
-    places = (
-        place for place, found in enumerate(answer.deltas or ()) if any(each.kind is Kind.REASONING for each in found)
-    )
-    return next(places, 0)
 
 
 def request_metrics(flight: InFlightRequest) -> dict[str, float | None]:

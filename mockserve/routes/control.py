@@ -1,6 +1,7 @@
 """Routes that vLLM does not have: faults and instances under /blis/, API documentation, and the dashboard."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from html import escape
@@ -71,8 +72,14 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
     engine = body.pop("engine", {})
     try:
         settings = service.faults.settings.changed(body)
-        changes = _engine_changes(engine)
-        await service.engine_faults.change(settings, changes)
+        if not isinstance(engine, dict):
+            raise ApiError(f"engine must map faults to seconds, null or false, got {engine!r}")
+        for kind, for_s in engine.items():
+            is_time = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 <= for_s <= LONGEST_S
+            if for_s is not None and for_s is not False and not is_time:
+                allowed = f"seconds from 0 to {LONGEST_S:g}, null or false"
+                raise ApiError(f"engine must map {kind} to {allowed}, got {for_s!r}")
+        await service.engine_faults.change(settings, engine)
     except BlisError as error:
         raise ApiError(str(error)) from error
     return json_response(200, _state(service))
@@ -84,17 +91,6 @@ async def end_faults(request: web.Request) -> web.StreamResponse:
     settings = service.faults.settings.changed({"rates": {}})
     await service.engine_faults.change(settings, dict.fromkeys(service.engine_faults.active, False))
     return json_response(200, _state(service))
-
-
-def _engine_changes(engine: Any) -> dict[str, float | bool | None]:
-    if not isinstance(engine, dict):
-        raise ApiError(f"engine must map faults to seconds, null or false, got {engine!r}")
-    for kind, for_s in engine.items():
-        is_time = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 <= for_s <= LONGEST_S
-        if for_s is not None and for_s is not False and not is_time:
-            allowed = f"seconds from 0 to {LONGEST_S:g}, null or false"
-            raise ApiError(f"engine must map {kind} to {allowed}, got {for_s!r}")
-    return engine
 
 
 def _state(service: Service) -> dict[str, Any]:
@@ -143,7 +139,7 @@ async def kill_instance(request: web.Request) -> web.StreamResponse:
 
 def _control(request: web.Request) -> InstanceControl:
     control = request.app[SERVICE].cluster
-    assert control is not None  # a condition of these routes
+    assert isinstance(control, InstanceControl)  # a condition of these routes
     return control
 
 
@@ -219,7 +215,9 @@ class OpenApiText:
     milliseconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, summaries: Callable[[], Mapping[str, str]]) -> None:
+        """`summaries` returns what each handler does, by its name; it loads the modules of all handlers."""
+        self.summaries = summaries
         self._text: bytes | None = None
         self._is_made_once = asyncio.Lock()
 
@@ -277,10 +275,8 @@ def _check_documented(request: web.Request) -> None:
 
 
 def _operations(app: web.Application) -> list[Operation]:
-    """Return the described operations of a server, in the order of its routes. It loads the modules of all handlers."""
-    from mockserve.routes.table import ROUTES  # the table loads this module
-
-    summaries = {each.handler.__name__: (each.handler.__doc__ or "").strip().partition("\n")[0] for each in ROUTES}
+    """Return the described operations of a server, in the order of its routes."""
+    summaries = app[OPENAPI].summaries()
     root_path = app[SERVICE].network.root_path
     found: dict[tuple[str, str], Operation] = {}
     for route in app.router.routes():

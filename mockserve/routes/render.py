@@ -247,7 +247,12 @@ def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callabl
     elif body.completion_request is not None and body.completion_request.fields().get("stop"):
         raise ApiError(STOP_STRINGS)
     else:
-        found = _completion_chunk(model, body)
+        generated, prompt = body.generate_chunk, body.prompt_token_ids
+        check_lengths(model.planner.max_model_len, (), [prompt])
+        choice = _only_choice(model, generated, "derender_completion_stream")
+        state = StreamState.read(body.stream_state)
+        reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
+        found = completion_chunk(_head(model, body, generated), reader, choice, state, generated)
     return lambda: found
 
 
@@ -261,7 +266,7 @@ def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]
     bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(model, body), fingerprint="")
     usage = Usage(body.prompt_tokens or 0, sum(len(each.token_ids) for each in choices))
     whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.metrics)
-    whole["choices"] = _numbered(whole["choices"], choices)
+    whole["choices"] = [body | {"index": each.index} for body, each in zip(whole["choices"], choices, strict=True)]
     about = {"system_fingerprint": None, "kv_transfer_params": generated.kv_transfer_params}
     shows_ids = body.chat_request is not None and body.chat_request.fields().get("return_token_ids")
     return whole | about | ({"prompt_token_ids": generated.prompt_token_ids} if shows_ids else {})
@@ -280,7 +285,13 @@ def _chat_chunk(model: ServedModel, body: DerenderChatStreamRequest) -> dict[str
     choice = _only_choice(model, generated, "derender_chat_stream")
     state = StreamState.read(body.stream_state)
     reader = chat_reader(model, body.chat_request, prompt or generated.prompt_token_ids or ())
-    _check_chunk(model, prompt, state, choice)
+    lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
+    limit = model.planner.max_model_len
+    if sum(lengths) > limit:
+        raise ApiError(
+            f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
+            f"({lengths[2]}) exceeds max_model_len ({limit})."
+        )
     return chat_chunk(_head(model, body, generated), reader, choice, state, generated)
 
 
@@ -331,15 +342,6 @@ def _text_choice(reader: TextReader, given: DerenderedChoice, name: str) -> Choi
     return Choice(text, ending, len(given.token_ids), token_ids=ids, logprobs=logprobs)
 
 
-def _completion_chunk(model: ServedModel, body: DerenderCompletionStreamRequest) -> dict[str, Any]:
-    generated, prompt = body.generate_chunk, body.prompt_token_ids
-    check_lengths(model.planner.max_model_len, (), [prompt])
-    choice = _only_choice(model, generated, "derender_completion_stream")
-    state = StreamState.read(body.stream_state)
-    reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
-    return completion_chunk(_head(model, body, generated), reader, choice, state, generated)
-
-
 def _choices(model: ServedModel, generated: GenerateTokensResponse) -> list[DerenderedChoice]:
     return [read_choice(each, model.planner.tokenizer) for each in generated.choices]
 
@@ -349,22 +351,6 @@ def _only_choice(model: ServedModel, generated: GenerateTokensStreamResponse, na
     if len(given) > 1:
         raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
     return read_choice(given[0], model.planner.tokenizer) if given else None
-
-
-def _check_chunk(
-    model: ServedModel, prompt: Sequence[int] | None, state: StreamState, choice: DerenderedChoice | None
-) -> None:
-    lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
-    limit = model.planner.max_model_len
-    if sum(lengths) > limit:
-        raise ApiError(
-            f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
-            f"({lengths[2]}) exceeds max_model_len ({limit})."
-        )
-
-
-def _numbered(shown: Sequence[dict[str, Any]], choices: Sequence[DerenderedChoice]) -> list[dict[str, Any]]:
-    return [body | {"index": each.index} for body, each in zip(shown, choices, strict=True)]
 
 
 def _name(generated: GenerateTokensResponse | GenerateTokensStreamResponse) -> str:

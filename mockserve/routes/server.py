@@ -149,7 +149,31 @@ async def server_info(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     as_json = query.choice("config_format", "text", ("text", "json")) == "json"
     query.check()
-    facts = _facts(request.app[SERVICE].model)
+    model = request.app[SERVICE].model
+    options, deployment = model.options, model.deployment
+    config = deployment.config
+    facts = ConfigSummary(
+        model=model.root,
+        served_model_names=tuple(model.names),
+        tokenizer=options.content.tokenizer or model.root,
+        runner=options.routes.runner,
+        convert=options.routes.convert,
+        seed=options.content.seed,
+        max_model_len=model.planner.max_model_len,
+        block_size=config.block_size_tokens,
+        gpu_memory_utilization=options.deployment.memory_utilization,
+        num_gpu_blocks=config.total_kv_blocks,
+        enable_prefix_caching=config.enable_prefix_caching,
+        tensor_parallel_size=deployment.tp,
+        pipeline_parallel_size=deployment.pp,
+        data_parallel_size=deployment.dp,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        async_scheduling=config.async_scheduling,
+        scheduler_policy="priority" if config.preemption_policy == "priority" else "fcfs",
+        device=deployment.gpu.name,
+    )
     return json_reply(
         {
             "vllm_config": config_as_objects(facts) if as_json else config_as_text(facts),
@@ -184,33 +208,6 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
     config = service.options.kv_sharing.events
     ranks = (service.engines or range(service.num_engines)) if config.publishes else ()
     return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
-
-
-def _facts(model: ServedModel) -> ConfigSummary:
-    options, deployment = model.options, model.deployment
-    config = deployment.config
-    return ConfigSummary(
-        model=model.root,
-        served_model_names=tuple(model.names),
-        tokenizer=options.content.tokenizer or model.root,
-        runner=options.routes.runner,
-        convert=options.routes.convert,
-        seed=options.content.seed,
-        max_model_len=model.planner.max_model_len,
-        block_size=config.block_size_tokens,
-        gpu_memory_utilization=options.deployment.memory_utilization,
-        num_gpu_blocks=config.total_kv_blocks,
-        enable_prefix_caching=config.enable_prefix_caching,
-        tensor_parallel_size=deployment.tp,
-        pipeline_parallel_size=deployment.pp,
-        data_parallel_size=deployment.dp,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        async_scheduling=config.async_scheduling,
-        scheduler_policy="priority" if config.preemption_policy == "priority" else "fcfs",
-        device=deployment.gpu.name,
-    )
 
 
 async def health(request: web.Request) -> web.StreamResponse:

@@ -194,9 +194,6 @@ class _Connection:
         elif self._transcribing is None or self._transcribing.done():
             self._transcribing = asyncio.create_task(self._transcribe())
 
-    async def _fail(self, message: str, code: str) -> None:
-        await self._socket.send_str(error_event(message, code))
-
     async def _transcribe(self) -> None:
         """Send the text of one utterance in deltas, then as a whole."""
         utterance = _Utterance()
@@ -208,7 +205,7 @@ class _Connection:
             await self._socket.send_str(done(utterance.text, usage))
             self._audio.clear()
         except ApiError as error:
-            await self._fail(error.message, "processing_error")
+            await self._socket.send_str(error_event(error.message, "processing_error"))
         except ConnectionError:
             return  # the client has disconnected
 

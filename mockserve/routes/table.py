@@ -182,3 +182,8 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/blis/instances/{instance}", "control.kill_instance", RouteCondition.INSTANCE_CONTROL),
 )
 """The routes; of two enabled rows with equal paths, the first row answers."""
+
+
+def summaries() -> dict[str, str]:
+    """Return what each handler does, by its name. It loads the modules of all handlers."""
+    return {each.handler.__name__: (each.handler.__doc__ or "").strip().partition("\n")[0] for each in ROUTES}

@@ -32,7 +32,12 @@ class BackgroundLoad:
     def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
         """Change the load. Raises EngineError for a KV fraction if the engine cannot withhold blocks."""
         if kv_fraction != self.kv_fraction:
-            self._withhold(kv_fraction)
+
+            def withhold(engine: Engine, at: Micros) -> None:
+                engine.shrink_cache(int(engine.kv.num_blocks * kv_fraction), at)
+
+            for each in self.engines.values():
+                each.driver.call_engine(withhold)
         self.num_running, self.kv_fraction, self.prompt_tokens = num_running, kv_fraction, prompt_tokens
         for request_id in list(self._open)[num_running:]:
             del self._open[request_id]
@@ -69,13 +74,6 @@ class BackgroundLoad:
             max_output_tokens=OUTPUT_TOKENS,
         )
         self.driver.submit(request, reply)
-
-    def _withhold(self, kv_fraction: float) -> None:
-        def withhold(engine: Engine, at: Micros) -> None:
-            engine.shrink_cache(int(engine.kv.num_blocks * kv_fraction), at)
-
-        for each in self.engines.values():
-            each.driver.call_engine(withhold)
 
 
 class _SyntheticReply:

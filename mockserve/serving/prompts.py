@@ -100,7 +100,10 @@ def truncate_prompt(
         ids = cut_text(planner.tokenizer, prompt, length, keeps_end, add_special_tokens)
     else:
         ids = list(prompt) if length is None else _cut(prompt, length, keeps_end)
-        _check_known(max(planner.vocabulary_size, planner.tokenizer.vocabulary_size), ids)
+        vocabulary_size = max(planner.vocabulary_size, planner.tokenizer.vocabulary_size)
+        unknown = next((each for each in ids if not 0 <= each < vocabulary_size), None)
+        if unknown is not None:
+            raise ApiError(f"Token id {unknown} is out of vocabulary")
     if len(ids) > limit:
         raise _too_long(limit)
     if not ids:
@@ -133,12 +136,6 @@ def _cut(ids: Sequence[int], length: int, keeps_end: bool) -> list[int]:
     if len(ids) <= length:
         return list(ids)
     return list(ids[len(ids) - length :] if keeps_end else ids[:length])
-
-
-def _check_known(vocabulary_size: int, ids: Sequence[int]) -> None:
-    unknown = next((each for each in ids if not 0 <= each < vocabulary_size), None)
-    if unknown is not None:
-        raise ApiError(f"Token id {unknown} is out of vocabulary")
 
 
 def _too_long(limit: int) -> ApiError:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -46,9 +46,30 @@ from mockserve.serving.response_store import ResponseStore
 
 if TYPE_CHECKING:
     from mockserve.playback import Playback
-    from mockserve.serving.instances import InstanceControl
 
 VLLM_VERSION = "0.33.0"
+
+
+class Instances(Protocol):
+    """The instances behind the router of a server."""
+
+    @property
+    def num_created(self) -> int:
+        """Number of instances created so far, removed ones included."""
+        ...
+
+    @property
+    def ports(self) -> Mapping[int, int]:
+        """Ports of single instances, by number."""
+        ...
+
+    def service(self, number: int) -> "Service":
+        """Return the service of one instance. Raises ApiError for an unknown number, or if the instance was removed."""
+        ...
+
+    def close(self) -> None:
+        """Close the instances."""
+        ...
 
 
 @dataclass(slots=True)
@@ -82,7 +103,7 @@ class Service:
     """Synthetic load, where it can be set."""
     playback: "Playback | None" = None
     """Recorded replies, where there may be some."""
-    cluster: "InstanceControl | None" = None
+    cluster: "Instances | None" = None
     """The instances behind the router, if there is one."""
 
     @property

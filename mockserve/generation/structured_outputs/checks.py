@@ -72,28 +72,25 @@ class _SizeEstimator:
     def schema(self, found: Any, depth: int, times: int) -> None:
         """Count a schema whose values may be made `times` times."""
         if isinstance(found, Mapping):
-            self._keywords(found, depth, times)
+            self._count(times, depth)
+            _check_ranges(found)
+            for name, value in found.items():
+                if name in _ANNOTATIONS:
+                    self._plain(value, depth, 1)
+                elif name in _PLAIN_NUMBERS:
+                    self._bound(value)
+                elif name in _PLAIN_COUNTS:
+                    self._counted(name, value, times)
+                elif name in _READERS:
+                    _READERS[name](self, value, depth + 1, times)
+                elif name == "items":
+                    self._items(value, found.get("minItems", 0), depth + 1, times)
+                elif name == "additionalProperties":
+                    self._additional(value, found.get("minProperties", 0), depth + 1, times)
+                else:
+                    raise _LimitExceededError
         elif found is not True:
             raise _LimitExceededError
-
-    def _keywords(self, found: Mapping[str, Any], depth: int, times: int) -> None:
-        self._count(times, depth)
-        _check_ranges(found)
-        for name, value in found.items():
-            if name in _ANNOTATIONS:
-                self._plain(value, depth, 1)
-            elif name in _PLAIN_NUMBERS:
-                self._bound(value)
-            elif name in _PLAIN_COUNTS:
-                self._counted(name, value, times)
-            elif name in _READERS:
-                _READERS[name](self, value, depth + 1, times)
-            elif name == "items":
-                self._items(value, found.get("minItems", 0), depth + 1, times)
-            elif name == "additionalProperties":
-                self._additional(value, found.get("minProperties", 0), depth + 1, times)
-            else:
-                raise _LimitExceededError
 
     def _count(self, num_values: int, depth: int, num_chars: int = 0) -> None:
         self._values_left -= num_values

@@ -251,7 +251,11 @@ class _InstanceGenerator:
             if self._is_for_xgrammar and depth == 0:
                 raise
             self._note(error)
-            return self._stand_in(schema, depth)
+            plain: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None, "array": []}
+            name = next(iter(likely_types(schema)), "") if isinstance(schema, Mapping) else ""
+            if name == "object" or (not name and depth == 0):
+                return {}
+            return plain[name] if name in plain else self._random.choice(WORDS)
 
     def _note(self, fault: Exception) -> None:
         """Add a fault, without the frames that it would keep in memory."""
@@ -266,11 +270,18 @@ class _InstanceGenerator:
             return _BREAK
         if not self._is_for_xgrammar and depth > DEPTH_OF_ENDLESS and self._height(schema, 0) >= ENDLESS_DEPTH:
             raise SchemaError("Unsatisfiable schema: it asks for itself without end")
-        found = self._resolved(schema)
+        found = resolve_schema(schema, self._root, on_fault=self._note)
         if "const" in found:
             return found["const"]
         if "enum" in found:
-            return self._listed_value(found)
+            values = found["enum"]
+            if not isinstance(values, list) or not values:
+                raise SchemaError("Unsatisfiable schema: anyOf is empty")
+            if "type" in found:
+                values = [each for each in values if _has_type(each, type_options(found))] or values
+            if self._verbosity == 0:
+                return min(values, key=lambda value: len(json.dumps(value)))
+            return self._random.choice(values)
         options = options_of(found)
         if options is not None:
             return self._value_of_option(options, depth)
@@ -285,10 +296,6 @@ class _InstanceGenerator:
         }
         names = self._types(found, depth)
         return makers[names[0] if self._is_terse(depth) else self._random.choice(names)]()
-
-    def _resolved(self, schema: Schema) -> dict[str, Any]:
-        """Return the schema without references, and without those of its parts that lead nowhere."""
-        return resolve_schema(schema, self._root, on_fault=self._note)
 
     def _types(self, schema: Mapping[str, Any], depth: int) -> Sequence[str]:
         """Return the types that a value may have. Raises SchemaError where a fault leaves none to go by."""
@@ -310,26 +317,8 @@ class _InstanceGenerator:
         self._note(SchemaError(f"{name} must be {_NAMES_OF_KINDS[kind]}"))
         return default
 
-    def _stand_in(self, schema: Schema, depth: int) -> Any:
-        """Return a plain value of the type that a schema names. A whole answer of no known type is an object."""
-        plain: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None, "array": []}
-        name = next(iter(likely_types(schema)), "") if isinstance(schema, Mapping) else ""
-        if name == "object" or (not name and depth == 0):
-            return {}
-        return plain[name] if name in plain else self._random.choice(WORDS)
-
     def _is_terse(self, depth: int) -> bool:
         return self._verbosity == 0 or depth > MOST_DEPTH
-
-    def _listed_value(self, schema: Mapping[str, Any]) -> Any:
-        values = schema["enum"]
-        if not isinstance(values, list) or not values:
-            raise SchemaError("Unsatisfiable schema: anyOf is empty")
-        if "type" in schema:
-            values = [each for each in values if _has_type(each, type_options(schema))] or values
-        if self._verbosity == 0:
-            return min(values, key=lambda value: len(json.dumps(value)))
-        return self._random.choice(values)
 
     def _value_of_option(self, options: list[Schema], depth: int) -> Any:
         """Return a value of the first of the options, in random order, that can be made without faults."""

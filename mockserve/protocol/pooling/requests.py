@@ -136,7 +136,9 @@ def _read(body: dict[str, Any], kind: type[BaseModel], of_chats: tuple[type[Base
         model=given.model or "",
         prompts=prompts,
         is_chat=is_chat,
-        encoding=_encoding(given) if isinstance(given, Encoded) else Encoding(),
+        encoding=Encoding(given.encoding_format, given.embed_dtype, given.endianness)
+        if isinstance(given, Encoded)
+        else Encoding(),
         dimensions=getattr(given, "dimensions", None),
         task=getattr(given, "task", None),
         add_special_tokens=getattr(given, "add_special_tokens", True),
@@ -148,10 +150,6 @@ def _read(body: dict[str, Any], kind: type[BaseModel], of_chats: tuple[type[Base
         priority=given.priority,
         cache_salt=given.cache_salt,
     )
-
-
-def _encoding(given: Encoded) -> Encoding:
-    return Encoding(given.encoding_format, given.embed_dtype, given.endianness)
 
 
 def _prompts(given: Any) -> tuple[Prompt, ...]:
