@@ -39,7 +39,7 @@ from mockserve.routes.shared import (
     Handler,
     json_response,
 )
-from mockserve.routes.table import ROUTES, Route, summaries
+from mockserve.routes.table import Route, routes_under, summaries
 from mockserve.serving.service import SERVICE, Service
 
 MESSAGE = "Invalid HTTP request received."
@@ -389,10 +389,11 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
     app[DELIVERY] = service.delivery
-    app[OPENAPI] = OpenApiText(summaries)
+    routes = routes_under(service.conditions)
+    app[OPENAPI] = OpenApiText(partial(summaries, routes))
     handler_of = _played_handler if service.playback is not None else _own_handler
     taken: set[tuple[str, str]] = set()
-    for route in ROUTES:
+    for route in routes:
         if route.condition in service.conditions and (route.method, route.path) not in taken:
             taken.add((route.method, route.path))
             for path in service.network.paths_of(route.path):

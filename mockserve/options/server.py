@@ -14,6 +14,7 @@ import orjson
 from blis_sim.options import OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
 from blis_sim.options.option import MOST_PROCESSES, load_json
+from blis_sim.options.registry import Registry
 
 # Log lines on standard error, and the settings of request logs and of OpenTelemetry traces.
 
@@ -526,6 +527,34 @@ def tasks_of(options: RouteOptions) -> frozenset[str]:
     if options.runner == "pooling" or (options.runner == "auto" and options.convert in ("embed", "classify")):
         return frozenset({"classify" if options.convert == "classify" else "embed"})
     return frozenset({"generate"})
+
+
+ROUTE_FAMILIES: Registry[Any] = Registry("blis.routes")
+"""Modules with the `ROUTES` of a kind of model; `pooling` also has `body_models`, `invocation_uses` and `new_state`."""
+POOLING_FAMILY = "pooling"
+"""Name of the routes of pooling models."""
+
+
+def labels_of(overrides: Mapping[str, Any]) -> Mapping[int, str]:
+    """Return the names of the classes from `id2label`, else `num_labels` numbered names (1 by default)."""
+    named = overrides.get("id2label")
+    if named is None:
+        return {number: f"LABEL_{number}" for number in range(positive_override(overrides, "num_labels", 1))}
+    try:
+        labels = {int(number): str(label) for number, label in named.items()}
+    except (AttributeError, ValueError):
+        labels = {}
+    if sorted(labels) != list(range(len(labels))) or not labels:
+        raise OptionError(f"--hf-overrides: id2label must map 0, 1, ... to names, got {named!r}")
+    return labels
+
+
+def positive_override(overrides: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a number of a pooling model. Raises OptionError for one below 1."""
+    value = overrides.get(name, default)
+    if not isinstance(value, int) or value < 1:
+        raise OptionError(f"--hf-overrides: {name} must be a number of at least 1, got {value!r}")
+    return value
 
 
 def pooling_task_of(options: RouteOptions) -> str | None:

@@ -13,52 +13,44 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
+from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES
 from mockserve.protocol.anthropic import AnthropicCountTokensRequest, AnthropicMessagesRequest
-from mockserve.protocol.bodies import schemas_of
+from mockserve.protocol.bodies import OpenObject, schemas_of
+from mockserve.protocol.chat_messages import ChatMessage
 from mockserve.protocol.completions import BatchChatCompletionRequest, ChatCompletionRequest, CompletionRequest
 from mockserve.protocol.generate import DerenderedChat, DerenderedCompletion, GenerateRequest
-from mockserve.protocol.pooling.request_bodies import (
-    ClassificationBody,
-    CohereEmbedRequest,
-    DecisionRequest,
-    EmbeddingBody,
-    GenerativeScoringRequest,
-    PoolingBody,
-    RerankRequest,
-    ScoreBody,
-    StructuredDecisionRequest,
-    TokenEmbeddingRequest,
-)
+from mockserve.protocol.scoring import DecisionRequest, GenerativeScoringRequest, StructuredDecisionRequest
 from mockserve.protocol.server_info import DetokenizeRequest, Operation, TokenizeBody
 from mockserve.protocol.weights import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
+
+
+class _MessageForms(OpenObject):
+    """Messages. A sequence defines the schemas of all forms of a message, which a list of a body only names."""
+
+    messages: Sequence[ChatMessage]
+
 
 BODIES: Sequence[type[BaseModel]] = (
     AnthropicCountTokensRequest,
     AnthropicMessagesRequest,
     BatchChatCompletionRequest,
     ChatCompletionRequest,
-    ClassificationBody,
-    CohereEmbedRequest,
     CompletionRequest,
     DecisionRequest,
     DerenderedChat,
     DerenderedCompletion,
     DetokenizeRequest,
-    EmbeddingBody,
     GenerateRequest,
     GenerativeScoringRequest,
     LoadLoRAAdapterRequest,
-    PoolingBody,
-    RerankRequest,
-    ScoreBody,
     StructuredDecisionRequest,
-    TokenEmbeddingRequest,
     TokenizeBody,
     UnloadLoRAAdapterRequest,
+    _MessageForms,
 )
-"""Bodies of requests whose schemas are those of their models."""
+"""Bodies of requests whose schemas are those of their models, without those of pooling models."""
 
-RENAMED = {"pooling": {"openai_harmony__Message": "Message"}}
+RENAMED = {POOLING_FAMILY: {"openai_harmony__Message": "Message"}}
 """Schemas whose names have no prefix in a section, since there is no other of that name."""
 
 REFERENCE = "#/components/schemas/"
@@ -242,7 +234,8 @@ def read_schemas(section: str) -> Schemas:
 
 def modelled_schemas(section: str) -> dict[str, dict[str, Any]]:
     """Return the schemas of the models of bodies, by name. The tables have those that a section names otherwise."""
-    return schemas_of(BODIES, REFERENCE + "{model}", RENAMED.get(section, {}))
+    bodies = (*BODIES, *ROUTE_FAMILIES[POOLING_FAMILY].body_models()) if section == POOLING_FAMILY else BODIES
+    return schemas_of(bodies, REFERENCE + "{model}", RENAMED.get(section, {}))
 
 
 def _schema(block: str) -> tuple[str, dict[str, Any]]:

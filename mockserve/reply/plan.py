@@ -114,16 +114,15 @@ class ChoiceWriter(Protocol):
 
     def single_delta(self, place: int) -> Delta | None:
         """Return the delta of a token if it is the only one, for a template; else None."""
-        ...
+        return None
 
     def single_delta_piece(self, single_delta: Delta) -> Piece:
         """Return the piece of a token with only this delta."""
-        ...
+        return self.text_piece(single_delta.text)
 
     def piece(self, first: int, last: int) -> Piece | None:
-        """Return the piece of a range of tokens in a stream; None if it is empty. Successive ranges must be
-        adjacent."""
-        ...
+        """Return the piece of a range of tokens in a stream; None if it is empty. Ranges must be adjacent."""
+        return self.last_piece(first, last)
 
     def last_piece(self, first: int, last: int) -> Piece:
         """Return the last piece of the choice, which is never empty."""

@@ -15,6 +15,7 @@ from aiohttp import web
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.options import BlisError, OptionError
 from mockserve.options.faults import LONGEST_S
+from mockserve.options.server import POOLING_FAMILY
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server_info import Operation
@@ -308,5 +309,5 @@ def _is_described(operation: Operation) -> bool:
 def _section(conditions: frozenset[RouteCondition]) -> str:
     """Return the name of the schema variant for the conditions."""
     if RouteCondition.POOLING in conditions:
-        return "pooling"
+        return POOLING_FAMILY
     return "scale-out" if RouteCondition.SCALE_OUT in conditions else "base"

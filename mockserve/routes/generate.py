@@ -9,7 +9,6 @@ from mockserve.reply.answer import answer, refuse
 from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.routes.shared import (
     aside,
-    check_rank,
     generates,
     read_body,
     reply_id,
@@ -32,7 +31,6 @@ async def generate(request: web.Request) -> web.StreamResponse:
     try:
         plan = plan_generate(service.model, api_request, name, adapter, requested_priority(request))
         job = await run_plan(request, api_request.sampling, plan)
-        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     return await answer(request, service.delivery, job, arrived)

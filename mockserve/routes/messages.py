@@ -26,7 +26,6 @@ from mockserve.reply.typed_events import stream_to_client
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
     aside,
-    check_rank,
     generates,
     is_long,
     json_reply,
@@ -53,7 +52,6 @@ async def messages(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
-        check_rank(request, service, job)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await stream_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)

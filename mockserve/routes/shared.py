@@ -206,11 +206,11 @@ async def run_single_plan(request: web.Request, body: Mapping[str, Any], plan: C
 
 
 async def run_plan(
-    request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T], num_prompts: int = 1
-) -> T:
+    request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, ReplyJob], num_prompts: int = 1
+) -> ReplyJob:
     """Plan the answers that `sampling` describes, for each prompt, and return the plan.
 
-    Answers that are long together are planned on a thread.
+    Answers that are long together are planned on a thread. Raises ApiError if a header names an unknown engine.
     """
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     max_model_len = service.model.planner.max_model_len
@@ -218,8 +218,11 @@ async def run_plan(
     num_tokens = likely_tokens(sampling, budget) + CHOICE_OVERHEAD_TOKENS
     is_long = num_prompts * sampling.n * num_tokens > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
-        return await plan
-    return await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+        job = await plan
+    else:
+        job = await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+    check_rank(request, service, job)
+    return job
 
 
 async def _on_thread(request: web.Request, delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:

@@ -15,7 +15,6 @@ from mockserve.executor.executor import OffloadExecutor
 from mockserve.executor.memory import BodyMemory
 from mockserve.faults import EngineFaults, FaultControl, FaultSource
 from mockserve.generation.composer import new_composer, open_generation_defaults, open_vocabulary, parser_problem
-from mockserve.generation.pooler import new_pooler
 from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.generation.writing import answer_settings
 from mockserve.http.headers import Network, StreamHeads, network_of
@@ -24,6 +23,7 @@ from mockserve.metrics.counters import WebSocketMetrics
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
+from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES, pooling_task_of
 from mockserve.options.startup_checks import refuse_start
 from mockserve.protocol.completions import (
     ChatRequest,
@@ -238,7 +238,9 @@ def _served_model(
         reasoning_style=reasoning_style(options.content.reasoning.reasoning_parser),
         queue=RequestQueue(backend.driver, limits, backend.metrics_source.rejections),
         adapters=adapters,
-        pooler=new_pooler(options.routes, deployment.model, root, options.content.seed),
+        pooler=None
+        if pooling_task_of(options.routes) is None
+        else ROUTE_FAMILIES[POOLING_FAMILY].new_state(options.routes, deployment.model, root, options.content.seed),
         tool_parsing=backend.metrics_source.tool_parsing,
         transfer=transfer_of(options, deployment, environment),
     )

@@ -6,11 +6,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, RootModel
 
-from mockserve.protocol.bodies import read_as
-from mockserve.protocol.chat_messages import check_parts
-from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.bodies import Encoding
-from mockserve.protocol.pooling.request_bodies import (
+from blis_sim.wings.pooling.bodies import (
     ClassificationBody,
     ClassificationChatRequest,
     EmbeddingBatchChatInputRequest,
@@ -24,6 +20,10 @@ from mockserve.protocol.pooling.request_bodies import (
     PoolingChatRequest,
     TokenEmbeddingRequest,
 )
+from blis_sim.wings.pooling.replies import Encoding
+from mockserve.protocol.bodies import read_as
+from mockserve.protocol.chat_messages import check_parts
+from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import refuse_bad_salt, refuse_media_arguments
 
 REMOVED_TASKS = {

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +11,16 @@ from blis_sim.engine.specs import ModelSpec
 from blis_sim.options import OptionError
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
-from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
+from blis_sim.wings.pooling.replies import Vector
+from mockserve.options.server import (
+    RouteOptions,
+    config_overrides,
+    labels_of,
+    pooling_task_of,
+    positive_override,
+    tasks_of,
+)
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.bodies import Vector
 
 POSITIONS_PER_TOKEN = 16
 SHARPNESS = 8.0
@@ -168,7 +174,7 @@ def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) 
     if task is None:
         return None
     overrides = config_overrides(options)
-    size = _positive(overrides, "hidden_size", model.hidden_size)
+    size = positive_override(overrides, "hidden_size", model.hidden_size)
     allowed = overrides.get("matryoshka_dimensions") or []
     if not isinstance(allowed, list) or not all(isinstance(each, int) for each in allowed):
         raise OptionError(f"--hf-overrides: matryoshka_dimensions must be a list of sizes, got {allowed!r}")
@@ -190,24 +196,3 @@ def _architecture(model: str) -> str:
     except (OSError, ValueError, TypeError, LookupError):
         return "a text model"
     return str(found)
-
-
-def labels_of(overrides: Mapping[str, Any]) -> Mapping[int, str]:
-    """Return the names of the classes from `id2label`, else `num_labels` numbered names (1 by default)."""
-    named = overrides.get("id2label")
-    if named is None:
-        return {number: f"LABEL_{number}" for number in range(_positive(overrides, "num_labels", 1))}
-    try:
-        labels = {int(number): str(label) for number, label in named.items()}
-    except (AttributeError, ValueError):
-        labels = {}
-    if sorted(labels) != list(range(len(labels))) or not labels:
-        raise OptionError(f"--hf-overrides: id2label must map 0, 1, ... to names, got {named!r}")
-    return labels
-
-
-def _positive(overrides: Mapping[str, Any], name: str, default: int) -> int:
-    value = overrides.get(name, default)
-    if not isinstance(value, int) or value < 1:
-        raise OptionError(f"--hf-overrides: {name} must be a number of at least 1, got {value!r}")
-    return value
