@@ -142,7 +142,7 @@ async def forward(
                 recorded = _exchange(
                     playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
                 )
-                found = await service.delivery.aside.run(is_huge, _read_and_append, playback, recorded)
+                found = await service.delivery.executor.run(is_huge, _read_and_append, playback, recorded)
                 if found is not None:
                     playback.keep(found)
             await response.write_eof()  # the client may repeat the request from here on
@@ -232,7 +232,7 @@ async def play_back(request: web.Request, handler: Handler, answer_with_fault: F
         return await handler(request)  # which refuses a body with so many values
     try:
         if len(raw) > _READ_IN_PLACE_BYTES:
-            search = await service.delivery.aside.run(True, _search, playback, path, headers, raw)
+            search = await service.delivery.executor.run(True, _search, playback, path, headers, raw)
         else:
             search = _search(playback, path, headers, raw)
         found = await _found(service, playback, search)
@@ -302,13 +302,13 @@ async def _texts_by_prompt(service: Service, playback_request: PlaybackRequest) 
     assert playback is not None
     find_parts = partial(_parts, service, playback_request)
     is_large = len(playback_request.raw) > _READ_IN_PLACE_BYTES
-    parts = await service.delivery.aside.run(True, find_parts) if is_large else find_parts()
+    parts = await service.delivery.executor.run(True, find_parts) if is_large else find_parts()
     texts: dict[str, str | None] = {}
     for number, (prompt, path, body) in enumerate(parts):
         if number and number % _PARTS_AT_ONCE == 0:
             await asyncio.sleep(0)
         look_up = partial(_search_part, playback, path, playback_request.headers, body)
-        part = await service.delivery.aside.run(True, look_up) if is_large else look_up()
+        part = await service.delivery.executor.run(True, look_up) if is_large else look_up()
         found = await _found(service, playback, part)
         texts[prompt] = found[0].text if found is not None and found[0].status == HTTPStatus.OK else None
     return texts if any(text is not None for text in texts.values()) else {}
@@ -375,7 +375,7 @@ async def _found(service: Service, playback: Playback, search: _Search) -> tuple
     while not is_over:
         if rule is not None and rule.take():
             return rule.reply, "rule"
-        rule = rules.next_match() if rules.is_quick else await service.delivery.aside.run(True, rules.next_match)
+        rule = rules.next_match() if rules.is_quick else await service.delivery.executor.run(True, rules.next_match)
         is_over = rule is None
     return playback.recorded(search.playback_request)
 
@@ -425,7 +425,9 @@ async def _played(
     with service.delivery.open_replies:
         driver = service.delivery.driver
         if len(playback_request.raw) > _READ_IN_PLACE_BYTES:
-            engine_request = await service.delivery.aside.run(True, _engine_request, service, playback_request, reply)
+            engine_request = await service.delivery.executor.run(
+                True, _engine_request, service, playback_request, reply
+            )
         else:
             engine_request = _engine_request(service, playback_request, reply)
         tokens = _Tokens()

@@ -79,36 +79,33 @@ class BatchEncoder:
 
     def _event(self, change: CacheChange) -> _Stored | _Removed | _Cleared | None:
         if isinstance(change, BlocksStored):
-            return self._stored(change)
+            blocks, span, size = change.request.blocks, change.span, self._hash_tokens
+            assert isinstance(blocks, TokenBlocks)
+            first, end = change.first, min(change.end, len(blocks.digests) // span * span)
+            if first >= end:
+                return None
+            all_of_them = range(first + span - 1, end, span)
+            kept = all_of_them if change.kept is None else [index for index in change.kept if index < end]
+            spec = self._groups[change.group]
+            return _Stored(
+                block_hashes=[self._hash(blocks.digests[index]) for index in kept],
+                parent_block_hash=self._hash(blocks.digests[first - 1]) if first else None,
+                token_ids=list(blocks.token_ids[first * size : end * size]),
+                block_size=span * size,
+                lora_id=blocks.lora.number if blocks.lora else None,
+                medium=MEDIUM,
+                lora_name=blocks.lora.name if blocks.lora else None,
+                extra_keys=[_untagged(blocks.extra_keys[index - span + 1]) for index in kept],
+                group_idx=change.group,
+                kv_cache_spec_kind=_KINDS[spec.kind],
+                kv_cache_spec_sliding_window=spec.reach_tokens if spec.kind == SLIDING else None,
+                lookahead_token_ids=self._lookahead(blocks, kept),
+            )
         if isinstance(change, AllBlocksCleared):
             return _Cleared()
         if not isinstance(change.identity, bytes):
             return None
         return _Removed([self._hash(change.identity)], MEDIUM, change.group)
-
-    def _stored(self, change: BlocksStored) -> _Stored | None:
-        blocks, span, size = change.request.blocks, change.span, self._hash_tokens
-        assert isinstance(blocks, TokenBlocks)
-        first, end = change.first, min(change.end, len(blocks.digests) // span * span)
-        if first >= end:
-            return None
-        all_of_them = range(first + span - 1, end, span)
-        kept = all_of_them if change.kept is None else [index for index in change.kept if index < end]
-        spec = self._groups[change.group]
-        return _Stored(
-            block_hashes=[self._hash(blocks.digests[index]) for index in kept],
-            parent_block_hash=self._hash(blocks.digests[first - 1]) if first else None,
-            token_ids=list(blocks.token_ids[first * size : end * size]),
-            block_size=span * size,
-            lora_id=blocks.lora.number if blocks.lora else None,
-            medium=MEDIUM,
-            lora_name=blocks.lora.name if blocks.lora else None,
-            extra_keys=[_untagged(blocks.extra_keys[index - span + 1]) for index in kept],
-            group_idx=change.group,
-            kv_cache_spec_kind=_KINDS[spec.kind],
-            kv_cache_spec_sliding_window=spec.reach_tokens if spec.kind == SLIDING else None,
-            lookahead_token_ids=self._lookahead(blocks, kept),
-        )
 
     def _lookahead(self, blocks: TokenBlocks, kept: Sequence[int]) -> list[list[int]] | None:
         if not self._lookahead_tokens:

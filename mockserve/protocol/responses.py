@@ -326,11 +326,6 @@ def shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def shown_choice(choice: Any) -> Any:
-    """Return the choice between tools as a reply shows it."""
-    return _shown(choice, ChosenTool) if isinstance(choice, Mapping) else choice
-
-
 def _shown(given: Mapping[str, Any], forms: Any) -> dict[str, Any]:
     kinds: Iterator[type[BaseModel]] = (each for each in get_args(forms))
     form = next(each for each in kinds if given["type"] in get_args(each.model_fields["type"].annotation))
@@ -534,14 +529,6 @@ def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArr
     if isinstance(content, JsonArray):
         return json_array(lambda: map(_full, content.items()))
     return [_full(each) for each in content]
-
-
-def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return log-probabilities in the format of events, without bytes."""
-    return [
-        {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
-        for each in _of(logprobs)
-    ]
 
 
 def _of(logprobs: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
@@ -1263,10 +1250,11 @@ class ResponseObject:
         """Return the choice of tools, and the tools themselves."""
         api_request, sampling = self.api_request.body, self.sampling
         parallel = api_request.get("parallel_tool_calls")
+        choice = api_request.get("tool_choice", "auto")
         return {
             "parallel_tool_calls": True if parallel is None else parallel,
             "temperature": sampling.temperature,
-            "tool_choice": shown_choice(api_request.get("tool_choice", "auto")),
+            "tool_choice": _shown(choice, ChosenTool) if isinstance(choice, Mapping) else choice,
             "tools": [shown_tool(each) for each in api_request.get("tools") or ()],
             "top_p": 1.0 if sampling.is_greedy else sampling.top_p,
         }
@@ -1421,7 +1409,10 @@ class ResponseEvents:
         if logprobs is not None and self._open is not None:
             self._open.logprobs = self._open.logprobs or EncodedItems()
             self._open.logprobs.add(full_logprobs(logprobs))
-        shown = delta_logprobs(logprobs)
+        shown = [
+            {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
+            for each in _of(logprobs)
+        ]
         return [*events, self._delta_event(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 
     def _call(self, call: Mapping[str, Any]) -> list[Event]:

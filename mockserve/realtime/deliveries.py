@@ -363,20 +363,16 @@ class Deliveries:
             due_at += number * overheads.token_us + overheads.last_us + flight.turn_us
             flight.e2e_latency_us = due_at - flight.arrived_at
             output.recorder.completed(flight, flight.e2e_latency_us, flight.receiver.finish_reason)
-            self._send_last(due_at, now, flight, number)
+            if due_at <= now:
+                self._deliver(due_at, flight, number, True)
+            else:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
         else:
             flight.receiver.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
     def _status_of(self, event: Finished) -> HTTPStatus:
         """Return the error for the client of a request that was not completed."""
         return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
-
-    def _send_last(self, due_at: Micros, now: Micros, flight: InFlightRequest, number: int) -> None:
-        """Deliver the end of a request if it is due. All tokens due earlier have been delivered."""
-        if due_at <= now:
-            self._deliver(due_at, flight, number, True)
-        else:
-            heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
 
     def _deliver(self, due_at: Micros, flight: InFlightRequest, number: int, is_last: bool) -> None:
         self.wire.due_s = self.seconds_at(due_at)

@@ -220,7 +220,7 @@ class Reply:
 
     async def _plan_some(self) -> deque[_ReadyChoice]:
         """Return the next choices, at least one unless the reply ends earlier."""
-        planning = asyncio.ensure_future(self.delivery.aside.run(True, self._next_choices))
+        planning = asyncio.ensure_future(self.delivery.executor.run(True, self._next_choices))
         try:
             await asyncio.wait((planning, self.done), return_when=asyncio.FIRST_COMPLETED)
             return planning.result() if planning.done() else deque()

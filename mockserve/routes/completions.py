@@ -16,8 +16,8 @@ from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.reply.pictures import SEND_HEADER
 from mockserve.reply.plan import PlannedPrompt, ReplyJob
 from mockserve.routes.shared import (
-    aside,
     generates,
+    offload,
     parsed,
     read_body,
     reply_id,
@@ -79,7 +79,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request = await aside(request, _chat_requests, body)
+    api_request = await offload(request, _chat_requests, body)
     adapter = service.model.check_model(api_request[0].model)
     name = reply_id(request, "chatcmpl", api_request[0].common.request_id)
     sampling = replace(api_request[0].sampling, n=len(api_request))  # one answer for each conversation

@@ -226,7 +226,7 @@ class OpenApiText:
         """Return the document of `app` as JSON."""
         async with self._is_made_once:
             if self._text is None:
-                self._text = await app[SERVICE].delivery.aside.in_thread(partial(_openapi_text, app))
+                self._text = await app[SERVICE].delivery.executor.in_thread(partial(_openapi_text, app))
             return self._text
 
 
@@ -257,7 +257,7 @@ async def documentation(request: web.Request) -> web.StreamResponse:
     _check_documented(request)
     rows = "".join(
         f"<tr><td>{each.method}</td><td><code>{escape(each.path)}</code></td><td>{escape(each.summary)}</td></tr>"
-        for each in await request.app[SERVICE].delivery.aside.in_thread(_operations, request.app)
+        for each in await request.app[SERVICE].delivery.executor.in_thread(_operations, request.app)
     )
     page = f'<!DOCTYPE html><title>Routes</title><table>{rows}</table><p><a href="openapi.json">openapi.json</a></p>'
     return web.Response(text=page, content_type="text/html")

@@ -14,7 +14,7 @@ from mockserve.routes.completions import chat_completions, completions
 from mockserve.routes.shared import (
     PARSED_BODY,
     Handler,
-    aside,
+    offload,
     read_json,
 )
 from mockserve.serving.model import RouteCondition
@@ -51,7 +51,7 @@ async def invocations(request: web.Request) -> web.StreamResponse:
     open_uses = [each for each in (*_USES, *of_pooling) if each.condition in conditions]
     for use in open_uses:
         try:
-            await aside(request, use.parse, dict(body))
+            await offload(request, use.parse, dict(body))
         except BadFieldsError:
             continue
         request[PARSED_BODY] = body

@@ -39,7 +39,7 @@ from mockserve.protocol.generate import (
 from mockserve.protocol.sampling import check_max_tokens, check_sampling, refuse_unavailable
 from mockserve.realtime.in_flight import new_id, unix_time
 from mockserve.reply.answer import json_body
-from mockserve.routes.shared import aside, is_long, read_body, reply_id
+from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.chat import conversation_ids, forced_calls_schema, media_in, tool_constraint_of_chat
 from mockserve.serving.derendering import (
     ChatReader,
@@ -62,8 +62,8 @@ async def render_chat(request: web.Request) -> web.StreamResponse:
     """A conversation as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    name = (await aside(request, parse_chat, body)).common.request_id
-    rendered = await aside(request, rendered_chat, service.model, body, reply_id(request, "chatcmpl", name))
+    name = (await offload(request, parse_chat, body)).common.request_id
+    rendered = await offload(request, rendered_chat, service.model, body, reply_id(request, "chatcmpl", name))
     return await json_body(request, rendered.as_json, is_long(request))
 
 
@@ -71,14 +71,14 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     """Prompts as requests for token ids, one for each."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    api_request = await aside(request, parse_completion, body)
+    api_request = await offload(request, parse_completion, body)
     service.model.check_model(api_request.model)
     _refuse_beams(api_request.sampling.use_beam_search)
     name = reply_id(request, "cmpl", api_request.common.request_id)
     names = (
         [name] if len(api_request.prompts) == 1 else [f"{name}-{index}" for index in range(len(api_request.prompts))]
     )
-    rendered = await aside(request, _rendered_prompts, service.model, api_request, body, names)
+    rendered = await offload(request, _rendered_prompts, service.model, api_request, body, names)
     return await json_body(request, lambda: [each.as_json() for each in rendered], is_long(request))
 
 
@@ -215,7 +215,7 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
     """A chat reply, or a chunk of one, from the token ids of a reply that was generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    return await json_body(request, await aside(request, _derendered_chat, service.model, body), is_long(request))
+    return await json_body(request, await offload(request, _derendered_chat, service.model, body), is_long(request))
 
 
 def _derendered_chat(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
@@ -236,7 +236,9 @@ async def derender_completion(request: web.Request) -> web.StreamResponse:
     """A completion, or a chunk of one, from the token ids of replies that were generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    return await json_body(request, await aside(request, _derendered_completion, service.model, body), is_long(request))
+    return await json_body(
+        request, await offload(request, _derendered_completion, service.model, body), is_long(request)
+    )
 
 
 def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:

@@ -22,7 +22,7 @@ from mockserve.protocol.scoring import (
 )
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.answer import json_body
-from mockserve.routes.shared import aside, read_body, reply_id
+from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.prefill import prefill
 from mockserve.serving.service import SERVICE
@@ -42,17 +42,17 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request = await aside(request, parse_scoring, body)
+    api_request = await offload(request, parse_scoring, body)
     adapter = service.model.check_model(api_request.model or "")
     service.model.queue.check(len(api_request.items))
     check_labels(api_request, service.model.deployment.model.vocab_size)
     has_id = "request_id" in api_request.model_fields_set
     id = reply_id(request, "generative-scoring", api_request.request_id if has_id else None)
-    prompts = await aside(request, _prompts, service.model.planner, api_request)
+    prompts = await offload(request, _prompts, service.model.planner, api_request)
     check_number_of_labels(len(api_request.label_token_ids), service.options.replies.max_logprobs)
-    await aside(request, prompts.check_ids, service.model.deployment.model.vocab_size)
+    await offload(request, prompts.check_ids, service.model.deployment.model.vocab_size)
     request_context = RequestContext(id, api_request.cache_salt, adapter, api_request.priority)
-    prompt_tokens = await aside(request, prompts.num_tokens)
+    prompt_tokens = await offload(request, prompts.num_tokens)
     caller = caller_of(request)
     await prefill(
         service.delivery, service.model.planner, prompts, prompt_tokens, request_context, arrived, "length", caller

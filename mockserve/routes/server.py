@@ -40,9 +40,9 @@ from mockserve.realtime.suspension import PauseMode
 from mockserve.reply.answer import json_body
 from mockserve.routes.shared import (
     addressed_service,
-    aside,
     is_long,
     json_reply,
+    offload,
     read_body,
     read_fields,
     read_model,
@@ -63,9 +63,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     """The token ids of a text or conversation, equal to the prompt of a completion or chat."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    api_request = await aside(request, parse_tokenize, body)
+    api_request = await offload(request, parse_tokenize, body)
     adapter = service.model.check_model(api_request.model or "")
-    text, ids = await aside(request, _tokenized, service.model, api_request, body)
+    text, ids = await offload(request, _tokenized, service.model, api_request, body)
     _observe(request, text, ids, adapter)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
@@ -90,7 +90,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     ids = api_request.tokens
     adapter = service.model.check_model(api_request.model or "")
     _observe(request, None, ids, adapter)
-    await aside(request, check_decodable, ids)
+    await offload(request, check_decodable, ids)
     return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
 
 
@@ -244,7 +244,7 @@ GZIP_LEVEL = 6
 async def metrics(request: web.Request) -> web.StreamResponse:
     """Return the metrics as Prometheus text. The query is ignored, as in vLLM on this path."""
     service = request.app[SERVICE]
-    page = await service.metrics_source.page(in_thread=service.delivery.aside.in_thread)
+    page = await service.metrics_source.page(in_thread=service.delivery.executor.in_thread)
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -256,11 +256,11 @@ async def mounted_metrics(request: web.Request) -> web.StreamResponse:
     names = parse_qs(request.query_string).get("name[]", ())
     accept = ",".join(request.headers.getall("Accept", ()))
     service = request.app[SERVICE]
-    page = await service.metrics_source.page(names, accept, service.delivery.aside.in_thread)
+    page = await service.metrics_source.page(names, accept, service.delivery.executor.in_thread)
     _, content_type = choose_encoder(accept)
     response = web.StreamResponse(headers={"Content-Type": content_type})
     if gzip_accepted(",".join(request.headers.getall("Accept-Encoding", ()))):
-        page = await service.delivery.aside.in_thread(gzip.compress, page, GZIP_LEVEL)
+        page = await service.delivery.executor.in_thread(gzip.compress, page, GZIP_LEVEL)
         response.headers["Content-Encoding"] = "gzip"
     if request.method != "HEAD" and request.version >= HttpVersion11:
         response.enable_chunked_encoding()

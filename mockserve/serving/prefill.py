@@ -139,7 +139,7 @@ async def _submit_all(
     num_planned = 0
     while num_planned < len(prompts):
         some = partial(_some_requests, planner, prompts, num_planned, request_context)
-        requests = await delivery.aside.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
+        requests = await delivery.executor.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
         num_planned += len(requests)
         for request in requests:
             while len(batch.open) >= MAX_OPEN and not batch.done.done():

@@ -113,7 +113,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the clock, and close sockets other than those of HTTP."""
-        self.delivery.aside.close()
+        self.delivery.executor.close()
         self.engine_faults.close()
         if self.cluster is not None:
             self.cluster.close()
@@ -158,7 +158,7 @@ def build_service(
             lambda engine: _report_reset(backend.engines, engine),
         ),
         open_replies=lifecycle.open_replies,
-        aside=OffloadExecutor(lifecycle.open_replies),
+        executor=OffloadExecutor(lifecycle.open_replies),
         wire=backend.wire,
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
@@ -166,7 +166,7 @@ def build_service(
         cache_hit_threshold=options.replies.global_cache_hit_threshold,
         observers=open_observers(options.observability, environment.logs_prompts, adapters.get),
     )
-    model = _served_model(options, deployment, environment, backend, delivery.aside, adapters, vocabulary_source)
+    model = _served_model(options, deployment, environment, backend, delivery.executor, adapters, vocabulary_source)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
@@ -198,7 +198,7 @@ def _served_model(
     deployment: Deployment,
     environment: ServerEnvironment,
     backend: Backend,
-    aside: OffloadExecutor,
+    executor: OffloadExecutor,
     adapters: Adapters,
     vocabulary_source: Service | None,
 ) -> ServedModel:
@@ -218,9 +218,9 @@ def _served_model(
         block_naming(options.kv_sharing, environment, config),
         options.content.seed,
         composer,
-        replace(conversations, run_job=aside.run_from_thread),
+        replace(conversations, run_job=executor.run_from_thread),
         backend.request_numbers,
-        aside,
+        executor,
         backend.structured_outputs
         or StructuredOutputBackend(options.content.structured_outputs.lenient_structured_outputs),
         open_generation_defaults(options.content, root),

@@ -36,7 +36,7 @@ from mockserve.protocol.json_text import json_array
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.answer import json_body
 from mockserve.routes.scoring import is_large
-from mockserve.routes.shared import aside, read_body, reply_id
+from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
@@ -51,7 +51,7 @@ async def create_embedding(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, token ids or conversations."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_EMBEDDING_KINDS)
-    api_request = await aside(request, parse_embeddings, body)
+    api_request = await offload(request, parse_embeddings, body)
     prefilled = await _prefill(request, service, api_request, body, "embd")
 
     def vectors() -> Iterator[Vector]:
@@ -66,7 +66,7 @@ async def create_token_embedding(request: web.Request) -> web.StreamResponse:
     """Return a vector for each token of texts or of token ids."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
-    api_request = await aside(request, parse_token_embeddings, body)
+    api_request = await offload(request, parse_token_embeddings, body)
     prefilled = await _prefill(request, service, api_request, body, "embd")
 
     def items() -> Iterator[dict[str, Any]]:
@@ -81,7 +81,7 @@ async def pooling(request: web.Request) -> web.StreamResponse:
     """Results of the model's pooling task: vectors or probabilities, per prompt or per token."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_POOLING_KINDS)
-    api_request = await aside(request, parse_pooling, body)
+    api_request = await offload(request, parse_pooling, body)
     pooler.check_task(api_request.task)
     prefilled = await _prefill(request, service, api_request, body, "pooling")
 
@@ -97,7 +97,7 @@ async def classify(request: web.Request) -> web.StreamResponse:
     """Probabilities of the model's classes."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_CLASSIFY_KINDS)
-    api_request = await aside(request, parse_classify, body)
+    api_request = await offload(request, parse_classify, body)
     prefilled = await _prefill(request, service, api_request, body, "classify")
 
     def items() -> Iterator[dict[str, Any]]:
@@ -153,7 +153,7 @@ async def _prefill(
     adapter = find_adapter(service.model, api_request.model)
     if not api_request.prompts:
         raise ApiError("You must pass at least one prompt")
-    prompts, num_tokens = await aside(request, _all_token_ids, service.model, api_request, body)
+    prompts, num_tokens = await offload(request, _all_token_ids, service.model, api_request, body)
     _, pooler = pooling_service(request)
     pooler.check_dimensions(api_request.dimensions, service.model.names[0])
     head = PoolingHead(
@@ -171,7 +171,7 @@ async def _listed(
     head, prompts, num_tokens = prefilled
     is_long = is_large(len(prompts), num_tokens)
     response = await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), num_tokens), is_long)
-    await aside(request, free, prompts)
+    await offload(request, free, prompts)
     return response
 
 
@@ -201,16 +201,16 @@ async def _bytes_reply(
     prefilled: _Prefilled,
 ) -> web.StreamResponse:
     head, _, prompt_tokens = prefilled
-    aside = request.app[SERVICE].delivery.aside
+    executor = request.app[SERVICE].delivery.executor
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     if encoding.form == "bytes":
         known = {"id": head.id, "created": head.created, "model": head.model}
-        response.headers["metadata"] = await aside.run(
+        response.headers["metadata"] = await executor.run(
             True, lambda: bytes_metadata(encoding, vectors(), known, prompt_tokens)
         )
     await response.prepare(request)
     packed = map(encoding.packed, vectors())
-    while part := await aside.run(True, lambda: b"".join(islice(packed, ITEMS_PER_BLOCK))):
+    while part := await executor.run(True, lambda: b"".join(islice(packed, ITEMS_PER_BLOCK))):
         await response.write(part)
     await response.write_eof()
     return response
@@ -221,7 +221,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     service, pooler = pooling_service(request)
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request, texts = await aside(request, parse_cohere_embed, body)
+    api_request, texts = await offload(request, parse_cohere_embed, body)
     adapter = find_adapter(service.model, api_request.model or "")
     check_max_tokens(api_request, service.model.planner.max_model_len)
     keeps_end = api_request.truncate == "START"
@@ -231,7 +231,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
             truncate_prompt(service.model.planner, each, api_request.truncate_to, keeps_end, True) for each in texts
         ]
 
-    prompts = await aside(request, token_ids)
+    prompts = await offload(request, token_ids)
     pooler.check_dimensions(api_request.output_dimension, service.model.names[0])
     check_lengths(api_request, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)

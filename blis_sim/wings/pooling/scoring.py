@@ -21,7 +21,7 @@ from mockserve.http.clients import arrived_at
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.answer import json_body
 from mockserve.routes.scoring import is_large
-from mockserve.routes.shared import aside, is_long, read_body, reply_id
+from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.prompts import cut_text, pad_prompt, truncate_prompt
@@ -29,14 +29,14 @@ from mockserve.serving.prompts import cut_text, pad_prompt, truncate_prompt
 
 async def score(request: web.Request) -> web.StreamResponse:
     """Scores of texts, pair by pair."""
-    api_request = await aside(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
+    api_request = await offload(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
     head, scores, prompt_tokens = await _scored(request, api_request)
     return await json_body(request, lambda: head.listing(score_items(scores), prompt_tokens), is_long(request))
 
 
 async def rerank(request: web.Request) -> web.StreamResponse:
     """Documents ranked by their score for a query, the highest first."""
-    api_request = await aside(request, parse_rerank, await read_body(request))
+    api_request = await offload(request, parse_rerank, await read_body(request))
     head, scores, prompt_tokens = await _scored(request, api_request)
 
     def reply() -> dict[str, Any]:
@@ -51,11 +51,11 @@ async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[Po
     arrived = arrived_at(request, service.delivery.driver)
     adapter = find_adapter(service.model, api_request.model)
     check_scoring(api_request, service.model.planner.max_model_len, pooler.architecture)
-    queries, documents, prompts = await aside(request, _all_token_ids, service.model, pooler, api_request)
+    queries, documents, prompts = await offload(request, _all_token_ids, service.model, pooler, api_request)
     head = PoolingHead(
         reply_id(request, "score", api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
-    num_tokens = await aside(request, prompts.num_tokens)
+    num_tokens = await offload(request, prompts.num_tokens)
     request_context = RequestContext(head.id, api_request.cache_salt, adapter)
     await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived, prompts.lengths())
 
@@ -65,7 +65,7 @@ async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[Po
         free(documents)
         return results
 
-    found = await service.delivery.aside.run(True, scores) if is_large(len(prompts), num_tokens) else scores()
+    found = await service.delivery.executor.run(True, scores) if is_large(len(prompts), num_tokens) else scores()
     return head, found, num_tokens
 
 

@@ -179,7 +179,7 @@ class _Connection:
         service = self._service
         read = partial(read_event, text, service.model.names, self._has_model)
         is_long = len(text) > LONG_EVENT_CHARS
-        event = await service.delivery.aside.run(len(text) > LARGE_BYTES, read) if is_long else read()
+        event = await service.delivery.executor.run(len(text) > LARGE_BYTES, read) if is_long else read()
         if isinstance(event, ErrorReply):
             await self._socket.send_str(event.text)
         elif isinstance(event, SessionUpdate):
