@@ -144,7 +144,7 @@ class ServerBehindHttp(Protocol):
 
 
 class FrontConnections(Protocol):
-    """Connections of clients in front of those of the server."""
+    """Connections of clients in front of connections of the server."""
 
     def new(self) -> asyncio.Protocol:
         """A connection of a client."""

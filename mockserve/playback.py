@@ -465,7 +465,7 @@ def _fixture(row: Any, where: str) -> Fixture:
 
 
 def _fault(words: Any, where: str) -> str:
-    """Return the words of a fault, which are those of the header `X-Blis-Fault`."""
+    """Return the words of a fault, as in the header `X-Blis-Fault`."""
     if not isinstance(words, str):
         raise OptionError(f"{where}: expected a text, got {_shown(words)}")
     try:

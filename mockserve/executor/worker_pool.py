@@ -78,8 +78,8 @@ class Worker:
     async def do(self, job: bytes) -> tuple[bool, Any]:
         """Run a job, a pickled function with its arguments. Returns whether it succeeded, and its result or error.
 
-        Raises WorkerEndedError if the job ended the process, WorkerKilledError if the process ended for another
-        reason, and WorkerNotReadyError if the process ended before it took the job.
+        Raises WorkerEndedError if the job ended the process. Raises WorkerKilledError or WorkerNotReadyError if the
+        process ended for another reason, the latter before it took the job.
         """
         streams = await asyncio.shield(self._streams)
         if streams is None:
@@ -178,9 +178,9 @@ class WorkerPool:
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a module-level `function` for `arguments`, or raise its error.
 
-        Raises OverLimitError if a limit ends the job, PoolBusyError if too many jobs wait, and WorkerNotReadyError or
-        WorkerKilledError if two processes in a row end before they take the job, or are killed during the job. A
-        cancelled job ends at once, together with its worker.
+        Raises OverLimitError if a limit ends the job, and PoolBusyError if too many jobs wait. Raises
+        WorkerNotReadyError or WorkerKilledError if two processes in a row end before the job, or during it. A cancelled
+        job ends at once, together with its worker.
         """
         if self._num_waiting >= self._most_waiting:
             raise PoolBusyError

@@ -194,7 +194,7 @@ def render_own_template(
 ) -> str:
     """Render the prompt of a body with the template of the request.
 
-    `settings` are those of the server's `ChatRenderer`. Raises ApiError for an invalid template, a refusal by the
+    `settings` come from the server's `ChatRenderer`. Raises ApiError for an invalid template, a refusal by the
     template, or a text that is longer than any context.
     """
     # Imported here because only workers call this function; the server process needs neither library.

@@ -280,8 +280,8 @@ def check_conversation(turns: Sequence[Turn]) -> None:
 class ChatMLTemplate:
     """ChatML, with tools in the system turn as Hermes and Qwen have them.
 
-    With the built-in tokenizer a message costs 5 tokens besides its content (two markers, the role and two line ends),
-    and the prompt for the answer 4 more.
+    With the built-in tokenizer a message costs 5 tokens besides its content: two markers, the role and two line ends.
+    The prompt for the answer costs 4 more.
     """
 
     takes_parts = False

@@ -15,9 +15,9 @@ Hashes = npt.NDArray[np.uint64]
 class PatternSearch:
     """Looks for patterns of many sizes at once.
 
-    A pattern of `size` tokens that is repeated `count` times is a run of `size * (count - 1)` tokens, each of which
+    A pattern of `size` tokens repeated `count` times is a run of `size * (count - 1)` tokens. Each token of a run
     equals the token `size` places before it. Any `size` consecutive tokens include an index that is divisible by
-    `size`, so the search compares only such indexes: n / 1 + n / 2 + n / 3 ... of them. The run extends at least half a
+    `size`. The search compares only such indexes: n / 1 + n / 2 + n / 3 ... of them. The run extends at least half a
     pattern before or after its first such index, which a comparison of hashes detects.
     """
 

@@ -177,8 +177,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 def _forget_frames(error: BaseException) -> None:
     """Clear the traceback of `error`, which keeps local variables in memory.
 
-    A function that raises an error from an argument makes a reference cycle, and objects of large work are frozen, so
-    that the garbage collector would never free the cycle.
+    A function that raises an error from an argument makes a reference cycle. Objects of large work are frozen, so the
+    garbage collector would never free the cycle.
     """
     error.__traceback__ = error.__context__ = None
 
@@ -344,7 +344,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _log_bodies(request: web.Request, response: web.StreamResponse | None) -> None:
-    """Log a request and its reply with their bodies, of which keys are left out; of a stream the status alone."""
+    """Log a request and its reply with their bodies, without keys; of a stream log the status alone."""
     from traces.redaction import (
         Redactor,  # which few servers need
         without_secret_parameters,

@@ -596,7 +596,7 @@ class HttpConnection(TimestampedConnection):
     # --- aiohttp ---
 
     def _hand_over(self) -> None:
-        """Pass all further bytes of the connection to aiohttp, or those of HTTP/2 to the gRPC server."""
+        """Pass all further bytes of the connection to aiohttp, or the bytes of HTTP/2 to the gRPC server."""
         self._is_handed_over = True
         self._forget_timers()
         rest, self._rest = self._rest, b""

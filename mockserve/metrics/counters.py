@@ -184,10 +184,10 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
 class Adapters:
     """Records which LoRA adapters were in use together after a step, with the latest time of each combination.
 
-    vLLM's front end counts a request from its first token on, so an adapter is in use from the first token of its first
-    request until the end of its last request. A step is recorded after the ends of requests in it. vLLM's two lists, of
-    running and of waiting adapters, both name all adapters in use, in order of their first use. vLLM keeps every list
-    forever; here the lists seen longest ago are dropped above a limit.
+    vLLM's front end counts a request from its first token on. So an adapter is in use from the first token of its first
+    request to the end of its last. A step is recorded after the ends of requests in it. vLLM's two lists, of running
+    and of waiting adapters, both name all adapters in use, in order of their first use. vLLM keeps every list forever;
+    here the lists seen longest ago are dropped above a limit.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class Adapters:
 
 
 MOST_RECENT_REQUESTS = 1000
-"""Requests of which the hit rate in a log line is the mean."""
+"""Number of latest requests whose mean is the hit rate in a log line."""
 
 
 class RecentHitRate:

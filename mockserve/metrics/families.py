@@ -48,7 +48,8 @@ UNSIMULATED_SAMPLES = {
 
 
 def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
-    """Label to value, `engine` left out. Blocks are those of all data-parallel ranks, other sizes those of one."""
+    """Label to value, `engine` left out. The number of blocks counts all data-parallel ranks; other sizes describe one
+    rank."""
     config = deployment.config
     states = [group.block_tokens for group in config.kv_groups if group.kind == STATE]
     others = [group.block_tokens for group in config.kv_groups if group.kind != STATE]
@@ -182,7 +183,7 @@ HISTOGRAMS = _ALL["requests"]
 DRAFT_FAMILIES = _ALL["drafts"]
 """Metrics that exist only with speculative decoding, at the top of the page."""
 OFFLOAD_FAMILIES = _ALL["offload"]
-"""Metrics that exist only where KV blocks are offloaded to CPU memory, behind those of drafts."""
+"""Metrics that exist only where KV blocks are offloaded to CPU memory; they follow the metrics of drafts."""
 
 OFFLOAD_INFO_HELP = (
     "Static configuration of the KV offload managers of this engine instance. The configured offloading spec declares "

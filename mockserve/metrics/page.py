@@ -882,7 +882,8 @@ class MetricsSource:
         return partial(_METRICS[family.kind], f"{PREFIX}{family.name}", family.help, labels, values)
 
     def _is_set(self, family: Family, engine: MeasuredEngine, state: EngineState) -> bool:
-        """Whether the page has the samples of an engine. In multi-process mode those of steps come with the first."""
+        """Whether the page has the samples of an engine. In multi-process mode samples of steps come with the first
+        step."""
         if not self.is_multiprocess or family.name not in STEP_GAUGES:
             return True
         is_chosen = family.name in self._shown_fakes.value_functions or self.overrides.names(f"vllm:{family.name}")

@@ -34,7 +34,7 @@ ATTENTION_BACKENDS = (
     *("FLEX_ATTENTION", "HPC_ATTN", "ROCM_AITER_UNIFIED_ATTN", "CPU_ATTN", "CPU_MLA", "AMX_MLA", "TURBOQUANT"),
     *("ROCM_OCTAVE", "ULTRAQUANT", "CUSTOM"),
 )
-"""vLLM's kernels for attention, one of which --attention-backend may name in any case."""
+"""vLLM's kernels for attention; --attention-backend may name one of them in any case."""
 
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 
@@ -43,7 +43,7 @@ _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 class VllmFlag:
     """One flag of `vllm serve`.
 
-    `kind` is a key of `values.CHECKS` or one of `SWITCHES`; `number` is `+` for one or several values, `?` for none or
+    `kind` is a key of `values.CHECKS` or one of `SWITCHES`. `number` is `+` for one or several values, `?` for none or
     one, `append` for a flag that may be repeated, else empty. `here` is `ACTS`, `UNSEEN` or an assumption.
     """
 

@@ -122,7 +122,7 @@ UNNAMED = WrapValidator(__log_extra_fields__)
 """Annotates one of several types whose place in errors names this function of vLLM in place of the type."""
 
 Items: TypeAlias = Annotated[list[T], WrapValidator(in_pieces)]
-"""A list of any length, of which no piece blocks other threads for long."""
+"""A list of any length; no piece of it blocks other threads for long."""
 
 Entries: TypeAlias = Annotated[dict[str, T], WrapValidator(in_pieces)]
 """An object with any keys and values of one type."""
@@ -292,7 +292,7 @@ def _plain(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
 # Parts of all replies: usage, choices, log-probabilities, the interface for writers, and typed events.
 
 LONG_TOKENS = 512
-"""Maximum number of tokens whose log-probabilities are made at once; those of a long prompt would take gigabytes."""
+"""Maximum number of tokens whose log-probabilities are made at once. All of a long prompt would take gigabytes."""
 
 TOKENS_PER_BLOCK = 64
 LOWEST_LOGPROB = -9999.0

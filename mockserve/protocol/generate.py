@@ -302,7 +302,7 @@ class GenerateLogProbs(RequestObject):
 
 
 def not_negative(token_ids: list[int] | None) -> list[int] | None:
-    """Return token ids of which none is negative. Raises ValueError."""
+    """Return token ids unless one is negative. Raises ValueError."""
     if any(each < 0 for each in token_ids or ()):
         raise ValueError("token_ids must not contain negative values")
     return token_ids
@@ -391,7 +391,7 @@ class DerenderStreamState(RequestObject):
 
 
 class GivenChat(OpenObject):
-    """The chat that is answered. Its other fields are read as those of a chat."""
+    """The chat that is answered. Its other fields are read as fields of a chat."""
 
     messages: Any
 
@@ -401,7 +401,7 @@ class GivenChat(OpenObject):
 
 
 class GivenCompletion(OpenObject):
-    """The completion request that is answered, whose fields are read as those of one."""
+    """The completion request that is answered. Its fields are read as fields of a completion request."""
 
     def fields(self) -> dict[str, Any]:
         """Return the whole body of the request."""

@@ -1,4 +1,4 @@
-"""JSON as vLLM writes it, and JSON bodies, of which large ones are parsed in pieces."""
+"""JSON as vLLM writes it, and the parsing of JSON bodies, large ones in pieces."""
 
 import json
 import re

@@ -48,7 +48,7 @@ BODIES: Sequence[type[BaseModel]] = (
     UnloadLoRAAdapterRequest,
     _MessageForms,
 )
-"""Bodies of requests whose schemas are those of their models, without those of pooling models."""
+"""Bodies of requests whose models define their schemas; pooling models have further ones."""
 
 RENAMED = {POOLING_FAMILY: {"openai_harmony__Message": "Message"}}
 """Schemas whose names have no prefix in a section, since there is no other of that name."""
@@ -223,7 +223,7 @@ def _error_row(text: str) -> tuple[str, str]:
 
 @cache
 def read_schemas(section: str) -> Schemas:
-    """Return the schemas by name: those of `section`, and of the base those that it does not replace."""
+    """Return the schemas of `section` by name, and the schemas of the base that it does not replace."""
     found: dict[str, dict[str, Any]] = {}
     for part in (FOLDER / "schemas.txt").read_text(encoding="utf-8").split("\n## "):
         name, _, text = part.removeprefix("## ").partition("\n")
@@ -281,7 +281,7 @@ def without_prose(value: Any, is_members: bool = False) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """Return the same text for equal values."""
+    """Return a text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -291,9 +291,9 @@ def digest(value: Any) -> str:
 
 
 def openapi_document(operations: Sequence[Operation], section: str) -> dict[str, Any]:
-    """Return the document; `section` names the schemas that differ from those of a plain server.
+    """Return the document; `section` names its schemas that differ from a plain server's.
 
-    Title and version are those of vLLM, which leaves them to its framework. Routes that vLLM does not have come last.
+    Title and version are vLLM's, which leaves them to its framework. Routes that vLLM does not have come last.
     """
     known = {(each.method, each.path): each for each in operations}
     paths: dict[str, dict[str, Any]] = {}

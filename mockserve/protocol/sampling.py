@@ -37,7 +37,7 @@ class SamplingParams:
     """Sampling parameters of a request. Fields that are only range-checked have no effect here.
 
     `max_tokens` is None without a limit in the request; `max_tokens_param` is the field of the limit. `num_logprobs`
-    and `num_prompt_logprobs` are None without log-probabilities; 0 requests those of the tokens themselves.
+    and `num_prompt_logprobs` are None without log-probabilities; 0 requests the tokens' own.
     """
 
     n: int = 1

@@ -225,7 +225,7 @@ def _matches_conversation_better(body: dict[str, Any]) -> bool:
 
 
 def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a conversation that POST /tokenize reads: fewer than those of a chat, without
+    """Return the fields of a conversation that POST /tokenize reads: fewer than a chat has, without
     `reasoning_content`."""
     found = {name: body[name] for name in TokenizeChatRequest.model_fields if name in body}
     older = "reasoning_content"
@@ -245,8 +245,7 @@ FILES = ("vocab_file", "merges_file", "tokenizer_file")
 def tokenizer_info(
     settings: Mapping[str, Any], class_name: str, path: str | None, max_model_len: int
 ) -> dict[str, Any]:
-    """Return the tokenizer's settings. `settings` are those of the configuration files; token objects become their
-    text."""
+    """Return the tokenizer's settings, which come from the configuration files; token objects become their text."""
     shown = {name: _plain(value) for name, value in settings.items() if name not in FILES}
     return {
         "tokenizer_class": shown.pop("tokenizer_class", class_name),

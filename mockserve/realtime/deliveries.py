@@ -260,8 +260,8 @@ class Deliveries:
         self.wire.due_s = self.seconds_at(due_at)
         num_tokens = num_prompt_tokens = 0
         late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
-        """Tokens from the first that ends a request on, with the sequences that end: choices of one reply come in the
-        order of the batch, and requests end after their last step has been recorded."""
+        """Tokens from the first that ends a request on, with the sequences that end. Choices of one reply come in the
+        order of the batch, and requests end after their last step is recorded."""
         for sequence in event.emitted:
             wait_us += turn_us
             flight = flights.get(sequence.request.id)

@@ -27,7 +27,7 @@ from mockserve.reply.reply import Reply
 from mockserve.reply.sse_writer import SSEWriter
 
 _BELOW_THRESHOLD = Answer([], Ending("cache_threshold"), [], [])
-"""The answer to a prompt of which the KV cache holds too little."""
+"""The answer to a prompt that the KV cache holds too little of."""
 
 
 async def answer(

@@ -32,7 +32,7 @@ class RequestSpans:
     """A span `llm_request` for each request to the engine, with vLLM's attributes, child of the client's span.
 
     A span begins and ends on the wall clock; its latencies are in simulated seconds, as on the metrics page. A separate
-    process makes and exports the spans, because exporting takes half as long as answering a short request; a thread
+    process makes and exports the spans, because exporting takes half as long as answering a short request. A thread
     writes the span data to that process.
     """
 

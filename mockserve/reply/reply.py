@@ -193,8 +193,7 @@ class Reply:
         await self.done
 
     def usage(self, is_stream: bool) -> Usage:
-        """Return the usage of all choices. Cached tokens are those of the first prompt in a stream, else of the
-        last."""
+        """Return the usage of all choices. Cached tokens belong to the first prompt in a stream, else to the last."""
         flight = self._first if is_stream else self._last
         return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight, self._num_reasoning_tokens)
 

@@ -36,7 +36,7 @@ class Route:
 
     @property
     def responder(self) -> Handler:
-        """A handler with the same name, of which a rare one loads its module on a thread for its first request."""
+        """A handler of an equal name; a rare one loads its module on a thread for its first request."""
         module, name = _module_and_name(self.place)
         return self.handler if module in _COMMON else _loading_handler(self.place, name)
 
@@ -189,7 +189,7 @@ _FAMILIES = {
 
 
 def routes_under(conditions: Collection[RouteCondition]) -> Sequence[Route]:
-    """Return the routes, with those of the families that the conditions ask for."""
+    """Return the routes, and the routes of the families that the conditions ask for."""
     names = dict.fromkeys(name for condition, name in _FAMILIES.items() if condition in conditions)
     return (*ROUTES, *(route for name in names for route in ROUTE_FAMILIES[name].ROUTES))
 

@@ -1,4 +1,4 @@
-"""Submission of requests of which only the prefill is needed, as by poolers."""
+"""Submission of requests that need only the prefill, as poolers do."""
 
 import asyncio
 import time

@@ -220,7 +220,7 @@ def _not_empty(ids: list[int]) -> list[int]:
 
 
 PROMPT_SEED = 0x5EED
-"""Separates the random numbers of a prompt's log-probabilities from those of its answer."""
+"""Separates the random numbers of a prompt's log-probabilities from the answer's."""
 
 CHOICES_AT_ONCE = 256
 LONG_US = 10_000
@@ -375,7 +375,7 @@ def read_beams(sampling: SamplingParams, max_logprobs: int) -> Beams:
 
 
 def _check_first_step(sampling: SamplingParams, max_logprobs: int) -> None:
-    """Raise ApiError as the engine does for the requests of which beams consist."""
+    """Raise ApiError as the engine does for the requests that make up beams."""
     try:
         check_sampling(sampling, budget=1)
     except ApiError as error:

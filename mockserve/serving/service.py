@@ -112,7 +112,7 @@ class Service:
         return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_created
 
     def close(self) -> None:
-        """Stop the clock, and close sockets other than those of HTTP."""
+        """Stop the clock, and close all sockets except HTTP's."""
         self.delivery.executor.close()
         self.engine_faults.close()
         if self.cluster is not None:

@@ -1,6 +1,6 @@
 """Bodies of the routes of pooling models, with vLLM's names and order of fields.
 
-The fields of a class come before those of its bases, and those of the last base first.
+The fields of the last base come first, and the own fields of a class last.
 """
 
 from collections.abc import Sequence
