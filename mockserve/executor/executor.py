@@ -134,7 +134,7 @@ class OffloadExecutor:
             with self._answering:
                 return await worker.run(partial(copy_context().run, work, *arguments, **named))
         finally:
-            self._end()
+            self._work_ended()
 
     def close(self) -> None:
         """End the worker processes, and the threads once their present jobs have ended."""
@@ -151,7 +151,7 @@ class OffloadExecutor:
         if self._num_open == 1:
             gc.disable()
 
-    def _end(self) -> None:
+    def _work_ended(self) -> None:
         self._num_open -= 1
         if gc.get_count()[0] > MANY_OBJECTS:
             gc.freeze()

@@ -228,7 +228,7 @@ class WorkerPool:
             worker = self._idle.pop()
             if not worker.has_ended:
                 return worker
-            self._end(worker)
+            self._end_worker(worker)
         return self._started()
 
     def _started(self) -> Worker:
@@ -252,7 +252,7 @@ class WorkerPool:
             self._replace(worker)
             raise OverLimitError from None
         except (WorkerNotReadyError, WorkerKilledError):
-            self._end(worker)
+            self._end_worker(worker)
             raise
         except BaseException:
             self._replace(worker)
@@ -264,12 +264,12 @@ class WorkerPool:
         return found
 
     def _replace(self, worker: Worker) -> None:
-        self._end(worker)
+        self._end_worker(worker)
         if not self._is_closed:
             with suppress(WorkerNotReadyError):  # the next job starts a worker itself
                 self._idle.insert(0, self._started())
 
-    def _end(self, worker: Worker) -> None:
+    def _end_worker(self, worker: Worker) -> None:
         worker.kill()
         if worker in self._workers and not self._is_closed:
             task = asyncio.create_task(self._wait_for(worker))

@@ -305,7 +305,7 @@ class Tunnel(asyncio.Protocol):
         """Open the far side, and read nothing of the client until it is open."""
         self._client = client
         client.pause_reading()
-        self._opening = asyncio.get_running_loop().create_task(self._open())
+        self._opening = asyncio.get_running_loop().create_task(self._connect())
 
     def from_client(self, data: bytes) -> None:
         """Pass on bytes of the client."""
@@ -325,7 +325,7 @@ class Tunnel(asyncio.Protocol):
         if self._far is not None and not self._far.is_closing():
             (self._far.pause_reading if is_slow else self._far.resume_reading)()
 
-    async def _open(self) -> None:
+    async def _connect(self) -> None:
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, self._path)
         except OSError as error:

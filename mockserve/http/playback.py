@@ -243,17 +243,17 @@ async def play_back(request: web.Request, handler: Handler, answer_with_fault: F
     playback_request = search.playback_request
     if found is not None:
         reply, way = found
-        _note(playback, playback_request, request, "playback", way)
+        _add_to_journal(playback, playback_request, request, "playback", way)
         play = partial(_played, handler=handler, service=service, playback_request=playback_request, reply=reply)
         return await (play(request) if not reply.fault else answer_with_fault(request, play, reply.fault))
     miss = playback.options.playback_miss
     if texts and (miss == "generate" or None not in texts.values()):
-        _note(playback, playback_request, request, "playback", "prompts")
+        _add_to_journal(playback, playback_request, request, "playback", "prompts")
         known = {prompt: text for prompt, text in texts.items() if text is not None}
         _pass_on(request, playback_request)
         with _scripted(known):
             return await handler(request)
-    _note(
+    _add_to_journal(
         playback,
         playback_request,
         request,
@@ -380,7 +380,7 @@ async def _found(service: Service, playback: Playback, search: _Search) -> tuple
     return playback.recorded(search.playback_request)
 
 
-def _note(
+def _add_to_journal(
     playback: Playback, playback_request: PlaybackRequest, request: web.Request, answered_by: str, way: str
 ) -> None:
     is_kept = playback_request.body is not None and len(playback_request.raw) <= MOST_BODY_BYTES

@@ -199,12 +199,12 @@ class Adapters:
 
     def last_seen(self) -> Mapping[str, float]:
         """Comma-joined lists of adapters with the Unix time each was last seen, in ascending order of time."""
-        self._note()
+        self._record_adapters()
         return self._last_seen
 
     def request_started(self, adapter: str) -> None:
         """A request had its first token. An empty `adapter` means none."""
-        self._note()
+        self._record_adapters()
         if adapter:
             self._numbers[adapter] = self._numbers.get(adapter, 0) + 1
 
@@ -217,15 +217,15 @@ class Adapters:
 
     def request_aborted(self, adapter: str) -> None:
         """A request that had its first token was aborted between two steps."""
-        self._note()
+        self._record_adapters()
         self.request_ended(adapter)
 
     def step_ended(self) -> None:
         """A step has generated tokens. Calls of `request_ended` for its requests follow."""
-        self._note()
+        self._record_adapters()
         self._step_ended_at = time.time()
 
-    def _note(self) -> None:
+    def _record_adapters(self) -> None:
         """Record the adapters in use after the latest step, once."""
         if self._step_ended_at is None:
             return

@@ -330,9 +330,9 @@ class History:
             self._idle = take_snapshot
             return
         if self._idle is not None:
-            self._keep(self._idle)
+            self._keep_snapshot(self._idle)
             self._idle = None
-        self._keep(take_snapshot)
+        self._keep_snapshot(take_snapshot)
 
     def _taken(self, source: "MetricsSource", now: float) -> Snapshot:
         before_at = now if self._looked_at is None else self._looked_at
@@ -407,7 +407,7 @@ class History:
         self._lag_counts = list(histogram.counts)
         return 1000 * new.quantile(0.99) if new.count else None
 
-    def _keep(self, take_snapshot: Snapshot) -> None:
+    def _keep_snapshot(self, take_snapshot: Snapshot) -> None:
         self.snapshots.append(take_snapshot)
         for engine in self._engines.values():
             engine.load.append(0.0 if take_snapshot.is_idle else engine.running + engine.waiting)
@@ -423,7 +423,7 @@ class History:
             self._text = orjson.dumps(self._described(errors), option=orjson.OPT_NON_STR_KEYS)
         return self._text
 
-    def _now(self) -> Snapshot:
+    def _present_snapshot(self) -> Snapshot:
         """Merge the recent snapshots, with the gauges of the latest."""
         now, latest = merged(self._recent), self._recent[-1]
         now.running, now.waiting, now.kv_percent = latest.running, latest.waiting, latest.kv_percent
@@ -435,7 +435,7 @@ class History:
         return {
             "at": [round(each.at, 2) for each in self.snapshots],
             "series": _series(self.snapshots),
-            "now": _series([self._now()]) if self._recent else {},
+            "now": _series([self._present_snapshot()]) if self._recent else {},
             "errors_by_status": errors,
             "num_engines": len(self._engines),
             "columns_at": [
@@ -576,7 +576,7 @@ def _log_engine(number: int, engine: "MeasuredEngine", before: _EngineLog | None
     figures: dict[str, Any] = {"engine": number, "prompt_tokens_per_s": prompt_rate}
     figures |= {"generation_tokens_per_s": generation_rate}
     parts = [f"Avg prompt throughput: {prompt_rate:.1f} tokens/s"]
-    parts += [f"Avg generation throughput: {generation_rate:.1f} tokens/s", *_state(engine)]
+    parts += [f"Avg generation throughput: {generation_rate:.1f} tokens/s", *_state_parts(engine)]
     line = in_vllm_form("loggers.py:335", **figures)
     _logger.log(level, "Engine %03d: %s", number, ", ".join(parts), extra=line)
     if counts.drafts > before.counts.drafts:
@@ -589,7 +589,7 @@ def _rate(number: int, span_s: float) -> float:
     return number / span_s if span_s > 0 else 0.0
 
 
-def _state(engine: "MeasuredEngine") -> list[str]:
+def _state_parts(engine: "MeasuredEngine") -> list[str]:
     stats, metrics = engine.driver.engine.stats, engine.metrics
     parts = [f"Running: {stats.num_running} reqs", f"Waiting: {stats.num_waiting} reqs"]
     if stats.num_deferred:
@@ -681,10 +681,10 @@ class _PagesInTurn:
         """Return a page of a kind, whose making begins after this call."""
         page = self._next.get(kind)
         if page is None:
-            page = self._next[kind] = asyncio.create_task(self._made(kind, make))
+            page = self._next[kind] = asyncio.create_task(self._make_page(kind, make))
         return await asyncio.shield(page)
 
-    async def _made(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+    async def _make_page(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         async with self._lock:
             del self._next[kind]
             return await make()
@@ -831,11 +831,11 @@ class MetricsSource:
         return [
             *(self._family(family, states) for family in drafts),
             *(self._family(family, states) for family in (OFFLOAD_FAMILIES if offload is not None else ())),
-            *(() if offload is None else [_made(self._offload_info(offload, states))]),
+            *(() if offload is None else [_constant_reading(self._offload_info(offload, states))]),
             *(self._family(family, states) for family in FAMILIES),
-            _made(self._rejections()),
+            _constant_reading(self._rejections()),
             *(self._family(family, states) for family in HISTOGRAMS),
-            *map(_made, self._others()),
+            *map(_constant_reading, self._others()),
         ]
 
     def _offload_info(self, offload: OffloadConfig, states: Mapping[int, EngineState]) -> Metric:
@@ -952,7 +952,7 @@ def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
     return [("", value.copy() if isinstance(value, Histogram) else value)]
 
 
-def _made(metric: Metric) -> Reading:
+def _constant_reading(metric: Metric) -> Reading:
     return lambda: metric
 
 

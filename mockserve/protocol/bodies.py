@@ -268,22 +268,22 @@ def schemas_of(
     from pydantic.json_schema import models_json_schema  # the OpenAPI document alone needs it
 
     _, found = models_json_schema([(each, "validation") for each in models], ref_template=template)
-    return {name: _plain(each, template, renamed) for name, each in found.get("$defs", {}).items()}
+    return {name: _vllm_schema(each, template, renamed) for name, each in found.get("$defs", {}).items()}
 
 
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
 
-def _plain(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
+def _vllm_schema(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
     if isinstance(schema, list):
-        return [_plain(each, template, renamed) for each in schema]
+        return [_vllm_schema(each, template, renamed) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     if _REFERENCE in schema:
         name = schema[_REFERENCE]
         return {"$ref": template.format(model=renamed.get(name, name))}
     return {
-        name: float(each) if name in _BOUNDS and isinstance(each, int) else _plain(each, template, renamed)
+        name: float(each) if name in _BOUNDS and isinstance(each, int) else _vllm_schema(each, template, renamed)
         for name, each in schema.items()
         if (name, each) != ("default", None)
     }

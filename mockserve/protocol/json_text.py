@@ -234,7 +234,7 @@ class NarrowText:
         for each in self.strings[: bisect_right(self.strings, error.pos, key=lambda string: string.at)]:
             parts.append(error.doc[end : each.at])
             end = min(each.at + len(each.escaped), error.pos)
-            parts.append(_plain(each.characters[: _num_characters(each.characters, end - each.at)]))
+            parts.append(_ascii_text(each.characters[: _num_characters(each.characters, end - each.at)]))
         parts.append(error.doc[end : error.pos])
         before = "".join(parts)
         return JSONDecodeError(error.msg, before, len(before))
@@ -318,7 +318,7 @@ def _escapes(wide: "re.Match[str]") -> str:
     return "\\u" + wide[0].encode("utf-16-be").hex("\\", 2).replace("\\", "\\u")
 
 
-def _plain(text: str) -> str:
+def _ascii_text(text: str) -> str:
     """Return text of equal length in ASCII."""
     return text.encode("ascii", "replace").decode("ascii")
 

@@ -93,23 +93,23 @@ class _Reader:
     def union(self) -> dict[str, Any]:
         kinds = [self._single()]
         while self.next == "|":
-            self._take("|")
+            self._expect("|")
             kinds.append(self._single())
         return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
     def _single(self) -> dict[str, Any]:
         found = self._bare()
         if self.next == "(":
-            self._take("(")
+            self._expect("(")
             found = {**found, **dict(self._keywords())}
-            self._take(")")
+            self._expect(")")
         return found
 
     def _bare(self) -> dict[str, Any]:
-        token = self._any()
+        token = self._next_token()
         if token in ("[", "{"):
             inner = self.union()
-            self._take("]" if token == "[" else "}")
+            self._expect("]" if token == "[" else "}")
             return (
                 {"items": inner, "type": "array"} if token == "[" else {"additionalProperties": inner, "type": "object"}
             )
@@ -124,27 +124,27 @@ class _Reader:
 
     def _words(self) -> Iterator[str]:
         while self.next != ">":
-            yield json.loads(self._any())
+            yield json.loads(self._next_token())
             if self.next == ",":
-                self._take(",")
-        self._take(">")
+                self._expect(",")
+        self._expect(">")
 
     def _keywords(self) -> Iterator[tuple[str, Any]]:
         while self.next != ")":
-            name = self._any()
-            self._take("=")
-            yield name, json.loads(self._any())
+            name = self._next_token()
+            self._expect("=")
+            yield name, json.loads(self._next_token())
             if self.next == ",":
-                self._take(",")
+                self._expect(",")
 
-    def _any(self) -> str:
+    def _next_token(self) -> str:
         if self.is_at_end:
             raise ValueError(f"a type ends too early: {' '.join(self._tokens)!r}")
         self._place += 1
         return self._tokens[self._place - 1]
 
-    def _take(self, expected: str) -> None:
-        found = self._any()
+    def _expect(self, expected: str) -> None:
+        found = self._next_token()
         if found != expected:
             raise ValueError(f"expected {expected!r}, found {found!r}")
 
@@ -303,7 +303,7 @@ def openapi_document(operations: Sequence[Operation], section: str) -> dict[str,
             paths.setdefault(row.path, {})[row.method.lower()] = _described(row)
     for operation in operations:
         methods = paths.setdefault(operation.path, {})
-        methods.setdefault(operation.method.lower(), _own(operation))
+        methods.setdefault(operation.method.lower(), _own_operation(operation))
     schemas = reachable(paths, read_schemas(section))
     return {
         "openapi": "3.1.0",
@@ -329,7 +329,7 @@ def _described(row: VllmOperation) -> dict[str, Any]:
     return found
 
 
-def _own(operation: Operation) -> dict[str, Any]:
+def _own_operation(operation: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _operation_id(operation.name, operation.path, operation.method),

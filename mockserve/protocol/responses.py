@@ -527,16 +527,16 @@ def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArr
     """Return log-probabilities of a chat choice in the format of finished items."""
     content = logprobs["content"]
     if isinstance(content, JsonArray):
-        return json_array(lambda: map(_full, content.items()))
-    return [_full(each) for each in content]
+        return json_array(lambda: map(_full_logprob, content.items()))
+    return [_full_logprob(each) for each in content]
 
 
-def _of(logprobs: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
+def _logprob_tokens(logprobs: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
     content = () if logprobs is None else logprobs["content"]
     return content.items() if isinstance(content, JsonArray) else content
 
 
-def _full(token: Mapping[str, Any]) -> dict[str, Any]:
+def _full_logprob(token: Mapping[str, Any]) -> dict[str, Any]:
     return {**_scored(token), "top_logprobs": [_scored(top) for top in token["top_logprobs"]]}
 
 
@@ -1411,7 +1411,7 @@ class ResponseEvents:
             self._open.logprobs.add(full_logprobs(logprobs))
         shown = [
             {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
-            for each in _of(logprobs)
+            for each in _logprob_tokens(logprobs)
         ]
         return [*events, self._delta_event(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 

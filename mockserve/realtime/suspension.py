@@ -105,13 +105,13 @@ class Suspension:
 
         is_reset = self._driver.call_engine(reset)
         if is_reset:
-            self._note(RESET)
+            self._record_change(RESET)
         return is_reset
 
     async def _suspend(self, mode: PauseMode, clears_caches: bool) -> None:
         if mode == "abort":
             self._driver.end_early()
-            self._note(ABORT)
+            self._record_change(ABORT)
         hold = PauseState.EVERYTHING if mode == "keep" else PauseState.ADMISSIONS
         self._set_pause_state(hold)
         is_idle = _is_between_steps if mode == "keep" else _is_drained
@@ -123,9 +123,9 @@ class Suspension:
     def _set_pause_state(self, hold: PauseState) -> None:
         self._pause_state = hold
         self._driver.call_engine(lambda engine, at: engine.hold(hold, at))
-        self._note(hold.name.lower())
+        self._record_change(hold.name.lower())
 
-    def _note(self, kind: str) -> None:
+    def _record_change(self, kind: str) -> None:
         self.history.append((time.time_ns() // 1000, kind))
 
 

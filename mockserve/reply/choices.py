@@ -43,7 +43,7 @@ _KINDS: Mapping[int, str] = {
 
 
 class PlannedChoice(ABC):
-    """A choice whose ending is planned: `_end` gets the planned ending or the ending of an abort."""
+    """A choice whose ending is planned: `_end_choice` gets the planned ending or the ending of an abort."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
@@ -53,13 +53,13 @@ class PlannedChoice(ABC):
         return engine_reason(self._generation)
 
     def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens))
+        self._end_choice(num_tokens, ending_at(self._generation, num_tokens))
 
     def abort(self, num_tokens: int) -> None:
-        self._end(num_tokens, Ending("abort"))
+        self._end_choice(num_tokens, Ending("abort"))
 
     @abstractmethod
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         """End the choice after `num_tokens` tokens."""
 
 
@@ -122,7 +122,7 @@ class EndedChoice(PlannedChoice):
     def fail(self, message: str, status: int) -> None:
         self._reply.fail(failure(message, status))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         self._ends[self._index] = _End(num_tokens, ending)
         if self._reply.choice_finished(num_tokens):
             self._reply.resolve()
@@ -177,9 +177,9 @@ class StreamedChoice(PlannedChoice):
         self._stream.write_all(template.fill_all(self._texts[first - 1 : last]))
 
     def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
+        self._end_choice(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
         template = self._end_template(ending) if num_tokens else None

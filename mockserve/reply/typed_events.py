@@ -51,12 +51,12 @@ class EncodedChoice(StepwiseChoice):
         self._num_sent = 0
         self._is_open = False
         if encoder.starts_before_first_token:
-            self._open()
+            self._send_opening()
 
     def token(self, number: int) -> None:
         if self._num_sent and number < self._num_sent + self._interval:
             return
-        self._open()
+        self._send_opening()
         piece = self._writer.piece(self._num_sent, number)
         self._num_sent = number
         if piece is not None:
@@ -70,13 +70,13 @@ class EncodedChoice(StepwiseChoice):
         self._send_all(self._encoder.failed(error))
         self._reply.resolve()
 
-    def _open(self) -> None:
+    def _send_opening(self) -> None:
         if not self._is_open:
             self._is_open = True
             self._send_all(self._encoder.opening(self._reply.job.accounting.running_usage(self._prompt, 0, 0)))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
-        self._open()
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
+        self._send_opening()
         self._send_all(self._encoder.generated(self._writer.last_piece(self._num_sent, num_tokens)))
         self._reply.choice_finished(num_tokens)
         usage, metrics = self._reply.usage(is_stream=True), self._reply.metrics(is_stream=False)

@@ -63,7 +63,7 @@ def _facts(service: Service) -> dict[str, Any]:
 
 async def show_faults(request: web.Request) -> web.StreamResponse:
     """The settings of faults, and what is wrong with the engine."""
-    return json_response(200, _state(addressed_service(request)))
+    return json_response(200, _fault_state(addressed_service(request)))
 
 
 async def change_faults(request: web.Request) -> web.StreamResponse:
@@ -83,7 +83,7 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
         await service.engine_faults.change(settings, engine)
     except BlisError as error:
         raise ApiError(str(error)) from error
-    return json_response(200, _state(service))
+    return json_response(200, _fault_state(service))
 
 
 async def end_faults(request: web.Request) -> web.StreamResponse:
@@ -91,10 +91,10 @@ async def end_faults(request: web.Request) -> web.StreamResponse:
     service = addressed_service(request)
     settings = service.faults.settings.changed({"rates": {}})
     await service.engine_faults.change(settings, dict.fromkeys(service.engine_faults.active, False))
-    return json_response(200, _state(service))
+    return json_response(200, _fault_state(service))
 
 
-def _state(service: Service) -> dict[str, Any]:
+def _fault_state(service: Service) -> dict[str, Any]:
     return {**asdict(service.faults.settings), "engine": service.engine_faults.active}
 
 

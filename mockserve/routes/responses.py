@@ -138,7 +138,7 @@ async def cancel_response(request: web.Request) -> web.StreamResponse:
 
 def _start(service: Service, plan: ResponsePlan, api_request: ResponseRequest, arrived: Micros) -> StoredResponse:
     stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if api_request.streams else None)
-    _keep(service, api_request, stored)
+    _store_response(service, api_request, stored)
     making = (
         _make_stream(service.delivery, plan, stored, arrived)
         if api_request.streams
@@ -176,7 +176,7 @@ def _encoder(plan: ResponsePlan) -> ResponseEvents:
     return ResponseEvents(plan.response, new_id, plan.raw)
 
 
-def _keep(service: Service, api_request: ResponseRequest, stored: StoredResponse) -> None:
+def _store_response(service: Service, api_request: ResponseRequest, stored: StoredResponse) -> None:
     if api_request.stores:
         service.responses.keep(stored)
 
@@ -185,7 +185,7 @@ async def _keep_counted(service: Service, api_request: ResponseRequest, stored: 
     """Store a response after counting its bytes, which takes long for a large response."""
     if is_long and api_request.stores and service.responses.is_enabled:
         await service.delivery.executor.run(True, stored.count)
-    _keep(service, api_request, stored)
+    _store_response(service, api_request, stored)
 
 
 async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:

@@ -43,7 +43,7 @@ class BackgroundLoad:
             del self._open[request_id]
             self.driver.abort(request_id)
         while len(self._open) < num_running:
-            self._add()
+            self._add_request()
 
     def shown(self) -> dict[str, float]:
         """Return the load as JSON fields."""
@@ -61,9 +61,9 @@ class BackgroundLoad:
 
     def _add_if_missing(self) -> None:
         if len(self._open) < self.num_running and self.driver.failure is None:
-            self._add()
+            self._add_request()
 
-    def _add(self) -> None:
+    def _add_request(self) -> None:
         request_id = f"background-{next(self._numbers)}"
         reply = self._open[request_id] = _SyntheticReply(self, request_id)
         request = Request(

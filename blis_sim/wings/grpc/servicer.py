@@ -264,7 +264,7 @@ class RpcChoice(PlannedChoice):
     def fail(self, message: str, status: int) -> None:
         self._reply.fail(failure(message, status))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         first = self._num_sent
         if self._api_request.delivery.stream:
             self._queue.put_nowait(self._chunk(num_tokens))

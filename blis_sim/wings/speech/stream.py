@@ -91,7 +91,7 @@ class SpeechSegmentChoice(StepwiseChoice):
     def fail(self, message: str, status: int) -> None:
         self._stream.fail(failure(message, status))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         self._add(num_tokens, ending)
 
     def _add(self, number: int, ending: Ending | None) -> None:
