@@ -204,6 +204,11 @@ class RankEngine:
     """Whether other engines continue after its failure."""
 
 
+def _new_metrics(options: ServeOptions, config: EngineConfig) -> EngineMetrics:
+    caches_prefixes, has_adapters = config.enable_prefix_caching, options.lora.settings is not None
+    return EngineMetrics(config.limit_tokens, external_source(options), caches_prefixes, has_adapters)
+
+
 def build_engines(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
@@ -214,9 +219,7 @@ def build_engines(
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
-    metrics = [
-        EngineMetrics(config.limit_tokens, external_source(options), config.enable_prefix_caching) for _ in engines
-    ]
+    metrics = [_new_metrics(options, config) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
@@ -307,9 +310,7 @@ class LiveCluster:
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
-        metrics = EngineMetrics(
-            deployment.config.limit_tokens, external_source(self._options), deployment.config.enable_prefix_caching
-        )
+        metrics = _new_metrics(self._options, deployment.config)
         self._outputs[number] = EngineOutput(engine, metrics)
         if self._is_running:
             self._join(number)

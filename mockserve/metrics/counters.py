@@ -277,7 +277,13 @@ class RecentHitRate:
 class EngineMetrics:
     """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
-    def __init__(self, max_model_len: int, external_source: str | None = None, caches_prefixes: bool = True) -> None:
+    def __init__(
+        self,
+        max_model_len: int,
+        external_source: str | None = None,
+        caches_prefixes: bool = True,
+        has_adapters: bool = False,
+    ) -> None:
         """`external_source` is where a KV connector finds blocks, one of `CACHE_SOURCES`; None without a connector."""
         self._caches_prefixes = caches_prefixes
         counts = token_count_buckets(max_model_len)
@@ -312,7 +318,7 @@ class EngineMetrics:
         self.params_max_tokens = Histogram(counts)
         self.params_n = Histogram(CHOICE_BUCKETS)
         self.preemptions = Histogram(PREEMPTION_BUCKETS)
-        self.adapters = Adapters()
+        self.adapters = Adapters() if has_adapters else None
 
     @property
     def has_stepped(self) -> bool:
@@ -350,7 +356,8 @@ class EngineMetrics:
         self.prompt_tokens_by_source["external_kv_transfer"] += flight.num_external_tokens
         self.first_token_s.observe(latency_us / 1e6)
         self.first_token_fine.observe(latency_us)
-        self.adapters.request_started(flight.request.adapter)
+        if self.adapters is not None:
+            self.adapters.request_started(flight.request.adapter)
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
         self.generation_tokens += num_tokens
@@ -358,14 +365,15 @@ class EngineMetrics:
         for gap, times in gaps_us.items():
             self.token_gap_s.observe(gap / 1e6, times)
             self.token_gap_fine.observe(gap, times)
-        self.adapters.step_ended()
+        if self.adapters is not None:
+            self.adapters.step_ended()
 
     def aborted(self, flight: InFlightRequest) -> None:
-        if flight.num_tokens:
+        if flight.num_tokens and self.adapters is not None:
             self.adapters.request_aborted(flight.request.adapter)
 
     def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
-        if flight.num_tokens:
+        if flight.num_tokens and self.adapters is not None:
             self.adapters.request_ended(flight.request.adapter)
         self.request_success[finish_reason] += 1
         self.e2e_s.observe(latency_us / 1e6)

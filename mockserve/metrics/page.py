@@ -920,8 +920,8 @@ class MetricsSource:
                 metric.add_metric([most, fake.waiting, fake.running], fake.unix_time_s)
         else:
             last_seen: dict[str, float] = {}
-            for engine in self.engines.values():
-                for names, at in engine.metrics.adapters.last_seen().items():
+            for adapters in filter(None, (engine.metrics.adapters for engine in self.engines.values())):
+                for names, at in adapters.last_seen().items():
                     last_seen[names] = max(at, last_seen.get(names, 0.0))
             for names, at in last_seen.items():
                 metric.add_metric([most, names, names], at)

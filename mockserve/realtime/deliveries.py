@@ -177,10 +177,6 @@ class EngineOutput:
         self.overheads = output_overheads(self.engine.config, self.engine.latency)
 
 
-def ignore_step(_at: Micros) -> None:
-    """No-op default."""
-
-
 class Deliveries:
     """Requests in flight, and their generated tokens that are not due yet.
 
@@ -191,8 +187,6 @@ class Deliveries:
         """`slices` records the cost of delivering tokens."""
         self.wire = wire
         """Coalesces the writes of streams and measures their lateness."""
-        self.report_step: Callable[[Micros], None] = ignore_step
-        """Called at the end of each step."""
         self.seconds_at = clock.seconds_at
         """Return the reading of the monotonic clock at a simulated instant."""
         self._clock = clock
@@ -292,7 +286,6 @@ class Deliveries:
         if num_tokens:
             output.recorder.step(num_prompt_tokens, num_tokens, gaps)
         self._slices.record_step(event, gaps, len(flights))
-        self.report_step(at)
         for due_at, flight, number, ended in late:
             if ended is None:
                 self._send_token(due_at, now, flight, number)
@@ -334,10 +327,8 @@ class Deliveries:
                 _fail_reply(flight)
         num_unfinished_requests = sum(gaps.values())
         output.recorder.step(0, num_unfinished_requests, gaps)
-        self.report_step(ends[0])
         for before, at in pairwise(ends):
             output.recorder.step(0, num_unfinished_requests, {at - before: num_unfinished_requests})
-            self.report_step(at)
 
     def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
