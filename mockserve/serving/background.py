@@ -10,6 +10,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from mockserve.engines import RankEngine
 from mockserve.realtime.driver import Driver
+from mockserve.realtime.in_flight import SilentReceiver
 
 MOST_RUNNING = 10_000
 MOST_KV_FRACTION = 0.99
@@ -76,23 +77,16 @@ class BackgroundLoad:
         self.driver.submit(request, reply)
 
 
-class _SyntheticReply:
+class _SyntheticReply(SilentReceiver):
     """The receiver of the tokens of one synthetic request."""
 
     __slots__ = ("_load", "_request_id")
 
-    is_streamed = False
     finish_reason = "length"
 
     def __init__(self, load: BackgroundLoad, request_id: str) -> None:
         self._load = load
         self._request_id = request_id
-
-    def token(self, number: int) -> None:
-        pass
-
-    def tokens(self, first: int, last: int) -> None:
-        pass
 
     def finish(self, num_tokens: int) -> None:
         self._load.ended(self._request_id, starts_another=True)

@@ -9,7 +9,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.http.clients import UNKNOWN_CALLER, Caller
 from mockserve.protocol.errors import ApiError, internal_error, paused
-from mockserve.realtime.in_flight import InFlightRequest
+from mockserve.realtime.in_flight import InFlightRequest, SilentReceiver
 from mockserve.reply.choices import failure
 from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.reply import MAX_OPEN, PLANNING_S, SLICE_S, behind
@@ -62,21 +62,13 @@ class _Batch:
             self.done.set_exception(error)
 
 
-class _Prefill:
+class _Prefill(SilentReceiver):
     """One prompt. Its only token marks the end of prefill."""
-
-    is_streamed = False
 
     def __init__(self, batch: _Batch, request_id: str, finish_reason: str) -> None:
         self._batch = batch
         self._request_id = request_id
         self.finish_reason = finish_reason
-
-    def token(self, number: int) -> None:
-        pass
-
-    def tokens(self, first: int, last: int) -> None:
-        pass
 
     def finish(self, num_tokens: int) -> None:
         self._batch.request_ended(self._request_id)
