@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from blis_sim.options.option import json_object
 from mockserve.executor.worker import Job
 from mockserve.generation.answer import Answer, Kind, Segment, Thinking, read_thinking
 from mockserve.generation.structured_outputs.backends import resolve_backend
@@ -31,7 +32,6 @@ from mockserve.options.content import (
     ONE_CALL_PARSERS,
     ContentOptions,
     StructuredOutputsConfig,
-    json_object,
 )
 from mockserve.protocol.chat_messages import effort_arguments, read_messages
 from mockserve.protocol.errors import ApiError, mark_late

@@ -13,7 +13,7 @@ import orjson
 
 from blis_sim.options import OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
-from blis_sim.options.option import MOST_PROCESSES, load_json
+from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
 from blis_sim.options.registry import Registry
 
 # Log lines on standard error, and the settings of request logs and of OpenTelemetry traces.
@@ -222,12 +222,7 @@ def read_fake_metrics(text: str) -> FakeMetrics:
     """Parse the JSON object; an empty text gives no fake values. Raises OptionError for invalid values."""
     if not text:
         return FakeMetrics()
-    try:
-        given = load_json(text)
-    except ValueError as error:
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
-    if not isinstance(given, dict):
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
+    given = json_object(FLAG, text)
     known = (*GAUGES, *COUNTERS, *HISTOGRAMS, "request-success-total", "loras")
     for key in given:
         if key not in known:
@@ -565,15 +560,7 @@ def pooling_task_of(options: RouteOptions) -> str | None:
 
 def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
     """Return the JSON object of --hf-overrides. Raises OptionError for any other value."""
-    if not options.hf_overrides:
-        return {}
-    try:
-        found = load_json(options.hf_overrides)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f"--hf-overrides must be a JSON object, got {options.hf_overrides!r}")
-    return found
+    return json_object("--hf-overrides", options.hf_overrides) if options.hf_overrides else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
