@@ -391,7 +391,7 @@ def build_app(service: Service) -> web.Application:
     app[DELIVERY] = service.delivery
     routes = routes_under(service.conditions)
     app[OPENAPI] = OpenApiText(partial(summaries, routes))
-    handler_of = _played_handler if service.playback is not None else _own_handler
+    handler_of = _played_handler if service.playback is not None else lambda route: route.responder
     taken: set[tuple[str, str]] = set()
     for route in routes:
         if route.condition in service.conditions and (route.method, route.path) not in taken:
@@ -400,10 +400,6 @@ def build_app(service: Service) -> web.Application:
                 app.router.add_route(route.method, path, handler_of(route))
     app.on_response_prepare.append(add_common_headers)
     return app
-
-
-def _own_handler(route: Route) -> Handler:
-    return route.responder
 
 
 def _played_handler(route: Route) -> Handler:

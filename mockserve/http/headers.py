@@ -19,13 +19,9 @@ _OTHER = 2
 def write_as_uvicorn(headers: CIMultiDict[str]) -> None:
     """Change header names to lower case and to uvicorn's order, in place."""
     given = [(name.lower(), value) for name, value in headers.items()]
-    given.sort(key=_place)
+    given.sort(key=lambda header: _PLACES.get(header[0], _OTHER))
     headers.clear()
     headers.extend(given)
-
-
-def _place(header: tuple[str, str]) -> int:
-    return _PLACES.get(header[0], _OTHER)
 
 
 def header_text(request: web.Request, name: istr) -> str | None:

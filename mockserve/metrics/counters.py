@@ -658,15 +658,13 @@ REQUEST_TYPES = ("chat_completions", "responses", "other")
 CHAT, RESPONSES, _OTHER = REQUEST_TYPES
 
 
-def _nothing_yet() -> dict[tuple[str, str, str], int]:
-    return dict.fromkeys(product(MODES, OUTCOMES, REQUEST_TYPES), 0)
-
-
 @dataclass(slots=True)
 class ToolParsing:
     """Counts of tool parser uses by mode, outcome and request type."""
 
-    counts: dict[tuple[str, str, str], int] = field(default_factory=_nothing_yet)
+    counts: dict[tuple[str, str, str], int] = field(
+        default_factory=lambda: dict.fromkeys(product(MODES, OUTCOMES, REQUEST_TYPES), 0)
+    )
     created: float = field(default_factory=time.time)
 
     def used(self, request_type: str, num_with_call: int, num_without: int, is_stream: bool) -> None:

@@ -142,13 +142,11 @@ def as_in_multiprocess_mode(metrics: Iterable[Metric]) -> Iterator[Metric]:
 def _histogram(name: str, samples: list[PrometheusSample]) -> list[PrometheusSample]:
     """Return the samples of each series with the sum first and the count last."""
     found: list[PrometheusSample] = []
-    for _, series in groupby(samples, key=_labels_without_bound):
+    for _, series in groupby(
+        samples, key=lambda sample: {name: value for name, value in sample.labels.items() if name != "le"}
+    ):
         found += sorted(series, key=lambda each: _HISTOGRAM_ORDER.index(each.name.removeprefix(name)))
     return found
-
-
-def _labels_without_bound(sample: PrometheusSample) -> dict[str, str]:
-    return {name: value for name, value in sample.labels.items() if name != "le"}
 
 
 # A server's metrics over time: a snapshot of its counters every second with activity.

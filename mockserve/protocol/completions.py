@@ -610,7 +610,9 @@ def completion_body_cache() -> ParsedBodyCache[TextRequest]:
 
 def chat_body_cache() -> ParsedBodyCache[ChatRequest]:
     """Return the cache of chat completions."""
-    return ParsedBodyCache(parse_chat, "messages", _has_plain_messages, _with_messages)
+    return ParsedBodyCache(
+        parse_chat, "messages", _has_plain_messages, lambda api_request, body: api_request._replace(body=body)
+    )
 
 
 def _has_plain_prompt(body: dict[str, Any]) -> bool:
@@ -633,10 +635,6 @@ def _has_plain_messages(body: dict[str, Any]) -> bool:
         if type(role) is not str or role not in _PLAIN_ROLES:
             return False
     return True
-
-
-def _with_messages(api_request: ChatRequest, body: dict[str, Any]) -> ChatRequest:
-    return api_request._replace(body=body)
 
 
 # Chat and text replies, field by field in vLLM's order. vLLM sends explicitly set fields, hence uneven nulls.

@@ -203,7 +203,9 @@ class WideString:
     @cached_property
     def escaped(self) -> str:
         """The content with escapes."""
-        return _WIDE.sub(_escapes, self.characters)
+        return _WIDE.sub(
+            lambda wide: "\\u" + wide[0].encode("utf-16-be").hex("\\", 2).replace("\\", "\\u"), self.characters
+        )
 
 
 @dataclass(frozen=True)
@@ -312,10 +314,6 @@ class _QuoteFinder:
         if at < 0 or self.num_quotes > MOST_QUOTES or (not rest and before):
             raise _TooExpensiveError
         return (len(before) - len(rest)) % 2 == 1
-
-
-def _escapes(wide: "re.Match[str]") -> str:
-    return "\\u" + wide[0].encode("utf-16-be").hex("\\", 2).replace("\\", "\\u")
 
 
 def _ascii_text(text: str) -> str:
