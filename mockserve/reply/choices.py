@@ -23,12 +23,6 @@ def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) 
     return answer.ending if answer.streamed_ending is None or not is_stream else answer.streamed_ending
 
 
-def engine_reason(generation: Generation) -> str:
-    """Return the finish reason of the engine, where tool calls end with `stop`."""
-    reason = generation.answer.ending.finish_reason
-    return "stop" if reason == "tool_calls" else reason
-
-
 def failure(message: str, status: int) -> ApiError:
     """Return the error of a refused request with `status`, else the error of a dead engine."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -50,7 +44,8 @@ class PlannedChoice(ABC):
 
     @property
     def finish_reason(self) -> str:
-        return engine_reason(self._generation)
+        reason = self._generation.answer.ending.finish_reason
+        return "stop" if reason == "tool_calls" else reason  # the engine does not know of calls
 
     def finish(self, num_tokens: int) -> None:
         self._end_choice(num_tokens, ending_at(self._generation, num_tokens))
