@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mockserve.protocol.completions import ChatCompletionRequest, CompletionRequest
-from mockserve.routes.table import ROUTES, Route
+from mockserve.routes.table import Route, routes_under
 from mockserve.serving.model import RouteCondition
 
 FOLDER = Path(__file__).resolve().parent
@@ -21,7 +21,7 @@ CAPTURED = WIRE_TESTS / "captured"
 def compared_routes() -> Sequence[Sequence[str]]:
     """Method, path, replies, the number of captured requests that agree, and the tests of each route."""
     # Of several rows for one route the first is what it does, the others stand in for it where it is not offered.
-    described = {(each.method, each.path): _offer(each) for each in reversed(ROUTES)}
+    described = {(each.method, each.path): _offer(each) for each in reversed(routes_under(list(RouteCondition)))}
     counts = {(row["method"], row["path"]): row for row in _rows(CAPTURED / "coverage.csv")}
     files = sorted([*WIRE_TESTS.glob("test_*.py"), *WING_TESTS.rglob("test_*.py")], key=lambda path: path.stem)
     tests = {path.stem: path.read_text(encoding="utf-8") for path in files}

@@ -32,7 +32,8 @@ from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
 from mockserve.options.vllm_flags import ACTS, UNSEEN, read_table
-from mockserve.routes.table import ROUTES
+from mockserve.routes.table import routes_under
+from mockserve.serving.model import RouteCondition
 from traces.rows import TRACE_COLUMNS
 from traces.table import Column
 from traces.trace_v2 import HEADER, ITL_COLUMNS, Key
@@ -72,7 +73,7 @@ def routes() -> str:
     """Every route of the server, with the first line of its handler's docstring."""
     rows = [
         (each.method, f"`{each.path}`", (each.handler.__doc__ or "").strip().partition("\n")[0], each.condition.value)
-        for each in ROUTES
+        for each in routes_under(list(RouteCondition))
     ]
     return table(("method", "path", "answer", "only with"), rows)
 

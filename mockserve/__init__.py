@@ -1,6 +1,6 @@
 """A server with vLLM's API, timed by the simulated engine.
 
 Read `realtime/driver.py` first: no other module reads the wall clock. A request goes from `http` and `routes` through
-`protocol` (pure parsing) and `serving` (what the engine gets, what the client will read) to the driver, and its
-tokens go to `reply`. Imports point one way through the folders; the contract in pyproject.toml has their order.
+`protocol`, which parses, and `serving`, which plans, to the driver. Its tokens go to `reply`. Imports point one way
+through the folders; the contract in pyproject.toml has their order.
 """

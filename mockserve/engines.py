@@ -78,7 +78,9 @@ _MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
-    return _with_api_servers(_of_known_model(options), options.network.num_api_servers)
+    known, notes = _simulated(options)
+    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
+    return _with_api_servers(replace(deployment, notes=(*notes, *deployment.notes)), options.network.num_api_servers)
 
 
 def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
@@ -89,12 +91,6 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 def simulated_deployment(options: ServeOptions) -> ServedDeploymentOptions:
     """Return the deployment to simulate, with a known model and with the CPU memory of a connector."""
     return _with_store(_simulated(options)[0], options.kv_sharing.transfer)
-
-
-def _of_known_model(options: ServeOptions) -> Deployment:
-    known, notes = _simulated(options)
-    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
-    return replace(deployment, notes=(*notes, *deployment.notes))
 
 
 def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:
@@ -208,6 +204,11 @@ class RankEngine:
     """Whether other engines continue after its failure."""
 
 
+def _new_metrics(options: ServeOptions, config: EngineConfig) -> EngineMetrics:
+    caches_prefixes, has_adapters = config.enable_prefix_caching, options.lora.settings is not None
+    return EngineMetrics(config.limit_tokens, external_source(options), caches_prefixes, has_adapters)
+
+
 def build_engines(
     options: ServeOptions, deployment: Deployment, environment: ServerEnvironment, wire: WriteCoalescer
 ) -> Mapping[int, RankEngine]:
@@ -218,9 +219,7 @@ def build_engines(
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
     engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
-    metrics = [
-        EngineMetrics(config.limit_tokens, external_source(options), config.enable_prefix_caching) for _ in engines
-    ]
+    metrics = [_new_metrics(options, config) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
@@ -311,9 +310,7 @@ class LiveCluster:
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
-        metrics = EngineMetrics(
-            deployment.config.limit_tokens, external_source(self._options), deployment.config.enable_prefix_caching
-        )
+        metrics = _new_metrics(self._options, deployment.config)
         self._outputs[number] = EngineOutput(engine, metrics)
         if self._is_running:
             self._join(number)

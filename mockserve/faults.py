@@ -110,7 +110,23 @@ class ShapedTransport(asyncio.Transport):
             self._send(0.0, head + found)
             if not rest:
                 return
-        self._event(rest)
+        settings = self._settings
+        number, self._num_events = self._num_events, self._num_events + 1
+        # A reply that is no stream counts as one event, which is faulty.
+        is_the_one = number == (settings.after_events if self._is_stream(rest) else 0)
+        if self._kind == "slow_first_token":
+            self._send(settings.first_token_delay_s if number == 0 else 0.0, rest)
+        elif self._kind == "trickle":
+            self._send(settings.trickle_pause_s, rest, settings.trickle_bytes)
+        elif self._kind == "stall":
+            self._send(settings.stall_s if is_the_one else 0.0, rest)
+        elif self._kind == "disconnect" and is_the_one:
+            self.abort()
+        elif self._kind == "malformed" and is_the_one:
+            # The length is unchanged, so that the HTTP framing stays valid.
+            self._send(0.0, rest.replace(b"{", b"<", 1))
+        else:
+            self._send(0.0, rest)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -118,25 +134,6 @@ class ShapedTransport(asyncio.Transport):
     async def drained(self) -> None:
         """Return when all written bytes have been sent, or the connection is closed."""
         await self._drained.wait()
-
-    def _event(self, data: bytes) -> None:
-        settings = self._settings
-        number, self._num_events = self._num_events, self._num_events + 1
-        # A reply that is no stream counts as one event, which is faulty.
-        is_the_one = number == (settings.after_events if self._is_stream(data) else 0)
-        if self._kind == "slow_first_token":
-            self._send(settings.first_token_delay_s if number == 0 else 0.0, data)
-        elif self._kind == "trickle":
-            self._send(settings.trickle_pause_s, data, settings.trickle_bytes)
-        elif self._kind == "stall":
-            self._send(settings.stall_s if is_the_one else 0.0, data)
-        elif self._kind == "disconnect" and is_the_one:
-            self.abort()
-        elif self._kind == "malformed" and is_the_one:
-            # The length is unchanged, so that the HTTP framing stays valid.
-            self._send(0.0, data.replace(b"{", b"<", 1))
-        else:
-            self._send(0.0, data)
 
     def _is_stream(self, data: bytes) -> bool:
         return self._num_events > 1 or b"data: " in data[:16] or b"event: " in data[:16]

@@ -144,7 +144,7 @@ class ServerBehindHttp(Protocol):
 
 
 class FrontConnections(Protocol):
-    """Connections of clients in front of those of the server."""
+    """Connections of clients in front of connections of the server."""
 
     def new(self) -> asyncio.Protocol:
         """A connection of a client."""
@@ -210,7 +210,7 @@ class RunningServer:
         await asyncio.gather(self.http_listener.close(CLOSING_GRACE_S), self.runner.cleanup(), *middleware_connections)
         self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
-        await self.service.delivery.aside.wait_closed()
+        await self.service.delivery.executor.wait_closed()
         await self.service.delivery.close_observers()
 
     async def _fall_silent(self, at_once: asyncio.Event) -> None:
@@ -241,16 +241,16 @@ async def start(
     environment = read_environment() if environment is None else environment
     backend = local_backend(options, deployment, environment)
     service = build_service(options, deployment, environment, backend, vocabulary_source)
-    if backend.cluster is not None:
-        service.cluster = InstanceControl(service, backend.cluster)
+    control = None if backend.cluster is None else InstanceControl(service, backend.cluster)
+    service.cluster = control
     if options.network.grpc:
         calls: ListeningServer = await SERVERS["grpc"](service)
         return calls
     server = await listen(service)
     if options.process.shares_port_with_grpc and not service.api_keys:  # gRPC takes no key
         server.calls = await _open_calls(service, server.http_listener)
-    if service.cluster is not None and options.instances.instance_ports is not None:
-        server.ports = InstancePorts(service.cluster, options.instances.instance_ports, listen)
+    if control is not None and options.instances.instance_ports is not None:
+        server.ports = InstancePorts(control, options.instances.instance_ports, listen)
         try:
             await server.ports.open_all()
         except BaseException:

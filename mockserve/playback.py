@@ -465,7 +465,7 @@ def _fixture(row: Any, where: str) -> Fixture:
 
 
 def _fault(words: Any, where: str) -> str:
-    """Return the words of a fault, which are those of the header `X-Blis-Fault`."""
+    """Return the words of a fault, as in the header `X-Blis-Fault`."""
     if not isinstance(words, str):
         raise OptionError(f"{where}: expected a text, got {_shown(words)}")
     try:
@@ -761,7 +761,18 @@ class Playback:
         self._places: dict[str, int] = defaultdict(int)
         self._num_forwarded_bytes = 0
         if options.playback.endswith((".yaml", ".yml")):
-            self._fixtures = _fixtures_of(Path(options.playback))
+            path = Path(options.playback)
+            try:
+                value = load_yaml(read_text(path))
+            except (OSError, ValueError) as error:
+                raise OptionError(f"--playback: cannot read {path}: {error}") from error
+            if isinstance(value, Mapping) and "trace_version" in value:
+                content = path.with_suffix(".content.jsonl").name
+                raise OptionError(
+                    f"--playback: {path} is the header of a trace, which has no replies; give {content}, which "
+                    "blis observe --proxy --record-content writes"
+                )
+            self._fixtures = read_fixtures(value, f"--playback: {path}")
         elif options.playback:
             recording = read_content(Path(options.playback))
             self._redactor = Redactor(recording.redacted)
@@ -890,17 +901,3 @@ def _request_of(
 
 def _path(target: str) -> str:
     return target.partition("?")[0]
-
-
-def _fixtures_of(path: Path) -> list[Fixture]:
-    try:
-        value = load_yaml(read_text(path))
-    except (OSError, ValueError) as error:
-        raise OptionError(f"--playback: cannot read {path}: {error}") from error
-    if isinstance(value, Mapping) and "trace_version" in value:
-        content = path.with_suffix(".content.jsonl").name
-        raise OptionError(
-            f"--playback: {path} is the header of a trace, which has no replies; give {content}, which "
-            "blis observe --proxy --record-content writes"
-        )
-    return read_fixtures(value, f"--playback: {path}")

@@ -52,7 +52,10 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     first = all_options[0]
     check_processes(first, environment)
     shared = deployment_of(first)
-    deployed = [(options, shared if _is_alike(options, first) else deployment_of(options)) for options in all_options]
+    deployed = [
+        (options, shared if with_settings(options, port=first.network.port) == first else deployment_of(options))
+        for options in all_options
+    ]
     set_up_logging(all_options[0].process.log_format)
     for options, deployment in deployed[:1] if all(each is shared for _, each in deployed) else deployed:
         for problem in startup_problems(options, deployment, environment):
@@ -69,11 +72,6 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
     for note in dict.fromkeys(note for _, deployment in deployed for note in notes_after(deployment)):
         _say(note)
     return code
-
-
-def _is_alike(options: ServeOptions, first: ServeOptions) -> bool:
-    """Whether the options differ in the port only."""
-    return with_settings(options, port=first.network.port) == first
 
 
 async def _serve_in_processes(options: ServeOptions, deployment: Deployment, environment: ServerEnvironment) -> int:

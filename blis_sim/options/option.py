@@ -398,6 +398,19 @@ def load_json(text: str) -> Any:
         raise ValueError("values nest too deep") from None
 
 
+def json_object(flag: str, text: str | None) -> dict[str, Any]:
+    """The JSON object that is the value of a flag, empty for None. Raises OptionError for any other text."""
+    if text is None:
+        return {}
+    try:
+        found = load_json(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError(f"{flag} must be a JSON object, got {text!r}")
+    return found
+
+
 NUMBERS: dict[Any, str] = {int: "a whole number", float: "a number"}
 _SWITCHES = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _NONE = "none"

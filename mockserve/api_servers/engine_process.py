@@ -105,7 +105,19 @@ class ApiServerConnection:
     def on_message(self, message: FromApiServer) -> None:
         """Handle messages for the engines; other messages are ignored."""
         if isinstance(message, Submit):
-            self._submit(message)
+            number = message.number
+            reply = RemoteReply(self, number, message.finish_reason)
+            if message.prompt_number != self._prompt[0]:
+                self._prompt = (message.prompt_number, new_parent(message.num_choices))
+            self._ids[number] = message.request.id
+            try:
+                reply.flight = self._engines.driver.submit(
+                    message.request, reply, message.arrived_at, self._prompt[1], message.rank
+                )
+            except EngineFailedError as error:
+                self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            except ValueError as error:
+                self.fail(number, str(error), HTTPStatus.BAD_REQUEST)
         elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
             self._engines.driver.abort(request_id)
 
@@ -145,21 +157,6 @@ class ApiServerConnection:
         """Send the failure of a request."""
         self._ids.pop(number, None)
         self.send(Fail(number, message, status))
-
-    def _submit(self, message: Submit) -> None:
-        number = message.number
-        reply = RemoteReply(self, number, message.finish_reason)
-        if message.prompt_number != self._prompt[0]:
-            self._prompt = (message.prompt_number, new_parent(message.num_choices))
-        self._ids[number] = message.request.id
-        try:
-            reply.flight = self._engines.driver.submit(
-                message.request, reply, message.arrived_at, self._prompt[1], message.rank
-            )
-        except EngineFailedError as error:
-            self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-        except ValueError as error:
-            self.fail(number, str(error), HTTPStatus.BAD_REQUEST)
 
 
 class EngineSide:
@@ -426,7 +423,7 @@ class ApiServerGroup:
             assignment = Assignment(options, self._environment, process_index, number, origin_s, far_end)
             await api_server.start(assignment, far_end, near_end)
             self._api_servers.append(api_server)
-        self._keep(self._send_state())
+        self._run_in_background(self._send_state())
         self._metrics_source.record_history(is_recording=True)
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
@@ -470,8 +467,8 @@ class ApiServerGroup:
                 each.stop(at_once=at_once.is_set())
             else:  # it has no open replies
                 each.kill()
-        self._keep(self._log_open_replies(running))
-        self._keep(self._hurry(running, at_once))
+        self._run_in_background(self._log_open_replies(running))
+        self._run_in_background(self._hurry(running, at_once))
         if running:
             within_s = None if network.abrupt_shutdown else network.shutdown_timeout + CLOSING_GRACE_S
             await asyncio.wait([each.ended for each in running], timeout=within_s)
@@ -519,9 +516,9 @@ class ApiServerGroup:
             page = await self._gatherer.page(senders, message)
             sender.end.send(MetricsPage(message.query_id, page))
 
-        self._keep(answer())
+        self._run_in_background(answer())
 
-    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a background task."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)

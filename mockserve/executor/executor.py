@@ -73,8 +73,8 @@ class OffloadExecutor:
 
     Each thread and process starts with its first job and runs one job at a time.
 
-    The cyclic garbage collector is disabled while a thread works, and objects made by large work are frozen: scanning
-    millions of objects would stop the event loop for a tenth of a second and more. Reference counting frees results.
+    The cyclic garbage collector is disabled while a thread works, and objects made by large work are frozen. A scan of
+    millions of objects would stop the event loop for a tenth of a second. Reference counting frees results.
     """
 
     def __init__(self, answering: AbstractContextManager[None] | None = None, pool: WorkerPool | None = None) -> None:
@@ -134,7 +134,7 @@ class OffloadExecutor:
             with self._answering:
                 return await worker.run(partial(copy_context().run, work, *arguments, **named))
         finally:
-            self._end()
+            self._work_ended()
 
     def close(self) -> None:
         """End the worker processes, and the threads once their present jobs have ended."""
@@ -151,7 +151,7 @@ class OffloadExecutor:
         if self._num_open == 1:
             gc.disable()
 
-    def _end(self) -> None:
+    def _work_ended(self) -> None:
         self._num_open -= 1
         if gc.get_count()[0] > MANY_OBJECTS:
             gc.freeze()
@@ -220,7 +220,7 @@ def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
 def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """The result of `work`, or its error.
 
-    An error must not be part of a reference cycle, since the disabled collector would never free it: no frame in its
+    An error must not be part of a reference cycle, since the disabled collector would never free it. No frame in its
     traceback refers to the error. An ApiError gets no traceback at all, since its frames refer to large objects.
     """
     try:

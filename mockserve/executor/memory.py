@@ -20,8 +20,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 def return_large_blocks() -> None:
     """Set up the heap so that large blocks return to the system as soon as they are freed.
 
-    By default glibc raises its threshold for large blocks to the largest size freed, 32 MiB at most, and gives each
-    thread a heap; bodies of clients then fragment the heap.
+    By default glibc raises its threshold for large blocks to the largest size freed, at most 32 MiB. It also gives each
+    thread a heap, which bodies of clients then fragment.
     """
     libc = _glibc()
     if libc is not None:

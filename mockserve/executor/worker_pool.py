@@ -78,8 +78,8 @@ class Worker:
     async def do(self, job: bytes) -> tuple[bool, Any]:
         """Run a job, a pickled function with its arguments. Returns whether it succeeded, and its result or error.
 
-        Raises WorkerEndedError if the job ended the process, WorkerKilledError if the process ended for another
-        reason, and WorkerNotReadyError if the process ended before it took the job.
+        Raises WorkerEndedError if the job ended the process. Raises WorkerKilledError or WorkerNotReadyError if the
+        process ended for another reason, the latter before it took the job.
         """
         streams = await asyncio.shield(self._streams)
         if streams is None:
@@ -178,9 +178,9 @@ class WorkerPool:
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Return the result of a module-level `function` for `arguments`, or raise its error.
 
-        Raises OverLimitError if a limit ends the job, PoolBusyError if too many jobs wait, and WorkerNotReadyError or
-        WorkerKilledError if two processes in a row end before they take the job, or are killed during the job. A
-        cancelled job ends at once, together with its worker.
+        Raises OverLimitError if a limit ends the job, and PoolBusyError if too many jobs wait. Raises
+        WorkerNotReadyError or WorkerKilledError if two processes in a row end before the job, or during it. A cancelled
+        job ends at once, together with its worker.
         """
         if self._num_waiting >= self._most_waiting:
             raise PoolBusyError
@@ -228,7 +228,7 @@ class WorkerPool:
             worker = self._idle.pop()
             if not worker.has_ended:
                 return worker
-            self._end(worker)
+            self._end_worker(worker)
         return self._started()
 
     def _started(self) -> Worker:
@@ -252,7 +252,7 @@ class WorkerPool:
             self._replace(worker)
             raise OverLimitError from None
         except (WorkerNotReadyError, WorkerKilledError):
-            self._end(worker)
+            self._end_worker(worker)
             raise
         except BaseException:
             self._replace(worker)
@@ -264,20 +264,18 @@ class WorkerPool:
         return found
 
     def _replace(self, worker: Worker) -> None:
-        self._end(worker)
+        self._end_worker(worker)
         if not self._is_closed:
             with suppress(WorkerNotReadyError):  # the next job starts a worker itself
                 self._idle.insert(0, self._started())
 
-    def _end(self, worker: Worker) -> None:
+    def _end_worker(self, worker: Worker) -> None:
         worker.kill()
         if worker in self._workers and not self._is_closed:
-            self._keep(asyncio.create_task(self._wait_for(worker)))
+            task = asyncio.create_task(self._wait_for(worker))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _wait_for(self, worker: Worker) -> None:
         await asyncio.to_thread(worker.wait)
         self._workers.discard(worker)
-
-    def _keep(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)

@@ -64,10 +64,10 @@ class Prose:
         """Ids that may occur in a text."""
 
     def write(self, random: Random, num_tokens: int, continues_word: bool = False) -> Split:
-        """Write a text of exactly `num_tokens` tokens, whose pieces are those of the tokenizer.
+        """Write a text of exactly `num_tokens` tokens, in the tokenizer's pieces.
 
-        With `continues_word`, the text begins with a space, as after a word: the prompt and the text joined give
-        the same tokens. If no text of the vocabulary has as many tokens, the nearest beginning of one is returned.
+        With `continues_word`, the text begins with a space, as after a word. The prompt and the text joined give equal
+        tokens. If no text of the vocabulary has as many tokens, the nearest beginning of one is returned.
         """
         if num_tokens < 1:
             return Split([], [])
@@ -231,8 +231,8 @@ class LinesDataset:
 class TableDataset:
     """A SQLite table, read as needed: `prompt` and `answer`, or `prompt_hash` and `gen_tokens`.
 
-    The second form is that of llm-d-inference-sim: a SHA-256 of the prompt's text, or of its token ids as little-endian
-    32-bit integers, and a JSON list of token texts.
+    The second form is llm-d-inference-sim's: a digest of the prompt and a JSON list of token texts. The digest is
+    SHA-256 of the text, or of token ids as little-endian 32-bit integers.
     """
 
     def __init__(self, file: Path, table: str) -> None:
@@ -412,9 +412,9 @@ def token_logprobs(
 ) -> TokenLogprobs:
     """The likeliest `num_top` tokens of the step that chose `token_id`; the other ids come from `candidates`.
 
-    Probabilities fall geometrically, so that all of a step add up to less than 1, and a token is ranked as if drawn
-    by them: first when greedy, `max_rank` at most. Equal arguments give equal values, and a longer list begins with
-    the shorter one. Values have single precision, as a GPU's. Cost: about 5 us, and 1 us more per id of the list.
+    Probabilities fall geometrically, so that all of a step add up to less than 1. A token is ranked as if drawn by
+    them: first when greedy, `max_rank` at most. Equal arguments give equal values, and a longer list begins with the
+    shorter one. Values have single precision, as a GPU's. Cost: about 5 us, and 1 us more per id of the list.
     """
     draw = Random(seed * 1_000_003 + token_id)
     top = draw.uniform(MIN_TOP_PROBABILITY, MAX_TOP_PROBABILITY)
@@ -683,8 +683,8 @@ def _end_within_budget(tokens: Split, options: RenderOptions) -> tuple[Split, En
 def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tuple[Delta, ...]]:
     """Return for each token the readable part of its text by kind. `texts` joined are a beginning of the script.
 
-    Equal tokens within a segment share one delta: a long answer has few different words, and separate objects for each
-    token would take three times the memory.
+    Equal tokens within a segment share one delta. A long answer has few different words, and an object for each token
+    would take three times the memory.
     """
     ends = list(accumulate(len(each.text) for each in script))
     deltas: list[tuple[Delta, ...]] = []
@@ -759,7 +759,7 @@ REQUIRED_VARIABLES: Mapping[str, Sequence[str]] = {
     "hy_v3": ("reasoning_effort",),
     "poolside_v1": THINKING_SWITCHES,
 }
-"""Variables by parser, of which one must be set for the parser to parse reasoning. Other parsers always do."""
+"""Variables by parser. One of them must be set for the parser to parse reasoning. Other parsers always do."""
 ENABLE_THINKING_ONLY = frozenset(
     {"gemma4", "granite_thinking_parser", "mimo", "minicpmv", "nemotron_v3", "plamo3", "qwen3", "seed_oss"}
 )

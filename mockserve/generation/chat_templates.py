@@ -8,9 +8,10 @@ from typing import Any
 from blis_sim.installation import install_command
 from blis_sim.options import OptionError
 from blis_sim.options.files import read_text
+from blis_sim.options.option import json_object
 from mockserve.executor.worker import Job
 from mockserve.generation.chat_turns import ChatMLTemplate, ChatTemplate, MissingTemplate, TemplateRequest, Turns
-from mockserve.options.content import ContentOptions, json_object
+from mockserve.options.content import ContentOptions
 from mockserve.protocol.chat_messages import effort_arguments, tool_definitions
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.forms import as_flag
@@ -194,7 +195,7 @@ def render_own_template(
 ) -> str:
     """Render the prompt of a body with the template of the request.
 
-    `settings` are those of the server's `ChatRenderer`. Raises ApiError for an invalid template, a refusal by the
+    `settings` come from the server's `ChatRenderer`. Raises ApiError for an invalid template, a refusal by the
     template, or a text that is longer than any context.
     """
     # Imported here because only workers call this function; the server process needs neither library.

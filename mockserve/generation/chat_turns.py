@@ -147,29 +147,26 @@ class Turns(Sequence[Turn]):
     def __getitem__(self, place: int | slice) -> "Turn | Turns":
         if isinstance(place, slice):
             return replace(self, messages=self.messages[place])
-        return _turn(self.messages[place], self.takes_parts)
+        message = self.messages[place]
+        role = message["role"]
+        is_plain = role in _PLAIN_ROLES and tuple(message) == _PLAIN_KEYS and isinstance(message["content"], str)
+        if is_plain and not self.takes_parts:
+            return message
+        turn: dict[str, Any] = {"role": role, "content": _content(message, self.takes_parts)}
+        if role == "assistant":
+            turn |= _assistant_fields(message)
+        elif role == "tool" and "tool_call_id" in message:
+            turn["tool_call_id"] = message["tool_call_id"]
+        for key in ("name", "task"):
+            if isinstance(message.get(key), str):
+                turn[key] = message[key]
+        if role == "developer":
+            turn["tools"] = message.get("tools")
+        return turn
 
 
 _PLAIN_ROLES = frozenset({"user", "assistant"})
 _PLAIN_KEYS = ("role", "content")
-
-
-def _turn(message: Mapping[str, Any], takes_parts: bool) -> Turn:
-    role = message["role"]
-    is_plain = role in _PLAIN_ROLES and tuple(message) == _PLAIN_KEYS and isinstance(message["content"], str)
-    if is_plain and not takes_parts:
-        return message
-    turn: dict[str, Any] = {"role": role, "content": _content(message, takes_parts)}
-    if role == "assistant":
-        turn |= _assistant_fields(message)
-    elif role == "tool" and "tool_call_id" in message:
-        turn["tool_call_id"] = message["tool_call_id"]
-    for key in ("name", "task"):
-        if isinstance(message.get(key), str):
-            turn[key] = message[key]
-    if role == "developer":
-        turn["tools"] = message.get("tools")
-    return turn
 
 
 def _content(message: Mapping[str, Any], takes_parts: bool) -> Any:
@@ -283,8 +280,8 @@ def check_conversation(turns: Sequence[Turn]) -> None:
 class ChatMLTemplate:
     """ChatML, with tools in the system turn as Hermes and Qwen have them.
 
-    With the built-in tokenizer a message costs 5 tokens besides its content (two markers, the role and two line ends),
-    and the prompt for the answer 4 more.
+    With the built-in tokenizer a message costs 5 tokens besides its content: two markers, the role and two line ends.
+    The prompt for the answer costs 4 more.
     """
 
     takes_parts = False

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from blis_sim.options import OptionError
+from blis_sim.options.option import json_object
 from mockserve.executor.worker import Job
 from mockserve.generation.answer import (
     Answer,
@@ -34,7 +35,7 @@ from mockserve.generation.chat_templates import ChatRenderer, load_chat_renderer
 from mockserve.generation.structured_outputs.kinds import VERBOSITIES
 from mockserve.generation.tokenizer import Split, Tokenizer, load_tokenizer, read_json_object
 from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, calls_job, content_job, next_job
-from mockserve.options.content import ContentOptions, json_object
+from mockserve.options.content import ContentOptions
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import (
     NO_DEFAULTS,

@@ -15,9 +15,9 @@ Hashes = npt.NDArray[np.uint64]
 class PatternSearch:
     """Looks for patterns of many sizes at once.
 
-    A pattern of `size` tokens that is repeated `count` times is a run of `size * (count - 1)` tokens, each of which
+    A pattern of `size` tokens repeated `count` times is a run of `size * (count - 1)` tokens. Each token of a run
     equals the token `size` places before it. Any `size` consecutive tokens include an index that is divisible by
-    `size`, so the search compares only such indexes: n / 1 + n / 2 + n / 3 ... of them. The run extends at least half a
+    `size`. The search compares only such indexes: n / 1 + n / 2 + n / 3 ... of them. The run extends at least half a
     pattern before or after its first such index, which a comparison of hashes detects.
     """
 
@@ -36,7 +36,16 @@ class PatternSearch:
     def first(self, sizes: range) -> int | None:
         """Return the smallest number of tokens that end in a repeated pattern of one of the sizes."""
         for size, index in self._pairs(sizes):
-            likely = self._may_be_in_run(size, index) & (index < self._end)
+            ids = self._ids
+            half = (size + 1) // 2
+            ahead = (ids[index] == ids[index - size]) & (index + half <= len(ids))
+            behind = (ids[index - 1] == ids[np.maximum(index - size - 1, 0)]) & (index - half >= size)
+            at = np.flatnonzero(ahead)
+            ahead[at] = self._equal(index[at], size[at], half[at])
+            at = np.flatnonzero(behind)
+            behind[at] = self._equal(index[at] - half[at], size[at], half[at])
+            either: npt.NDArray[np.bool_] = ahead | behind
+            likely = either & (index < self._end)
             size, index = size[likely], index[likely]
             long_enough = self._equal_length(size, index, 1) + self._equal_length(size, index, -1) >= size * (
                 self._min_count - 1
@@ -60,18 +69,6 @@ class PatternSearch:
             starts = np.repeat(np.cumsum(counts) - counts, counts)
             yield which, (np.arange(len(which), dtype=np.int64) - starts + 1) * which
             first = last + 1
-
-    def _may_be_in_run(self, size: Ints, index: Ints) -> npt.NDArray[np.bool_]:
-        ids = self._ids
-        half = (size + 1) // 2
-        ahead = (ids[index] == ids[index - size]) & (index + half <= len(ids))
-        behind = (ids[index - 1] == ids[np.maximum(index - size - 1, 0)]) & (index - half >= size)
-        at = np.flatnonzero(ahead)
-        ahead[at] = self._equal(index[at], size[at], half[at])
-        at = np.flatnonzero(behind)
-        behind[at] = self._equal(index[at] - half[at], size[at], half[at])
-        either: npt.NDArray[np.bool_] = ahead | behind
-        return either
 
     def _equal_length(self, size: Ints, index: Ints, direction: int) -> Ints:
         """Return how many tokens from an index on, or before it, equal those `size` before them; at most a whole

@@ -173,9 +173,9 @@ class Tokenizer(Protocol):
 class BuiltinTokenizer:
     """Words of up to seven letters with the space before them are one token, and so are runs of punctuation.
 
-    Common words, numbers and marks have the first ids; the id of any other piece is a hash of it, so it is the same in
-    every process. Text is given back exactly for ids this process has seen (the latest 100,000 distinct pieces, unless
-    two of them share an id); any other id reads as an invented word.
+    Common words, numbers and marks have the first ids. The id of any other piece is a hash of it, which is equal in
+    every process. Ids that this process has seen become their exact text: the latest 100,000 distinct pieces, unless
+    two share an id. Any other id becomes an invented word.
     """
 
     longest_piece_chars = LONGEST_PIECE_CHARS
@@ -232,7 +232,7 @@ class BuiltinTokenizer:
         self._ids = {piece: number for number, piece in self._pieces.items()}
 
     def _add_pieces(self, pieces: Sequence[str]) -> list[int]:
-        """Return the ids of pieces, some of which have none yet. New pieces are remembered while there is room."""
+        """Return the ids of pieces; a new piece gets an id. New pieces are remembered while there is room."""
         if len(self._ids) > MAX_CACHED_PIECES:
             self._reserve()
         known, spelt = self._ids, self._pieces
@@ -348,8 +348,8 @@ def adapt(tokenizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _apply_llama_spaces(tokenizer: Any, settings: Mapping[str, Any]) -> None:
-    """Replace the handling of spaces in the file: the class builds that part anew, and text behind a special token gets
-    no space in front unless the settings call it legacy."""
+    """Replace the handling of spaces in the file, since the class builds that part anew. Text behind a special token
+    gets no space in front unless the settings call it legacy."""
     from tokenizers import decoders, pre_tokenizers
 
     puts_space = settings.get("add_prefix_space") is not False

@@ -214,7 +214,7 @@ NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 def forced_schema(tools: Sequence[Any], choice: Any, parallel: bool | None) -> dict[str, Any] | None:
     """Return the schema of the calls that a chat's choice of tools forces; None where no call is forced.
 
-    Raises ApiError for definitions of the same name that differ between the tools.
+    Raises ApiError if tools define one name differently.
     """
     functions = [each["function"] for each in tools]
     if isinstance(choice, Mapping):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from blis_sim.options.option import json_object
 from mockserve.executor.worker import Job
 from mockserve.generation.answer import Answer, Kind, Segment, Thinking, read_thinking
 from mockserve.generation.structured_outputs.backends import resolve_backend
@@ -31,7 +32,6 @@ from mockserve.options.content import (
     ONE_CALL_PARSERS,
     ContentOptions,
     StructuredOutputsConfig,
-    json_object,
 )
 from mockserve.protocol.chat_messages import effort_arguments, read_messages
 from mockserve.protocol.errors import ApiError, mark_late
@@ -102,7 +102,7 @@ def chat_output_spec(
     """
     config = settings.structured_outputs
     tools = _tools(body, settings.options) if settings.calls_tools else None
-    constraint = _constraint(body, config, lambda: _texts(body))
+    constraint = _constraint(body, config, lambda: [each.content for each in read_messages(body.get("messages") or [])])
     # What holds forced calls replaces any other form; a structural tag is read first, and refused if it is none.
     is_replaced = tools is not None and tools.overrides_constraint and not _is_tag(body)
     return OutputSpec(
@@ -157,11 +157,6 @@ def _last_user_message(body: Mapping[str, Any]) -> str:
     """Return the last message of the user; the last message of any role if there is none of the user."""
     messages = read_messages(body.get("messages") or [])
     return next((each.content for each in reversed(messages) if each.role == "user"), messages[-1].content)
-
-
-def _texts(body: Mapping[str, Any]) -> list[str]:
-    """The texts of all messages."""
-    return [each.content for each in read_messages(body.get("messages") or [])]
 
 
 MOST_TEXT_CHARS = 1_000_000

@@ -39,7 +39,7 @@ from mockserve.routes.shared import (
     Handler,
     json_response,
 )
-from mockserve.routes.table import ROUTES, Route
+from mockserve.routes.table import Route, routes_under, summaries
 from mockserve.serving.service import SERVICE, Service
 
 MESSAGE = "Invalid HTTP request received."
@@ -177,8 +177,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 def _forget_frames(error: BaseException) -> None:
     """Clear the traceback of `error`, which keeps local variables in memory.
 
-    A function that raises an error from an argument makes a reference cycle, and objects of large work are frozen, so
-    that the garbage collector would never free the cycle.
+    A function that raises an error from an argument makes a reference cycle. Objects of large work are frozen, so the
+    garbage collector would never free the cycle.
     """
     error.__traceback__ = error.__context__ = None
 
@@ -309,12 +309,6 @@ def _answer_in_http_1_1(request: web.Request, response: web.StreamResponse) -> N
         response.headers.setdefault("Connection", "close")
 
 
-def _path_for_metrics(request: web.Request, network: Network) -> str | None:
-    resource = request.match_info.route.resource
-    route = None if resource is None else network.route_path(resource.canonical)
-    return counted_path(route, network.route_path(request.path))
-
-
 @web.middleware
 async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check API keys, answer CORS preflights, and count requests by route; refused ones are not counted, as in vLLM."""
@@ -336,7 +330,9 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         status, sent_bytes = response.status, response.content_length or 0
         return response
     finally:
-        path, lasted_s = _path_for_metrics(request, service.network), time.monotonic() - started_s
+        resource = request.match_info.route.resource
+        route = None if resource is None else service.network.route_path(resource.canonical)
+        path, lasted_s = counted_path(route, service.network.route_path(request.path)), time.monotonic() - started_s
         if path is not None and status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
             service.metrics_source.http.observe(
                 path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
@@ -348,7 +344,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _log_bodies(request: web.Request, response: web.StreamResponse | None) -> None:
-    """Log a request and its reply with their bodies, of which keys are left out; of a stream the status alone."""
+    """Log a request and its reply with their bodies, without keys; of a stream log the status alone."""
     from traces.redaction import (
         Redactor,  # which few servers need
         without_secret_parameters,
@@ -393,20 +389,17 @@ def build_app(service: Service) -> web.Application:
     app = web.Application(middlewares=MIDDLEWARES, client_max_size=service.options.process.max_body_mb * 2**20)
     app[SERVICE] = service
     app[DELIVERY] = service.delivery
-    app[OPENAPI] = OpenApiText()
-    handler_of = _played_handler if service.playback is not None else _own_handler
+    routes = routes_under(service.conditions)
+    app[OPENAPI] = OpenApiText(partial(summaries, routes))
+    handler_of = _played_handler if service.playback is not None else lambda route: route.responder
     taken: set[tuple[str, str]] = set()
-    for route in ROUTES:
+    for route in routes:
         if route.condition in service.conditions and (route.method, route.path) not in taken:
             taken.add((route.method, route.path))
             for path in service.network.paths_of(route.path):
                 app.router.add_route(route.method, path, handler_of(route))
     app.on_response_prepare.append(add_common_headers)
     return app
-
-
-def _own_handler(route: Route) -> Handler:
-    return route.responder
 
 
 def _played_handler(route: Route) -> Handler:
@@ -439,15 +432,13 @@ def fast_routes(app: web.Application) -> Mapping[tuple[str, str], FastRoute]:
     for route in app.router.routes():
         resource = route.resource
         if isinstance(resource, web.PlainResource):
-            found[route.method, resource.canonical] = _fast_route(app, route, resource.canonical)
+            match_info = web.UrlMappingMatchInfo({}, route)
+            match_info.add_app(app)
+            match_info.freeze()
+            respond: Respond = route.handler
+            for middleware in reversed(MIDDLEWARES):
+                respond = partial(middleware, handler=respond)
+            found[route.method, resource.canonical] = FastRoute(
+                URL.build(path=resource.canonical, encoded=True), app, match_info, respond
+            )
     return found
-
-
-def _fast_route(app: web.Application, route: web.AbstractRoute, path: str) -> FastRoute:
-    match_info = web.UrlMappingMatchInfo({}, route)
-    match_info.add_app(app)
-    match_info.freeze()
-    respond: Respond = route.handler
-    for middleware in reversed(MIDDLEWARES):
-        respond = partial(middleware, handler=respond)
-    return FastRoute(URL.build(path=path, encoded=True), app, match_info, respond)

@@ -12,7 +12,7 @@ from aiohttp import hdrs
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from blis_sim.options.memo import Memo
-from mockserve.http.aiohttp_internals import BufferedRequest, buffered_request, tcp_keepalive
+from mockserve.http.aiohttp_internals import buffered_request, tcp_keepalive
 from mockserve.http.application import FastRoute, PlainErrorConnection
 from mockserve.http.clients import TimestampedConnection
 from mockserve.http.headers import EventResponse
@@ -111,7 +111,12 @@ class KeyFields:
 
     def _of_field(self, content: bytes, text: bytes) -> bytes:
         if not content:
-            self._end_head()
+            self._left = self._length
+            if self._is_chunked:
+                self._part = _Part.CHUNK_SIZE
+            elif self._left:
+                self._part = _Part.BODY
+            self._length, self._is_chunked = 0, False
             return text
         name, _, value = content.partition(b":")
         match name.lower():
@@ -122,14 +127,6 @@ class KeyFields:
             case b"authorization" if value != value.rstrip(b" \t"):
                 return name + b":" + _LINE_END
         return text
-
-    def _end_head(self) -> None:
-        self._left = self._length
-        if self._is_chunked:
-            self._part = _Part.CHUNK_SIZE
-        elif self._left:
-            self._part = _Part.BODY
-        self._length, self._is_chunked = 0, False
 
     def _begin_chunk(self, content: bytes) -> None:
         try:
@@ -243,7 +240,11 @@ def parse_simple_head(data: bytes, limits: Limits) -> SimpleHead | None:
     headers = _headers(pairs)
     if headers is None:
         return None
-    size, closes = _body_bytes(headers), _CLOSES.get(headers.get(hdrs.CONNECTION, "keep-alive").lower())
+    content_length = headers.get(hdrs.CONTENT_LENGTH, "0")
+    size, closes = (
+        int(content_length) if _SMALL_NUMBER.fullmatch(content_length) else None,
+        _CLOSES.get(headers.get(hdrs.CONNECTION, "keep-alive").lower()),
+    )
     if size is None or size > limits.most_body_bytes or closes is None:
         return None
     method, path = line.groups()
@@ -276,12 +277,6 @@ def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
     return CIMultiDictProxy(CIMultiDict(once.values()))
 
 
-def _body_bytes(headers: "CIMultiDictProxy[str]") -> int | None:
-    """Return the Content-Length; None if it is no plain number."""
-    content_length = headers.get(hdrs.CONTENT_LENGTH, "0")
-    return int(content_length) if _SMALL_NUMBER.fullmatch(content_length) else None
-
-
 # A client's connection passed on to a server behind a unix socket, byte by byte.
 
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
@@ -310,7 +305,7 @@ class Tunnel(asyncio.Protocol):
         """Open the far side, and read nothing of the client until it is open."""
         self._client = client
         client.pause_reading()
-        self._opening = asyncio.get_running_loop().create_task(self._open())
+        self._opening = asyncio.get_running_loop().create_task(self._connect())
 
     def from_client(self, data: bytes) -> None:
         """Pass on bytes of the client."""
@@ -330,7 +325,7 @@ class Tunnel(asyncio.Protocol):
         if self._far is not None and not self._far.is_closing():
             (self._far.pause_reading if is_slow else self._far.resume_reading)()
 
-    async def _open(self) -> None:
+    async def _connect(self) -> None:
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: self, self._path)
         except OSError as error:
@@ -559,7 +554,20 @@ class HttpConnection(TimestampedConnection):
             self.task = self._loop.create_task(self._answer(route, found))
 
     async def _answer(self, route: FastRoute, simple: SimpleRequest) -> None:
-        request = self._request(route, simple)
+        head = simple.head
+        request = buffered_request(
+            head.method,
+            head.path,
+            head.headers,
+            head.closes,
+            simple.body,
+            route.url,
+            route.app,
+            route.match_info,
+            self,
+            self._loop,
+            self._http_listener.most_body_bytes,
+        )
         keeps_alive = False
         try:
             response = await route.respond(request)
@@ -575,22 +583,6 @@ class HttpConnection(TimestampedConnection):
             self.task = None
             self._answered(keeps_alive)
 
-    def _request(self, route: FastRoute, simple: SimpleRequest) -> BufferedRequest:
-        head = simple.head
-        return buffered_request(
-            head.method,
-            head.path,
-            head.headers,
-            head.closes,
-            simple.body,
-            route.url,
-            route.app,
-            route.match_info,
-            self,
-            self._loop,
-            self._http_listener.most_body_bytes,
-        )
-
     def _answered(self, keeps_alive: bool) -> None:
         """Continue after a reply was written or failed."""
         self._is_answering = False
@@ -604,7 +596,7 @@ class HttpConnection(TimestampedConnection):
     # --- aiohttp ---
 
     def _hand_over(self) -> None:
-        """Pass all further bytes of the connection to aiohttp, or those of HTTP/2 to the gRPC server."""
+        """Pass all further bytes of the connection to aiohttp, or the bytes of HTTP/2 to the gRPC server."""
         self._is_handed_over = True
         self._forget_timers()
         rest, self._rest = self._rest, b""

@@ -19,13 +19,9 @@ _OTHER = 2
 def write_as_uvicorn(headers: CIMultiDict[str]) -> None:
     """Change header names to lower case and to uvicorn's order, in place."""
     given = [(name.lower(), value) for name, value in headers.items()]
-    given.sort(key=_place)
+    given.sort(key=lambda header: _PLACES.get(header[0], _OTHER))
     headers.clear()
     headers.extend(given)
-
-
-def _place(header: tuple[str, str]) -> int:
-    return _PLACES.get(header[0], _OTHER)
 
 
 def header_text(request: web.Request, name: istr) -> str | None:
@@ -73,7 +69,16 @@ class Cors:
             )
             if is_refused
         ]
-        headers = self._preflight_headers(origin, requested)
+        found = {
+            "Vary": PREFLIGHT_VARY,
+            "Access-Control-Allow-Methods": ", ".join(self.methods),
+            "Access-Control-Max-Age": str(MAX_AGE_S),
+        }
+        if "*" not in self.headers:
+            found["Access-Control-Allow-Headers"] = ", ".join(sorted(ALWAYS_ALLOWED_HEADERS | self.headers))
+        elif requested is not None:
+            found["Access-Control-Allow-Headers"] = requested
+        headers = found | self._origin_headers(origin)
         if refused:
             return 400, f"Disallowed CORS {', '.join(refused)}", headers
         return 200, "OK", headers
@@ -88,18 +93,6 @@ class Cors:
     def _allows_headers(self, requested: Iterable[str]) -> bool:
         allowed = {name.lower() for name in ALWAYS_ALLOWED_HEADERS | self.headers}
         return "*" in self.headers or all(name.strip().lower() in allowed for name in requested)
-
-    def _preflight_headers(self, origin: str, requested: str | None) -> dict[str, str]:
-        found = {
-            "Vary": PREFLIGHT_VARY,
-            "Access-Control-Allow-Methods": ", ".join(self.methods),
-            "Access-Control-Max-Age": str(MAX_AGE_S),
-        }
-        if "*" not in self.headers:
-            found["Access-Control-Allow-Headers"] = ", ".join(sorted(ALWAYS_ALLOWED_HEADERS | self.headers))
-        elif requested is not None:
-            found["Access-Control-Allow-Headers"] = requested
-        return found | self._origin_headers(origin)
 
     def _origin_headers(self, origin: str) -> dict[str, str]:
         found: dict[str, str] = {}

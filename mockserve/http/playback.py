@@ -142,22 +142,17 @@ async def forward(
                 recorded = _exchange(
                     playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
                 )
-                found = await service.delivery.aside.run(is_huge, _read_and_append, playback, recorded)
+                found = await service.delivery.executor.run(is_huge, _read_and_append, playback, recorded)
                 if found is not None:
                     playback.keep(found)
             await response.write_eof()  # the client may repeat the request from here on
     except (ClientError, OSError, TimeoutError) as error:
         if response is not None and response.prepared:
-            return _cut(request, response)
+            response.force_close()
+            if request.transport is not None:
+                request.transport.close()
+            return response
         raise ApiError(f"cannot forward to {url}: {error}", status=502, kind="Bad Gateway") from None
-    return response
-
-
-def _cut(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Close the connection of a reply whose upstream ended early, so that the client can tell."""
-    response.force_close()
-    if request.transport is not None:
-        request.transport.close()
     return response
 
 
@@ -237,7 +232,7 @@ async def play_back(request: web.Request, handler: Handler, answer_with_fault: F
         return await handler(request)  # which refuses a body with so many values
     try:
         if len(raw) > _READ_IN_PLACE_BYTES:
-            search = await service.delivery.aside.run(True, _search, playback, path, headers, raw)
+            search = await service.delivery.executor.run(True, _search, playback, path, headers, raw)
         else:
             search = _search(playback, path, headers, raw)
         found = await _found(service, playback, search)
@@ -248,17 +243,17 @@ async def play_back(request: web.Request, handler: Handler, answer_with_fault: F
     playback_request = search.playback_request
     if found is not None:
         reply, way = found
-        _note(playback, playback_request, request, "playback", way)
+        _add_to_journal(playback, playback_request, request, "playback", way)
         play = partial(_played, handler=handler, service=service, playback_request=playback_request, reply=reply)
         return await (play(request) if not reply.fault else answer_with_fault(request, play, reply.fault))
     miss = playback.options.playback_miss
     if texts and (miss == "generate" or None not in texts.values()):
-        _note(playback, playback_request, request, "playback", "prompts")
+        _add_to_journal(playback, playback_request, request, "playback", "prompts")
         known = {prompt: text for prompt, text in texts.items() if text is not None}
         _pass_on(request, playback_request)
         with _scripted(known):
             return await handler(request)
-    _note(
+    _add_to_journal(
         playback,
         playback_request,
         request,
@@ -307,13 +302,13 @@ async def _texts_by_prompt(service: Service, playback_request: PlaybackRequest) 
     assert playback is not None
     find_parts = partial(_parts, service, playback_request)
     is_large = len(playback_request.raw) > _READ_IN_PLACE_BYTES
-    parts = await service.delivery.aside.run(True, find_parts) if is_large else find_parts()
+    parts = await service.delivery.executor.run(True, find_parts) if is_large else find_parts()
     texts: dict[str, str | None] = {}
     for number, (prompt, path, body) in enumerate(parts):
         if number and number % _PARTS_AT_ONCE == 0:
             await asyncio.sleep(0)
         look_up = partial(_search_part, playback, path, playback_request.headers, body)
-        part = await service.delivery.aside.run(True, look_up) if is_large else look_up()
+        part = await service.delivery.executor.run(True, look_up) if is_large else look_up()
         found = await _found(service, playback, part)
         texts[prompt] = found[0].text if found is not None and found[0].status == HTTPStatus.OK else None
     return texts if any(text is not None for text in texts.values()) else {}
@@ -380,12 +375,12 @@ async def _found(service: Service, playback: Playback, search: _Search) -> tuple
     while not is_over:
         if rule is not None and rule.take():
             return rule.reply, "rule"
-        rule = rules.next_match() if rules.is_quick else await service.delivery.aside.run(True, rules.next_match)
+        rule = rules.next_match() if rules.is_quick else await service.delivery.executor.run(True, rules.next_match)
         is_over = rule is None
     return playback.recorded(search.playback_request)
 
 
-def _note(
+def _add_to_journal(
     playback: Playback, playback_request: PlaybackRequest, request: web.Request, answered_by: str, way: str
 ) -> None:
     is_kept = playback_request.body is not None and len(playback_request.raw) <= MOST_BODY_BYTES
@@ -428,24 +423,20 @@ async def _played(
         speed = options.playback_speed if options.playback_timing == "recorded" else float("inf")
         return await _send(request, reply, _RecordedTimes(speed))
     with service.delivery.open_replies:
-        return await _timed_by_engine(request, service, playback_request, reply)
-
-
-async def _timed_by_engine(
-    request: web.Request, service: Service, playback_request: PlaybackRequest, reply: PlayedReply
-) -> web.StreamResponse:
-    driver = service.delivery.driver
-    if len(playback_request.raw) > _READ_IN_PLACE_BYTES:
-        engine_request = await service.delivery.aside.run(True, _engine_request, service, playback_request, reply)
-    else:
-        engine_request = _engine_request(service, playback_request, reply)
-    tokens = _Tokens()
-    try:
-        driver.submit(engine_request, tokens, arrived_at(request, driver))
-        await tokens.wait_for_token(1)  # the engine may still refuse the request
-        return await _send(request, reply, tokens)
-    finally:
-        driver.abort(engine_request.id)
+        driver = service.delivery.driver
+        if len(playback_request.raw) > _READ_IN_PLACE_BYTES:
+            engine_request = await service.delivery.executor.run(
+                True, _engine_request, service, playback_request, reply
+            )
+        else:
+            engine_request = _engine_request(service, playback_request, reply)
+        tokens = _Tokens()
+        try:
+            driver.submit(engine_request, tokens, arrived_at(request, driver))
+            await tokens.wait_for_token(1)  # the engine may still refuse the request
+            return await _send(request, reply, tokens)
+        finally:
+            driver.abort(engine_request.id)
 
 
 def _engine_request(service: Service, playback_request: PlaybackRequest, reply: PlayedReply) -> Request:

@@ -22,7 +22,7 @@ _ABSENT = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 def listening_sockets(host: str, port: int, backlog: int, reuse_port: bool) -> list[socket.socket]:
     """Open listening sockets. With `reuse_port`, other processes may share the port. Raises OSError if one fails.
 
-    Addresses that the machine does not have, such as those of a disabled family, are skipped if others remain.
+    Addresses that the machine lacks, such as addresses of a disabled family, are skipped if others remain.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []

@@ -10,7 +10,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
 from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVCacheGroupSpec
 from blis_sim.options import OptionError
 from mockserve.kv_events.naming import ExtraKeys, TokenBlocks, as_number
@@ -79,39 +79,33 @@ class BatchEncoder:
 
     def _event(self, change: CacheChange) -> _Stored | _Removed | _Cleared | None:
         if isinstance(change, BlocksStored):
-            return self._stored(change)
+            blocks, span, size = change.request.blocks, change.span, self._hash_tokens
+            assert isinstance(blocks, TokenBlocks)
+            first, end = change.first, min(change.end, len(blocks.digests) // span * span)
+            if first >= end:
+                return None
+            all_of_them = range(first + span - 1, end, span)
+            kept = all_of_them if change.kept is None else [index for index in change.kept if index < end]
+            spec = self._groups[change.group]
+            return _Stored(
+                block_hashes=[self._hash(blocks.digests[index]) for index in kept],
+                parent_block_hash=self._hash(blocks.digests[first - 1]) if first else None,
+                token_ids=list(blocks.token_ids[first * size : end * size]),
+                block_size=span * size,
+                lora_id=blocks.lora.number if blocks.lora else None,
+                medium=MEDIUM,
+                lora_name=blocks.lora.name if blocks.lora else None,
+                extra_keys=[_untagged(blocks.extra_keys[index - span + 1]) for index in kept],
+                group_idx=change.group,
+                kv_cache_spec_kind=_KINDS[spec.kind],
+                kv_cache_spec_sliding_window=spec.reach_tokens if spec.kind == SLIDING else None,
+                lookahead_token_ids=self._lookahead(blocks, kept),
+            )
         if isinstance(change, AllBlocksCleared):
             return _Cleared()
-        return self._removed(change)
-
-    def _removed(self, change: BlockRemoved) -> _Removed | None:
         if not isinstance(change.identity, bytes):
             return None
         return _Removed([self._hash(change.identity)], MEDIUM, change.group)
-
-    def _stored(self, change: BlocksStored) -> _Stored | None:
-        blocks, span, size = change.request.blocks, change.span, self._hash_tokens
-        assert isinstance(blocks, TokenBlocks)
-        first, end = change.first, min(change.end, len(blocks.digests) // span * span)
-        if first >= end:
-            return None
-        all_of_them = range(first + span - 1, end, span)
-        kept = all_of_them if change.kept is None else [index for index in change.kept if index < end]
-        spec = self._groups[change.group]
-        return _Stored(
-            block_hashes=[self._hash(blocks.digests[index]) for index in kept],
-            parent_block_hash=self._hash(blocks.digests[first - 1]) if first else None,
-            token_ids=list(blocks.token_ids[first * size : end * size]),
-            block_size=span * size,
-            lora_id=blocks.lora.number if blocks.lora else None,
-            medium=MEDIUM,
-            lora_name=blocks.lora.name if blocks.lora else None,
-            extra_keys=[_untagged(blocks.extra_keys[index - span + 1]) for index in kept],
-            group_idx=change.group,
-            kv_cache_spec_kind=_KINDS[spec.kind],
-            kv_cache_spec_sliding_window=spec.reach_tokens if spec.kind == SLIDING else None,
-            lookahead_token_ids=self._lookahead(blocks, kept),
-        )
 
     def _lookahead(self, blocks: TokenBlocks, kept: Sequence[int]) -> list[list[int]] | None:
         if not self._lookahead_tokens:
@@ -149,7 +143,17 @@ class KVEventPublisher:
         self._pub = zmq.Context(self._context).socket(zmq.PUB)
         self._pub.set_hwm(config.hwm)
         try:
-            self._open()
+            endpoint = self.config.endpoint
+            if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
+                self._pub.bind(endpoint)
+            else:
+                self._pub.connect(endpoint)
+            if self.config.replay_endpoint is not None:
+                self._router = self._context.socket(zmq.ROUTER)
+                # All kept batches and the end mark must fit in the queue of a slow subscriber.
+                self._router.set_hwm(2 * (self.config.buffer_steps + 1))
+                self._router.bind(self.config.replay_endpoint)
+                self._replay_task = asyncio.get_running_loop().create_task(self._answer(self._router))
         except zmq.ZMQError as error:
             self.close()
             raise OptionError(
@@ -174,19 +178,6 @@ class KVEventPublisher:
         if self._router is not None:
             self._router.close(linger=0)
         self._context.term()
-
-    def _open(self) -> None:
-        endpoint = self.config.endpoint
-        if "*" in endpoint or "::" in endpoint or endpoint.startswith(("ipc://", "inproc://")):
-            self._pub.bind(endpoint)
-        else:
-            self._pub.connect(endpoint)
-        if self.config.replay_endpoint is not None:
-            self._router = self._context.socket(zmq.ROUTER)
-            # All kept batches and the end mark must fit in the queue of a slow subscriber.
-            self._router.set_hwm(2 * (self.config.buffer_steps + 1))
-            self._router.bind(self.config.replay_endpoint)
-            self._replay_task = asyncio.get_running_loop().create_task(self._answer(self._router))
 
     async def _answer(self, router: zmq.asyncio.Socket) -> None:
         with suppress(asyncio.CancelledError):

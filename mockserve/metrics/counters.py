@@ -137,19 +137,16 @@ class Lateness:
         """Record frames sent together at `now_s` on a monotonic clock, with the lateness of the first."""
         self.histogram.observe(lateness_s, num_frames)
         if self._window_ends_at is None or now_s >= self._window_ends_at:
-            self._next_window(now_s)
-
-    def _next_window(self, now_s: float) -> None:
-        if self._window_ends_at is not None:
-            window = self.histogram.since(self._counts_before)
-            self.p99_s = window.quantile(PERCENTILE)
-            if self.p99_s > WARN_ABOVE_S:
-                self._warn(
-                    f"tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
-                    " this machine cannot keep up with the load at this speed"
-                )
-        self._counts_before = list(self.histogram.counts)
-        self._window_ends_at = now_s + WINDOW_S
+            if self._window_ends_at is not None:
+                window = self.histogram.since(self._counts_before)
+                self.p99_s = window.quantile(PERCENTILE)
+                if self.p99_s > WARN_ABOVE_S:
+                    self._warn(
+                        f"tokens leave late: p99 {self.p99_s * 1000:.1f} ms over the last {window.count:,} frames;"
+                        " this machine cannot keep up with the load at this speed"
+                    )
+            self._counts_before = list(self.histogram.counts)
+            self._window_ends_at = now_s + WINDOW_S
 
 
 REQUEST_LATENCY_BUCKETS_S: tuple[float, ...] = (
@@ -187,10 +184,10 @@ def token_count_buckets(max_model_len: int) -> tuple[int, ...]:
 class Adapters:
     """Records which LoRA adapters were in use together after a step, with the latest time of each combination.
 
-    vLLM's front end counts a request from its first token on, so an adapter is in use from the first token of its first
-    request until the end of its last request. A step is recorded after the ends of requests in it. vLLM's two lists, of
-    running and of waiting adapters, both name all adapters in use, in order of their first use. vLLM keeps every list
-    forever; here the lists seen longest ago are dropped above a limit.
+    vLLM's front end counts a request from its first token on. So an adapter is in use from the first token of its first
+    request to the end of its last. A step is recorded after the ends of requests in it. vLLM's two lists, of running
+    and of waiting adapters, both name all adapters in use, in order of their first use. vLLM keeps every list forever;
+    here the lists seen longest ago are dropped above a limit.
     """
 
     def __init__(self) -> None:
@@ -202,12 +199,12 @@ class Adapters:
 
     def last_seen(self) -> Mapping[str, float]:
         """Comma-joined lists of adapters with the Unix time each was last seen, in ascending order of time."""
-        self._note()
+        self._record_adapters()
         return self._last_seen
 
     def request_started(self, adapter: str) -> None:
         """A request had its first token. An empty `adapter` means none."""
-        self._note()
+        self._record_adapters()
         if adapter:
             self._numbers[adapter] = self._numbers.get(adapter, 0) + 1
 
@@ -220,15 +217,15 @@ class Adapters:
 
     def request_aborted(self, adapter: str) -> None:
         """A request that had its first token was aborted between two steps."""
-        self._note()
+        self._record_adapters()
         self.request_ended(adapter)
 
     def step_ended(self) -> None:
         """A step has generated tokens. Calls of `request_ended` for its requests follow."""
-        self._note()
+        self._record_adapters()
         self._step_ended_at = time.time()
 
-    def _note(self) -> None:
+    def _record_adapters(self) -> None:
         """Record the adapters in use after the latest step, once."""
         if self._step_ended_at is None:
             return
@@ -246,7 +243,7 @@ class Adapters:
 
 
 MOST_RECENT_REQUESTS = 1000
-"""Requests of which the hit rate in a log line is the mean."""
+"""Number of latest requests whose mean is the hit rate in a log line."""
 
 
 class RecentHitRate:
@@ -280,7 +277,13 @@ class RecentHitRate:
 class EngineMetrics:
     """Counters and histograms of one engine, named after the things counted; times are simulated seconds."""
 
-    def __init__(self, max_model_len: int, external_source: str | None = None, caches_prefixes: bool = True) -> None:
+    def __init__(
+        self,
+        max_model_len: int,
+        external_source: str | None = None,
+        caches_prefixes: bool = True,
+        has_adapters: bool = False,
+    ) -> None:
         """`external_source` is where a KV connector finds blocks, one of `CACHE_SOURCES`; None without a connector."""
         self._caches_prefixes = caches_prefixes
         counts = token_count_buckets(max_model_len)
@@ -315,7 +318,7 @@ class EngineMetrics:
         self.params_max_tokens = Histogram(counts)
         self.params_n = Histogram(CHOICE_BUCKETS)
         self.preemptions = Histogram(PREEMPTION_BUCKETS)
-        self.adapters = Adapters()
+        self.adapters = Adapters() if has_adapters else None
 
     @property
     def has_stepped(self) -> bool:
@@ -353,7 +356,8 @@ class EngineMetrics:
         self.prompt_tokens_by_source["external_kv_transfer"] += flight.num_external_tokens
         self.first_token_s.observe(latency_us / 1e6)
         self.first_token_fine.observe(latency_us)
-        self.adapters.request_started(flight.request.adapter)
+        if self.adapters is not None:
+            self.adapters.request_started(flight.request.adapter)
 
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
         self.generation_tokens += num_tokens
@@ -361,14 +365,15 @@ class EngineMetrics:
         for gap, times in gaps_us.items():
             self.token_gap_s.observe(gap / 1e6, times)
             self.token_gap_fine.observe(gap, times)
-        self.adapters.step_ended()
+        if self.adapters is not None:
+            self.adapters.step_ended()
 
     def aborted(self, flight: InFlightRequest) -> None:
-        if flight.num_tokens:
+        if flight.num_tokens and self.adapters is not None:
             self.adapters.request_aborted(flight.request.adapter)
 
     def completed(self, flight: InFlightRequest, latency_us: Micros, finish_reason: str) -> None:
-        if flight.num_tokens:
+        if flight.num_tokens and self.adapters is not None:
             self.adapters.request_ended(flight.request.adapter)
         self.request_success[finish_reason] += 1
         self.e2e_s.observe(latency_us / 1e6)
@@ -377,7 +382,12 @@ class EngineMetrics:
         self.generation_lengths.observe(flight.num_tokens)
         self.params_max_tokens.observe(flight.request.max_output_tokens)
         self.preemptions.observe(flight.num_preemptions)
-        self._choice_completed(flight)
+        parent = flight.parent
+        parent.num_open -= 1
+        parent.longest_tokens = max(parent.longest_tokens, flight.num_tokens)
+        if not parent.num_open:
+            self.params_n.observe(parent.number)
+            self.longest_choices.observe(parent.longest_tokens)
         scheduled_at, first_at, last_at = flight.first_scheduled_at, flight.first_token_at, flight.last_token_at
         if scheduled_at is None or first_at is None:
             return
@@ -387,15 +397,6 @@ class EngineMetrics:
         self.inference_s.observe((last_at - scheduled_at) / 1e6)
         gaps = max(1, flight.num_tokens - 1)
         self.time_per_token_s.observe((last_at - first_at) / gaps / 1e6)
-
-    def _choice_completed(self, flight: InFlightRequest) -> None:
-        """Count all choices of a prompt as one request, when the last choice is complete."""
-        parent = flight.parent
-        parent.num_open -= 1
-        parent.longest_tokens = max(parent.longest_tokens, flight.num_tokens)
-        if not parent.num_open:
-            self.params_n.observe(parent.number)
-            self.longest_choices.observe(parent.longest_tokens)
 
 
 # Metrics of the server: HTTP requests by route, WebSockets, operations, tool parsing, as vLLM counts them.
@@ -620,7 +621,21 @@ class Operations:
         """Count the operation as in flight during the block, then record its duration, also after an error."""
         family = self._families.get(kind)
         if family is None:
-            family = self._families[kind] = _new_family(kind)
+            family = self._families[kind] = _Family(
+                PrometheusHistogram(
+                    f"{kind.prefix}_duration_seconds",
+                    f"Duration of one {kind.word} operation.",
+                    ["operation"],
+                    buckets=BUCKETS_S,
+                    registry=None,
+                ),
+                Gauge(
+                    f"{kind.prefix}s_in_flight",
+                    f"{kind.word.capitalize()} operations currently awaited.",
+                    ["operation"],
+                    registry=None,
+                ),
+            )
         in_flight = family.in_flight.labels(operation)
         in_flight.inc()
         started_s = perf_counter()
@@ -637,39 +652,19 @@ class Operations:
             yield from family.in_flight.collect()
 
 
-def _new_family(kind: OperationKind) -> _Family:
-    return _Family(
-        PrometheusHistogram(
-            f"{kind.prefix}_duration_seconds",
-            f"Duration of one {kind.word} operation.",
-            ["operation"],
-            buckets=BUCKETS_S,
-            registry=None,
-        ),
-        Gauge(
-            f"{kind.prefix}s_in_flight",
-            f"{kind.word.capitalize()} operations currently awaited.",
-            ["operation"],
-            registry=None,
-        ),
-    )
-
-
 MODES = ("streaming", "non_streaming")
 OUTCOMES = ("tool_call", "no_tool_call")
 REQUEST_TYPES = ("chat_completions", "responses", "other")
 CHAT, RESPONSES, _OTHER = REQUEST_TYPES
 
 
-def _nothing_yet() -> dict[tuple[str, str, str], int]:
-    return dict.fromkeys(product(MODES, OUTCOMES, REQUEST_TYPES), 0)
-
-
 @dataclass(slots=True)
 class ToolParsing:
     """Counts of tool parser uses by mode, outcome and request type."""
 
-    counts: dict[tuple[str, str, str], int] = field(default_factory=_nothing_yet)
+    counts: dict[tuple[str, str, str], int] = field(
+        default_factory=lambda: dict.fromkeys(product(MODES, OUTCOMES, REQUEST_TYPES), 0)
+    )
     created: float = field(default_factory=time.time)
 
     def used(self, request_type: str, num_with_call: int, num_without: int, is_stream: bool) -> None:

@@ -1,17 +1,24 @@
 """The families on the metrics page of vLLM, in its order: names, types, labels, sources, and made-up values."""
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.memory.kv_groups import STATE
-from blis_sim.engine.offloading import Observations, OffloadConfig
+from blis_sim.engine.offloading import Observations, OffloadConfig, TransferCounters
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from mockserve.metrics.counters import SLEEP_STATES, EngineMetrics, Histogram
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import FakeMetrics
+
+TABLE = Path(__file__).with_name("families.csv")
+T = TypeVar("T")
 
 UNSIMULATED_SAMPLES = {
     "_block_size_resolved": "True",
@@ -41,7 +48,8 @@ UNSIMULATED_SAMPLES = {
 
 
 def cache_config_labels(options: ServeOptions, deployment: Deployment) -> dict[str, str]:
-    """Label to value, `engine` left out. Blocks are those of all data-parallel ranks, other sizes those of one."""
+    """Label to value, `engine` left out. The number of blocks counts all data-parallel ranks; other sizes describe one
+    rank."""
     config = deployment.config
     states = [group.block_tokens for group in config.kv_groups if group.kind == STATE]
     others = [group.block_tokens for group in config.kv_groups if group.kind != STATE]
@@ -77,6 +85,61 @@ class EngineState:
     stats: EngineStats
     counters: EngineCounters
     metrics: EngineMetrics
+    always_zero: ClassVar[float] = 0
+    """Value of a metric that vLLM changes only for features that are not simulated."""
+
+    @property
+    def waiting_by_reason(self) -> Mapping[str, float]:
+        deferred = self.stats.num_deferred
+        return {"capacity": self.stats.num_waiting - deferred, "deferred": deferred}
+
+    @property
+    def sleep_states(self) -> Mapping[str, float]:
+        return {state: float(state == self.metrics.sleep_state) for state in SLEEP_STATES}
+
+    @property
+    def accepted_per_position(self) -> Mapping[str, float]:
+        return {str(place): number for place, number in enumerate(self.counters.num_accepted_per_position)}
+
+    @property
+    def offloaded_bytes(self) -> Mapping[str, float]:
+        return self._by_direction(lambda transfers: transfers.num_bytes)
+
+    @property
+    def offload_seconds(self) -> Mapping[str, float]:
+        return self._by_direction(lambda transfers: transfers.seconds)
+
+    @property
+    def offload_sizes(self) -> Mapping[str, Histogram]:
+        return self._by_direction(lambda transfers: as_histogram(transfers.sizes))
+
+    @property
+    def pinned_share(self) -> float | None:
+        return self._share(self.counters.offload.num_pinned)
+
+    @property
+    def written_share(self) -> float | None:
+        return self._share(self.counters.offload.num_written)
+
+    @property
+    def read_share(self) -> float | None:
+        return self._share(max(0, self.counters.offload.num_pinned - self.counters.offload.num_written))
+
+    def _by_direction(self, read: Callable[[TransferCounters], T]) -> Mapping[str, T]:
+        offload = self.counters.offload
+        return {"CPU_to_GPU": read(offload.loads), "GPU_to_CPU": read(offload.stores)}
+
+    def _share(self, num_blocks: int) -> float | None:
+        """Return a part of the blocks in CPU memory; None without CPU memory."""
+        all_blocks = self.counters.offload.num_blocks
+        return num_blocks / all_blocks if all_blocks else None
+
+
+def as_histogram(values: Observations) -> Histogram:
+    """Return the engine's observations as a histogram of the page."""
+    found = Histogram(values.bounds)
+    found.counts, found.count, found.total = list(values.counts), sum(values.counts), values.total
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,282 +153,37 @@ class Family:
     label: str = ""
 
 
-def _always_zero(_engine: EngineState) -> float:
-    """Return 0 for a metric that vLLM always exports but changes only for features that are not simulated."""
-    return 0
+def _families() -> Mapping[str, Sequence[Family]]:
+    """Return the families by their column `shown`, in vLLM's order.
 
-
-FAMILIES: tuple[Family, ...] = (
-    Family(
-        "counter",
-        "estimated_flops_per_gpu",
-        "Estimated number of floating point operations per GPU (for Model Flops Utilization calculations).",
-        _always_zero,
-    ),
-    Family(
-        "counter",
-        "estimated_read_bytes_per_gpu",
-        "Estimated number of bytes read from memory per GPU (for Model Flops Utilization calculations).",
-        _always_zero,
-    ),
-    Family(
-        "counter",
-        "estimated_write_bytes_per_gpu",
-        "Estimated number of bytes written to memory per GPU (for Model Flops Utilization calculations).",
-        _always_zero,
-    ),
-    Family(
-        "gauge", "num_requests_running", "Number of requests in model execution batches.", lambda e: e.stats.num_running
-    ),
-    Family(
-        "gauge", "num_requests_waiting", "Number of requests waiting to be processed.", lambda e: e.stats.num_waiting
-    ),
-    Family(
-        "gauge",
-        "num_requests_waiting_by_reason",
-        "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling capacity; "
-        "'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of "
-        "all reasons equals vllm:num_requests_waiting.",
-        lambda e: {"capacity": e.stats.num_waiting - e.stats.num_deferred, "deferred": e.stats.num_deferred},
-        "reason",
-    ),
-    Family(
-        "gauge",
-        "engine_sleep_state",
-        "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; "
-        "weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
-        lambda e: {state: float(state == e.metrics.sleep_state) for state in SLEEP_STATES},
-        "sleep_state",
-    ),
-    Family(
-        "gauge",
-        "kv_cache_usage_perc",
-        "KV-cache usage. 1 means 100 percent usage.",
-        lambda e: e.stats.kv_usage_fraction,
-    ),
-    Family(
-        "counter",
-        "prefix_cache_queries",
-        "Prefix cache queries, in terms of number of queried tokens.",
-        lambda e: e.metrics.prefix_cache_queries,
-    ),
-    Family(
-        "counter",
-        "prefix_cache_hits",
-        "Prefix cache hits, in terms of number of cached tokens.",
-        lambda e: e.metrics.prefix_cache_hits,
-    ),
-    Family(
-        "counter",
-        "external_prefix_cache_queries",
-        "External prefix cache queries from KV connector cross-instance cache sharing, in terms of number of "
-        "queried tokens.",
-        lambda e: e.metrics.external_prefix_cache_queries,
-    ),
-    Family(
-        "counter",
-        "external_prefix_cache_hits",
-        "External prefix cache hits from KV connector cross-instance cache sharing, in terms of number of "
-        "cached tokens.",
-        lambda e: e.metrics.external_prefix_cache_hits,
-    ),
-    Family(
-        "counter", "mm_cache_queries", "Multi-modal cache queries, in terms of number of queried items.", _always_zero
-    ),
-    Family("counter", "mm_cache_hits", "Multi-modal cache hits, in terms of number of cached items.", _always_zero),
-    Family(
-        "counter",
-        "num_preemptions",
-        "Cumulative number of preemption from the engine.",
-        lambda e: e.stats.num_preemptions,
-    ),
-    Family("counter", "prompt_tokens", "Number of prefill tokens processed.", lambda e: e.metrics.prompt_tokens),
-    Family(
-        "counter",
-        "prompt_tokens_by_source",
-        "Number of prompt tokens by source.",
-        lambda e: e.metrics.prompt_tokens_by_source,
-        "source",
-    ),
-    Family(
-        "counter",
-        "prompt_tokens_cached",
-        "Number of cached prompt tokens (local + external).",
-        lambda e: e.metrics.prompt_tokens_cached,
-    ),
-    Family(
-        "counter",
-        "prompt_tokens_cached_by_source",
-        "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), host (offloaded to"
-        " DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at "
-        "admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.",
-        lambda e: e.metrics.prompt_tokens_cached_by_source,
-        "source",
-    ),
-    Family(
-        "counter", "generation_tokens", "Number of generation tokens processed.", lambda e: e.metrics.generation_tokens
-    ),
-    Family(
-        "counter",
-        "request_success",
-        "Count of successfully processed requests.",
-        lambda e: e.metrics.request_success,
-        "finished_reason",
-    ),
-)
-"""Metrics with an engine label, in vLLM's order; rejection counters follow them on the page."""
-
-DRAFT_FAMILIES: tuple[Family, ...] = (
-    Family(
-        "counter",
-        "spec_decode_num_drafts",
-        "Number of spec decoding drafts.",
-        lambda e: e.counters.num_drafts,
-    ),
-    Family("counter", "spec_decode_num_draft_tokens", "Number of draft tokens.", lambda e: e.counters.num_draft_tokens),
-    Family(
-        "counter",
-        "spec_decode_num_accepted_tokens",
-        "Number of accepted tokens.",
-        lambda e: e.counters.num_accepted_tokens,
-    ),
-    Family(
-        "counter",
-        "spec_decode_num_accepted_tokens_per_pos",
-        "Accepted tokens per draft position.",
-        lambda e: {str(place): number for place, number in enumerate(e.counters.num_accepted_per_position)},
-        "position",
-    ),
-)
-"""Metrics that exist only with speculative decoding, at the top of the page."""
-
-_LOAD, _STORE = "CPU_to_GPU", "GPU_to_CPU"
-
-
-def _as_histogram(values: Observations) -> Histogram:
-    found = Histogram(values.bounds)
-    found.counts, found.count, found.total = list(values.counts), sum(values.counts), values.total
+    A `value` names an attribute of `EngineState`. One that ends in `?` has no sample while it is zero or empty.
+    """
+    found: dict[str, list[Family]] = {}
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            value = row["value"]
+            reader = partial(_read_value, attrgetter(value.removesuffix("?")), value.endswith("?"))
+            family = Family(row["kind"], row["name"], row["help"], reader, row["label"])
+            found.setdefault(row["shown"], []).append(family)
     return found
 
 
-def _unless_empty(values: Observations) -> Histogram | None:
-    """vLLM has no sample of these histograms before the first observation."""
-    return _as_histogram(values) if any(values.counts) else None
+def _read_value(get: Callable[[EngineState], Any], omits_zero: bool, engine: EngineState) -> Value:
+    value = get(engine)
+    if isinstance(value, Observations):
+        return as_histogram(value) if any(value.counts) or not omits_zero else None
+    return None if omits_zero and not value else value
 
 
-def _share(e: EngineState, num_blocks: int) -> float | None:
-    return num_blocks / e.counters.offload.num_blocks if e.counters.offload.num_blocks else None
-
-
-OFFLOAD_FAMILIES: tuple[Family, ...] = (
-    Family(
-        "counter",
-        "kv_offload_total_bytes",
-        "Number of bytes offloaded by KV connector",
-        lambda e: {_LOAD: e.counters.offload.loads.num_bytes, _STORE: e.counters.offload.stores.num_bytes},
-        "transfer_type",
-    ),
-    Family(
-        "counter",
-        "kv_offload_total_time",
-        "Total time measured by all KV offloading operations",
-        lambda e: {_LOAD: e.counters.offload.loads.seconds, _STORE: e.counters.offload.stores.seconds},
-        "transfer_type",
-    ),
-    Family(
-        "histogram",
-        "kv_offload_size",
-        "Histogram of KV offload transfer size, in bytes.",
-        lambda e: {
-            _LOAD: _as_histogram(e.counters.offload.loads.sizes),
-            _STORE: _as_histogram(e.counters.offload.stores.sizes),
-        },
-        "transfer_type",
-    ),
-    Family(
-        "gauge",
-        "kv_offload_cpu_cache_usage_perc",
-        "Fraction of CPU KV-cache space currently pinned by active transfers (0.0 = idle, 1.0 = saturated). "
-        "Sustained high values indicate transfers (stores or promotions) may be dropped due to insufficient capacity.",
-        lambda e: _share(e, e.counters.offload.num_pinned),
-    ),
-    Family(
-        "gauge",
-        "kv_offload_cpu_cache_write_usage_perc",
-        "Fraction of CPU KV-cache space currently pinned by in-flight stores that have not yet completed (0.0 = idle, "
-        "1.0 = saturated).",
-        lambda e: _share(e, e.counters.offload.num_written),
-    ),
-    Family(
-        "gauge",
-        "kv_offload_cpu_cache_read_usage_perc",
-        "Fraction of CPU KV-cache space currently pinned by in-flight loads that have not yet completed (0.0 = idle, "
-        "1.0 = saturated).",
-        lambda e: _share(e, max(0, e.counters.offload.num_pinned - e.counters.offload.num_written)),
-    ),
-    Family(
-        "histogram",
-        "kv_offload_cpu_allocation_size",
-        "Histogram of the number of CPU chunks requested by each KV offload prepare_store call.",
-        lambda e: _unless_empty(e.counters.offload.allocated_chunks),
-    ),
-    Family(
-        "counter",
-        "kv_offload_load_bytes",
-        "Total bytes loaded from offload storage to GPU.",
-        lambda e: e.counters.offload.loads.num_bytes or None,
-    ),
-    Family(
-        "counter",
-        "kv_offload_load_time",
-        "Total load time from offload storage to GPU, in seconds.",
-        lambda e: e.counters.offload.loads.seconds or None,
-    ),
-    Family(
-        "histogram",
-        "kv_offload_load_size",
-        "Histogram of KV offload load operation size, in bytes.",
-        lambda e: _unless_empty(e.counters.offload.loads.sizes),
-    ),
-    Family(
-        "counter",
-        "kv_offload_store_bytes",
-        "Total bytes stored from GPU to offload storage.",
-        lambda e: e.counters.offload.stores.num_bytes or None,
-    ),
-    Family(
-        "counter",
-        "kv_offload_store_time",
-        "Total store time from GPU to offload storage, in seconds.",
-        lambda e: e.counters.offload.stores.seconds or None,
-    ),
-    Family(
-        "histogram",
-        "kv_offload_store_size",
-        "Histogram of KV offload store operation size, in bytes.",
-        lambda e: _unless_empty(e.counters.offload.stores.sizes),
-    ),
-    Family(
-        "histogram",
-        "kv_offload_lookup_sync_delay_seconds",
-        "Histogram of the time spent in a single offload lookup call, in seconds.",
-        lambda e: _unless_empty(e.counters.offload.lookup_s),
-    ),
-    Family(
-        "histogram",
-        "kv_offload_lookup_async_delay_seconds",
-        "Histogram of time between a request's offload lookup first deferring and the following lookup resolving, or "
-        "request finish, in seconds.",
-        lambda e: _unless_empty(e.counters.offload.deferred_s),
-    ),
-    Family(
-        "counter",
-        "kv_offload_allocation_failure",
-        "Number of KV offload store allocation attempts that failed.",
-        lambda e: e.counters.offload.num_allocation_failures or None,
-    ),
-)
-"""Metrics that exist only where KV blocks are offloaded to CPU memory, behind those of drafts."""
+_ALL = _families()
+FAMILIES = _ALL["always"]
+"""Metrics with an engine label, in vLLM's order; rejection counters follow them on the page."""
+HISTOGRAMS = _ALL["requests"]
+"""Metrics that follow the rejection counters."""
+DRAFT_FAMILIES = _ALL["drafts"]
+"""Metrics that exist only with speculative decoding, at the top of the page."""
+OFFLOAD_FAMILIES = _ALL["offload"]
+"""Metrics that exist only where KV blocks are offloaded to CPU memory; they follow the metrics of drafts."""
 
 OFFLOAD_INFO_HELP = (
     "Static configuration of the KV offload managers of this engine instance. The configured offloading spec declares "
@@ -384,98 +202,6 @@ def offload_labels(config: EngineConfig, offload: OffloadConfig) -> dict[str, st
         "cpu_kv_cache_size_bytes": str(round(offload.num_blocks * offload.block_bytes * offload.num_gpus)),
         "cpu_kv_cache_size_tokens": str(offload.num_blocks * config.limit_tokens // blocks_per_request),
     }
-
-
-HISTOGRAMS: tuple[Family, ...] = (
-    Family(
-        "histogram", "request_prompt_tokens", "Number of prefill tokens processed.", lambda e: e.metrics.prompt_lengths
-    ),
-    Family(
-        "histogram",
-        "request_generation_tokens",
-        "Number of generation tokens processed.",
-        lambda e: e.metrics.generation_lengths,
-    ),
-    Family(
-        "histogram",
-        "iteration_tokens_total",
-        "Histogram of number of tokens per engine_step.",
-        lambda e: e.metrics.iteration_tokens,
-    ),
-    Family(
-        "histogram",
-        "request_max_num_generation_tokens",
-        "Histogram of maximum number of requested generation tokens.",
-        lambda e: e.metrics.longest_choices,
-    ),
-    Family("histogram", "request_params_n", "Histogram of the n request parameter.", lambda e: e.metrics.params_n),
-    Family(
-        "histogram",
-        "request_params_max_tokens",
-        "Histogram of the max_tokens request parameter.",
-        lambda e: e.metrics.params_max_tokens,
-    ),
-    Family(
-        "histogram",
-        "time_to_first_token_seconds",
-        "Histogram of time to first token in seconds.",
-        lambda e: e.metrics.first_token_s,
-    ),
-    Family(
-        "histogram",
-        "inter_token_latency_seconds",
-        "Histogram of inter-token latency in seconds.",
-        lambda e: e.metrics.token_gap_s,
-    ),
-    Family(
-        "histogram",
-        "request_time_per_output_token_seconds",
-        "Histogram of time_per_output_token_seconds per request.",
-        lambda e: e.metrics.time_per_token_s,
-    ),
-    Family(
-        "histogram",
-        "e2e_request_latency_seconds",
-        "Histogram of e2e request latency in seconds.",
-        lambda e: e.metrics.e2e_s,
-    ),
-    Family(
-        "histogram",
-        "request_queue_time_seconds",
-        "Histogram of time spent in WAITING phase for request.",
-        lambda e: e.metrics.queue_s,
-    ),
-    Family(
-        "histogram",
-        "request_inference_time_seconds",
-        "Histogram of time spent in RUNNING phase for request.",
-        lambda e: e.metrics.inference_s,
-    ),
-    Family(
-        "histogram",
-        "request_prefill_time_seconds",
-        "Histogram of time spent in PREFILL phase for request.",
-        lambda e: e.metrics.prefill_s,
-    ),
-    Family(
-        "histogram",
-        "request_decode_time_seconds",
-        "Histogram of time spent in DECODE phase for request.",
-        lambda e: e.metrics.decode_s,
-    ),
-    Family(
-        "histogram",
-        "request_num_preemptions",
-        "Histogram of the number of times a request was preempted.",
-        lambda e: e.metrics.preemptions,
-    ),
-    Family(
-        "histogram",
-        "request_prefill_kv_computed_tokens",
-        "Histogram of new KV tokens computed during prefill (excluding cached tokens).",
-        lambda e: e.metrics.computed_prompt_lengths,
-    ),
-)
 
 
 def displayed_value(fakes: FakeMetrics, name: str, value: Value, seconds: float) -> Value:

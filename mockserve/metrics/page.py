@@ -142,13 +142,11 @@ def as_in_multiprocess_mode(metrics: Iterable[Metric]) -> Iterator[Metric]:
 def _histogram(name: str, samples: list[PrometheusSample]) -> list[PrometheusSample]:
     """Return the samples of each series with the sum first and the count last."""
     found: list[PrometheusSample] = []
-    for _, series in groupby(samples, key=_labels_without_bound):
+    for _, series in groupby(
+        samples, key=lambda sample: {name: value for name, value in sample.labels.items() if name != "le"}
+    ):
         found += sorted(series, key=lambda each: _HISTOGRAM_ORDER.index(each.name.removeprefix(name)))
     return found
-
-
-def _labels_without_bound(sample: PrometheusSample) -> dict[str, str]:
-    return {name: value for name, value in sample.labels.items() if name != "le"}
 
 
 # A server's metrics over time: a snapshot of its counters every second with activity.
@@ -330,9 +328,9 @@ class History:
             self._idle = take_snapshot
             return
         if self._idle is not None:
-            self._keep(self._idle)
+            self._keep_snapshot(self._idle)
             self._idle = None
-        self._keep(take_snapshot)
+        self._keep_snapshot(take_snapshot)
 
     def _taken(self, source: "MetricsSource", now: float) -> Snapshot:
         before_at = now if self._looked_at is None else self._looked_at
@@ -407,7 +405,7 @@ class History:
         self._lag_counts = list(histogram.counts)
         return 1000 * new.quantile(0.99) if new.count else None
 
-    def _keep(self, take_snapshot: Snapshot) -> None:
+    def _keep_snapshot(self, take_snapshot: Snapshot) -> None:
         self.snapshots.append(take_snapshot)
         for engine in self._engines.values():
             engine.load.append(0.0 if take_snapshot.is_idle else engine.running + engine.waiting)
@@ -423,7 +421,7 @@ class History:
             self._text = orjson.dumps(self._described(errors), option=orjson.OPT_NON_STR_KEYS)
         return self._text
 
-    def _now(self) -> Snapshot:
+    def _present_snapshot(self) -> Snapshot:
         """Merge the recent snapshots, with the gauges of the latest."""
         now, latest = merged(self._recent), self._recent[-1]
         now.running, now.waiting, now.kv_percent = latest.running, latest.waiting, latest.kv_percent
@@ -435,7 +433,7 @@ class History:
         return {
             "at": [round(each.at, 2) for each in self.snapshots],
             "series": _series(self.snapshots),
-            "now": _series([self._now()]) if self._recent else {},
+            "now": _series([self._present_snapshot()]) if self._recent else {},
             "errors_by_status": errors,
             "num_engines": len(self._engines),
             "columns_at": [
@@ -576,7 +574,7 @@ def _log_engine(number: int, engine: "MeasuredEngine", before: _EngineLog | None
     figures: dict[str, Any] = {"engine": number, "prompt_tokens_per_s": prompt_rate}
     figures |= {"generation_tokens_per_s": generation_rate}
     parts = [f"Avg prompt throughput: {prompt_rate:.1f} tokens/s"]
-    parts += [f"Avg generation throughput: {generation_rate:.1f} tokens/s", *_state(engine)]
+    parts += [f"Avg generation throughput: {generation_rate:.1f} tokens/s", *_state_parts(engine)]
     line = in_vllm_form("loggers.py:335", **figures)
     _logger.log(level, "Engine %03d: %s", number, ", ".join(parts), extra=line)
     if counts.drafts > before.counts.drafts:
@@ -589,7 +587,7 @@ def _rate(number: int, span_s: float) -> float:
     return number / span_s if span_s > 0 else 0.0
 
 
-def _state(engine: "MeasuredEngine") -> list[str]:
+def _state_parts(engine: "MeasuredEngine") -> list[str]:
     stats, metrics = engine.driver.engine.stats, engine.metrics
     parts = [f"Running: {stats.num_running} reqs", f"Waiting: {stats.num_waiting} reqs"]
     if stats.num_deferred:
@@ -681,10 +679,10 @@ class _PagesInTurn:
         """Return a page of a kind, whose making begins after this call."""
         page = self._next.get(kind)
         if page is None:
-            page = self._next[kind] = asyncio.create_task(self._made(kind, make))
+            page = self._next[kind] = asyncio.create_task(self._make_page(kind, make))
         return await asyncio.shield(page)
 
-    async def _made(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+    async def _make_page(self, kind: object, make: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         async with self._lock:
             del self._next[kind]
             return await make()
@@ -831,11 +829,11 @@ class MetricsSource:
         return [
             *(self._family(family, states) for family in drafts),
             *(self._family(family, states) for family in (OFFLOAD_FAMILIES if offload is not None else ())),
-            *(() if offload is None else [_made(self._offload_info(offload, states))]),
+            *(() if offload is None else [_constant_reading(self._offload_info(offload, states))]),
             *(self._family(family, states) for family in FAMILIES),
-            _made(self._rejections()),
+            _constant_reading(self._rejections()),
             *(self._family(family, states) for family in HISTOGRAMS),
-            *map(_made, self._others()),
+            *map(_constant_reading, self._others()),
         ]
 
     def _offload_info(self, offload: OffloadConfig, states: Mapping[int, EngineState]) -> Metric:
@@ -851,42 +849,47 @@ class MetricsSource:
 
     def _others(self) -> Iterator[Metric]:
         yield from self._adapters()
-        yield self._cache_config()
+        names = sorted([*self.cache_config, "engine"])
+        metric = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=names)
+        for number in self.engines:
+            values = {**self.cache_config, "engine": str(number)}
+            metric.add_metric([values[name] for name in names], 1)
+        yield metric
         yield from self.http.collect()
         if self.tool_parsing is not None:
             yield self.tool_parsing.family(self.model_name)
         yield from self.operations.collect()
-        yield self._lateness()
+        yield _histograms(
+            "blis_send_lag_seconds",
+            "Real time by which frames leave later than they are due.",
+            [],
+            [(([], self.created), self.lateness.histogram)],
+        )
         yield self._slow_readers()
 
     def _family(self, family: Family, states: Mapping[int, EngineState]) -> "Reading":
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
         values = [
-            (self._labels(number, each, last), value)
+            (([self.model_name, str(number), *([last] if last else [])], each.created), value)
             for number, each in self.engines.items()
-            for last, value in _labelled(self._value(family, each, states[number]))
+            for last, value in _labelled(
+                displayed_value(self._shown_fakes, family.name, family.read(states[number]), time.time() - each.created)
+            )
             if self._is_set(family, each, states[number])
         ]
         return partial(_METRICS[family.kind], f"{PREFIX}{family.name}", family.help, labels, values)
 
     def _is_set(self, family: Family, engine: MeasuredEngine, state: EngineState) -> bool:
-        """Whether the page has the samples of an engine. In multi-process mode those of steps come with the first."""
+        """Whether the page has the samples of an engine. In multi-process mode samples of steps come with the first
+        step."""
         if not self.is_multiprocess or family.name not in STEP_GAUGES:
             return True
         is_chosen = family.name in self._shown_fakes.value_functions or self.overrides.names(f"vllm:{family.name}")
         return is_chosen or engine.metrics.has_stepped or state.stats.num_running + state.stats.num_waiting > 0
 
-    def _value(self, family: Family, engine: MeasuredEngine, state: EngineState) -> Value:
-        """Return the fake value, or else the measured one."""
-        return displayed_value(self._shown_fakes, family.name, family.read(state), time.time() - engine.created)
-
     @property
     def _shown_fakes(self) -> FakeMetrics:
         return self.overrides.fakes or self.fakes
-
-    def _labels(self, number: int, engine: MeasuredEngine, last: str) -> tuple[list[str], float]:
-        """Return the label values of one sample, and the start of counting."""
-        return [self.model_name, str(number), *([last] if last else [])], engine.created
 
     def _rejections(self) -> Metric:
         metric = CounterMetricFamily(
@@ -915,28 +918,12 @@ class MetricsSource:
                 metric.add_metric([most, fake.waiting, fake.running], fake.unix_time_s)
         else:
             last_seen: dict[str, float] = {}
-            for engine in self.engines.values():
-                for names, at in engine.metrics.adapters.last_seen().items():
+            for adapters in filter(None, (engine.metrics.adapters for engine in self.engines.values())):
+                for names, at in adapters.last_seen().items():
                     last_seen[names] = max(at, last_seen.get(names, 0.0))
             for names, at in last_seen.items():
                 metric.add_metric([most, names, names], at)
         yield metric
-
-    def _cache_config(self) -> Metric:
-        names = sorted([*self.cache_config, "engine"])
-        metric = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=names)
-        for number in self.engines:
-            values = {**self.cache_config, "engine": str(number)}
-            metric.add_metric([values[name] for name in names], 1)
-        return metric
-
-    def _lateness(self) -> Metric:
-        return _histograms(
-            "blis_send_lag_seconds",
-            "Real time by which frames leave later than they are due.",
-            [],
-            [(([], self.created), self.lateness.histogram)],
-        )
 
     def _slow_readers(self) -> Metric:
         metric = CounterMetricFamily(
@@ -963,7 +950,7 @@ def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
     return [("", value.copy() if isinstance(value, Histogram) else value)]
 
 
-def _made(metric: Metric) -> Reading:
+def _constant_reading(metric: Metric) -> Reading:
     return lambda: metric
 
 

@@ -2,10 +2,9 @@
 
 import json
 from dataclasses import dataclass, fields
-from typing import Any
 
 from blis_sim.options import OptionError, check_options, option, section
-from blis_sim.options.option import load_json
+from blis_sim.options.option import json_object
 
 FLAG = "--structured-outputs-config"
 BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
@@ -30,7 +29,7 @@ def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
     """Parse the flag's JSON object. Raises OptionError for values that vLLM refuses."""
     if text is None:
         return AUTO
-    given = _json_object(text)
+    given = json_object(FLAG, text)
     known = {field.name: field.type for field in fields(StructuredOutputsConfig)}
     for name, value in given.items():
         if name not in known:
@@ -46,16 +45,6 @@ def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
     if config.disable_additional_properties and config.backend != "guidance":
         raise OptionError(f"{FLAG}: disable_additional_properties is only supported for the guidance backend.")
     return config
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        found = load_json(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
-    return found
 
 
 TOOL_CALL_PARSERS = (
@@ -316,19 +305,6 @@ class ContentOptions:
     def parses_answers(self) -> bool:
         """Whether a parser processes chat answers."""
         return self.tools.calls_tools or self.reasoning.reasoning_parser is not None
-
-
-def json_object(flag: str, text: str | None) -> dict[str, Any]:
-    """Parse a flag's JSON object; an empty text gives an empty object. Raises OptionError for any other value."""
-    if text is None:
-        return {}
-    try:
-        found = load_json(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f"{flag} must be a JSON object, got {text!r}")
-    return found
 
 
 MATCH_MODES = ("exact", "conversation", "turn", "order")

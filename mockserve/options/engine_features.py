@@ -8,7 +8,7 @@ from typing import Any
 
 from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.options import OptionError, check_options, names_in, option, options_of
-from blis_sim.options.option import load_json
+from blis_sim.options.option import json_object
 
 KV_EVENTS_FLAG = "--kv-events-config"
 
@@ -58,12 +58,7 @@ def read_kv_events_config(text: str) -> KVEventsConfig:
     """Parse the configuration; empty text gives the default. Raises OptionError for an unknown field or wrong type."""
     if not text:
         return KVEventsConfig()
-    try:
-        given = load_json(text)
-    except ValueError as error:
-        raise OptionError(f"{KV_EVENTS_FLAG} must be a JSON object, got {text!r}") from error
-    if not isinstance(given, dict):
-        raise OptionError(f"{KV_EVENTS_FLAG} must be a JSON object, got {text!r}")
+    given = json_object(KV_EVENTS_FLAG, text)
     types = typing.get_type_hints(KVEventsConfig)
     unknown = sorted(given.keys() - types.keys())
     if unknown:
@@ -118,12 +113,7 @@ def read_transfer_config(text: str) -> TransferConfig:
     """Parse the JSON object; an empty text means off. Raises OptionError for values that vLLM refuses."""
     if not text:
         return TransferConfig("", "")
-    try:
-        given = load_json(text)
-    except ValueError as error:
-        raise OptionError(f"{KV_TRANSFER_FLAG} must be a JSON object, got {text!r}") from error
-    if not isinstance(given, dict):
-        raise OptionError(f"{KV_TRANSFER_FLAG} must be a JSON object, got {text!r}")
+    given = json_object(KV_TRANSFER_FLAG, text)
     connector, role = given.get("kv_connector"), given.get("kv_role")
     if not isinstance(connector, str) or not connector:
         raise OptionError(f"{KV_TRANSFER_FLAG}: kv_connector must name a connector, got {connector!r}")

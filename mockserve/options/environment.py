@@ -13,7 +13,7 @@ DEFAULT_LOG_STATS_INTERVAL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerEnvironment:
-    """Settings from the environment; a flag for the same setting wins."""
+    """Settings from the environment; a flag for a setting wins over its variable."""
 
     api_key: str = ""
     """VLLM_API_KEY, used without --api-key."""

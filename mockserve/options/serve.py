@@ -44,12 +44,9 @@ DEFAULT_GPU = "H100"
 
 def is_known(options: DeploymentOptions) -> bool:
     """Whether the sizes of the model are known, from a folder or the catalogue."""
-    return _has_config(options) or has_model(options.model)
-
-
-def _has_config(options: DeploymentOptions) -> bool:
     folder = options.model_config_folder
-    return config_path(Path(options.model)) is not None or bool(folder and Path(folder).exists())
+    has_config = config_path(Path(options.model)) is not None or bool(folder and Path(folder).exists())
+    return has_config or has_model(options.model)
 
 
 def simulated(options: D) -> tuple[D, list[str]]:

@@ -13,7 +13,8 @@ import orjson
 
 from blis_sim.options import OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
-from blis_sim.options.option import MOST_PROCESSES, load_json
+from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
+from blis_sim.options.registry import Registry
 
 # Log lines on standard error, and the settings of request logs and of OpenTelemetry traces.
 
@@ -221,12 +222,7 @@ def read_fake_metrics(text: str) -> FakeMetrics:
     """Parse the JSON object; an empty text gives no fake values. Raises OptionError for invalid values."""
     if not text:
         return FakeMetrics()
-    try:
-        given = load_json(text)
-    except ValueError as error:
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}") from error
-    if not isinstance(given, dict):
-        raise OptionError(f"{FLAG} must be a JSON object, got {text!r}")
+    given = json_object(FLAG, text)
     known = (*GAUGES, *COUNTERS, *HISTOGRAMS, "request-success-total", "loras")
     for key in given:
         if key not in known:
@@ -528,6 +524,34 @@ def tasks_of(options: RouteOptions) -> frozenset[str]:
     return frozenset({"generate"})
 
 
+ROUTE_FAMILIES: Registry[Any] = Registry("blis.routes")
+"""Modules with the `ROUTES` of a kind of model; `pooling` also has `body_models`, `invocation_uses` and `new_state`."""
+POOLING_FAMILY = "pooling"
+"""Name of the routes of pooling models."""
+
+
+def labels_of(overrides: Mapping[str, Any]) -> Mapping[int, str]:
+    """Return the names of the classes from `id2label`, else `num_labels` numbered names (1 by default)."""
+    named = overrides.get("id2label")
+    if named is None:
+        return {number: f"LABEL_{number}" for number in range(positive_override(overrides, "num_labels", 1))}
+    try:
+        labels = {int(number): str(label) for number, label in named.items()}
+    except (AttributeError, ValueError):
+        labels = {}
+    if sorted(labels) != list(range(len(labels))) or not labels:
+        raise OptionError(f"--hf-overrides: id2label must map 0, 1, ... to names, got {named!r}")
+    return labels
+
+
+def positive_override(overrides: Mapping[str, Any], name: str, default: int) -> int:
+    """Return a number of a pooling model. Raises OptionError for one below 1."""
+    value = overrides.get(name, default)
+    if not isinstance(value, int) or value < 1:
+        raise OptionError(f"--hf-overrides: {name} must be a number of at least 1, got {value!r}")
+    return value
+
+
 def pooling_task_of(options: RouteOptions) -> str | None:
     """Return the pooling task of the server; None for a model that does not pool."""
     tasks = tasks_of(options)
@@ -536,15 +560,7 @@ def pooling_task_of(options: RouteOptions) -> str | None:
 
 def config_overrides(options: RouteOptions) -> Mapping[str, Any]:
     """Return the JSON object of --hf-overrides. Raises OptionError for any other value."""
-    if not options.hf_overrides:
-        return {}
-    try:
-        found = load_json(options.hf_overrides)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError(f"--hf-overrides must be a JSON object, got {options.hf_overrides!r}")
-    return found
+    return json_object("--hf-overrides", options.hf_overrides) if options.hf_overrides else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

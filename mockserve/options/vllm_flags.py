@@ -34,7 +34,7 @@ ATTENTION_BACKENDS = (
     *("FLEX_ATTENTION", "HPC_ATTN", "ROCM_AITER_UNIFIED_ATTN", "CPU_ATTN", "CPU_MLA", "AMX_MLA", "TURBOQUANT"),
     *("ROCM_OCTAVE", "ULTRAQUANT", "CUSTOM"),
 )
-"""vLLM's kernels for attention, one of which --attention-backend may name in any case."""
+"""vLLM's kernels for attention; --attention-backend may name one of them in any case."""
 
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 
@@ -43,7 +43,7 @@ _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 class VllmFlag:
     """One flag of `vllm serve`.
 
-    `kind` is a key of `values.CHECKS` or one of `SWITCHES`; `number` is `+` for one or several values, `?` for none or
+    `kind` is a key of `values.CHECKS` or one of `SWITCHES`. `number` is `+` for one or several values, `?` for none or
     one, `append` for a flag that may be repeated, else empty. `here` is `ACTS`, `UNSEEN` or an assumption.
     """
 
@@ -174,10 +174,6 @@ def _check_members(name: str, text: str) -> None:
             raise OptionError(f"{name}: {member} must be one of {', '.join(words)}, got {value!r}")
 
 
-def _int(text: str) -> str:
-    return str(int(text))
-
-
 def _count(text: str) -> str:
     count = int(text)
     if count < 1:
@@ -190,10 +186,6 @@ def _float(text: str) -> str:
     return text
 
 
-def _size(text: str) -> str:
-    return str(read_size(text))
-
-
 def _length(text: str) -> str:
     if text.strip().lower() in ("-1", FITTED):
         return FITTED
@@ -203,19 +195,11 @@ def _length(text: str) -> str:
     return str(length)
 
 
-def _json(text: str) -> str:
-    return json.dumps(read_json(text))
-
-
 def _object(text: str) -> str:
     value = read_json(text)
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return json.dumps(value)
-
-
-def _object_or_text(text: str) -> str:
-    return _object(text) if text.lstrip().startswith("{") else text
 
 
 def _attention_backend(text: str) -> str:
@@ -231,22 +215,18 @@ def _optimization_level(text: str) -> str:
     return text
 
 
-def _name(text: str) -> str:
-    return text.lower().replace("-", "_")
-
-
 CHECKS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "text": ("text", str),
-    "name": ("a name", _name),
-    "int": ("a whole number", _int),
+    "name": ("a name", lambda text: text.lower().replace("-", "_")),
+    "int": ("a whole number", lambda text: str(int(text))),
     "count": ("a whole number", _count),
     "float": ("a number", _float),
-    "size": ("a whole number, such as 8192, 8k (8000) or 8K (8192)", _size),
+    "size": ("a whole number, such as 8192, 8k (8000) or 8K (8192)", lambda text: str(read_size(text))),
     "length": ("a whole number, such as 8192, 8k (8000) or 8K (8192), or auto", _length),
     "attention backend": ("the name of an attention backend", _attention_backend),
     "optimization level": ("a level from 0 to 3", _optimization_level),
-    "json": ("JSON", _json),
+    "json": ("JSON", lambda text: json.dumps(read_json(text))),
     "object": ("a JSON object", _object),
-    "object or text": ("text or a JSON object", _object_or_text),
+    "object or text": ("text or a JSON object", lambda text: _object(text) if text.lstrip().startswith("{") else text),
 }
 """Description and parser of values, by kind."""

@@ -122,7 +122,7 @@ UNNAMED = WrapValidator(__log_extra_fields__)
 """Annotates one of several types whose place in errors names this function of vLLM in place of the type."""
 
 Items: TypeAlias = Annotated[list[T], WrapValidator(in_pieces)]
-"""A list of any length, of which no piece blocks other threads for long."""
+"""A list of any length; no piece of it blocks other threads for long."""
 
 Entries: TypeAlias = Annotated[dict[str, T], WrapValidator(in_pieces)]
 """An object with any keys and values of one type."""
@@ -268,22 +268,22 @@ def schemas_of(
     from pydantic.json_schema import models_json_schema  # the OpenAPI document alone needs it
 
     _, found = models_json_schema([(each, "validation") for each in models], ref_template=template)
-    return {name: _plain(each, template, renamed) for name, each in found.get("$defs", {}).items()}
+    return {name: _vllm_schema(each, template, renamed) for name, each in found.get("$defs", {}).items()}
 
 
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 
 
-def _plain(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
+def _vllm_schema(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
     if isinstance(schema, list):
-        return [_plain(each, template, renamed) for each in schema]
+        return [_vllm_schema(each, template, renamed) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     if _REFERENCE in schema:
         name = schema[_REFERENCE]
         return {"$ref": template.format(model=renamed.get(name, name))}
     return {
-        name: float(each) if name in _BOUNDS and isinstance(each, int) else _plain(each, template, renamed)
+        name: float(each) if name in _BOUNDS and isinstance(each, int) else _vllm_schema(each, template, renamed)
         for name, each in schema.items()
         if (name, each) != ("default", None)
     }
@@ -292,7 +292,7 @@ def _plain(schema: Any, template: str, renamed: Mapping[str, str]) -> Any:
 # Parts of all replies: usage, choices, log-probabilities, the interface for writers, and typed events.
 
 LONG_TOKENS = 512
-"""Maximum number of tokens whose log-probabilities are made at once; those of a long prompt would take gigabytes."""
+"""Maximum number of tokens whose log-probabilities are made at once. All of a long prompt would take gigabytes."""
 
 TOKENS_PER_BLOCK = 64
 LOWEST_LOGPROB = -9999.0

@@ -443,7 +443,7 @@ def _check_part(part: Any, place: int) -> bool:
 
 
 def part_type(part: Mapping[str, Any]) -> str | None:
-    """Return the type of a part; the type of its medium if it has no type or has an id of its own; None if unknown."""
+    """Return the type of a part, or of its medium if it has no type or has an id of its own. None if unknown."""
     kind = part.get("type")
     has_id = part.get("uuid") is not None
     if isinstance(kind, str) and not (has_id and (kind in TEXT_PARTS or kind in MEDIA_PARTS or kind in OTHER_PARTS)):

@@ -392,7 +392,14 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
     messages = body["messages"]
     check_parts(messages, pydantic_class, is_typed)
     given = set_fields(request)
-    sampling = _read_chat_sampling(request, given)
+    newer, top_logprobs = request.max_completion_tokens, request.top_logprobs or 0
+    sampling = read_sampling(
+        given,
+        max_tokens=request.max_tokens if newer is None else newer,
+        max_tokens_param="max_tokens" if newer is None else "max_completion_tokens",
+        num_logprobs=top_logprobs if request.logprobs else None,
+        num_echoed_logprobs=top_logprobs if request.echo else None,
+    )
     check_logit_bias_keys(body.get("logit_bias"))
     if request.continue_final_message and request.add_generation_prompt:
         raise ApiError(
@@ -412,17 +419,6 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
         echoes=request.echo and bool(messages),
         add_special_tokens=request.add_special_tokens,
         includes_reasoning=request.include_reasoning,
-    )
-
-
-def _read_chat_sampling(request: ChatCompletionRequest, given: dict[str, Any]) -> SamplingParams:
-    newer, top_logprobs = request.max_completion_tokens, request.top_logprobs or 0
-    return read_sampling(
-        given,
-        max_tokens=request.max_tokens if newer is None else newer,
-        max_tokens_param="max_tokens" if newer is None else "max_completion_tokens",
-        num_logprobs=top_logprobs if request.logprobs else None,
-        num_echoed_logprobs=top_logprobs if request.echo else None,
     )
 
 
@@ -614,7 +610,9 @@ def completion_body_cache() -> ParsedBodyCache[TextRequest]:
 
 def chat_body_cache() -> ParsedBodyCache[ChatRequest]:
     """Return the cache of chat completions."""
-    return ParsedBodyCache(parse_chat, "messages", _has_plain_messages, _with_messages)
+    return ParsedBodyCache(
+        parse_chat, "messages", _has_plain_messages, lambda api_request, body: api_request._replace(body=body)
+    )
 
 
 def _has_plain_prompt(body: dict[str, Any]) -> bool:
@@ -637,10 +635,6 @@ def _has_plain_messages(body: dict[str, Any]) -> bool:
         if type(role) is not str or role not in _PLAIN_ROLES:
             return False
     return True
-
-
-def _with_messages(api_request: ChatRequest, body: dict[str, Any]) -> ChatRequest:
-    return api_request._replace(body=body)
 
 
 # Chat and text replies, field by field in vLLM's order. vLLM sends explicitly set fields, hence uneven nulls.

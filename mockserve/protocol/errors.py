@@ -185,8 +185,8 @@ def not_an_object(value: Any) -> ApiError:
 
 
 def unhandled_error(message: str) -> ApiError:
-    """Return an internal error that vLLM's framework handles outside of the CORS middleware: any exception but a
-    ValueError, TypeError, OverflowError, NotImplementedError or one of vLLM's own."""
+    """Return an internal error that vLLM's framework handles outside of the CORS middleware. These are all exceptions
+    but ValueError, TypeError, OverflowError, NotImplementedError and vLLM's own."""
     return ApiError(message, status=500, kind="InternalServerError", is_unhandled=True)
 
 

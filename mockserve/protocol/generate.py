@@ -29,7 +29,6 @@ from mockserve.protocol.bodies import (
     Candidate,
     Choice,
     Choices,
-    Ending,
     Items,
     OpenObject,
     Piece,
@@ -303,7 +302,7 @@ class GenerateLogProbs(RequestObject):
 
 
 def not_negative(token_ids: list[int] | None) -> list[int] | None:
-    """Return token ids of which none is negative. Raises ValueError."""
+    """Return token ids unless one is negative. Raises ValueError."""
     if any(each < 0 for each in token_ids or ()):
         raise ValueError("token_ids must not contain negative values")
     return token_ids
@@ -392,7 +391,7 @@ class DerenderStreamState(RequestObject):
 
 
 class GivenChat(OpenObject):
-    """The chat that is answered. Its other fields are read as those of a chat."""
+    """The chat that is answered. Its other fields are read as fields of a chat."""
 
     messages: Any
 
@@ -402,7 +401,7 @@ class GivenChat(OpenObject):
 
 
 class GivenCompletion(OpenObject):
-    """The completion request that is answered, whose fields are read as those of one."""
+    """The completion request that is answered. Its fields are read as fields of a completion request."""
 
     def fields(self) -> dict[str, Any]:
         """Return the whole body of the request."""
@@ -570,7 +569,8 @@ class GenerateBodies:
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return {
             "index": index,
-            **_ending(choice.ending),
+            "finish_reason": choice.ending.finish_reason,
+            "stop_reason": choice.ending.stop_reason,
             "token_ids": id_list(choice.token_ids),
             "routed_experts": None,
             "sampling_mask": None,
@@ -597,10 +597,6 @@ def _token(scored: ScoredToken) -> dict[str, Any]:
 def _candidate(candidate: Candidate) -> dict[str, Any]:
     logprob = max(candidate.logprob, LOWEST_LOGPROB)
     return {"token_id": candidate.token_id, "logprob": logprob, "rank": candidate.rank}
-
-
-def _ending(ending: Ending) -> dict[str, Any]:
-    return {"finish_reason": ending.finish_reason, "stop_reason": ending.stop_reason}
 
 
 class RequestOutputKind(Enum):

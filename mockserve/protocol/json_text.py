@@ -1,4 +1,4 @@
-"""JSON as vLLM writes it, and JSON bodies, of which large ones are parsed in pieces."""
+"""JSON as vLLM writes it, and the parsing of JSON bodies, large ones in pieces."""
 
 import json
 import re
@@ -203,7 +203,9 @@ class WideString:
     @cached_property
     def escaped(self) -> str:
         """The content with escapes."""
-        return _WIDE.sub(_escapes, self.characters)
+        return _WIDE.sub(
+            lambda wide: "\\u" + wide[0].encode("utf-16-be").hex("\\", 2).replace("\\", "\\u"), self.characters
+        )
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class NarrowText:
         for each in self.strings[: bisect_right(self.strings, error.pos, key=lambda string: string.at)]:
             parts.append(error.doc[end : each.at])
             end = min(each.at + len(each.escaped), error.pos)
-            parts.append(_plain(each.characters[: _num_characters(each.characters, end - each.at)]))
+            parts.append(_ascii_text(each.characters[: _num_characters(each.characters, end - each.at)]))
         parts.append(error.doc[end : error.pos])
         before = "".join(parts)
         return JSONDecodeError(error.msg, before, len(before))
@@ -314,11 +316,7 @@ class _QuoteFinder:
         return (len(before) - len(rest)) % 2 == 1
 
 
-def _escapes(wide: "re.Match[str]") -> str:
-    return "\\u" + wide[0].encode("utf-16-be").hex("\\", 2).replace("\\", "\\u")
-
-
-def _plain(text: str) -> str:
+def _ascii_text(text: str) -> str:
     """Return text of equal length in ASCII."""
     return text.encode("ascii", "replace").decode("ascii")
 

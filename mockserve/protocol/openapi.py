@@ -13,52 +13,44 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel
 
+from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES
 from mockserve.protocol.anthropic import AnthropicCountTokensRequest, AnthropicMessagesRequest
-from mockserve.protocol.bodies import schemas_of
+from mockserve.protocol.bodies import OpenObject, schemas_of
+from mockserve.protocol.chat_messages import ChatMessage
 from mockserve.protocol.completions import BatchChatCompletionRequest, ChatCompletionRequest, CompletionRequest
 from mockserve.protocol.generate import DerenderedChat, DerenderedCompletion, GenerateRequest
-from mockserve.protocol.pooling.request_bodies import (
-    ClassificationBody,
-    CohereEmbedRequest,
-    DecisionRequest,
-    EmbeddingBody,
-    GenerativeScoringRequest,
-    PoolingBody,
-    RerankRequest,
-    ScoreBody,
-    StructuredDecisionRequest,
-    TokenEmbeddingRequest,
-)
+from mockserve.protocol.scoring import DecisionRequest, GenerativeScoringRequest, StructuredDecisionRequest
 from mockserve.protocol.server_info import DetokenizeRequest, Operation, TokenizeBody
 from mockserve.protocol.weights import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
+
+
+class _MessageForms(OpenObject):
+    """Messages. A sequence defines the schemas of all forms of a message, which a list of a body only names."""
+
+    messages: Sequence[ChatMessage]
+
 
 BODIES: Sequence[type[BaseModel]] = (
     AnthropicCountTokensRequest,
     AnthropicMessagesRequest,
     BatchChatCompletionRequest,
     ChatCompletionRequest,
-    ClassificationBody,
-    CohereEmbedRequest,
     CompletionRequest,
     DecisionRequest,
     DerenderedChat,
     DerenderedCompletion,
     DetokenizeRequest,
-    EmbeddingBody,
     GenerateRequest,
     GenerativeScoringRequest,
     LoadLoRAAdapterRequest,
-    PoolingBody,
-    RerankRequest,
-    ScoreBody,
     StructuredDecisionRequest,
-    TokenEmbeddingRequest,
     TokenizeBody,
     UnloadLoRAAdapterRequest,
+    _MessageForms,
 )
-"""Bodies of requests whose schemas are those of their models."""
+"""Bodies of requests whose models define their schemas; pooling models have further ones."""
 
-RENAMED = {"pooling": {"openai_harmony__Message": "Message"}}
+RENAMED = {POOLING_FAMILY: {"openai_harmony__Message": "Message"}}
 """Schemas whose names have no prefix in a section, since there is no other of that name."""
 
 REFERENCE = "#/components/schemas/"
@@ -101,24 +93,26 @@ class _Reader:
     def union(self) -> dict[str, Any]:
         kinds = [self._single()]
         while self.next == "|":
-            self._take("|")
+            self._expect("|")
             kinds.append(self._single())
         return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
 
     def _single(self) -> dict[str, Any]:
         found = self._bare()
         if self.next == "(":
-            self._take("(")
+            self._expect("(")
             found = {**found, **dict(self._keywords())}
-            self._take(")")
+            self._expect(")")
         return found
 
     def _bare(self) -> dict[str, Any]:
-        token = self._any()
+        token = self._next_token()
         if token in ("[", "{"):
             inner = self.union()
-            self._take("]" if token == "[" else "}")
-            return {"items": inner, "type": "array"} if token == "[" else _map(inner)
+            self._expect("]" if token == "[" else "}")
+            return (
+                {"items": inner, "type": "array"} if token == "[" else {"additionalProperties": inner, "type": "object"}
+            )
         if token == "<":
             return {"type": "string", "enum": list(self._words())}
         if token.startswith("`"):
@@ -130,33 +124,29 @@ class _Reader:
 
     def _words(self) -> Iterator[str]:
         while self.next != ">":
-            yield json.loads(self._any())
+            yield json.loads(self._next_token())
             if self.next == ",":
-                self._take(",")
-        self._take(">")
+                self._expect(",")
+        self._expect(">")
 
     def _keywords(self) -> Iterator[tuple[str, Any]]:
         while self.next != ")":
-            name = self._any()
-            self._take("=")
-            yield name, json.loads(self._any())
+            name = self._next_token()
+            self._expect("=")
+            yield name, json.loads(self._next_token())
             if self.next == ",":
-                self._take(",")
+                self._expect(",")
 
-    def _any(self) -> str:
+    def _next_token(self) -> str:
         if self.is_at_end:
             raise ValueError(f"a type ends too early: {' '.join(self._tokens)!r}")
         self._place += 1
         return self._tokens[self._place - 1]
 
-    def _take(self, expected: str) -> None:
-        found = self._any()
+    def _expect(self, expected: str) -> None:
+        found = self._next_token()
         if found != expected:
             raise ValueError(f"expected {expected!r}, found {found!r}")
-
-
-def _map(inner: dict[str, Any]) -> dict[str, Any]:
-    return {"additionalProperties": inner, "type": "object"}
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -233,7 +223,7 @@ def _error_row(text: str) -> tuple[str, str]:
 
 @cache
 def read_schemas(section: str) -> Schemas:
-    """Return the schemas by name: those of `section`, and of the base those that it does not replace."""
+    """Return the schemas of `section` by name, and the schemas of the base that it does not replace."""
     found: dict[str, dict[str, Any]] = {}
     for part in (FOLDER / "schemas.txt").read_text(encoding="utf-8").split("\n## "):
         name, _, text = part.removeprefix("## ").partition("\n")
@@ -244,7 +234,8 @@ def read_schemas(section: str) -> Schemas:
 
 def modelled_schemas(section: str) -> dict[str, dict[str, Any]]:
     """Return the schemas of the models of bodies, by name. The tables have those that a section names otherwise."""
-    return schemas_of(BODIES, REFERENCE + "{model}", RENAMED.get(section, {}))
+    bodies = (*BODIES, *ROUTE_FAMILIES[POOLING_FAMILY].body_models()) if section == POOLING_FAMILY else BODIES
+    return schemas_of(bodies, REFERENCE + "{model}", RENAMED.get(section, {}))
 
 
 def _schema(block: str) -> tuple[str, dict[str, Any]]:
@@ -261,17 +252,13 @@ def _schema(block: str) -> tuple[str, dict[str, Any]]:
         if field.endswith("*"):
             field = field.removesuffix("*")
             required.append(field)
-        properties[field] = _member(field, rest)
+        kind, has_default, default = rest.partition(" = ")
+        found = read_type(kind)
+        if "$ref" not in found and not _is_optional_reference(found):
+            found["title"] = field.strip("_").replace("_", " ").title()
+        properties[field] = {**found, "default": json.loads(default)} if has_default else found
     schema = {"properties": properties, **_ADDITIONAL[extra], "type": "object"}
     return name, {**schema, **({"required": required} if required else {}), "title": title}
-
-
-def _member(field: str, text: str) -> dict[str, Any]:
-    kind, has_default, default = text.partition(" = ")
-    found = read_type(kind)
-    if "$ref" not in found and not _is_optional_reference(found):
-        found["title"] = field.strip("_").replace("_", " ").title()
-    return {**found, "default": json.loads(default)} if has_default else found
 
 
 def _is_optional_reference(schema: Mapping[str, Any]) -> bool:
@@ -294,7 +281,7 @@ def without_prose(value: Any, is_members: bool = False) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """Return the same text for equal values."""
+    """Return a text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
@@ -304,9 +291,9 @@ def digest(value: Any) -> str:
 
 
 def openapi_document(operations: Sequence[Operation], section: str) -> dict[str, Any]:
-    """Return the document; `section` names the schemas that differ from those of a plain server.
+    """Return the document; `section` names its schemas that differ from a plain server's.
 
-    Title and version are those of vLLM, which leaves them to its framework. Routes that vLLM does not have come last.
+    Title and version are vLLM's, which leaves them to its framework. Routes that vLLM does not have come last.
     """
     known = {(each.method, each.path): each for each in operations}
     paths: dict[str, dict[str, Any]] = {}
@@ -316,7 +303,7 @@ def openapi_document(operations: Sequence[Operation], section: str) -> dict[str,
             paths.setdefault(row.path, {})[row.method.lower()] = _described(row)
     for operation in operations:
         methods = paths.setdefault(operation.path, {})
-        methods.setdefault(operation.method.lower(), _own(operation))
+        methods.setdefault(operation.method.lower(), _own_operation(operation))
     schemas = reachable(paths, read_schemas(section))
     return {
         "openapi": "3.1.0",
@@ -342,7 +329,7 @@ def _described(row: VllmOperation) -> dict[str, Any]:
     return found
 
 
-def _own(operation: Operation) -> dict[str, Any]:
+def _own_operation(operation: Operation) -> dict[str, Any]:
     found: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _operation_id(operation.name, operation.path, operation.method),

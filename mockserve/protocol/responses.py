@@ -326,11 +326,6 @@ def shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def shown_choice(choice: Any) -> Any:
-    """Return the choice between tools as a reply shows it."""
-    return _shown(choice, ChosenTool) if isinstance(choice, Mapping) else choice
-
-
 def _shown(given: Mapping[str, Any], forms: Any) -> dict[str, Any]:
     kinds: Iterator[type[BaseModel]] = (each for each in get_args(forms))
     form = next(each for each in kinds if given["type"] in get_args(each.model_fields["type"].annotation))
@@ -532,24 +527,16 @@ def full_logprobs(logprobs: Mapping[str, Any]) -> list[dict[str, Any]] | JsonArr
     """Return log-probabilities of a chat choice in the format of finished items."""
     content = logprobs["content"]
     if isinstance(content, JsonArray):
-        return json_array(lambda: map(_full, content.items()))
-    return [_full(each) for each in content]
+        return json_array(lambda: map(_full_logprob, content.items()))
+    return [_full_logprob(each) for each in content]
 
 
-def delta_logprobs(logprobs: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Return log-probabilities in the format of events, without bytes."""
-    return [
-        {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
-        for each in _of(logprobs)
-    ]
-
-
-def _of(logprobs: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
+def _logprob_tokens(logprobs: Mapping[str, Any] | None) -> Iterable[Mapping[str, Any]]:
     content = () if logprobs is None else logprobs["content"]
     return content.items() if isinstance(content, JsonArray) else content
 
 
-def _full(token: Mapping[str, Any]) -> dict[str, Any]:
+def _full_logprob(token: Mapping[str, Any]) -> dict[str, Any]:
     return {**_scored(token), "top_logprobs": [_scored(top) for top in token["top_logprobs"]]}
 
 
@@ -673,7 +660,9 @@ class ItemForms:
             needed = frozenset(form["required"])
             if form["is_model"]:
                 fields = {
-                    field: core_schema.model_field(each if field in needed else _optional(each))
+                    field: core_schema.model_field(
+                        each if field in needed else core_schema.with_default_schema(each, default=None)
+                    )
                     for field, each in types.items()
                 }
                 used[name] = core_schema.model_fields_schema(fields, extra_behavior="allow", ref=name)
@@ -683,10 +672,6 @@ class ItemForms:
                 }
                 used[name] = core_schema.typed_dict_schema(members, extra_behavior="ignore", ref=name)
         return core_schema.definition_reference_schema(name)
-
-
-def _optional(schema: CoreSchema) -> CoreSchema:
-    return core_schema.with_default_schema(schema, default=None)
 
 
 @lru_cache(maxsize=1)
@@ -831,7 +816,23 @@ def chat_messages(
         return [*messages, {"role": "user", "content": given}]
     added: list[dict[str, Any]] = []
     for item in given:
-        _add(added, item)
+        kind = item.get("type")
+        if kind == "custom_tool_call" or (kind == "function_call" and is_call(item)):
+            _add_call(added, item)
+        elif kind == "reasoning" and is_reasoning(item):
+            _add_part(added, "reasoning", _reasoning(item))
+        elif kind in CALL_RESULTS:
+            content = _content(item.get("output"))
+            added.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
+        elif "role" not in item:
+            raise bad_value(f"Unsupported input item type: {kind}", "input")
+        elif item["role"] == "assistant" and (said := _answer_text(item)) is not None:
+            _add_part(added, "content", said)
+        elif item["role"] == "user" and tuple(item) == _PLAIN_KEYS and isinstance(item["content"], str):
+            added.append(item)  # type: ignore[arg-type]  # one object for both forms: there may be hundreds of thousands
+        else:
+            content = {"content": _content(item["content"])} if "content" in item else {}
+            added.append({"role": item["role"], **content})
     return [*messages, *added]
 
 
@@ -841,27 +842,6 @@ def continues_last_item(given: str | Sequence[Mapping[str, Any]]) -> bool:
         return False
     last = given[-1]
     return last.get("type", "message") in ("message", "reasoning") and last.get("status") in UNFINISHED
-
-
-def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Add the content of an item; extend the last message if it is an assistant's without such content."""
-    kind = item.get("type")
-    if kind == "custom_tool_call" or (kind == "function_call" and is_call(item)):
-        _add_call(messages, item)
-    elif kind == "reasoning" and is_reasoning(item):
-        _add_part(messages, "reasoning", _reasoning(item))
-    elif kind in CALL_RESULTS:
-        content = _content(item.get("output"))
-        messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
-    elif "role" not in item:
-        raise bad_value(f"Unsupported input item type: {kind}", "input")
-    elif item["role"] == "assistant" and (said := _answer_text(item)) is not None:
-        _add_part(messages, "content", said)
-    elif item["role"] == "user" and tuple(item) == _PLAIN_KEYS and isinstance(item["content"], str):
-        messages.append(item)  # type: ignore[arg-type]  # one object for both forms: there may be hundreds of thousands
-    else:
-        content = {"content": _content(item["content"])} if "content" in item else {}
-        messages.append({"role": item["role"], **content})
 
 
 def _answer_text(item: Mapping[str, Any]) -> str | None:
@@ -1123,7 +1103,11 @@ def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(tools, int | float):
         raise ApiError(f"object of type '{type(tools).__name__}' has no len()")
     if isinstance(tools, list):
-        _refuse_grammars(tools)
+        for tool in tools:
+            form = tool.get("format") if isinstance(tool, dict) and tool.get("type") == "custom" else None
+            if isinstance(form, dict) and form.get("type") == "grammar":
+                message = "Custom tools with a grammar format are not supported; only free-form text custom tools are "
+                raise bad_value(f"{message}accepted.", "tools")
     names_one = isinstance(choice, dict) and choice.get("type") in NAMED_TOOLS
     if not tools:
         if choice == "required":
@@ -1138,14 +1122,6 @@ def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
         resolved = _resolved(name, tools)
         return body if resolved == name else {**body, "tool_choice": {**choice, "name": resolved}}
     return body
-
-
-def _refuse_grammars(tools: list[Any]) -> None:
-    for tool in tools:
-        form = tool.get("format") if isinstance(tool, dict) and tool.get("type") == "custom" else None
-        if isinstance(form, dict) and form.get("type") == "grammar":
-            message = "Custom tools with a grammar format are not supported; only free-form text custom tools are "
-            raise bad_value(f"{message}accepted.", "tools")
 
 
 def _resolved(name: Any, tools: list[Any]) -> Any:
@@ -1274,10 +1250,11 @@ class ResponseObject:
         """Return the choice of tools, and the tools themselves."""
         api_request, sampling = self.api_request.body, self.sampling
         parallel = api_request.get("parallel_tool_calls")
+        choice = api_request.get("tool_choice", "auto")
         return {
             "parallel_tool_calls": True if parallel is None else parallel,
             "temperature": sampling.temperature,
-            "tool_choice": shown_choice(api_request.get("tool_choice", "auto")),
+            "tool_choice": _shown(choice, ChosenTool) if isinstance(choice, Mapping) else choice,
             "tools": [shown_tool(each) for each in api_request.get("tools") or ()],
             "top_p": 1.0 if sampling.is_greedy else sampling.top_p,
         }
@@ -1292,7 +1269,13 @@ class ResponseObject:
             "max_tool_calls": api_request.get("max_tool_calls"),
             "previous_response_id": api_request.get("previous_response_id"),
             "prompt": None,
-            "prompt_cache_options": None if cache is None else _echoed_cache_options(cache),
+            "prompt_cache_options": None
+            if cache is None
+            else {
+                "mode": cache.get("mode", "implicit"),
+                "ttl": cache.get("ttl", "30m"),
+                "comparison_response_id": cache.get("comparison_response_id"),
+            },
             "prompt_cache_key": api_request.get("prompt_cache_key"),
             "prompt_cache_retention": api_request.get("prompt_cache_retention"),
             "reasoning": None if reasoning is None else {name: reasoning.get(name) for name in REASONING_KEYS},
@@ -1331,14 +1314,6 @@ def response_usage(usage: Usage) -> dict[str, Any]:
 def raw_message(text: str, token_ids: Sequence[int]) -> dict[str, Any]:
     """Return the model's text with its tokens."""
     return {"message": text, "tokens": list(token_ids), "type": "raw_message_tokens"}
-
-
-def _echoed_cache_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "mode": options.get("mode", "implicit"),
-        "ttl": options.get("ttl", "30m"),
-        "comparison_response_id": options.get("comparison_response_id"),
-    }
 
 
 def _echoed_text(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -1434,7 +1409,10 @@ class ResponseEvents:
         if logprobs is not None and self._open is not None:
             self._open.logprobs = self._open.logprobs or EncodedItems()
             self._open.logprobs.add(full_logprobs(logprobs))
-        shown = delta_logprobs(logprobs)
+        shown = [
+            {**_scored(each, False), "top_logprobs": [_scored(top, False) for top in each["top_logprobs"]]}
+            for each in _logprob_tokens(logprobs)
+        ]
         return [*events, self._delta_event(text, "response.output_text.delta", content_index=0, logprobs=shown)]
 
     def _call(self, call: Mapping[str, Any]) -> list[Event]:

@@ -37,7 +37,7 @@ class SamplingParams:
     """Sampling parameters of a request. Fields that are only range-checked have no effect here.
 
     `max_tokens` is None without a limit in the request; `max_tokens_param` is the field of the limit. `num_logprobs`
-    and `num_prompt_logprobs` are None without log-probabilities; 0 requests those of the tokens themselves.
+    and `num_prompt_logprobs` are None without log-probabilities; 0 requests the tokens' own.
     """
 
     n: int = 1
@@ -109,7 +109,13 @@ def check_sampling(sampling: SamplingParams, budget: int) -> None:
     if _bounded(sampling) == _WITHIN_BOUNDS and 0 <= sampling.temperature <= 2:
         _check_lengths(sampling, budget)
         return
-    _check_choices(sampling)
+    if sampling.n < 1:
+        raise ApiError(f"n must be at least 1, got {sampling.n}.")
+    if sampling.n > MAX_CHOICES:
+        raise ApiError(
+            f"n must be at most {MAX_CHOICES}, got {sampling.n}. "
+            "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
+        )
     _check_penalties(sampling)
     _check_temperature(sampling.temperature)
     if not 0 < sampling.top_p <= 1:
@@ -125,16 +131,6 @@ def check_sampling(sampling: SamplingParams, budget: int) -> None:
         raise ApiError(f"bad_words cannot contain an empty string. Got bad_words={list(sampling.bad_words)}")
     if sampling.is_greedy and sampling.n > 1 and not sampling.use_beam_search:
         raise ApiError(f"n must be 1 when using greedy sampling, got {sampling.n}.")
-
-
-def _check_choices(sampling: SamplingParams) -> None:
-    if sampling.n < 1:
-        raise ApiError(f"n must be at least 1, got {sampling.n}.")
-    if sampling.n > MAX_CHOICES:
-        raise ApiError(
-            f"n must be at most {MAX_CHOICES}, got {sampling.n}. "
-            "To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable."
-        )
 
 
 def _check_penalties(sampling: SamplingParams) -> None:
@@ -429,7 +425,19 @@ def check_vocabulary(sampling: SamplingParams, logit_bias: Any, vocabulary_size:
     if not logit_bias and _of_tokens(sampling) == _NO_TOKENS:
         return
     try:
-        _check_logprobs(sampling, vocabulary_size, vocabulary_size if max_logprobs == -1 else max_logprobs)
+        most = vocabulary_size if max_logprobs == -1 else max_logprobs
+        chosen = sampling.logprob_token_ids
+        _check_number("logprobs", "sample logprobs", None if chosen else sampling.num_logprobs, vocabulary_size, most)
+        if len(chosen) > MAX_LOGPROB_TOKEN_IDS:
+            message = (
+                f"Requested logprob_token_ids of length {len(chosen)}, "
+                f"which is greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}"
+            )
+            raise bad_value(message, "logprob_token_ids", len(chosen))
+        foreign = unknown_ids(chosen, vocabulary_size)
+        if foreign:
+            _refuse_ids("logprob_token_ids", foreign, vocabulary_size)
+        _check_number("prompt_logprobs", "prompt logprobs", sampling.num_prompt_logprobs, vocabulary_size, most)
         _check_ids(sampling, logit_bias, vocabulary_size)
     except ApiError as error:
         raise mark_late(error) from None
@@ -452,21 +460,6 @@ def _check_ids(sampling: SamplingParams, logit_bias: Any, vocabulary_size: int) 
     if any(each and not each.strip() for each in sampling.bad_words):
         message = "bad_words entries must tokenize to at least one token."
         raise bad_value(message, "bad_words", list(sampling.bad_words))
-
-
-def _check_logprobs(sampling: SamplingParams, vocabulary_size: int, most: int) -> None:
-    chosen = sampling.logprob_token_ids
-    _check_number("logprobs", "sample logprobs", None if chosen else sampling.num_logprobs, vocabulary_size, most)
-    if len(chosen) > MAX_LOGPROB_TOKEN_IDS:
-        message = (
-            f"Requested logprob_token_ids of length {len(chosen)}, "
-            f"which is greater than max allowed: {MAX_LOGPROB_TOKEN_IDS}"
-        )
-        raise bad_value(message, "logprob_token_ids", len(chosen))
-    foreign = unknown_ids(chosen, vocabulary_size)
-    if foreign:
-        _refuse_ids("logprob_token_ids", foreign, vocabulary_size)
-    _check_number("prompt_logprobs", "prompt logprobs", sampling.num_prompt_logprobs, vocabulary_size, most)
 
 
 def _check_number(param: str, name: str, requested: int | None, vocabulary_size: int, most: int) -> None:

@@ -225,7 +225,7 @@ def _matches_conversation_better(body: dict[str, Any]) -> bool:
 
 
 def conversation_fields(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a conversation that POST /tokenize reads: fewer than those of a chat, without
+    """Return the fields of a conversation that POST /tokenize reads: fewer than a chat has, without
     `reasoning_content`."""
     found = {name: body[name] for name in TokenizeChatRequest.model_fields if name in body}
     older = "reasoning_content"
@@ -245,9 +245,8 @@ FILES = ("vocab_file", "merges_file", "tokenizer_file")
 def tokenizer_info(
     settings: Mapping[str, Any], class_name: str, path: str | None, max_model_len: int
 ) -> dict[str, Any]:
-    """Return the tokenizer's settings. `settings` are those of the configuration files; token objects become their
-    text."""
-    shown = {name: _plain(value) for name, value in settings.items() if name not in FILES}
+    """Return the tokenizer's settings, which come from the configuration files; token objects become their text."""
+    shown = {name: _token_text(value) for name, value in settings.items() if name not in FILES}
     return {
         "tokenizer_class": shown.pop("tokenizer_class", class_name),
         **shown,
@@ -257,7 +256,7 @@ def tokenizer_info(
     }
 
 
-def _plain(value: Any) -> Any:
+def _token_text(value: Any) -> Any:
     if isinstance(value, dict):
-        return value["content"] if "content" in value else {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
+        return value["content"] if "content" in value else {key: _token_text(each) for key, each in value.items()}
+    return [_token_text(each) for each in value] if isinstance(value, list) else value

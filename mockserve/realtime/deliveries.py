@@ -177,10 +177,6 @@ class EngineOutput:
         self.overheads = output_overheads(self.engine.config, self.engine.latency)
 
 
-def ignore_step(_at: Micros) -> None:
-    """No-op default."""
-
-
 class Deliveries:
     """Requests in flight, and their generated tokens that are not due yet.
 
@@ -191,8 +187,6 @@ class Deliveries:
         """`slices` records the cost of delivering tokens."""
         self.wire = wire
         """Coalesces the writes of streams and measures their lateness."""
-        self.report_step: Callable[[Micros], None] = ignore_step
-        """Called at the end of each step."""
         self.seconds_at = clock.seconds_at
         """Return the reading of the monotonic clock at a simulated instant."""
         self._clock = clock
@@ -260,8 +254,8 @@ class Deliveries:
         self.wire.due_s = self.seconds_at(due_at)
         num_tokens = num_prompt_tokens = 0
         late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
-        """Tokens from the first that ends a request on, with the sequences that end: choices of one reply come in the
-        order of the batch, and requests end after their last step has been recorded."""
+        """Tokens from the first that ends a request on, with the sequences that end. Choices of one reply come in the
+        order of the batch, and requests end after their last step is recorded."""
         for sequence in event.emitted:
             wait_us += turn_us
             flight = flights.get(sequence.request.id)
@@ -292,7 +286,6 @@ class Deliveries:
         if num_tokens:
             output.recorder.step(num_prompt_tokens, num_tokens, gaps)
         self._slices.record_step(event, gaps, len(flights))
-        self.report_step(at)
         for due_at, flight, number, ended in late:
             if ended is None:
                 self._send_token(due_at, now, flight, number)
@@ -334,10 +327,8 @@ class Deliveries:
                 _fail_reply(flight)
         num_unfinished_requests = sum(gaps.values())
         output.recorder.step(0, num_unfinished_requests, gaps)
-        self.report_step(ends[0])
         for before, at in pairwise(ends):
             output.recorder.step(0, num_unfinished_requests, {at - before: num_unfinished_requests})
-            self.report_step(at)
 
     def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
@@ -363,20 +354,16 @@ class Deliveries:
             due_at += number * overheads.token_us + overheads.last_us + flight.turn_us
             flight.e2e_latency_us = due_at - flight.arrived_at
             output.recorder.completed(flight, flight.e2e_latency_us, flight.receiver.finish_reason)
-            self._send_last(due_at, now, flight, number)
+            if due_at <= now:
+                self._deliver(due_at, flight, number, True)
+            else:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
         else:
             flight.receiver.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
     def _status_of(self, event: Finished) -> HTTPStatus:
         """Return the error for the client of a request that was not completed."""
         return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
-
-    def _send_last(self, due_at: Micros, now: Micros, flight: InFlightRequest, number: int) -> None:
-        """Deliver the end of a request if it is due. All tokens due earlier have been delivered."""
-        if due_at <= now:
-            self._deliver(due_at, flight, number, True)
-        else:
-            heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
 
     def _deliver(self, due_at: Micros, flight: InFlightRequest, number: int, is_last: bool) -> None:
         self.wire.due_s = self.seconds_at(due_at)

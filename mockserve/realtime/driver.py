@@ -24,7 +24,6 @@ from mockserve.realtime.deliveries import (
     Deliveries,
     EngineOutput,
     WriteCoalescer,
-    ignore_step,
 )
 from mockserve.realtime.in_flight import FlightRecorder, InFlightRequest, ParentRequest, TokenReceiver, new_parent
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, Alarm, BacklogSlices, PendingArrivals, clock_of
@@ -367,7 +366,7 @@ class RealtimeDriver(Deliveries):
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         # Step listeners read the state after each step.
-        for event in self.engine.advance(until, allows_multi_step=self.report_step is ignore_step):
+        for event in self.engine.advance(until, allows_multi_step=True):
             self._happened(self.output, event, now)
 
     def fail(self, error: BaseException) -> None:

@@ -71,29 +71,32 @@ class TokenReceiver(Protocol):
         ...
 
 
-class EndedReceiver:
-    """Replaces an ended reply, so that the request does not keep the reply in memory."""
+class SilentReceiver:
+    """Ignores tokens and ends."""
+
+    __slots__ = ()
 
     finish_reason = "abort"
     is_streamed = False
 
     def token(self, number: int) -> None:
-        """Drop a token that comes after the end."""
+        """Drop the tokens of a step."""
 
     def tokens(self, first: int, last: int) -> None:
-        """Drop tokens that come after the end."""
+        """Drop the tokens of several steps."""
 
     def finish(self, num_tokens: int) -> None:
-        """Ignore a second end."""
+        """Ignore the end."""
 
     def abort(self, num_tokens: int) -> None:
-        """Ignore a second end."""
+        """Ignore the end."""
 
     def fail(self, message: str, status: int) -> None:
-        """Ignore a second end."""
+        """Ignore the end."""
 
 
-ENDED = EndedReceiver()
+ENDED = SilentReceiver()
+"""Replaces an ended reply, so that the request does not keep the reply in memory."""
 
 
 @dataclass(slots=True)

@@ -85,7 +85,9 @@ class Suspension:
 
     def release_kv_cache(self) -> None:
         """Release the KV cache's memory until the engine wakes up. Raises ApiError unless it is paused and idle."""
-        if not self.is_paused or not self._driver.call_engine(lambda engine, _: _is_empty(engine)):
+        if not self.is_paused or not self._driver.call_engine(
+            lambda engine, _: not engine.stats.num_running and not engine.stats.num_waiting
+        ):
             raise _failed_call("release_kv_cache_memory() requires a completed pause first")
         if self._asleep:
             raise _failed_call("release_kv_cache_memory() requires all executor memory to be resident")
@@ -103,13 +105,13 @@ class Suspension:
 
         is_reset = self._driver.call_engine(reset)
         if is_reset:
-            self._note(RESET)
+            self._record_change(RESET)
         return is_reset
 
     async def _suspend(self, mode: PauseMode, clears_caches: bool) -> None:
         if mode == "abort":
             self._driver.end_early()
-            self._note(ABORT)
+            self._record_change(ABORT)
         hold = PauseState.EVERYTHING if mode == "keep" else PauseState.ADMISSIONS
         self._set_pause_state(hold)
         is_idle = _is_between_steps if mode == "keep" else _is_drained
@@ -121,18 +123,14 @@ class Suspension:
     def _set_pause_state(self, hold: PauseState) -> None:
         self._pause_state = hold
         self._driver.call_engine(lambda engine, at: engine.hold(hold, at))
-        self._note(hold.name.lower())
+        self._record_change(hold.name.lower())
 
-    def _note(self, kind: str) -> None:
+    def _record_change(self, kind: str) -> None:
         self.history.append((time.time_ns() // 1000, kind))
 
 
 def _is_drained(engine: Engine) -> bool:
     return engine.stats.num_running == 0
-
-
-def _is_empty(engine: Engine) -> bool:
-    return not engine.stats.num_running and not engine.stats.num_waiting
 
 
 def _is_between_steps(engine: Engine) -> bool:

@@ -147,7 +147,7 @@ LONGEST_SLICE_S = 0.02
 """Longest interval at which a driver far behind yields to connections. Longer slices send more tokens of a stream in
 one write."""
 FAR_BEHIND_STEPS = 4
-"""The engine is far behind when so many steps of the latest duration are due."""
+"""The engine is far behind when this number of steps of the latest duration is due."""
 FEWEST_STEPS = 8
 """Minimum number of steps that an engine far behind runs at a time."""
 STRETCH_TOKENS = (64, 8192)

@@ -27,7 +27,7 @@ from mockserve.reply.reply import Reply
 from mockserve.reply.sse_writer import SSEWriter
 
 _BELOW_THRESHOLD = Answer([], Ending("cache_threshold"), [], [])
-"""The answer to a prompt of which the KV cache holds too little."""
+"""The answer to a prompt that the KV cache holds too little of."""
 
 
 async def answer(
@@ -116,7 +116,7 @@ async def collect(
 async def _stream(request: web.Request, reply: Reply) -> web.StreamResponse:
     """Stream a reply. The response begins when the engine has placed the requests: a router refuses with a status."""
     delivery, job, writer = reply.delivery, reply.job, SSEWriter(request)
-    stream = EventStream(reply, writer, partial(delivery.aside.run, True))
+    stream = EventStream(reply, writer, partial(delivery.executor.run, True))
     if delivery.suspension.rejects_new:
         async with writer:
             stream.fail(job.errors.paused())
@@ -176,8 +176,8 @@ async def json_body(
     if not is_long:
         return web.Response(status=status, body=reply_json(make()), content_type=JSON, headers=headers)
     parts = _JsonParts(make)
-    aside = request.app[DELIVERY].aside
-    body = await aside.run(True, parts.next, WHOLE_BYTES)
+    executor = request.app[DELIVERY].executor
+    body = await executor.run(True, parts.next, WHOLE_BYTES)
     if not parts.has_more:
         return web.Response(status=status, body=body, content_type=JSON, headers=headers)
     response = web.StreamResponse(status=status, headers={**(headers or {}), "Content-Type": JSON})
@@ -188,7 +188,7 @@ async def json_body(
     await response.prepare(request)
     while body:
         await response.write(body)
-        body = await aside.run(True, parts.next, PART_BYTES) if parts.has_more else b""
+        body = await executor.run(True, parts.next, PART_BYTES) if parts.has_more else b""
     await response.write_eof()
     return response
 

@@ -75,8 +75,8 @@ class LaterPart(Enum):
 
 
 class Fillers(NamedTuple):
-    """Empty events: before the first call, for all tokens that mark calls, between two calls, after the last one, and
-    at the end of calls and of content. `closes_single_call`: `closing` also follows a single call.
+    """Empty events: before the first call, within calls, between two calls, after the last call, and at the end of
+    calls and of content. `closes_single_call`: `closing` also follows a single call.
     """
 
     opening: Filler = Filler.NOTHING
@@ -94,7 +94,7 @@ class CallStyle(NamedTuple):
     `delays_end`: the end of the arguments is sent with the end of the answer. `after_reasoning`: the event for the mark
     at the end of reasoning. `cut`: the content of a whole reply with incomplete calls. `cut_at_name`: the arguments in
     a stream that is cut at the name of a function. `end_mark`: space at the end of arguments, and what may begin this
-    mark, is held back until more follows; None if nothing is. `begin_mark`: the same for content before a call.
+    mark, is held back until more follows; None if nothing is. `begin_mark`: the mark for content before a call.
     """
 
     ids: IdFormat = IdFormat.RANDOM
@@ -222,8 +222,8 @@ def call_id(form: IdFormat, name: str, call: int, num_earlier: int, is_stream: b
 
 
 class ReasoningStyle(NamedTuple):
-    """The format of a parser's reasoning: nulls beside reasoning and content, the last event without a parser of calls,
-    and events for the marks of reasoning.
+    """The format of a parser's reasoning: nulls beside reasoning and content, the last event without calls, and events
+    for the marks of reasoning.
 
     `call_parser_reads_end`: a parser of calls determines the event for the end mark.
     """
@@ -333,16 +333,13 @@ class _Calls:
         for place, brought in enumerate(deltas):
             for each in brought:
                 if each.kind in CALL_KINDS:
-                    self._add(each, place)
-
-    def _add(self, delta: Delta, place: int) -> None:
-        call = delta.call
-        self.first_place.setdefault(call, place)
-        self.last_place[call] = place
-        arguments = self.texts.setdefault(call, "")
-        if delta.kind is Kind.TOOL_ARGUMENTS:
-            self.texts[call] = arguments + delta.text
-            self.first_arguments.setdefault(call, place)
+                    call = each.call
+                    self.first_place.setdefault(call, place)
+                    self.last_place[call] = place
+                    arguments = self.texts.setdefault(call, "")
+                    if each.kind is Kind.TOOL_ARGUMENTS:
+                        self.texts[call] = arguments + each.text
+                        self.first_arguments.setdefault(call, place)
 
     def without_skipped(self, style: CallStyle) -> TokenDeltas:
         """Return the deltas of each token without empty objects that the style omits."""

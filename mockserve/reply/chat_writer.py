@@ -192,17 +192,6 @@ class ChatWriter:
         text = _text(flat_deltas, Kind.TOOL_ARGUMENTS)
         return "" if text == EMPTY_OBJECT and self._shape.calls.no_arguments is NoArguments.EMPTY else text
 
-    def _tool_calls(self, flat_deltas: Sequence[Delta]) -> list[ToolCall]:
-        names = {each.call: each.text for each in flat_deltas if each.kind is Kind.TOOL_NAME}
-        return [
-            ToolCall(
-                self._call_id(name, call, is_stream=False),
-                name,
-                self._arguments([each for each in flat_deltas if each.call == call]),
-            )
-            for call, name in names.items()
-        ]
-
     def _message(self, num_tokens: int) -> dict[str, Any]:
         deltas = self._answer.deltas
         if deltas is None:
@@ -210,7 +199,15 @@ class ChatWriter:
         flat_deltas = [each for token in deltas[:num_tokens] for each in token]
         reasoning = _text(flat_deltas, Kind.REASONING) if self._shape.includes_reasoning else ""
         cut = self._answer.cut
-        calls = self._tool_calls(flat_deltas)
+        names = {each.call: each.text for each in flat_deltas if each.kind is Kind.TOOL_NAME}
+        calls = [
+            ToolCall(
+                self._call_id(name, call, is_stream=False),
+                name,
+                self._arguments([each for each in flat_deltas if each.call == call]),
+            )
+            for call, name in names.items()
+        ]
         if cut is not None:
             found = calls_in_reply(self._shape.calls.cut, [(each.name, each.arguments) for each in calls], cut)
             if found is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
-from mockserve.generation.answer import MAX_RANK, Delta, token_logprobs
+from mockserve.generation.answer import MAX_RANK, token_logprobs
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.protocol.bodies import (
     LONG_TOKENS,
@@ -20,7 +20,7 @@ from mockserve.protocol.bodies import (
     completion_logprobs,
     next_offset,
 )
-from mockserve.reply.plan import Generation, PlannedPrompt
+from mockserve.reply.plan import ChoiceWriter, Generation, PlannedPrompt
 
 
 class Scorer:
@@ -143,7 +143,7 @@ class CompletionShape(NamedTuple):
         return CompletionWriter(self, prompt, generation)
 
 
-class CompletionWriter:
+class CompletionWriter(ChoiceWriter):
     """Writes one choice."""
 
     def __init__(self, shape: CompletionShape, prompt: PlannedPrompt, generation: Generation) -> None:
@@ -161,15 +161,6 @@ class CompletionWriter:
 
     def text_piece(self, text: str) -> Piece:
         return Piece(delta=text)
-
-    def single_delta(self, place: int) -> Delta | None:
-        return None
-
-    def single_delta_piece(self, single_delta: Delta) -> Piece:
-        return self.text_piece(single_delta.text)
-
-    def piece(self, first: int, last: int) -> Piece | None:
-        return self.last_piece(first, last)
 
     def last_piece(self, first: int, last: int) -> Piece:
         shape = self._shape

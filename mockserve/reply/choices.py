@@ -23,12 +23,6 @@ def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) 
     return answer.ending if answer.streamed_ending is None or not is_stream else answer.streamed_ending
 
 
-def engine_reason(generation: Generation) -> str:
-    """Return the finish reason of the engine, where tool calls end with `stop`."""
-    reason = generation.answer.ending.finish_reason
-    return "stop" if reason == "tool_calls" else reason
-
-
 def failure(message: str, status: int) -> ApiError:
     """Return the error of a refused request with `status`, else the error of a dead engine."""
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -43,23 +37,24 @@ _KINDS: Mapping[int, str] = {
 
 
 class PlannedChoice(ABC):
-    """A choice whose ending is planned: `_end` gets the planned ending or the ending of an abort."""
+    """A choice whose ending is planned: `_end_choice` gets the planned ending or the ending of an abort."""
 
     def __init__(self, generation: Generation) -> None:
         self._generation = generation
 
     @property
     def finish_reason(self) -> str:
-        return engine_reason(self._generation)
+        reason = self._generation.answer.ending.finish_reason
+        return "stop" if reason == "tool_calls" else reason  # the engine does not know of calls
 
     def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens))
+        self._end_choice(num_tokens, ending_at(self._generation, num_tokens))
 
     def abort(self, num_tokens: int) -> None:
-        self._end(num_tokens, Ending("abort"))
+        self._end_choice(num_tokens, Ending("abort"))
 
     @abstractmethod
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         """End the choice after `num_tokens` tokens."""
 
 
@@ -122,7 +117,7 @@ class EndedChoice(PlannedChoice):
     def fail(self, message: str, status: int) -> None:
         self._reply.fail(failure(message, status))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         self._ends[self._index] = _End(num_tokens, ending)
         if self._reply.choice_finished(num_tokens):
             self._reply.resolve()
@@ -177,9 +172,9 @@ class StreamedChoice(PlannedChoice):
         self._stream.write_all(template.fill_all(self._texts[first - 1 : last]))
 
     def finish(self, num_tokens: int) -> None:
-        self._end(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
+        self._end_choice(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         stream = self._stream
         stream.open()
         template = self._end_template(ending) if num_tokens else None

@@ -47,7 +47,7 @@ class ReplyDelivery:
     driver: Driver
     suspension: Suspension | ClusterSuspension
     open_replies: OpenReplies
-    aside: OffloadExecutor
+    executor: OffloadExecutor
     """Threads and worker processes for work that would block the event loop."""
     wire: WriteCoalescer
     heads: StreamHeads

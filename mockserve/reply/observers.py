@@ -32,7 +32,7 @@ class RequestSpans:
     """A span `llm_request` for each request to the engine, with vLLM's attributes, child of the client's span.
 
     A span begins and ends on the wall clock; its latencies are in simulated seconds, as on the metrics page. A separate
-    process makes and exports the spans, because exporting takes half as long as answering a short request; a thread
+    process makes and exports the spans, because exporting takes half as long as answering a short request. A thread
     writes the span data to that process.
     """
 
@@ -56,11 +56,11 @@ class RequestSpans:
     def completed(self, choice: CompletedChoice) -> None:
         name, flight = external_id(choice.generation, choice.prompt_number), choice.flight
         attributes = latency_attributes(flight) | {"gen_ai.request.id": name}
-        self._end(attributes | sampling_attributes(choice.job.sampling, flight), choice.caller, choice.started_ns)
+        self._send_span(attributes | sampling_attributes(choice.job.sampling, flight), choice.caller, choice.started_ns)
 
     def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         name, _, _ = flight.request.id.rpartition("-")
-        self._end(latency_attributes(flight) | {"gen_ai.request.id": name}, caller, started_ns)
+        self._send_span(latency_attributes(flight) | {"gen_ai.request.id": name}, caller, started_ns)
 
     def close(self) -> None:
         """Export all spans and end the exporting process."""
@@ -72,7 +72,7 @@ class RequestSpans:
         self._process.kill()
         self._process.wait()
 
-    def _end(self, attributes: dict[str, Any], caller: Caller, started_ns: int) -> None:
+    def _send_span(self, attributes: dict[str, Any], caller: Caller, started_ns: int) -> None:
         if len(self._queue) < MOST_QUEUED:
             self._queue.append([attributes, caller.traceparent, caller.tracestate, started_ns, time.time_ns()])
 

@@ -23,7 +23,7 @@ MAX_NOISE_FRACTION = 0.7
 
 
 class PictureBodies(NamedTuple):
-    """The bodies of a reply whose content is a picture. `bodies` are those of the conversation."""
+    """The bodies of a reply whose content is a picture. `bodies` makes the bodies of the conversation."""
 
     bodies: Bodies
     picture: str

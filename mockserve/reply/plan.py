@@ -114,16 +114,15 @@ class ChoiceWriter(Protocol):
 
     def single_delta(self, place: int) -> Delta | None:
         """Return the delta of a token if it is the only one, for a template; else None."""
-        ...
+        return None
 
     def single_delta_piece(self, single_delta: Delta) -> Piece:
         """Return the piece of a token with only this delta."""
-        ...
+        return self.text_piece(single_delta.text)
 
     def piece(self, first: int, last: int) -> Piece | None:
-        """Return the piece of a range of tokens in a stream; None if it is empty. Successive ranges must be
-        adjacent."""
-        ...
+        """Return the piece of a range of tokens in a stream; None if it is empty. Ranges must be adjacent."""
+        return self.last_piece(first, last)
 
     def last_piece(self, first: int, last: int) -> Piece:
         """Return the last piece of the choice, which is never empty."""
@@ -189,18 +188,15 @@ class Accounting(NamedTuple):
         if not self.counts_reasoning:
             return None
         answer = prompt.generations[number].answer
-        return max(0, min(num_tokens - _num_opening_tokens(answer), answer.num_reasoning_tokens))
+        places = (
+            place
+            for place, found in enumerate(answer.deltas or ())
+            if any(each.kind is Kind.REASONING for each in found)
+        )
+        return max(0, min(num_tokens - next(places, 0), answer.num_reasoning_tokens))
 
 
 REQUEST_METRICS = ("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second")
-
-
-def _num_opening_tokens(answer: Answer) -> int:
-    """Return the number of tokens of the mark before the reasoning."""
-    places = (
-        place for place, found in enumerate(answer.deltas or ()) if any(each.kind is Kind.REASONING for each in found)
-    )
-    return next(places, 0)
 
 
 def request_metrics(flight: InFlightRequest) -> dict[str, float | None]:

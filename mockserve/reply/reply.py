@@ -193,8 +193,7 @@ class Reply:
         await self.done
 
     def usage(self, is_stream: bool) -> Usage:
-        """Return the usage of all choices. Cached tokens are those of the first prompt in a stream, else of the
-        last."""
+        """Return the usage of all choices. Cached tokens belong to the first prompt in a stream, else to the last."""
         flight = self._first if is_stream else self._last
         return self.job.accounting.usage(self.job.prompts, self.completion_tokens, flight, self._num_reasoning_tokens)
 
@@ -220,7 +219,7 @@ class Reply:
 
     async def _plan_some(self) -> deque[_ReadyChoice]:
         """Return the next choices, at least one unless the reply ends earlier."""
-        planning = asyncio.ensure_future(self.delivery.aside.run(True, self._next_choices))
+        planning = asyncio.ensure_future(self.delivery.executor.run(True, self._next_choices))
         try:
             await asyncio.wait((planning, self.done), return_when=asyncio.FIRST_COMPLETED)
             return planning.result() if planning.done() else deque()

@@ -16,9 +16,8 @@ from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.reply.pictures import SEND_HEADER
 from mockserve.reply.plan import PlannedPrompt, ReplyJob
 from mockserve.routes.shared import (
-    aside,
-    check_rank,
     generates,
+    offload,
     parsed,
     read_body,
     reply_id,
@@ -45,7 +44,6 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
-        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
@@ -69,7 +67,6 @@ async def completions(request: web.Request) -> web.StreamResponse:
         priority = requested_priority(request)
         plan = plan_completion(service.model, api_request, name, adapter, priority)
         job = await run_plan(request, api_request.sampling, plan, len(api_request.prompts))
-        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
@@ -82,13 +79,12 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request = await aside(request, _chat_requests, body)
+    api_request = await offload(request, _chat_requests, body)
     adapter = service.model.check_model(api_request[0].model)
     name = reply_id(request, "chatcmpl", api_request[0].common.request_id)
     sampling = replace(api_request[0].sampling, n=len(api_request))  # one answer for each conversation
     plan = _planned(service.model, api_request, name, adapter, requested_priority(request))
     job = await run_plan(request, sampling, plan)
-    check_rank(request, service, job)
     return await answer(request, service.delivery, job, arrived)
 
 

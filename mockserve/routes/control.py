@@ -1,6 +1,7 @@
 """Routes that vLLM does not have: faults and instances under /blis/, API documentation, and the dashboard."""
 
 import asyncio
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cache, partial
 from html import escape
@@ -14,6 +15,7 @@ from aiohttp import web
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.options import BlisError, OptionError
 from mockserve.options.faults import LONGEST_S
+from mockserve.options.server import POOLING_FAMILY
 from mockserve.protocol.errors import ApiError, bad_request, wrong_media_type
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.server_info import Operation
@@ -61,7 +63,7 @@ def _facts(service: Service) -> dict[str, Any]:
 
 async def show_faults(request: web.Request) -> web.StreamResponse:
     """The settings of faults, and what is wrong with the engine."""
-    return json_response(200, _state(addressed_service(request)))
+    return json_response(200, _fault_state(addressed_service(request)))
 
 
 async def change_faults(request: web.Request) -> web.StreamResponse:
@@ -71,11 +73,17 @@ async def change_faults(request: web.Request) -> web.StreamResponse:
     engine = body.pop("engine", {})
     try:
         settings = service.faults.settings.changed(body)
-        changes = _engine_changes(engine)
-        await service.engine_faults.change(settings, changes)
+        if not isinstance(engine, dict):
+            raise ApiError(f"engine must map faults to seconds, null or false, got {engine!r}")
+        for kind, for_s in engine.items():
+            is_time = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 <= for_s <= LONGEST_S
+            if for_s is not None and for_s is not False and not is_time:
+                allowed = f"seconds from 0 to {LONGEST_S:g}, null or false"
+                raise ApiError(f"engine must map {kind} to {allowed}, got {for_s!r}")
+        await service.engine_faults.change(settings, engine)
     except BlisError as error:
         raise ApiError(str(error)) from error
-    return json_response(200, _state(service))
+    return json_response(200, _fault_state(service))
 
 
 async def end_faults(request: web.Request) -> web.StreamResponse:
@@ -83,21 +91,10 @@ async def end_faults(request: web.Request) -> web.StreamResponse:
     service = addressed_service(request)
     settings = service.faults.settings.changed({"rates": {}})
     await service.engine_faults.change(settings, dict.fromkeys(service.engine_faults.active, False))
-    return json_response(200, _state(service))
+    return json_response(200, _fault_state(service))
 
 
-def _engine_changes(engine: Any) -> dict[str, float | bool | None]:
-    if not isinstance(engine, dict):
-        raise ApiError(f"engine must map faults to seconds, null or false, got {engine!r}")
-    for kind, for_s in engine.items():
-        is_time = isinstance(for_s, int | float) and not isinstance(for_s, bool) and 0 <= for_s <= LONGEST_S
-        if for_s is not None and for_s is not False and not is_time:
-            allowed = f"seconds from 0 to {LONGEST_S:g}, null or false"
-            raise ApiError(f"engine must map {kind} to {allowed}, got {for_s!r}")
-    return engine
-
-
-def _state(service: Service) -> dict[str, Any]:
+def _fault_state(service: Service) -> dict[str, Any]:
     return {**asdict(service.faults.settings), "engine": service.engine_faults.active}
 
 
@@ -143,7 +140,7 @@ async def kill_instance(request: web.Request) -> web.StreamResponse:
 
 def _control(request: web.Request) -> InstanceControl:
     control = request.app[SERVICE].cluster
-    assert control is not None  # a condition of these routes
+    assert isinstance(control, InstanceControl)  # a condition of these routes
     return control
 
 
@@ -219,7 +216,9 @@ class OpenApiText:
     milliseconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, summaries: Callable[[], Mapping[str, str]]) -> None:
+        """`summaries` returns what each handler does, by its name; it loads the modules of all handlers."""
+        self.summaries = summaries
         self._text: bytes | None = None
         self._is_made_once = asyncio.Lock()
 
@@ -227,7 +226,7 @@ class OpenApiText:
         """Return the document of `app` as JSON."""
         async with self._is_made_once:
             if self._text is None:
-                self._text = await app[SERVICE].delivery.aside.in_thread(partial(_openapi_text, app))
+                self._text = await app[SERVICE].delivery.executor.in_thread(partial(_openapi_text, app))
             return self._text
 
 
@@ -258,7 +257,7 @@ async def documentation(request: web.Request) -> web.StreamResponse:
     _check_documented(request)
     rows = "".join(
         f"<tr><td>{each.method}</td><td><code>{escape(each.path)}</code></td><td>{escape(each.summary)}</td></tr>"
-        for each in await request.app[SERVICE].delivery.aside.in_thread(_operations, request.app)
+        for each in await request.app[SERVICE].delivery.executor.in_thread(_operations, request.app)
     )
     page = f'<!DOCTYPE html><title>Routes</title><table>{rows}</table><p><a href="openapi.json">openapi.json</a></p>'
     return web.Response(text=page, content_type="text/html")
@@ -277,10 +276,8 @@ def _check_documented(request: web.Request) -> None:
 
 
 def _operations(app: web.Application) -> list[Operation]:
-    """Return the described operations of a server, in the order of its routes. It loads the modules of all handlers."""
-    from mockserve.routes.table import ROUTES  # the table loads this module
-
-    summaries = {each.handler.__name__: (each.handler.__doc__ or "").strip().partition("\n")[0] for each in ROUTES}
+    """Return the described operations of a server, in the order of its routes."""
+    summaries = app[OPENAPI].summaries()
     root_path = app[SERVICE].network.root_path
     found: dict[tuple[str, str], Operation] = {}
     for route in app.router.routes():
@@ -312,5 +309,5 @@ def _is_described(operation: Operation) -> bool:
 def _section(conditions: frozenset[RouteCondition]) -> str:
     """Return the name of the schema variant for the conditions."""
     if RouteCondition.POOLING in conditions:
-        return "pooling"
+        return POOLING_FAMILY
     return "scale-out" if RouteCondition.SCALE_OUT in conditions else "base"

@@ -8,9 +8,8 @@ from mockserve.protocol.generate import parse_generate
 from mockserve.reply.answer import answer, refuse
 from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.routes.shared import (
-    aside,
-    check_rank,
     generates,
+    offload,
     read_body,
     reply_id,
     requested_priority,
@@ -26,13 +25,12 @@ async def generate(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request = await aside(request, parse_generate, body)
+    api_request = await offload(request, parse_generate, body)
     adapter = service.model.check_model(api_request.model)
     name = reply_id(request, "generate-tokens", api_request.common.request_id)
     try:
         plan = plan_generate(service.model, api_request, name, adapter, requested_priority(request))
         job = await run_plan(request, api_request.sampling, plan)
-        check_rank(request, service, job)
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
     return await answer(request, service.delivery, job, arrived)

@@ -1,43 +1,30 @@
 """POST /invocations, which answers as another route."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 from multidict import istr
 
+from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES
 from mockserve.protocol.completions import parse_chat, parse_completion
 from mockserve.protocol.errors import ApiError, BadFieldsError, wrong_media_type
-from mockserve.protocol.pooling.requests import parse_classify, parse_embeddings, parse_pooling
-from mockserve.protocol.pooling.scoring import parse_rerank, parse_score
 from mockserve.routes.completions import chat_completions, completions
-from mockserve.routes.pooling import classify, create_embedding, pooling
-from mockserve.routes.scoring import rerank, score
 from mockserve.routes.shared import (
     PARSED_BODY,
     Handler,
-    aside,
+    offload,
     read_json,
 )
 from mockserve.serving.model import RouteCondition
 from mockserve.serving.service import SERVICE
 
 ADAPTER_HEADER = istr("X-Amzn-SageMaker-Adapter-Identifier")
-_FOLDER = "vllm.entrypoints.pooling"
-_CHECKED = (
-    "BeforeValidator(func=<function reject_removed_pooling_parameters>, json_schema_input_type=PydanticUndefined)"
-)
-
-
-def _union(module: str, *names: str, is_checked: bool = True) -> str:
-    """Return the text of a union of request types in Python's spelling."""
-    joined = " | ".join(f"{_FOLDER}.{module}.protocol.{name}" for name in names)
-    return f"typing.Annotated[{joined}, {_CHECKED}]" if is_checked else joined
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class InvocationUse:
     """One request type of POST /invocations, with the parser that recognises its bodies."""
 
     condition: RouteCondition
@@ -46,40 +33,9 @@ class _Use:
     name: str
 
 
-_EMBEDDING = _union(
-    "embed",
-    "EmbeddingCompletionRequest",
-    "EmbeddingChatRequest",
-    "EmbeddingBatchChatRequest",
-    "EmbeddingChatInputRequest",
-    "EmbeddingBatchChatInputRequest",
-)
-_SCORE = _union(
-    "scoring",
-    "ScoreQueriesDocumentsRequest",
-    "ScoreQueriesItemsRequest",
-    "ScoreDataRequest",
-    "ScoreTextRequest",
-    is_checked=False,
-)
 _USES = (
-    _Use(RouteCondition.GENERATION, parse_chat, chat_completions, "ChatCompletionRequest"),
-    _Use(RouteCondition.GENERATION, parse_completion, completions, "CompletionRequest"),
-    _Use(RouteCondition.EMBED, parse_embeddings, create_embedding, _EMBEDDING),
-    _Use(
-        RouteCondition.CLASSIFY,
-        parse_classify,
-        classify,
-        _union("classify", "ClassificationCompletionRequest", "ClassificationChatRequest"),
-    ),
-    _Use(RouteCondition.SCORE, parse_rerank, rerank, "RerankRequest"),
-    _Use(RouteCondition.SCORE, parse_score, score, _SCORE),
-    _Use(
-        RouteCondition.POOLING,
-        parse_pooling,
-        pooling,
-        _union("pooling", "PoolingCompletionRequest", "PoolingChatRequest", "IOProcessorRequest"),
-    ),
+    InvocationUse(RouteCondition.GENERATION, parse_chat, chat_completions, "ChatCompletionRequest"),
+    InvocationUse(RouteCondition.GENERATION, parse_completion, completions, "CompletionRequest"),
 )
 
 
@@ -88,10 +44,14 @@ async def invocations(request: web.Request) -> web.StreamResponse:
     if request.content_type != "application/json":
         raise wrong_media_type()
     body = _for_adapter(await read_json(request), request.headers.get(ADAPTER_HEADER, ""))
-    open_uses = [each for each in _USES if each.condition in request.app[SERVICE].conditions]
+    conditions = request.app[SERVICE].conditions
+    of_pooling: Sequence[InvocationUse] = (
+        ROUTE_FAMILIES[POOLING_FAMILY].invocation_uses() if RouteCondition.POOLING in conditions else ()
+    )
+    open_uses = [each for each in (*_USES, *of_pooling) if each.condition in conditions]
     for use in open_uses:
         try:
-            await aside(request, use.parse, dict(body))
+            await offload(request, use.parse, dict(body))
         except BadFieldsError:
             continue
         request[PARSED_BODY] = body

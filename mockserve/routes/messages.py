@@ -25,11 +25,10 @@ from mockserve.reply.frames import named_event
 from mockserve.reply.typed_events import stream_to_client
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
-    aside,
-    check_rank,
     generates,
     is_long,
     json_reply,
+    offload,
     read_model,
     reply_id,
     requested_priority,
@@ -47,13 +46,12 @@ async def messages(request: web.Request) -> web.StreamResponse:
     body = await read_model(request, AnthropicMessagesRequest)
     arrived = arrived_at(request, service.delivery.driver)
     try:
-        chat = await aside(request, _chat_request, service, body)
+        chat = await offload(request, _chat_request, service, body)
         adapter = service.model.check_model(chat.model)
         name = reply_id(request, "chatcmpl", None)
         priority = requested_priority(request)
         plan = plan_chat(service.model, chat, name, adapter, priority)
         job = await run_plan(request, chat.sampling, plan)
-        check_rank(request, service, job)
         reply = AnthropicReply(name, service.model.reply_name(adapter), lambda: uuid4().hex)
         if job.delivery.stream:
             return await stream_to_client(request, service.delivery, job, AnthropicEvents(reply), arrived)
@@ -77,7 +75,7 @@ async def count_tokens(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_model(request, AnthropicCountTokensRequest)
     try:
-        count = await aside(request, _num_tokens, service.model, body)
+        count = await offload(request, _num_tokens, service.model, body)
     except ApiError as error:
         raise anthropic_error(error) from None
     return json_reply({"input_tokens": count, "context_management": {"original_input_tokens": count}})
@@ -88,8 +86,8 @@ async def render_messages(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_model(request, AnthropicMessagesRequest)
     name = reply_id(request, "chatcmpl", None)
-    chat = await aside(request, _chat_body, service, body)
-    rendered = await aside(request, rendered_chat, service.model, chat, name)
+    chat = await offload(request, _chat_body, service, body)
+    rendered = await offload(request, rendered_chat, service.model, chat, name)
     if not body.tools and rendered.parse_context is not None:
         rendered = replace(rendered, parse_context={**rendered.parse_context, "tool_choice": None})
     return await json_body(request, rendered.as_json, is_long(request))

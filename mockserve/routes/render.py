@@ -39,7 +39,7 @@ from mockserve.protocol.generate import (
 from mockserve.protocol.sampling import check_max_tokens, check_sampling, refuse_unavailable
 from mockserve.realtime.in_flight import new_id, unix_time
 from mockserve.reply.answer import json_body
-from mockserve.routes.shared import aside, is_long, read_body, reply_id
+from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.chat import conversation_ids, forced_calls_schema, media_in, tool_constraint_of_chat
 from mockserve.serving.derendering import (
     ChatReader,
@@ -62,8 +62,8 @@ async def render_chat(request: web.Request) -> web.StreamResponse:
     """A conversation as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    name = (await aside(request, parse_chat, body)).common.request_id
-    rendered = await aside(request, rendered_chat, service.model, body, reply_id(request, "chatcmpl", name))
+    name = (await offload(request, parse_chat, body)).common.request_id
+    rendered = await offload(request, rendered_chat, service.model, body, reply_id(request, "chatcmpl", name))
     return await json_body(request, rendered.as_json, is_long(request))
 
 
@@ -71,14 +71,14 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     """Prompts as requests for token ids, one for each."""
     service = request.app[SERVICE]
     body = await read_body(request)
-    api_request = await aside(request, parse_completion, body)
+    api_request = await offload(request, parse_completion, body)
     service.model.check_model(api_request.model)
     _refuse_beams(api_request.sampling.use_beam_search)
     name = reply_id(request, "cmpl", api_request.common.request_id)
     names = (
         [name] if len(api_request.prompts) == 1 else [f"{name}-{index}" for index in range(len(api_request.prompts))]
     )
-    rendered = await aside(request, _rendered_prompts, service.model, api_request, body, names)
+    rendered = await offload(request, _rendered_prompts, service.model, api_request, body, names)
     return await json_body(request, lambda: [each.as_json() for each in rendered], is_long(request))
 
 
@@ -215,7 +215,7 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
     """A chat reply, or a chunk of one, from the token ids of a reply that was generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    return await json_body(request, await aside(request, _derendered_chat, service.model, body), is_long(request))
+    return await json_body(request, await offload(request, _derendered_chat, service.model, body), is_long(request))
 
 
 def _derendered_chat(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
@@ -236,7 +236,9 @@ async def derender_completion(request: web.Request) -> web.StreamResponse:
     """A completion, or a chunk of one, from the token ids of replies that were generated elsewhere."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    return await json_body(request, await aside(request, _derendered_completion, service.model, body), is_long(request))
+    return await json_body(
+        request, await offload(request, _derendered_completion, service.model, body), is_long(request)
+    )
 
 
 def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
@@ -247,7 +249,12 @@ def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callabl
     elif body.completion_request is not None and body.completion_request.fields().get("stop"):
         raise ApiError(STOP_STRINGS)
     else:
-        found = _completion_chunk(model, body)
+        generated, prompt = body.generate_chunk, body.prompt_token_ids
+        check_lengths(model.planner.max_model_len, (), [prompt])
+        choice = _only_choice(model, generated, "derender_completion_stream")
+        state = StreamState.read(body.stream_state)
+        reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
+        found = completion_chunk(_head(model, body, generated), reader, choice, state, generated)
     return lambda: found
 
 
@@ -261,7 +268,7 @@ def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]
     bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(model, body), fingerprint="")
     usage = Usage(body.prompt_tokens or 0, sum(len(each.token_ids) for each in choices))
     whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.metrics)
-    whole["choices"] = _numbered(whole["choices"], choices)
+    whole["choices"] = [body | {"index": each.index} for body, each in zip(whole["choices"], choices, strict=True)]
     about = {"system_fingerprint": None, "kv_transfer_params": generated.kv_transfer_params}
     shows_ids = body.chat_request is not None and body.chat_request.fields().get("return_token_ids")
     return whole | about | ({"prompt_token_ids": generated.prompt_token_ids} if shows_ids else {})
@@ -280,7 +287,13 @@ def _chat_chunk(model: ServedModel, body: DerenderChatStreamRequest) -> dict[str
     choice = _only_choice(model, generated, "derender_chat_stream")
     state = StreamState.read(body.stream_state)
     reader = chat_reader(model, body.chat_request, prompt or generated.prompt_token_ids or ())
-    _check_chunk(model, prompt, state, choice)
+    lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
+    limit = model.planner.max_model_len
+    if sum(lengths) > limit:
+        raise ApiError(
+            f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
+            f"({lengths[2]}) exceeds max_model_len ({limit})."
+        )
     return chat_chunk(_head(model, body, generated), reader, choice, state, generated)
 
 
@@ -331,15 +344,6 @@ def _text_choice(reader: TextReader, given: DerenderedChoice, name: str) -> Choi
     return Choice(text, ending, len(given.token_ids), token_ids=ids, logprobs=logprobs)
 
 
-def _completion_chunk(model: ServedModel, body: DerenderCompletionStreamRequest) -> dict[str, Any]:
-    generated, prompt = body.generate_chunk, body.prompt_token_ids
-    check_lengths(model.planner.max_model_len, (), [prompt])
-    choice = _only_choice(model, generated, "derender_completion_stream")
-    state = StreamState.read(body.stream_state)
-    reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
-    return completion_chunk(_head(model, body, generated), reader, choice, state, generated)
-
-
 def _choices(model: ServedModel, generated: GenerateTokensResponse) -> list[DerenderedChoice]:
     return [read_choice(each, model.planner.tokenizer) for each in generated.choices]
 
@@ -349,22 +353,6 @@ def _only_choice(model: ServedModel, generated: GenerateTokensStreamResponse, na
     if len(given) > 1:
         raise ApiError(f"{name} expects at most one choice per chunk (got {len(given)}).")
     return read_choice(given[0], model.planner.tokenizer) if given else None
-
-
-def _check_chunk(
-    model: ServedModel, prompt: Sequence[int] | None, state: StreamState, choice: DerenderedChoice | None
-) -> None:
-    lengths = len(prompt or ()), len(state.token_ids), len(choice.token_ids) if choice is not None else 0
-    limit = model.planner.max_model_len
-    if sum(lengths) > limit:
-        raise ApiError(
-            f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
-            f"({lengths[2]}) exceeds max_model_len ({limit})."
-        )
-
-
-def _numbered(shown: Sequence[dict[str, Any]], choices: Sequence[DerenderedChoice]) -> list[dict[str, Any]]:
-    return [body | {"index": each.index} for body, each in zip(shown, choices, strict=True)]
 
 
 def _name(generated: GenerateTokensResponse | GenerateTokensStreamResponse) -> str:

@@ -29,11 +29,11 @@ from mockserve.reply.sse_writer import SSEWriter
 from mockserve.reply.typed_events import StreamAbortedError, stream_events, stream_to_client
 from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (
-    aside,
     check_rank,
     generates,
     is_long,
     json_reply,
+    offload,
     read_body,
     requested_priority,
     run_single_plan,
@@ -54,7 +54,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     body = await read_body(request, num_item_kinds=ITEM_KINDS)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request = await aside(request, parse_response, body)
+    api_request = await offload(request, parse_response, body)
     service.model.check_model(api_request.model)
     if api_request.in_background and not service.responses.is_enabled:
         raise no_background()
@@ -93,7 +93,7 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     """The prompt of a response as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request, num_item_kinds=ITEM_KINDS)
-    return await json_body(request, await aside(request, _rendered, service, body), is_long(request))
+    return await json_body(request, await offload(request, _rendered, service, body), is_long(request))
 
 
 def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
@@ -138,7 +138,7 @@ async def cancel_response(request: web.Request) -> web.StreamResponse:
 
 def _start(service: Service, plan: ResponsePlan, api_request: ResponseRequest, arrived: Micros) -> StoredResponse:
     stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if api_request.streams else None)
-    _keep(service, api_request, stored)
+    _store_response(service, api_request, stored)
     making = (
         _make_stream(service.delivery, plan, stored, arrived)
         if api_request.streams
@@ -168,7 +168,7 @@ async def _whole(
     reply, choices = await collect(delivery, plan.job, arrived, caller)
     usage, metrics = reply.usage(is_stream=False), reply.metrics(is_stream=False)
     if plan.job.is_long:
-        return await delivery.aside.run(True, lambda: plan.whole(choices[0], usage, metrics))
+        return await delivery.executor.run(True, lambda: plan.whole(choices[0], usage, metrics))
     return plan.whole(choices[0], usage, metrics)
 
 
@@ -176,7 +176,7 @@ def _encoder(plan: ResponsePlan) -> ResponseEvents:
     return ResponseEvents(plan.response, new_id, plan.raw)
 
 
-def _keep(service: Service, api_request: ResponseRequest, stored: StoredResponse) -> None:
+def _store_response(service: Service, api_request: ResponseRequest, stored: StoredResponse) -> None:
     if api_request.stores:
         service.responses.keep(stored)
 
@@ -184,8 +184,8 @@ def _keep(service: Service, api_request: ResponseRequest, stored: StoredResponse
 async def _keep_counted(service: Service, api_request: ResponseRequest, stored: StoredResponse, is_long: bool) -> None:
     """Store a response after counting its bytes, which takes long for a large response."""
     if is_long and api_request.stores and service.responses.is_enabled:
-        await service.delivery.aside.run(True, stored.count)
-    _keep(service, api_request, stored)
+        await service.delivery.executor.run(True, stored.count)
+    _store_response(service, api_request, stored)
 
 
 async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:

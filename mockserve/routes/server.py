@@ -40,9 +40,9 @@ from mockserve.realtime.suspension import PauseMode
 from mockserve.reply.answer import json_body
 from mockserve.routes.shared import (
     addressed_service,
-    aside,
     is_long,
     json_reply,
+    offload,
     read_body,
     read_fields,
     read_model,
@@ -63,9 +63,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     """The token ids of a text or conversation, equal to the prompt of a completion or chat."""
     service = request.app[SERVICE]
     body = await read_body(request, num_kinds=2)
-    api_request = await aside(request, parse_tokenize, body)
+    api_request = await offload(request, parse_tokenize, body)
     adapter = service.model.check_model(api_request.model or "")
-    text, ids = await aside(request, _tokenized, service.model, api_request, body)
+    text, ids = await offload(request, _tokenized, service.model, api_request, body)
     _observe(request, text, ids, adapter)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
@@ -90,7 +90,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     ids = api_request.tokens
     adapter = service.model.check_model(api_request.model or "")
     _observe(request, None, ids, adapter)
-    await aside(request, check_decodable, ids)
+    await offload(request, check_decodable, ids)
     return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
 
 
@@ -149,7 +149,31 @@ async def server_info(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     as_json = query.choice("config_format", "text", ("text", "json")) == "json"
     query.check()
-    facts = _facts(request.app[SERVICE].model)
+    model = request.app[SERVICE].model
+    options, deployment = model.options, model.deployment
+    config = deployment.config
+    facts = ConfigSummary(
+        model=model.root,
+        served_model_names=tuple(model.names),
+        tokenizer=options.content.tokenizer or model.root,
+        runner=options.routes.runner,
+        convert=options.routes.convert,
+        seed=options.content.seed,
+        max_model_len=model.planner.max_model_len,
+        block_size=config.block_size_tokens,
+        gpu_memory_utilization=options.deployment.memory_utilization,
+        num_gpu_blocks=config.total_kv_blocks,
+        enable_prefix_caching=config.enable_prefix_caching,
+        tensor_parallel_size=deployment.tp,
+        pipeline_parallel_size=deployment.pp,
+        data_parallel_size=deployment.dp,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        async_scheduling=config.async_scheduling,
+        scheduler_policy="priority" if config.preemption_policy == "priority" else "fcfs",
+        device=deployment.gpu.name,
+    )
     return json_reply(
         {
             "vllm_config": config_as_objects(facts) if as_json else config_as_text(facts),
@@ -186,33 +210,6 @@ async def kv_event_sources(request: web.Request) -> web.StreamResponse:
     return json_reply({str(rank): asdict(config.of_rank(rank)) for rank in ranks})
 
 
-def _facts(model: ServedModel) -> ConfigSummary:
-    options, deployment = model.options, model.deployment
-    config = deployment.config
-    return ConfigSummary(
-        model=model.root,
-        served_model_names=tuple(model.names),
-        tokenizer=options.content.tokenizer or model.root,
-        runner=options.routes.runner,
-        convert=options.routes.convert,
-        seed=options.content.seed,
-        max_model_len=model.planner.max_model_len,
-        block_size=config.block_size_tokens,
-        gpu_memory_utilization=options.deployment.memory_utilization,
-        num_gpu_blocks=config.total_kv_blocks,
-        enable_prefix_caching=config.enable_prefix_caching,
-        tensor_parallel_size=deployment.tp,
-        pipeline_parallel_size=deployment.pp,
-        data_parallel_size=deployment.dp,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        async_scheduling=config.async_scheduling,
-        scheduler_policy="priority" if config.preemption_policy == "priority" else "fcfs",
-        device=deployment.gpu.name,
-    )
-
-
 async def health(request: web.Request) -> web.StreamResponse:
     """Empty: 200, or 503 once the engine has failed, no instance takes requests, or the server stops."""
     service = request.app[SERVICE]
@@ -247,7 +244,7 @@ GZIP_LEVEL = 6
 async def metrics(request: web.Request) -> web.StreamResponse:
     """Return the metrics as Prometheus text. The query is ignored, as in vLLM on this path."""
     service = request.app[SERVICE]
-    page = await service.metrics_source.page(in_thread=service.delivery.aside.in_thread)
+    page = await service.metrics_source.page(in_thread=service.delivery.executor.in_thread)
     return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -259,11 +256,11 @@ async def mounted_metrics(request: web.Request) -> web.StreamResponse:
     names = parse_qs(request.query_string).get("name[]", ())
     accept = ",".join(request.headers.getall("Accept", ()))
     service = request.app[SERVICE]
-    page = await service.metrics_source.page(names, accept, service.delivery.aside.in_thread)
+    page = await service.metrics_source.page(names, accept, service.delivery.executor.in_thread)
     _, content_type = choose_encoder(accept)
     response = web.StreamResponse(headers={"Content-Type": content_type})
     if gzip_accepted(",".join(request.headers.getall("Accept-Encoding", ()))):
-        page = await service.delivery.aside.in_thread(gzip.compress, page, GZIP_LEVEL)
+        page = await service.delivery.executor.in_thread(gzip.compress, page, GZIP_LEVEL)
         response.headers["Content-Encoding"] = "gzip"
     if request.method != "HEAD" and request.version >= HttpVersion11:
         response.enable_chunked_encoding()

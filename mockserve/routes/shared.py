@@ -109,15 +109,15 @@ async def read_body(request: web.Request, num_kinds: int = 1, num_item_kinds: in
     # The raw body may be tens of megabytes and is parsed only once.
     del raw
     forget_body(request)
-    return await aside(request, parse_large_json, bodies, num_kinds)
+    return await offload(request, parse_large_json, bodies, num_kinds)
 
 
 async def read_model(request: web.Request, kind: type[BodyT]) -> BodyT:
     """Return a body as a model, which its first use builds on a thread. Raises ApiError for a body that does not
     fit."""
     if not kind.__pydantic_complete__:
-        await request.app[SERVICE].delivery.aside.in_thread(kind.model_rebuild)
-    return await aside(request, read_as, kind, await read_body(request))
+        await request.app[SERVICE].delivery.executor.in_thread(kind.model_rebuild)
+    return await offload(request, read_as, kind, await read_body(request))
 
 
 async def receive_body(request: web.Request) -> bytes:
@@ -145,7 +145,7 @@ async def _receive_body(request: web.Request) -> bytes:
         raw = await request.read()
     reservation.shrink_raw(len(raw) if len(raw) > LARGE_BYTES else 0)
     if len(raw) > CHECKED_BYTES:
-        made_bytes = await service.delivery.aside.run(True, value_bytes, raw)
+        made_bytes = await service.delivery.executor.run(True, value_bytes, raw)
         if made_bytes <= MOST_VALUE_BYTES:  # larger bodies are refused
             await reservation.acquire_values(made_bytes)
     return raw
@@ -161,14 +161,14 @@ async def receive_timeout(service: Service) -> AsyncIterator[None]:
         raise ApiError("Request Timeout", status=408, kind="Request Timeout") from None
 
 
-async def aside(request: web.Request, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+async def offload(request: web.Request, work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Run `work` on a body and return its result: in place for a short body, on a thread for a long one."""
     num_bytes = request.get(NUM_BODY_BYTES)
     if num_bytes is None:
         return work(*arguments, **named)
     delivery = request.app[SERVICE].delivery
     with _pending_arrival(request, delivery, num_bytes > LARGE_BYTES):
-        return await delivery.aside.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
+        return await delivery.executor.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
 
 
 def generates(handler: Handler) -> Handler:
@@ -192,7 +192,7 @@ def _pending_arrival(request: web.Request, delivery: ReplyDelivery, is_huge: boo
 async def parsed(request: web.Request, known: ParsedBodyCache[T], body: dict[str, Any]) -> T:
     """Parse a body. Raises ApiError."""
     if is_long(request):
-        return await aside(request, known.parse_long, body)
+        return await offload(request, known.parse_long, body)
     return known.parse(body)
 
 
@@ -206,11 +206,11 @@ async def run_single_plan(request: web.Request, body: Mapping[str, Any], plan: C
 
 
 async def run_plan(
-    request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, T], num_prompts: int = 1
-) -> T:
+    request: web.Request, sampling: SamplingParams, plan: Coroutine[Any, Any, ReplyJob], num_prompts: int = 1
+) -> ReplyJob:
     """Plan the answers that `sampling` describes, for each prompt, and return the plan.
 
-    Answers that are long together are planned on a thread.
+    Answers that are long together are planned on a thread. Raises ApiError if a header names an unknown engine.
     """
     service, num_bytes = request.app[SERVICE], request.get(NUM_BODY_BYTES)
     max_model_len = service.model.planner.max_model_len
@@ -218,15 +218,18 @@ async def run_plan(
     num_tokens = likely_tokens(sampling, budget) + CHOICE_OVERHEAD_TOKENS
     is_long = num_prompts * sampling.n * num_tokens > LONG_ANSWER_TOKENS
     if num_bytes is None and not is_long:
-        return await plan
-    return await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+        job = await plan
+    else:
+        job = await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
+    check_rank(request, service, job)
+    return job
 
 
 async def _on_thread(request: web.Request, delivery: ReplyDelivery, is_huge: bool, plan: Coroutine[Any, Any, T]) -> T:
     """Run a planning coroutine on a thread. It is closed if the client disconnects before it begins."""
     try:
         with _pending_arrival(request, delivery, is_huge):
-            return await delivery.aside.run(is_huge, run_to_completion, plan)
+            return await delivery.executor.run(is_huge, run_to_completion, plan)
     finally:
         with suppress(ValueError):  # the thread is executing the plan
             plan.close()
@@ -317,7 +320,7 @@ async def read_json(request: web.Request, error_message: str | None = None) -> A
         if len(raw) <= LONG_BODY_BYTES:
             return json.loads(raw)
         request[NUM_BODY_BYTES] = len(raw)
-        return await aside(request, large_json, [raw])
+        return await offload(request, large_json, [raw])
     except json.JSONDecodeError as error:
         raise bad_request(error_message or f"JSON decode error: {error}") from None
     except ValueError as error:  # invalid UTF-8, or a number with thousands of digits

@@ -43,7 +43,7 @@ async def add_fixtures(request: web.Request) -> web.StreamResponse:
     playback = _playback(request)
     body = await read_object(request)
     try:
-        fixtures = await request.app[SERVICE].delivery.aside.run(True, read_fixtures, body, "the body")
+        fixtures = await request.app[SERVICE].delivery.executor.run(True, read_fixtures, body, "the body")
     except OptionError as error:
         raise ApiError(str(error)) from None
     if len(playback.http_fixtures) + len(fixtures) > MOST_FIXTURES:
@@ -69,7 +69,7 @@ async def list_requests(request: web.Request) -> web.StreamResponse:
     from mockserve.playback import matching  # few servers need it
 
     journal, num_shown = _playback(request).journal, int(limit)
-    found = await request.app[SERVICE].delivery.aside.run(True, matching, journal.entries, _filters(query))
+    found = await request.app[SERVICE].delivery.executor.run(True, matching, journal.entries, _filters(query))
     shown = found[-num_shown:] if num_shown else []
     requests = json_array_of_blocks(lambda: (each.shown() for each in shown))
     reply = {"count": len(found), "seen": journal.num_seen, "requests": requests}
@@ -85,7 +85,7 @@ async def assert_requests(request: web.Request) -> web.StreamResponse:
     from mockserve.playback import matching  # few servers need it
 
     entries, filters = _playback(request).journal.entries, _filters(body)
-    found = len(await request.app[SERVICE].delivery.aside.run(True, matching, entries, filters))
+    found = len(await request.app[SERVICE].delivery.executor.run(True, matching, entries, filters))
     status = HTTPStatus.OK if found == count else HTTPStatus.EXPECTATION_FAILED
     return json_reply({"expected": count, "found": found}, status)
 
@@ -140,7 +140,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
     if set(body) != {"pins"} or not isinstance(rows, list) or len(rows) > MOST_PINS:
         raise ApiError(f"the body must have pins, a list of at most {MOST_PINS}, got {sorted(body)}")
     pins = [_pin(row, number) for number, row in enumerate(rows)]
-    page = (await service.metrics_source.page(in_thread=service.delivery.aside.in_thread)).decode()
+    page = (await service.metrics_source.page(in_thread=service.delivery.executor.in_thread)).decode()
     lines = page.splitlines()
     series = {line.partition("{")[0].partition(" ")[0] for line in lines if not line.startswith("#")}
     series |= {line.split()[2] for line in lines if line.startswith("# TYPE ")}  # a gauge may have no sample yet

@@ -1,17 +1,19 @@
 """Every route of the server with its condition. A new route needs a handler in this folder and a row here."""
 
 import asyncio
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
 from aiohttp import web
 
+from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES
 from mockserve.routes.control import SETTINGS_PATH
 from mockserve.routes.shared import Handler
 from mockserve.serving.model import RouteCondition
 
-_COMMON = frozenset({"completions", "control", "server", "states"})
+_COMMON = frozenset(f"mockserve.routes.{name}" for name in ("completions", "control", "server", "states"))
 """Modules that a server loads before it listens. The others define many types of bodies, and most servers use few."""
 
 
@@ -19,7 +21,7 @@ _COMMON = frozenset({"completions", "control", "server", "states"})
 class Route:
     """One route. A handler gets the `web.Request` only; shared state is under `SERVICE` of its application.
 
-    `place` is the module of the handler in this folder, and its name.
+    `place` is the module of the handler and its name: `module.name` in this folder, or `package.module:name`.
     """
 
     method: str
@@ -34,15 +36,23 @@ class Route:
 
     @property
     def responder(self) -> Handler:
-        """A handler with the same name, of which a rare one loads its module on a thread for its first request."""
-        module, _, name = self.place.partition(".")
+        """A handler of an equal name; a rare one loads its module on a thread for its first request."""
+        module, name = _module_and_name(self.place)
         return self.handler if module in _COMMON else _loading_handler(self.place, name)
+
+
+def _module_and_name(place: str) -> tuple[str, str]:
+    module, colon, name = place.rpartition(":")
+    if colon:
+        return module, name
+    module, _, name = place.partition(".")
+    return f"mockserve.routes.{module}", name
 
 
 @cache
 def _handler(place: str) -> Handler:
-    module, _, name = place.partition(".")
-    found: Handler = getattr(import_module(f"mockserve.routes.{module}"), name)
+    module, name = _module_and_name(place)
+    found: Handler = getattr(import_module(module), name)
     return found
 
 
@@ -69,19 +79,6 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/responses/{response_id}/cancel", "responses.cancel_response", RouteCondition.GENERATION),
     Route("POST", "/v1/messages", "messages.messages", RouteCondition.GENERATION),
     Route("POST", "/v1/messages/count_tokens", "messages.count_tokens", RouteCondition.GENERATION),
-    Route("POST", "/v1/audio/transcriptions", "speech.transcribe", RouteCondition.TRANSCRIPTION),
-    Route("POST", "/v1/audio/translations", "speech.translate", RouteCondition.TRANSCRIPTION),
-    Route("*", "/v1/realtime", "speech.realtime", RouteCondition.REALTIME),
-    Route("POST", "/v1/embeddings", "pooling.create_embedding", RouteCondition.EMBED),
-    Route("POST", "/v1/embeddings", "pooling.create_token_embedding", RouteCondition.TOKEN_EMBED),
-    Route("POST", "/v2/embed", "pooling.cohere_embed", RouteCondition.EMBED),
-    Route("POST", "/pooling", "pooling.pooling", RouteCondition.POOLING),
-    Route("POST", "/classify", "pooling.classify", RouteCondition.CLASSIFY),
-    Route("POST", "/score", "scoring.score", RouteCondition.SCORE),
-    Route("POST", "/v1/score", "scoring.score", RouteCondition.SCORE),
-    Route("POST", "/rerank", "scoring.rerank", RouteCondition.SCORE),
-    Route("POST", "/v1/rerank", "scoring.rerank", RouteCondition.SCORE),
-    Route("POST", "/v2/rerank", "scoring.rerank", RouteCondition.SCORE),
     Route("GET", "/v1/models", "server.models"),
     Route("POST", "/tokenize", "server.tokenize"),
     Route("POST", "/detokenize", "server.detokenize"),
@@ -182,3 +179,21 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/blis/instances/{instance}", "control.kill_instance", RouteCondition.INSTANCE_CONTROL),
 )
 """The routes; of two enabled rows with equal paths, the first row answers."""
+
+_FAMILIES = {
+    RouteCondition.TRANSCRIPTION: "speech",
+    RouteCondition.REALTIME: "speech",
+    RouteCondition.POOLING: POOLING_FAMILY,
+}
+"""Names in `ROUTE_FAMILIES` of further routes, by their condition."""
+
+
+def routes_under(conditions: Collection[RouteCondition]) -> Sequence[Route]:
+    """Return the routes, and the routes of the families that the conditions ask for."""
+    names = dict.fromkeys(name for condition, name in _FAMILIES.items() if condition in conditions)
+    return (*ROUTES, *(route for name in names for route in ROUTE_FAMILIES[name].ROUTES))
+
+
+def summaries(routes: Sequence[Route]) -> dict[str, str]:
+    """Return what each handler does, by its name. It loads the modules of all handlers."""
+    return {each.handler.__name__: (each.handler.__doc__ or "").strip().partition("\n")[0] for each in routes}

@@ -149,28 +149,23 @@ async def collective_rpc(request: web.Request) -> web.StreamResponse:
     if not isinstance(arguments, list | dict | str):
         raise ApiError(f"'{_TYPE_NAMES[type(arguments)]}' object is not iterable")
     for name in _RPC_MESSAGE_FIELDS:
-        _check_text(body.get(name))
+        pending = [body.get(name)]
+        while pending:
+            found = pending.pop()
+            if isinstance(found, dict):
+                pending += [*found, *found.values()]
+            elif isinstance(found, list):
+                pending += found
+            elif isinstance(found, str):
+                try:
+                    found.encode()
+                except UnicodeEncodeError as error:
+                    raise ApiError(str(error)) from None
     return json_reply({"results": [None] * request.app[SERVICE].model.deployment.tp})
 
 
 _RPC_MESSAGE_FIELDS = ("method", "timeout", "args", "kwargs")
 """The message that vLLM sends to its workers, as UTF-8."""
-
-
-def _check_text(value: Any) -> None:
-    """Raise ApiError if a value contains a string without a UTF-8 encoding."""
-    pending = [value]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, dict):
-            pending += [*found, *found.values()]
-        elif isinstance(found, list):
-            pending += found
-        elif isinstance(found, str):
-            try:
-                found.encode()
-            except UnicodeEncodeError as error:
-                raise ApiError(str(error)) from None
 
 
 _TYPE_NAMES: Mapping[type, str] = {int: "int", float: "float", bool: "bool", type(None): "NoneType"}

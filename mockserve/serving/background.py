@@ -10,6 +10,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from mockserve.engines import RankEngine
 from mockserve.realtime.driver import Driver
+from mockserve.realtime.in_flight import SilentReceiver
 
 MOST_RUNNING = 10_000
 MOST_KV_FRACTION = 0.99
@@ -32,13 +33,18 @@ class BackgroundLoad:
     def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
         """Change the load. Raises EngineError for a KV fraction if the engine cannot withhold blocks."""
         if kv_fraction != self.kv_fraction:
-            self._withhold(kv_fraction)
+
+            def withhold(engine: Engine, at: Micros) -> None:
+                engine.shrink_cache(int(engine.kv.num_blocks * kv_fraction), at)
+
+            for each in self.engines.values():
+                each.driver.call_engine(withhold)
         self.num_running, self.kv_fraction, self.prompt_tokens = num_running, kv_fraction, prompt_tokens
         for request_id in list(self._open)[num_running:]:
             del self._open[request_id]
             self.driver.abort(request_id)
         while len(self._open) < num_running:
-            self._add()
+            self._add_request()
 
     def shown(self) -> dict[str, float]:
         """Return the load as JSON fields."""
@@ -56,9 +62,9 @@ class BackgroundLoad:
 
     def _add_if_missing(self) -> None:
         if len(self._open) < self.num_running and self.driver.failure is None:
-            self._add()
+            self._add_request()
 
-    def _add(self) -> None:
+    def _add_request(self) -> None:
         request_id = f"background-{next(self._numbers)}"
         reply = self._open[request_id] = _SyntheticReply(self, request_id)
         request = Request(
@@ -70,31 +76,17 @@ class BackgroundLoad:
         )
         self.driver.submit(request, reply)
 
-    def _withhold(self, kv_fraction: float) -> None:
-        def withhold(engine: Engine, at: Micros) -> None:
-            engine.shrink_cache(int(engine.kv.num_blocks * kv_fraction), at)
 
-        for each in self.engines.values():
-            each.driver.call_engine(withhold)
-
-
-class _SyntheticReply:
+class _SyntheticReply(SilentReceiver):
     """The receiver of the tokens of one synthetic request."""
 
     __slots__ = ("_load", "_request_id")
 
-    is_streamed = False
     finish_reason = "length"
 
     def __init__(self, load: BackgroundLoad, request_id: str) -> None:
         self._load = load
         self._request_id = request_id
-
-    def token(self, number: int) -> None:
-        pass
-
-    def tokens(self, first: int, last: int) -> None:
-        pass
 
     def finish(self, num_tokens: int) -> None:
         self._load.ended(self._request_id, starts_another=True)

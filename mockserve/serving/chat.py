@@ -113,7 +113,8 @@ async def plan_chat(
     per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
     placed = placed_conversation(planner, text, media, per_medium, adds_marks) if media else None
     ids, places = placed or (text_ids(planner, text, adds_marks, sampling), ())
-    form = _form(model, body, text)
+    forced_calls_schema(model, body)
+    form = chat_output_spec(body, text, model.answers, model.planner.composer.uses_prompt_text)
     params = chat.common.kv_transfer_params
     check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)
     form = form if beams is None else form._replace(constraint=None)
@@ -167,19 +168,15 @@ def _bodies(
         role=role,
         echoed=last_content(chat.messages, role) if chat.echoes else "",
         shows_prompt_ids=chat.response_options.token_ids,
-        weight_version=model.weight_version if _shows_weights(chat) else None,
+        weight_version=model.weight_version
+        if chat.response_options.weight_versions and not chat.sampling.use_beam_search
+        else None,
     )
 
 
 def _role(model: ServedModel, chat: ChatRequest) -> str:
     """Return the role of the answer, which has the role of the message that it continues."""
     return model.options.replies.response_role if chat.role is None else chat.role
-
-
-def _form(model: ServedModel, body: Mapping[str, Any], text: str) -> OutputSpec:
-    """Return the form of the answer. Raises ApiError for forced calls whose functions have conflicting definitions."""
-    forced_calls_schema(model, body)
-    return chat_output_spec(body, text, model.answers, model.planner.composer.uses_prompt_text)
 
 
 def forced_calls_schema(model: ServedModel, body: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -252,21 +249,14 @@ def _parsing(model: ServedModel, chat: ChatRequest, form: OutputSpec, request_ty
 
 def _accounting(model: ServedModel, media: list[Medium], searches_beams: bool) -> Accounting:
     options = model.options
+    tokens_per_medium = options.replies.tokens_per_medium
+    counts: dict[str, int] = {}
+    for medium in media:
+        counts[medium.modality] = counts.get(medium.modality, 0) + tokens_per_medium
     return Accounting(
         shows_prompt_details=options.replies.enable_prompt_tokens_details and not searches_beams,
         counts_reasoning=options.content.reasoning.reasoning_parser is not None,
         shows_metrics=options.replies.enable_per_request_metrics,
         block_size_tokens=model.block_size_tokens,
-        media_tokens=_media_tokens(media, options.replies.tokens_per_medium),
+        media_tokens=counts,
     )
-
-
-def _media_tokens(media: list[Medium], tokens_per_medium: int) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for medium in media:
-        counts[medium.modality] = counts.get(medium.modality, 0) + tokens_per_medium
-    return counts
-
-
-def _shows_weights(chat: ChatRequest) -> bool:
-    return chat.response_options.weight_versions and not chat.sampling.use_beam_search

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.generation.answer import Delta
 from mockserve.generation.writing import OutputSpec, chat_output_spec, completion_output_spec
 from mockserve.protocol.bodies import Choice, Ending, Piece, chat_logprobs
 from mockserve.protocol.errors import ApiError
@@ -165,7 +164,7 @@ class GenerateShape:
         return TokenWriter(self, prompt, generation)
 
 
-class TokenWriter:
+class TokenWriter(ChoiceWriter):
     """Writes one choice as token ids."""
 
     sends_text_only = False
@@ -179,15 +178,6 @@ class TokenWriter:
 
     def text_piece(self, text: str) -> Piece:
         return Piece(delta={"text": text})
-
-    def single_delta(self, place: int) -> Delta | None:
-        return None
-
-    def single_delta_piece(self, single_delta: Delta) -> Piece:
-        return self.text_piece(single_delta.text)
-
-    def piece(self, first: int, last: int) -> Piece | None:
-        return self.last_piece(first, last)
 
     def last_piece(self, first: int, last: int) -> Piece:
         has_prompt_ids = first == 0 and self._shape.shows_prompt_ids

@@ -4,19 +4,18 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.options import OptionError
 from blis_sim.options.option import load_json
-from mockserve.generation.pooler import Pooler, labels_of
 from mockserve.generation.writing import AnswerSettings
 from mockserve.kv_events.setup import KVTransfer
 from mockserve.metrics.counters import ToolParsing
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
+from mockserve.options.server import RouteOptions, config_overrides, labels_of, pooling_task_of, tasks_of
 from mockserve.protocol.errors import ApiError, internal_error, unknown_model
 from mockserve.reply.call_style import ReasoningStyle
 from mockserve.reply.frames import EventTemplates
@@ -85,6 +84,14 @@ def _scores(options: RouteOptions) -> bool:
     """Whether the model scores: an embedding model compares vectors, a classifier must have a single class."""
     task = pooling_task_of(options)
     return task in ("embed", "token_embed") or (task == "classify" and len(labels_of(config_overrides(options))) == 1)
+
+
+class Pooler(Protocol):
+    """Makes vectors of prompts. The routes of pooling models know more of it."""
+
+    def embedding(self, token_ids: Sequence[int], dimensions: int | None = None) -> Iterable[float]:
+        """Return a vector of length 1 for a prompt, with the model's number of dimensions by default."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ class Planner:
         composer: Composer | None = None,
         conversations: ChatRenderer | None = None,
         numbers: Iterator[int] | None = None,
-        aside: OffloadExecutor | None = None,
+        executor: OffloadExecutor | None = None,
         structured_outputs: StructuredOutputBackend | None = None,
         defaults: GenerationDefaults = NO_DEFAULTS,
         vocabulary_size: int = 0,
@@ -108,7 +108,7 @@ class Planner:
         self._seed = seed
         self._thread_random = _ThreadRandom()
         self._numbers = itertools.count() if numbers is None else numbers
-        self.aside = aside or OffloadExecutor()
+        self.executor = executor or OffloadExecutor()
         self._structured_outputs = structured_outputs or StructuredOutputBackend()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -239,7 +239,7 @@ class Planner:
         """Return the structured-output backend for the answer. Raises ApiError if no backend supports it."""
         backend = None if form.constraint is None else form.constraint.backend
         for number, check in enumerate(constraint_check_jobs(form), start=1):
-            backend = await self.aside.done(check)
+            backend = await self.executor.done(check)
             if number % CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return backend
@@ -247,18 +247,18 @@ class Planner:
     async def _blocks(self, engine_id: str, prompt: Sequence[int], answer: Answer, scope: Scope) -> BlockIdentities:
         token_ids = [*prompt, *answer.token_ids]
         if answer.num_tokens > MOST_TOKENS_AT_ONCE:
-            return await self.aside.in_thread(self._name_blocks, engine_id, token_ids, scope)
+            return await self.executor.in_thread(self._name_blocks, engine_id, token_ids, scope)
         return self._name_blocks(engine_id, token_ids, scope)
 
     async def _compose_answer(self, steps: Steps, is_long: bool) -> Answer:
         """Return the answer that `steps` end with. After one job that is not small, no later job counts as small."""
         written: ScriptResult | None = None
         while True:
-            found = await self.aside.in_thread(next_job, steps, written) if is_long else next_job(steps, written)
+            found = await self.executor.in_thread(next_job, steps, written) if is_long else next_job(steps, written)
             if not isinstance(found, Job):
                 return found
             is_long = is_long or not found.is_small
-            written = await self.aside.done(found)
+            written = await self.executor.done(found)
 
     def recorded_request(
         self, prompt: Sequence[int], request_context: RequestContext, num_output_tokens: int, reply: Sequence[int] = ()

@@ -1,4 +1,4 @@
-"""Submission of requests of which only the prefill is needed, as by poolers."""
+"""Submission of requests that need only the prefill, as poolers do."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.http.clients import UNKNOWN_CALLER, Caller
 from mockserve.protocol.errors import ApiError, internal_error, paused
-from mockserve.realtime.in_flight import InFlightRequest
+from mockserve.realtime.in_flight import InFlightRequest, SilentReceiver
 from mockserve.reply.choices import failure
 from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.reply import MAX_OPEN, PLANNING_S, SLICE_S, behind
@@ -62,21 +62,13 @@ class _Batch:
             self.done.set_exception(error)
 
 
-class _Prefill:
+class _Prefill(SilentReceiver):
     """One prompt. Its only token marks the end of prefill."""
-
-    is_streamed = False
 
     def __init__(self, batch: _Batch, request_id: str, finish_reason: str) -> None:
         self._batch = batch
         self._request_id = request_id
         self.finish_reason = finish_reason
-
-    def token(self, number: int) -> None:
-        pass
-
-    def tokens(self, first: int, last: int) -> None:
-        pass
 
     def finish(self, num_tokens: int) -> None:
         self._batch.request_ended(self._request_id)
@@ -139,7 +131,7 @@ async def _submit_all(
     num_planned = 0
     while num_planned < len(prompts):
         some = partial(_some_requests, planner, prompts, num_planned, request_context)
-        requests = await delivery.aside.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
+        requests = await delivery.executor.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
         num_planned += len(requests)
         for request in requests:
             while len(batch.open) >= MAX_OPEN and not batch.done.done():

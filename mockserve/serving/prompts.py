@@ -100,7 +100,10 @@ def truncate_prompt(
         ids = cut_text(planner.tokenizer, prompt, length, keeps_end, add_special_tokens)
     else:
         ids = list(prompt) if length is None else _cut(prompt, length, keeps_end)
-        _check_known(max(planner.vocabulary_size, planner.tokenizer.vocabulary_size), ids)
+        vocabulary_size = max(planner.vocabulary_size, planner.tokenizer.vocabulary_size)
+        unknown = next((each for each in ids if not 0 <= each < vocabulary_size), None)
+        if unknown is not None:
+            raise ApiError(f"Token id {unknown} is out of vocabulary")
     if len(ids) > limit:
         raise _too_long(limit)
     if not ids:
@@ -133,12 +136,6 @@ def _cut(ids: Sequence[int], length: int, keeps_end: bool) -> list[int]:
     if len(ids) <= length:
         return list(ids)
     return list(ids[len(ids) - length :] if keeps_end else ids[:length])
-
-
-def _check_known(vocabulary_size: int, ids: Sequence[int]) -> None:
-    unknown = next((each for each in ids if not 0 <= each < vocabulary_size), None)
-    if unknown is not None:
-        raise ApiError(f"Token id {unknown} is out of vocabulary")
 
 
 def _too_long(limit: int) -> ApiError:
@@ -223,7 +220,7 @@ def _not_empty(ids: list[int]) -> list[int]:
 
 
 PROMPT_SEED = 0x5EED
-"""Separates the random numbers of a prompt's log-probabilities from those of its answer."""
+"""Separates the random numbers of a prompt's log-probabilities from the answer's."""
 
 CHOICES_AT_ONCE = 256
 LONG_US = 10_000
@@ -378,7 +375,7 @@ def read_beams(sampling: SamplingParams, max_logprobs: int) -> Beams:
 
 
 def _check_first_step(sampling: SamplingParams, max_logprobs: int) -> None:
-    """Raise ApiError as the engine does for the requests of which beams consist."""
+    """Raise ApiError as the engine does for the requests that make up beams."""
     try:
         check_sampling(sampling, budget=1)
     except ApiError as error:

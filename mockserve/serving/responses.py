@@ -129,7 +129,7 @@ def response_id(api_request: ResponseRequest) -> str:
 
 
 def conversation(responses: ResponseStore, api_request: ResponseRequest) -> list[dict[str, Any]]:
-    """Return the messages to answer, including those of the response that the request continues."""
+    """Return the messages to answer, with the messages of the response that the request continues."""
     body = api_request.body
     earlier_id = body.get("previous_response_id")
     if earlier_id is None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -15,7 +15,6 @@ from mockserve.executor.executor import OffloadExecutor
 from mockserve.executor.memory import BodyMemory
 from mockserve.faults import EngineFaults, FaultControl, FaultSource
 from mockserve.generation.composer import new_composer, open_generation_defaults, open_vocabulary, parser_problem
-from mockserve.generation.pooler import new_pooler
 from mockserve.generation.tokenizer import BuiltinTokenizer, Tokenizer
 from mockserve.generation.writing import answer_settings
 from mockserve.http.headers import Network, StreamHeads, network_of
@@ -24,6 +23,7 @@ from mockserve.metrics.counters import WebSocketMetrics
 from mockserve.metrics.page import Metrics
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
+from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES, pooling_task_of
 from mockserve.options.startup_checks import refuse_start
 from mockserve.protocol.completions import (
     ChatRequest,
@@ -46,9 +46,30 @@ from mockserve.serving.response_store import ResponseStore
 
 if TYPE_CHECKING:
     from mockserve.playback import Playback
-    from mockserve.serving.instances import InstanceControl
 
 VLLM_VERSION = "0.33.0"
+
+
+class Instances(Protocol):
+    """The instances behind the router of a server."""
+
+    @property
+    def num_created(self) -> int:
+        """Number of instances created so far, removed ones included."""
+        ...
+
+    @property
+    def ports(self) -> Mapping[int, int]:
+        """Ports of single instances, by number."""
+        ...
+
+    def service(self, number: int) -> "Service":
+        """Return the service of one instance. Raises ApiError for an unknown number, or if the instance was removed."""
+        ...
+
+    def close(self) -> None:
+        """Close the instances."""
+        ...
 
 
 @dataclass(slots=True)
@@ -82,7 +103,7 @@ class Service:
     """Synthetic load, where it can be set."""
     playback: "Playback | None" = None
     """Recorded replies, where there may be some."""
-    cluster: "InstanceControl | None" = None
+    cluster: "Instances | None" = None
     """The instances behind the router, if there is one."""
 
     @property
@@ -91,8 +112,8 @@ class Service:
         return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_created
 
     def close(self) -> None:
-        """Stop the clock, and close sockets other than those of HTTP."""
-        self.delivery.aside.close()
+        """Stop the clock, and close all sockets except HTTP's."""
+        self.delivery.executor.close()
         self.engine_faults.close()
         if self.cluster is not None:
             self.cluster.close()
@@ -137,7 +158,7 @@ def build_service(
             lambda engine: _report_reset(backend.engines, engine),
         ),
         open_replies=lifecycle.open_replies,
-        aside=OffloadExecutor(lifecycle.open_replies),
+        executor=OffloadExecutor(lifecycle.open_replies),
         wire=backend.wire,
         heads=StreamHeads(network),
         slow_readers=backend.slow_readers,
@@ -145,7 +166,7 @@ def build_service(
         cache_hit_threshold=options.replies.global_cache_hit_threshold,
         observers=open_observers(options.observability, environment.logs_prompts, adapters.get),
     )
-    model = _served_model(options, deployment, environment, backend, delivery.aside, adapters, vocabulary_source)
+    model = _served_model(options, deployment, environment, backend, delivery.executor, adapters, vocabulary_source)
     faults = FaultSource(options.faults.settings, options.faults.fault_seed)
     engine_faults = fault_control or EngineFaults(backend.engines, faults)
     engine_faults.plan(options.faults.timed)
@@ -177,7 +198,7 @@ def _served_model(
     deployment: Deployment,
     environment: ServerEnvironment,
     backend: Backend,
-    aside: OffloadExecutor,
+    executor: OffloadExecutor,
     adapters: Adapters,
     vocabulary_source: Service | None,
 ) -> ServedModel:
@@ -197,9 +218,9 @@ def _served_model(
         block_naming(options.kv_sharing, environment, config),
         options.content.seed,
         composer,
-        replace(conversations, run_job=aside.run_from_thread),
+        replace(conversations, run_job=executor.run_from_thread),
         backend.request_numbers,
-        aside,
+        executor,
         backend.structured_outputs
         or StructuredOutputBackend(options.content.structured_outputs.lenient_structured_outputs),
         open_generation_defaults(options.content, root),
@@ -217,7 +238,9 @@ def _served_model(
         reasoning_style=reasoning_style(options.content.reasoning.reasoning_parser),
         queue=RequestQueue(backend.driver, limits, backend.metrics_source.rejections),
         adapters=adapters,
-        pooler=new_pooler(options.routes, deployment.model, root, options.content.seed),
+        pooler=None
+        if pooling_task_of(options.routes) is None
+        else ROUTE_FAMILIES[POOLING_FAMILY].new_state(options.routes, deployment.model, root, options.content.seed),
         tool_parsing=backend.metrics_source.tool_parsing,
         transfer=transfer_of(options, deployment, environment),
     )

@@ -13,6 +13,7 @@ from tests.docs.terminal import Terminal
 PAGE = PROJECT / "docs" / "recipes.md"
 PACKAGES = ("blis_sim", "mockserve", "replay", "traces")
 NEW_FILE = re.compile(r"`(\w+\.py)` in `([\w/]+/)`:$")
+NEW_DATA_ROW = re.compile(r"row of `([\w/]+\.csv)`:$")
 NEW_ROW = re.compile(r"row of `(\w+)` in `([\w/]+\.py)`:$")
 
 
@@ -25,6 +26,9 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for paragraph, code in recipes():
         if new_file := NEW_FILE.search(paragraph):
             (project / new_file[2] / new_file[1]).write_text(code)
+        elif data_row := NEW_DATA_ROW.search(paragraph):
+            with (project / data_row[1]).open("a") as table:
+                table.write(code)
         else:
             new_row = NEW_ROW.search(paragraph)
             assert new_row, f"neither a file nor a row: {paragraph}"
@@ -36,7 +40,7 @@ def recipes() -> Iterator[tuple[str, str]]:
     """Each piece of code, and the paragraph before it."""
     page = PAGE.read_text(encoding="utf-8")
     for match in FENCE.finditer(page):
-        if match["language"] == "python":
+        if match["language"] in ("python", "csv"):
             before = page[: match.start("body")].rsplit("```", 1)[0]
             yield " ".join(before.rstrip().rsplit("\n\n", 1)[1].split()), match["body"]
 

@@ -36,9 +36,7 @@ def test_bodies_of_rare_routes_are_loaded_by_their_first_request() -> None:
     done = subprocess.run([sys.executable, "-c", STARTED], cwd=PROJECT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     protocol = "mockserve.protocol"
-    rare = {
-        f"{protocol}.{name}" for name in ("anthropic", "generate", "pooling.requests", "responses", "speech", "weights")
-    }
+    rare = {f"{protocol}.{name}" for name in ("anthropic", "generate", "responses", "weights")}
     assert all(find_spec(each) for each in rare)
     assert f"{protocol}.completions" in loaded
     assert loaded & rare == set()

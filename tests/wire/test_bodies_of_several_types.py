@@ -20,15 +20,15 @@ def test_many_items_that_fit_no_type_are_checked_aside(
     path: str, settings: dict[str, Any], parsing: str, num_items: int, is_aside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running_server(**settings) as server:
-        aside = server.service.delivery.aside
-        run: Callable[..., Any] = aside.run
+        executor = server.service.delivery.executor
+        run: Callable[..., Any] = executor.run
         done: list[str] = []
 
         async def noted(is_huge: bool, work: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
             done.append(getattr(work, "__name__", ""))
             return await run(is_huge, work, *arguments, **named)
 
-        monkeypatch.setattr(aside, "run", noted)
+        monkeypatch.setattr(executor, "run", noted)
         items = [0] * num_items
         reply = call(
             server, "POST", path, {"model": "m"} | ({"messages": [items]} if "runner" in settings else {"input": items})

@@ -83,7 +83,7 @@ def test_refuses_what_takes_too_long_as_vllm_refuses_too_large_grammars(server: 
 @pytest.mark.slow
 def test_a_client_that_hangs_up_ends_its_job(server: TestServer) -> None:
     """The job has one second of CPU and more, and its client only the time until it hangs up."""
-    pool = server.service.model.planner.aside.pool
+    pool = server.service.model.planner.executor.pool
     for _ in attempts():
         wait_until(lambda: pool.num_running == 0)
         with open_request(server, structured_outputs={"json": ENDLESS}):
@@ -98,8 +98,8 @@ def test_a_client_that_hangs_up_ends_its_job(server: TestServer) -> None:
 def test_refuses_more_jobs_than_may_wait() -> None:
     with running_server() as server:
         pool = WorkerPool(num_workers=1, most_waiting=0, preloaded=MODULES)
-        aside = OffloadExecutor(server.service.delivery.open_replies, pool)
-        server.service.model.planner.aside = server.service.delivery.aside = aside
+        executor = OffloadExecutor(server.service.delivery.open_replies, pool)
+        server.service.model.planner.executor = server.service.delivery.executor = executor
         reply = complete(server, structured_outputs=GRAMMAR)
     assert reply.status == 503
     assert reply.json["error"] == {

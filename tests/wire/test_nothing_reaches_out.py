@@ -97,7 +97,7 @@ def server(noted: Path) -> Iterator[TestServer]:
     """One whose worker processes note what they open."""
     settings: dict[str, Any] = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes", "tokens_per_medium": 8}
     with running_server(trust_request_chat_template=True, **settings) as running:
-        running.service.delivery.aside.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
+        running.service.delivery.executor.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
         yield running
 
 
@@ -127,7 +127,7 @@ def test_no_address_in_a_request_is_used(
             call(server, "POST", path, json.dumps(body).replace(ADDRESS, address).encode())
     assert opened == []
     assert noted.read_text(encoding="utf-8") == ""
-    assert server.service.model.planner.aside.pool.pids, "no worker has had anything to do"
+    assert server.service.model.planner.executor.pool.pids, "no worker has had anything to do"
     with suppress(BlockingIOError):
         listener.accept()
         pytest.fail("a request made the server connect")

@@ -5,7 +5,7 @@ python -m workshop.vllm_oracle.speech_search --genuine http://127.0.0.1:18800 --
 Both must serve a folder of Whisper's architecture whose vocabulary has the marks of languages and times. A form has any
 of the documented fields, with values right and wrong; recordings have several lengths and sample formats, or are none.
 Exit code 1 if replies differ. With `--record FILE` the requests and the genuine server's replies are appended to a
-table such as `tests/wire/speech_replies.jsonl`, and ours is not asked.
+table such as `tests/wings/speech/speech_replies.jsonl`, and ours is not asked.
 """
 
 import argparse

@@ -264,7 +264,7 @@ class RpcChoice(PlannedChoice):
     def fail(self, message: str, status: int) -> None:
         self._reply.fail(failure(message, status))
 
-    def _end(self, num_tokens: int, ending: Ending) -> None:
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
         first = self._num_sent
         if self._api_request.delivery.stream:
             self._queue.put_nowait(self._chunk(num_tokens))
@@ -455,11 +455,11 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         model, delivery = self._service.model, self._service.delivery
         kind = request.WhichOneof("input")
         if kind == "text":
-            ids: Sequence[int] = await delivery.aside.run(True, model.planner.encode, request.text, True)
+            ids: Sequence[int] = await delivery.executor.run(True, model.planner.encode, request.text, True)
             _check_length(len(ids), model.planner.max_model_len)
         else:
             ids = _ids(request, model.planner.max_model_len)
-        api_request = await delivery.aside.run(True, lambda: parse_generate(body_of(request, ids)))
+        api_request = await delivery.executor.run(True, lambda: parse_generate(body_of(request, ids)))
         name = request.request_id or next(self._service.ids)
         return api_request, await plan_generate(model, api_request, name, None, None)
 

@@ -166,7 +166,16 @@ def _schema_grammar(schema: Any) -> str:
     from llguidance import LLMatcher
 
     with suppress(ValueError):  # which llguidance words in its own way
-        _check_item_bounds(json.loads(schema) if isinstance(schema, str) else schema)
+        pending = [json.loads(schema) if isinstance(schema, str) else schema]
+        while pending:
+            found = pending.pop()
+            if isinstance(found, list):
+                pending.extend(found)
+            elif isinstance(found, dict):
+                pending.extend(found.values())
+                for name in ("minItems", "maxItems"):
+                    if isinstance(found.get(name), int) and found[name] > MAX_ITEMS:
+                        raise ApiError(f"Grammar error: {name} ({found[name]}) is greater than {MAX_ITEMS}")
     return str(LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": True}))
 
 
@@ -185,19 +194,6 @@ def _tag_grammar(tag: Any) -> str:
     if not tags:
         raise ApiError("No structural tags found in the grammar spec.")
     return str(StructTag.to_grammar(tags))
-
-
-def _check_item_bounds(schema: Any) -> None:
-    pending = [schema]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, list):
-            pending.extend(found)
-        elif isinstance(found, dict):
-            pending.extend(found.values())
-            for name in ("minItems", "maxItems"):
-                if isinstance(found.get(name), int) and found[name] > MAX_ITEMS:
-                    raise ApiError(f"Grammar error: {name} ({found[name]}) is greater than {MAX_ITEMS}")
 
 
 def resolve_backend(demand: Demand) -> str:

@@ -72,28 +72,25 @@ class _SizeEstimator:
     def schema(self, found: Any, depth: int, times: int) -> None:
         """Count a schema whose values may be made `times` times."""
         if isinstance(found, Mapping):
-            self._keywords(found, depth, times)
+            self._count(times, depth)
+            _check_ranges(found)
+            for name, value in found.items():
+                if name in _ANNOTATIONS:
+                    self._count_plain_value(value, depth, 1)
+                elif name in _PLAIN_NUMBERS:
+                    self._bound(value)
+                elif name in _PLAIN_COUNTS:
+                    self._counted(name, value, times)
+                elif name in _READERS:
+                    _READERS[name](self, value, depth + 1, times)
+                elif name == "items":
+                    self._items(value, found.get("minItems", 0), depth + 1, times)
+                elif name == "additionalProperties":
+                    self._additional(value, found.get("minProperties", 0), depth + 1, times)
+                else:
+                    raise _LimitExceededError
         elif found is not True:
             raise _LimitExceededError
-
-    def _keywords(self, found: Mapping[str, Any], depth: int, times: int) -> None:
-        self._count(times, depth)
-        _check_ranges(found)
-        for name, value in found.items():
-            if name in _ANNOTATIONS:
-                self._plain(value, depth, 1)
-            elif name in _PLAIN_NUMBERS:
-                self._bound(value)
-            elif name in _PLAIN_COUNTS:
-                self._counted(name, value, times)
-            elif name in _READERS:
-                _READERS[name](self, value, depth + 1, times)
-            elif name == "items":
-                self._items(value, found.get("minItems", 0), depth + 1, times)
-            elif name == "additionalProperties":
-                self._additional(value, found.get("minProperties", 0), depth + 1, times)
-            else:
-                raise _LimitExceededError
 
     def _count(self, num_values: int, depth: int, num_chars: int = 0) -> None:
         self._values_left -= num_values
@@ -101,17 +98,17 @@ class _SizeEstimator:
         if self._values_left < 0 or self._chars_left < 0 or depth > MAX_NESTED_IF_SMALL:
             raise _LimitExceededError
 
-    def _plain(self, value: Any, depth: int, times: int) -> None:
+    def _count_plain_value(self, value: Any, depth: int, times: int) -> None:
         """Count a value that is no schema."""
         if isinstance(value, Mapping):
             self._count(times, depth)
             for name, each in value.items():
                 self._count(0, depth, len(name) * times)
-                self._plain(each, depth + 1, times)
+                self._count_plain_value(each, depth + 1, times)
         elif isinstance(value, list):
             self._count(times, depth)
             for each in value:
-                self._plain(each, depth + 1, times)
+                self._count_plain_value(each, depth + 1, times)
         else:
             self._count(times, depth, len(value) * times if isinstance(value, str) else 0)
             if isinstance(value, int | float):
@@ -158,12 +155,12 @@ class _SizeEstimator:
     def _texts(self, value: Any, depth: int, times: int) -> None:
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
             raise _LimitExceededError
-        self._plain(value, depth, times)
+        self._count_plain_value(value, depth, times)
 
     def _values(self, value: Any, depth: int, times: int) -> None:
         if not isinstance(value, list) or not value:
             raise _LimitExceededError
-        self._plain(value, depth, times)
+        self._count_plain_value(value, depth, times)
 
     def _parts(self, value: Any, depth: int, times: int) -> None:
         if not isinstance(value, list) or not value:
@@ -200,7 +197,7 @@ _READERS: dict[str, Callable[[_SizeEstimator, Any, int, int], None]] = {
     "type": _SizeEstimator._types,
     "required": _SizeEstimator._texts,
     "enum": _SizeEstimator._values,
-    "const": _SizeEstimator._plain,
+    "const": _SizeEstimator._count_plain_value,
     "anyOf": _SizeEstimator._parts,
     "$ref": _SizeEstimator._reference,
 }

@@ -130,7 +130,9 @@ class _Walk:
         return bool(matcher.is_accepting()) or (matcher.is_stopped() and not matcher.is_error())
 
     def _free_run(self, must_finish: bool, looks_ahead: bool) -> bytes:
-        allowed = _allowed(self._matcher.compute_bitmask(), self._usual)
+        mask = self._matcher.compute_bitmask()
+        found = [byte for byte in self._usual if mask[byte >> 3] >> (byte & 7) & 1]
+        allowed = found or [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
         if must_finish and looks_ahead and self._num_looks < MOST_LOOKS:
             self._num_looks += 1
             nearest = _nearest_end(self._matcher, allowed)
@@ -167,12 +169,6 @@ def _new_matcher(grammar: str) -> Any:
 
 
 _kept_matcher = lru_cache(maxsize=64)(_new_matcher)
-
-
-def _allowed(mask: bytes, usual: bytes) -> list[int]:
-    """Return the bytes of a mask: the usual ones if there are any."""
-    found = [byte for byte in usual if mask[byte >> 3] >> (byte & 7) & 1]
-    return found or [byte for byte in range(256) if mask[byte >> 3] >> (byte & 7) & 1]
 
 
 def _nearest_end(matcher: Any, allowed: list[int]) -> bytes:

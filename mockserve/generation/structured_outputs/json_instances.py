@@ -35,7 +35,7 @@ def without_ignored_keywords(schema: Any) -> Any:
         return schema is not False
     reference = schema.get("$ref")
     found = {name: without_ignored_keywords(each) for name, each in schema.items() if _is_place(name, each)}
-    found |= {name: _map(schema[name]) for name in _MAPS if isinstance(schema.get(name), Mapping)}
+    found |= {name: _cleaned_members(schema[name]) for name in _MAPS if isinstance(schema.get(name), Mapping)}
     if reference is not None:
         is_local = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
         return {**found, "$ref": reference} if is_local else found
@@ -44,8 +44,8 @@ def without_ignored_keywords(schema: Any) -> Any:
             return {**found, name: schema[name]}
     parts = schema.get("allOf")
     if isinstance(parts, list) and len(parts) == 1:
-        return {**found, "allOf": _list(parts)}
-    found |= {name: _list(schema[name]) for name in _LISTS if isinstance(schema.get(name), list)}
+        return {**found, "allOf": _cleaned_items(parts)}
+    found |= {name: _cleaned_items(schema[name]) for name in _LISTS if isinstance(schema.get(name), list)}
     found |= {
         name: without_ignored_keywords(schema[name]) for name in _PARTS if isinstance(schema.get(name), Mapping | bool)
     }
@@ -64,11 +64,11 @@ def _is_place(name: str, value: Any) -> bool:
     return isinstance(value, Mapping) and not (name in _MAPS or name in _PARTS or name in _IGNORED)
 
 
-def _map(members: Mapping[str, Any]) -> dict[str, Any]:
+def _cleaned_members(members: Mapping[str, Any]) -> dict[str, Any]:
     return {name: without_ignored_keywords(each) for name, each in members.items()}
 
 
-def _list(parts: list[Any]) -> list[Any]:
+def _cleaned_items(parts: list[Any]) -> list[Any]:
     return [without_ignored_keywords(each) for each in parts]
 
 
@@ -246,19 +246,23 @@ class _InstanceGenerator:
         Raises TooLargeError, and for xgrammar any of UNREADABLE where the whole has no value.
         """
         try:
-            return self._made(schema, depth)
+            return self._make_value(schema, depth)
         except UNREADABLE as error:
             if self._is_for_xgrammar and depth == 0:
                 raise
-            self._note(error)
-            return self._stand_in(schema, depth)
+            self._add_fault(error)
+            plain: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None, "array": []}
+            name = next(iter(likely_types(schema)), "") if isinstance(schema, Mapping) else ""
+            if name == "object" or (not name and depth == 0):
+                return {}
+            return plain[name] if name in plain else self._random.choice(WORDS)
 
-    def _note(self, fault: Exception) -> None:
+    def _add_fault(self, fault: Exception) -> None:
         """Add a fault, without the frames that it would keep in memory."""
         fault.__traceback__ = fault.__context__ = None
         self.faults.append(fault)
 
-    def _made(self, schema: Schema, depth: int) -> Any:
+    def _make_value(self, schema: Schema, depth: int) -> Any:
         self._num_made += 1
         if self._num_made > MOST_VALUES:
             raise TooLargeError(f"Unsatisfiable schema: it asks for more than {MOST_VALUES} values")
@@ -266,11 +270,18 @@ class _InstanceGenerator:
             return _BREAK
         if not self._is_for_xgrammar and depth > DEPTH_OF_ENDLESS and self._height(schema, 0) >= ENDLESS_DEPTH:
             raise SchemaError("Unsatisfiable schema: it asks for itself without end")
-        found = self._resolved(schema)
+        found = resolve_schema(schema, self._root, on_fault=self._add_fault)
         if "const" in found:
             return found["const"]
         if "enum" in found:
-            return self._listed_value(found)
+            values = found["enum"]
+            if not isinstance(values, list) or not values:
+                raise SchemaError("Unsatisfiable schema: anyOf is empty")
+            if "type" in found:
+                values = [each for each in values if _has_type(each, type_options(found))] or values
+            if self._verbosity == 0:
+                return min(values, key=lambda value: len(json.dumps(value)))
+            return self._random.choice(values)
         options = options_of(found)
         if options is not None:
             return self._value_of_option(options, depth)
@@ -286,10 +297,6 @@ class _InstanceGenerator:
         names = self._types(found, depth)
         return makers[names[0] if self._is_terse(depth) else self._random.choice(names)]()
 
-    def _resolved(self, schema: Schema) -> dict[str, Any]:
-        """Return the schema without references, and without those of its parts that lead nowhere."""
-        return resolve_schema(schema, self._root, on_fault=self._note)
-
     def _types(self, schema: Mapping[str, Any], depth: int) -> Sequence[str]:
         """Return the types that a value may have. Raises SchemaError where a fault leaves none to go by."""
         likely = likely_types(schema)
@@ -297,7 +304,7 @@ class _InstanceGenerator:
         try:
             names = type_options(schema)
         except SchemaError as error:
-            self._note(error)
+            self._add_fault(error)
         if not names or (depth == 0 and self.faults and not likely):
             raise self.faults.pop()
         return names
@@ -307,29 +314,11 @@ class _InstanceGenerator:
         value = schema.get(name, default)
         if value is default or (isinstance(value, kind) and not isinstance(value, bool)):
             return value
-        self._note(SchemaError(f"{name} must be {_NAMES_OF_KINDS[kind]}"))
+        self._add_fault(SchemaError(f"{name} must be {_NAMES_OF_KINDS[kind]}"))
         return default
-
-    def _stand_in(self, schema: Schema, depth: int) -> Any:
-        """Return a plain value of the type that a schema names. A whole answer of no known type is an object."""
-        plain: Mapping[str, Any] = {"integer": 1, "number": 1.0, "boolean": True, "null": None, "array": []}
-        name = next(iter(likely_types(schema)), "") if isinstance(schema, Mapping) else ""
-        if name == "object" or (not name and depth == 0):
-            return {}
-        return plain[name] if name in plain else self._random.choice(WORDS)
 
     def _is_terse(self, depth: int) -> bool:
         return self._verbosity == 0 or depth > MOST_DEPTH
-
-    def _listed_value(self, schema: Mapping[str, Any]) -> Any:
-        values = schema["enum"]
-        if not isinstance(values, list) or not values:
-            raise SchemaError("Unsatisfiable schema: anyOf is empty")
-        if "type" in schema:
-            values = [each for each in values if _has_type(each, type_options(schema))] or values
-        if self._verbosity == 0:
-            return min(values, key=lambda value: len(json.dumps(value)))
-        return self._random.choice(values)
 
     def _value_of_option(self, options: list[Schema], depth: int) -> Any:
         """Return a value of the first of the options, in random order, that can be made without faults."""
@@ -358,7 +347,7 @@ class _InstanceGenerator:
         try:
             return make_string(schema, self._random, self._verbosity)
         except SchemaError as error:
-            self._note(error)
+            self._add_fault(error)
         with suppress(SchemaError):
             return make_string(schema, self._random, self._verbosity, meets_assertions=False)
         rest = {name: value for name, value in schema.items() if name != "pattern"}
@@ -372,7 +361,7 @@ class _InstanceGenerator:
         for name in dict.fromkeys([*chosen, *required]):
             described = self._property(name, schema)
             if described is None:
-                self._note(SchemaError(f"Unsatisfiable schema: required property {name!r} is not allowed"))
+                self._add_fault(SchemaError(f"Unsatisfiable schema: required property {name!r} is not allowed"))
             if described is not None or not self._is_for_xgrammar:
                 value[name] = self.make(True if described is None else described, depth + 1)
         least = self._keyword(schema, "minProperties", int, 0)
@@ -413,7 +402,7 @@ class _InstanceGenerator:
         patterns = list(self._keyword(schema, "patternProperties", Mapping, _NO_MEMBERS))
         if schema.get("additionalProperties") is False and not patterns:
             if len(value) < self._keyword(schema, "minProperties", int, 0):
-                self._note(SchemaError("Unsatisfiable schema: minProperties is more than there can be"))
+                self._add_fault(SchemaError("Unsatisfiable schema: minProperties is more than there can be"))
             return
         for _ in range(MOST_TRIES):
             if len(value) >= least:
@@ -468,7 +457,7 @@ class _InstanceGenerator:
                 if self._verbosity == 0:  # the least there is may be one value only
                     self._verbosity = 1
         if len(items) < least:
-            self._note(SchemaError("Unsatisfiable schema: minItems is more than there are different items"))
+            self._add_fault(SchemaError("Unsatisfiable schema: minItems is more than there are different items"))
         return items
 
     def _height(self, schema: Schema, depth: int) -> int:

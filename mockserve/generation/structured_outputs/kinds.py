@@ -214,19 +214,14 @@ def read_constraint(body: Mapping[str, Any], config: StructuredOutputsConfig = A
 def build_constraint(demand: Demand) -> Constraint:
     """Parse a constraint. Raises ApiError with vLLM's message."""
     if demand.kind == "structural_tag":
-        check_tag_of(demand)
+        field = "structured_outputs" if isinstance(demand.value, str) else "response_format"
+        if not is_of_xgrammar(demand):
+            raise bad_value(f"Invalid {field} structural_tag specification.", field)
     try:
         backend = resolve_backend(demand)
     except ApiError as error:
         raise mark_late(error) from None
     return _form(demand, backend)
-
-
-def check_tag_of(demand: Demand) -> None:
-    """Raise ApiError for an invalid structural tag; vLLM refuses it while it parses the body."""
-    field = "structured_outputs" if isinstance(demand.value, str) else "response_format"
-    if not is_of_xgrammar(demand):
-        raise bad_value(f"Invalid {field} structural_tag specification.", field)
 
 
 def _form(demand: Demand, backend: str) -> Constraint:

@@ -37,10 +37,6 @@ def _host(random: Random) -> str:
     return f"{_word(random)}.{_word(random)}.org"
 
 
-def _uri(random: Random) -> str:
-    return f"https://{_word(random)}.org/{_word(random)}"
-
-
 def _uri_reference(random: Random) -> str:
     return f"/{_word(random)}/{_word(random)}"
 
@@ -57,40 +53,12 @@ def _ipv6(random: Random) -> str:
     return ":".join(f"{random.randint(0x1000, 0xFFFF):x}" for _ in range(8))
 
 
-def _ipv6_network(random: Random) -> str:
-    return f"fd{random.randint(0, 255):02x}:{random.randint(0x1000, 0xFFFF):x}::/32"
-
-
 def _uuid(version: int) -> Callable[[Random], str]:
     def drawn(random: Random) -> str:
         bits = random.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | version << 76 | 0x2 << 62
         return str(UUID(int=bits))
 
     return drawn
-
-
-def _base64(random: Random) -> str:
-    return b64encode(_word(random).encode()).decode()
-
-
-def _path(random: Random) -> str:
-    return f"/tmp/{_word(random)}.txt"
-
-
-def _phone(random: Random) -> str:
-    return f"+1650253{random.randint(0, 9999):04}"
-
-
-def _password(random: Random) -> str:
-    return f"{_word(random).title()}-{random.randint(1000, 9999)}"
-
-
-def _integer(random: Random) -> str:
-    return str(random.randint(0, 100))
-
-
-def _decimal(random: Random) -> str:
-    return f"{random.randint(0, 99)}.{random.randint(0, 99):02}"
 
 
 FORMATS: dict[str, Callable[[Random], str]] = {
@@ -112,11 +80,11 @@ FORMATS: dict[str, Callable[[Random], str]] = {
     "ipv4network": _ipv4_network,
     "ipv6": _ipv6,
     "ipv6interface": lambda random: f"{_ipv6(random)}/64",
-    "ipv6network": _ipv6_network,
+    "ipv6network": lambda random: f"fd{random.randint(0, 255):02x}:{random.randint(0x1000, 0xFFFF):x}::/32",
     **dict.fromkeys(("ip", "ipvanyaddress"), _ipv4),
     **dict.fromkeys(("cidr", "ipvanynetwork", "ipvanyinterface"), _ipv4_network),
     **dict.fromkeys(("mac", "mac-address"), lambda random: ":".join(f"{random.randint(0, 255):02x}" for _ in range(6))),
-    **dict.fromkeys(("uri", "url", "iri"), _uri),
+    **dict.fromkeys(("uri", "url", "iri"), lambda random: f"https://{_word(random)}.org/{_word(random)}"),
     "uri-reference": _uri_reference,
     "iri-reference": _uri_reference,
     "uri-template": lambda random: f"/{_word(random)}/{{{_word(random)}}}",
@@ -127,16 +95,21 @@ FORMATS: dict[str, Callable[[Random], str]] = {
     "relative-json-pointer": lambda random: f"{random.randint(0, 3)}/{_word(random)}",
     "json-string": lambda random: json.dumps({_word(random): random.randint(0, 100)}),
     "regex": lambda random: f"{_word(random)}+",
-    **dict.fromkeys(("byte", "base64", "base64url"), _base64),
-    **dict.fromkeys(("path", "file-path"), _path),
+    **dict.fromkeys(("byte", "base64", "base64url"), lambda random: b64encode(_word(random).encode()).decode()),
+    **dict.fromkeys(("path", "file-path"), lambda random: f"/tmp/{_word(random)}.txt"),
     "directory-path": lambda random: f"/tmp/{_word(random)}",
-    **dict.fromkeys(("phone", "phone-number", "tel"), _phone),
+    **dict.fromkeys(("phone", "phone-number", "tel"), lambda random: f"+1650253{random.randint(0, 9999):04}"),
     "color": lambda random: f"#{random.getrandbits(24):06x}",
-    "password": _password,
+    "password": lambda random: f"{_word(random).title()}-{random.randint(1000, 9999)}",
     "semver": lambda random: ".".join(str(random.randint(0, 9)) for _ in range(3)),
     "char": lambda random: _word(random)[0],
-    **{f"{sign}int{bits}": _integer for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **{
+        f"{sign}int{bits}": lambda random: str(random.randint(0, 100)) for sign in ("", "u") for bits in (8, 16, 32, 64)
+    },
     "fraction": lambda random: f"{random.randint(1, 9)}/{random.randint(2, 9)}",
-    **dict.fromkeys(("decimal", "decimal128", "double", "float"), _decimal),
+    **dict.fromkeys(
+        ("decimal", "decimal128", "double", "float"),
+        lambda random: f"{random.randint(0, 99)}.{random.randint(0, 99):02}",
+    ),
 }
 """How to draw a string of a format. Numbers are written as text where an API has them so, as for 64 bits."""

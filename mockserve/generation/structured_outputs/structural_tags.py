@@ -175,7 +175,7 @@ _MAY_BE_EMPTY = ("begin", "end", "value", "separator")
 def check_tag(tag: Any, checks: Mapping[str, Callable[[Any], None]]) -> None:
     """Raise TagError for a structural tag that xgrammar refuses.
 
-    `checks` are those of the constraints within it, by their kinds; what they raise propagates.
+    `checks` has the checks of the constraints within it, by their kinds; what they raise propagates.
     """
     if not isinstance(tag, Mapping):
         raise TagError("a structural tag must be an object")

@@ -48,7 +48,8 @@ def _objects_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_unsupported(schema: Mapping[str, Any]) -> bool:
-    types = _types(schema)
+    given = schema.get("type")
+    types = {each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)}
     if types & {"integer", "number"} and "multipleOf" in schema:
         return True
     if "array" in types and any(name in schema for name in _ARRAY_KEYWORDS):
@@ -59,11 +60,6 @@ def _is_unsupported(schema: Mapping[str, Any]) -> bool:
         return True
     parts = schema.get("allOf")
     return isinstance(parts, list) and len(parts) >= 2
-
-
-def _types(schema: Mapping[str, Any]) -> set[str]:
-    given = schema.get("type")
-    return {each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)}
 
 
 def _is_unsupported_string(schema: Mapping[str, Any]) -> bool:

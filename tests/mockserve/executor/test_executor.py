@@ -36,21 +36,21 @@ async def longest_pause_s(working: "asyncio.Future[int]") -> float:
 
 @pytest.mark.slow
 async def test_the_loop_goes_on_during_python_code() -> None:
-    aside = OffloadExecutor()
+    executor = OffloadExecutor()
     for _ in attempts():
-        working = asyncio.ensure_future(aside.run(False, busy))
+        working = asyncio.ensure_future(executor.run(False, busy))
         pause_s = await longest_pause_s(working)
         assert await working > 0
         if pause_s < 0.1:
             break
-    aside.close()
+    executor.close()
 
 
 async def test_an_exception_reaches_the_caller() -> None:
-    aside = OffloadExecutor()
+    executor = OffloadExecutor()
     with pytest.raises(ZeroDivisionError):
-        await aside.run(True, lambda: 1 // 0)
-    aside.close()
+        await executor.run(True, lambda: 1 // 0)
+    executor.close()
 
 
 class _Large:
@@ -62,13 +62,13 @@ async def test_objects_of_failed_work_are_freed_without_the_collector(error: Exc
     def fail(_values: _Large) -> None:
         raise error
 
-    aside, values = OffloadExecutor(), _Large()
+    executor, values = OffloadExecutor(), _Large()
     loop, is_freed = asyncio.get_running_loop(), asyncio.Event()
     seen = weakref.ref(values, lambda _: loop.call_soon_threadsafe(is_freed.set))
     gc.disable()
     try:
         with suppress(ValueError, ApiError):
-            await aside.run(True, fail, values)
+            await executor.run(True, fail, values)
         del values
         error.__traceback__ = None
         async with asyncio.timeout(PATIENCE_S):  # the thread releases the error after the loop has it
@@ -76,61 +76,61 @@ async def test_objects_of_failed_work_are_freed_without_the_collector(error: Exc
         assert seen() is None
     finally:
         gc.enable()
-        aside.close()
+        executor.close()
 
 
 async def test_a_demand_is_refused_with_503_when_no_worker_process_can_start(caplog: pytest.LogCaptureFixture) -> None:
-    aside = OffloadExecutor(pool=WorkerPool(preloaded=("there_is_no_such_module",)))
+    executor = OffloadExecutor(pool=WorkerPool(preloaded=("there_is_no_such_module",)))
     with pytest.raises(ApiError, match="No process could be started") as found:
-        await aside.done(Job(max, (1, 2), is_small=False))
+        await executor.done(Job(max, (1, 2), is_small=False))
     assert found.value.status == 503
     (record,) = caplog.records
     assert record.exc_info is None
     assert record.getMessage() == "a worker process ended with status 1 before it was ready"
-    aside.close()
-    await aside.wait_closed()
+    executor.close()
+    await executor.wait_closed()
 
 
 async def test_a_demand_is_refused_with_503_when_its_worker_processes_are_killed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    aside = OffloadExecutor(pool=WorkerPool())
+    executor = OffloadExecutor(pool=WorkerPool())
     with pytest.raises(ApiError, match="The process for the request was killed") as found:
-        await aside.done(Job(eval, ("__import__('os').kill(__import__('os').getpid(), 9)",), is_small=False))
+        await executor.done(Job(eval, ("__import__('os').kill(__import__('os').getpid(), 9)",), is_small=False))
     assert found.value.status == 503
     assert [each.getMessage() for each in caplog.records] == [
         "a worker process ended with status -9 in the middle of a job"
     ]
-    aside.close()
-    await aside.wait_closed()
+    executor.close()
+    await executor.wait_closed()
 
 
 async def test_long_work_does_not_wait_for_huge_work() -> None:
-    aside, may_end = OffloadExecutor(), threading.Event()
-    huge = asyncio.ensure_future(aside.run(True, may_end.wait, 10))
-    assert await aside.run(False, lambda: 7) == 7
+    executor, may_end = OffloadExecutor(), threading.Event()
+    huge = asyncio.ensure_future(executor.run(True, may_end.wait, 10))
+    assert await executor.run(False, lambda: 7) == 7
     assert not huge.done()
     may_end.set()
     assert await huge
-    aside.close()
+    executor.close()
 
 
 async def test_work_whose_caller_has_left_is_dropped() -> None:
-    aside, may_end, done = OffloadExecutor(), threading.Event(), list[str]()
-    first = asyncio.ensure_future(aside.run(True, may_end.wait, 10))
-    second = asyncio.ensure_future(aside.run(True, done.append, "second"))
-    third = asyncio.ensure_future(aside.run(True, done.append, "third"))
+    executor, may_end, done = OffloadExecutor(), threading.Event(), list[str]()
+    first = asyncio.ensure_future(executor.run(True, may_end.wait, 10))
+    second = asyncio.ensure_future(executor.run(True, done.append, "second"))
+    third = asyncio.ensure_future(executor.run(True, done.append, "third"))
     await asyncio.sleep(0)
     second.cancel()
     await asyncio.sleep(0)
     may_end.set()
     await asyncio.gather(first, third)
     assert done == ["third"]
-    aside.close()
+    executor.close()
 
 
 async def test_the_collector_rests_meanwhile() -> None:
-    aside = OffloadExecutor()
-    assert not await aside.run(False, gc.isenabled)
+    executor = OffloadExecutor()
+    assert not await executor.run(False, gc.isenabled)
     assert gc.isenabled()
-    aside.close()
+    executor.close()

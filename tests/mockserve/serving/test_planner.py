@@ -112,9 +112,9 @@ async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, 
             await by.plan([1, 2], sampling, RequestContext("id"), OutputSpec(constraint=each, thinking=Thinking(20)))
             for each in (in_place, deferred)
         ]
-        assert by.aside.pool.pids
+        assert by.executor.pool.pids
     finally:
-        by.aside.close()
+        by.executor.close()
     assert [each.answer for each in first] == [each.answer for each in second]
 
 
@@ -128,7 +128,7 @@ async def test_requests_that_come_while_a_worker_writes_change_nothing_of_its_an
             await by.plan([7], SamplingParams(max_tokens=5), RequestContext("other"))
             await asyncio.sleep(0)
     finally:
-        by.aside.close()
+        by.executor.close()
     assert [each.answer for each in await beside] == [each.answer for each in alone]
 
 
@@ -139,4 +139,4 @@ async def test_a_long_answer_is_the_same_wherever_it_is_made() -> None:
     (found,) = await by.plan([1], sampling, RequestContext("id"))
     random = Random(f"0 {token_digest([1])} 3 0 ")
     assert found.answer == by.composer.compose(random, sampling, 5000, OutputSpec(), [1])
-    by.aside.close()
+    by.executor.close()

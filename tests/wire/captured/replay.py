@@ -40,7 +40,7 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
             server.service.model.planner.composer = cast(Composer, stand_in)
         with (
             noted_openings(shared) as opened,  # where the server's tokenizer lies
-            workers_that_note(server.service.delivery.aside) as opened_by_workers,
+            workers_that_note(server.service.delivery.executor) as opened_by_workers,
         ):
             for case in cases:
                 if case.name in captures:
@@ -54,7 +54,7 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
 
 
 @contextmanager
-def workers_that_note(aside: OffloadExecutor) -> Iterator[Path]:
+def workers_that_note(executor: OffloadExecutor) -> Iterator[Path]:
     """A file to which worker processes add a line for all that they open, for as long as the block lasts.
 
     All jobs are theirs meanwhile: the server would do small ones in place.
@@ -67,5 +67,5 @@ def workers_that_note(aside: OffloadExecutor) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv(NOTED_IN, file.name)
         patch.setattr(OffloadExecutor, "done", done)
-        aside.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
+        executor.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
         yield Path(file.name)

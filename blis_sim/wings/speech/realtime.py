@@ -202,7 +202,17 @@ def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEve
     event: Any = None
     try:
         event = loads_in_pieces([text.encode()]) if is_long else json.loads(text)
-        return _read(event, models, has_model, _repr_in_pieces if is_long else repr)
+        write = _repr_in_pieces if is_long else repr
+        if not isinstance(event, dict):
+            raise _EventError(not_an_object(event).message, "processing_error")
+        kind = event.get("type")
+        if kind == "session.update":
+            return _session_update(event.get("model"), models, write)
+        if kind == "input_audio_buffer.append":
+            return _audio_append(event, write)
+        if kind == "input_audio_buffer.commit":
+            return _audio_commit(event, has_model, write)
+        raise _EventError(f"Unknown event type: {_shown(kind, write)}", "unknown_event")
     except json.JSONDecodeError:
         return ErrorReply(error_event("Invalid JSON", "invalid_json"))
     except _EventError as error:
@@ -212,19 +222,6 @@ def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEve
     finally:
         if is_long:
             _free(event)
-
-
-def _read(event: Any, models: Collection[str], has_model: bool, write: Callable[[Any], str]) -> ClientEvent:
-    if not isinstance(event, dict):
-        raise _EventError(not_an_object(event).message, "processing_error")
-    kind = event.get("type")
-    if kind == "session.update":
-        return _session_update(event.get("model"), models, write)
-    if kind == "input_audio_buffer.append":
-        return _audio_append(event, write)
-    if kind == "input_audio_buffer.commit":
-        return _audio_commit(event, has_model, write)
-    raise _EventError(f"Unknown event type: {_shown(kind, write)}", "unknown_event")
 
 
 def _session_update(model: Any, models: Collection[str], write: Callable[[Any], str]) -> ClientEvent:

@@ -10,12 +10,19 @@ from uuid import uuid4
 from aiohttp import WSMsgType, hdrs, web
 
 from blis_sim.engine.units import Micros
-from mockserve.executor.executor import LARGE_BYTES
-from mockserve.http.clients import Caller, arrived_at, caller_of
-from mockserve.protocol.bodies import Ending, Usage
-from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.forms import form_reader
-from mockserve.protocol.realtime import (
+from blis_sim.wings.speech.bodies import (
+    GRANULARITIES,
+    TRANSCRIBE,
+    TRANSLATE,
+    SpeechChunks,
+    SpeechRequest,
+    SpeechTask,
+    check_speech,
+    parse_speech,
+    whole_speech,
+)
+from blis_sim.wings.speech.plan import SpeechPlan, plan_speech, plan_stretch
+from blis_sim.wings.speech.realtime import (
     LONG_EVENT_CHARS,
     AudioAppend,
     AudioBuffer,
@@ -28,27 +35,20 @@ from mockserve.protocol.realtime import (
     read_event,
     session_created,
 )
-from mockserve.protocol.speech import (
-    GRANULARITIES,
-    TRANSCRIBE,
-    TRANSLATE,
-    SpeechChunks,
-    SpeechRequest,
-    SpeechTask,
-    check_speech,
-    parse_speech,
-    whole_speech,
-)
+from blis_sim.wings.speech.stream import SpeechSegmentChoice, SpeechStream
+from mockserve.executor.executor import LARGE_BYTES
+from mockserve.http.clients import Caller, arrived_at, caller_of
+from mockserve.protocol.bodies import Ending, Usage
+from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.forms import form_reader
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.answer import collect
 from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.frames import DONE, event
 from mockserve.reply.reply import Reply
 from mockserve.reply.sse_writer import SSEWriter
-from mockserve.reply.typed_events import SpeechSegmentChoice, SpeechStream
 from mockserve.routes.shared import json_reply, receive_body, reply_id
 from mockserve.serving.service import SERVICE, Service
-from mockserve.serving.speech import SpeechPlan, plan_speech, plan_stretch
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024
@@ -179,7 +179,7 @@ class _Connection:
         service = self._service
         read = partial(read_event, text, service.model.names, self._has_model)
         is_long = len(text) > LONG_EVENT_CHARS
-        event = await service.delivery.aside.run(len(text) > LARGE_BYTES, read) if is_long else read()
+        event = await service.delivery.executor.run(len(text) > LARGE_BYTES, read) if is_long else read()
         if isinstance(event, ErrorReply):
             await self._socket.send_str(event.text)
         elif isinstance(event, SessionUpdate):
@@ -194,9 +194,6 @@ class _Connection:
         elif self._transcribing is None or self._transcribing.done():
             self._transcribing = asyncio.create_task(self._transcribe())
 
-    async def _fail(self, message: str, code: str) -> None:
-        await self._socket.send_str(error_event(message, code))
-
     async def _transcribe(self) -> None:
         """Send the text of one utterance in deltas, then as a whole."""
         utterance = _Utterance()
@@ -208,7 +205,7 @@ class _Connection:
             await self._socket.send_str(done(utterance.text, usage))
             self._audio.clear()
         except ApiError as error:
-            await self._fail(error.message, "processing_error")
+            await self._socket.send_str(error_event(error.message, "processing_error"))
         except ConnectionError:
             return  # the client has disconnected
 

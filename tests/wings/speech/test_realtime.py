@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from mockserve.protocol.realtime import SAMPLE_RATE, AudioBuffer
+from blis_sim.wings.speech.realtime import SAMPLE_RATE, AudioBuffer
 from tests.patience import PATIENCE_S
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server

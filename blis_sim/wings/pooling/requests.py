@@ -6,11 +6,7 @@ from typing import Any, TypeAlias
 
 from pydantic import BaseModel, RootModel
 
-from mockserve.protocol.bodies import read_as
-from mockserve.protocol.chat_messages import check_parts
-from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.bodies import Encoding
-from mockserve.protocol.pooling.request_bodies import (
+from blis_sim.wings.pooling.bodies import (
     ClassificationBody,
     ClassificationChatRequest,
     EmbeddingBatchChatInputRequest,
@@ -24,6 +20,10 @@ from mockserve.protocol.pooling.request_bodies import (
     PoolingChatRequest,
     TokenEmbeddingRequest,
 )
+from blis_sim.wings.pooling.replies import Encoding
+from mockserve.protocol.bodies import read_as
+from mockserve.protocol.chat_messages import check_parts
+from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import refuse_bad_salt, refuse_media_arguments
 
 REMOVED_TASKS = {
@@ -136,7 +136,9 @@ def _read(body: dict[str, Any], kind: type[BaseModel], of_chats: tuple[type[Base
         model=given.model or "",
         prompts=prompts,
         is_chat=is_chat,
-        encoding=_encoding(given) if isinstance(given, Encoded) else Encoding(),
+        encoding=Encoding(given.encoding_format, given.embed_dtype, given.endianness)
+        if isinstance(given, Encoded)
+        else Encoding(),
         dimensions=getattr(given, "dimensions", None),
         task=getattr(given, "task", None),
         add_special_tokens=getattr(given, "add_special_tokens", True),
@@ -148,10 +150,6 @@ def _read(body: dict[str, Any], kind: type[BaseModel], of_chats: tuple[type[Base
         priority=given.priority,
         cache_salt=given.cache_salt,
     )
-
-
-def _encoding(given: Encoded) -> Encoding:
-    return Encoding(given.encoding_format, given.embed_dtype, given.endianness)
 
 
 def _prompts(given: Any) -> tuple[Prompt, ...]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from blis_sim.options.addition import sequential_sum
+from blis_sim.wings.speech.bodies import VERBOSE, SpeechRequest, SpeechSegment, SpeechTask
 from mockserve.generation.writing import OutputSpec
 from mockserve.protocol.bodies import Choice
 from mockserve.protocol.chat_messages import Medium
 from mockserve.protocol.completions import CompletionBodies
 from mockserve.protocol.errors import ApiError, unhandled_error
 from mockserve.protocol.sampling import Delivery, SamplingParams
-from mockserve.protocol.speech import VERBOSE, SpeechRequest, SpeechSegment, SpeechTask
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS

@@ -1,20 +1,16 @@
-"""The bodies of scoring routes: POST /score, /rerank, /generative_scoring, /v1/decisions and /v1/systemone."""
+"""Texts to compare, as POST /score and /rerank have them."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mockserve.protocol.bodies import Usage, read_as
-from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.request_bodies import (
-    DecisionRequest,
-    GenerativeScoringRequest,
+from blis_sim.wings.pooling.bodies import (
     RerankRequest,
     ScoreBody,
     Scored,
     ScoreInputs,
-    StructuredDecisionRequest,
 )
+from mockserve.protocol.bodies import read_as
+from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import refuse_bad_salt, refuse_media_arguments
 
 NUM_SCORE_KINDS = 4
@@ -106,61 +102,3 @@ def _inputs(given: Any) -> list[Any]:
 
 def _texts(given: Any) -> tuple[str, ...]:
     return tuple(each if isinstance(each, str) else "" for each in _inputs(given))
-
-
-def parse_scoring(body: dict[str, Any]) -> GenerativeScoringRequest:
-    """Parse the body. Raises ApiError for an invalid body."""
-    refuse_bad_salt(body.get("cache_salt"))
-    return read_as(GenerativeScoringRequest, body)
-
-
-def check_labels(request: GenerativeScoringRequest, vocabulary_size: int) -> None:
-    """Raise ApiError for labels outside the vocabulary, and for a request without items."""
-    for token in request.label_token_ids:
-        if not 0 <= token < vocabulary_size:
-            raise ApiError(
-                f"label_token_id {token} is out of vocabulary range [0, {vocabulary_size}). "
-                "Please provide valid token IDs."
-            )
-    if not request.label_token_ids:
-        raise ApiError("label_token_ids must contain at least one token ID.")
-    if not request.items:
-        raise ApiError("items must contain at least one item.")
-
-
-def check_number_of_labels(number: int, max_logprobs: int) -> None:
-    """Raise ApiError for more labels than the server allows log-probabilities; -1 is no limit."""
-    if 0 <= max_logprobs < number:
-        message = f"Requested sample logprobs of {number}, which is greater than max allowed: {max_logprobs}"
-        raise bad_value(message, "logprobs", number)
-
-
-def scoring_reply(
-    reply_id: str, created: int, model: str, scores: Sequence[float], prompt_tokens: int
-) -> dict[str, Any]:
-    """Return the reply: the probability of the first label after each prompt. One token is generated for each."""
-    return {
-        "id": reply_id,
-        "object": "list",
-        "created": created,
-        "model": model,
-        "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
-        "usage": Usage(prompt_tokens, len(scores)).full(),
-    }
-
-
-def check_decision(body: dict[str, Any]) -> None:
-    """Raise ApiError for an invalid body of POST /v1/decisions."""
-    refuse_bad_salt(body.get("cache_salt"))
-    read_as(DecisionRequest, body)
-
-
-def check_structured_decision(body: dict[str, Any]) -> None:
-    """Raise ApiError for an invalid body of POST /v1/systemone."""
-    refuse_bad_salt(body.get("cache_salt"))
-    read_as(StructuredDecisionRequest, body)
-
-
-def unsupported(interface: str) -> ApiError:
-    """Return the error of a model that does not make decisions; few models do."""
-    return ApiError(f"The model does not support the {interface} API", status=501, kind="NotImplementedError")

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +11,16 @@ from blis_sim.engine.specs import ModelSpec
 from blis_sim.options import OptionError
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
-from mockserve.options.server import RouteOptions, config_overrides, pooling_task_of, tasks_of
+from blis_sim.wings.pooling.replies import Vector
+from mockserve.options.server import (
+    RouteOptions,
+    config_overrides,
+    labels_of,
+    pooling_task_of,
+    positive_override,
+    tasks_of,
+)
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.bodies import Vector
 
 POSITIONS_PER_TOKEN = 16
 SHARPNESS = 8.0
@@ -32,7 +38,9 @@ class VectorSource:
 
     def of_text(self, token_ids: Sequence[int]) -> Vector:
         """One vector of length 1 for a whole prompt. Cost: O(tokens + dimensions)."""
-        return _unit(self._sums(np.zeros(len(token_ids), np.int64), token_ids, 1)[0])
+        vector = self._sums(np.zeros(len(token_ids), np.int64), token_ids, 1)[0]
+        found: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
+        return found
 
     def of_tokens(self, token_ids: Sequence[int]) -> Vector:
         """One row of length 1 for each token."""
@@ -49,7 +57,14 @@ class VectorSource:
 
     def _sums(self, rows: npt.NDArray[np.int64], token_ids: Sequence[int], num_rows: int) -> npt.NDArray[np.float64]:
         """Row `rows[i]` of the result has token i among its terms."""
-        hashes = _hashes(np.array(token_ids, np.int64).view(np.uint64), self.seed)
+        first, second, third = map(np.uint64, _ODD_MULTIPLIERS)
+        ordinals = np.arange(1, POSITIONS_PER_TOKEN + 1, dtype=np.uint64)
+        start = np.uint64(self.seed % 2**64)
+        with np.errstate(over="ignore"):
+            mixed = (np.array(token_ids, np.int64).view(np.uint64)[:, None] + start) * first + ordinals * second
+            mixed = (mixed ^ (mixed >> np.uint64(30))) * second
+            mixed = (mixed ^ (mixed >> np.uint64(27))) * third
+        hashes: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
         positions = (hashes >> np.uint64(1)) % np.uint64(self.num_dimensions)
         signs = np.where(hashes & np.uint64(1), 1.0, -1.0)
         cells = rows[:, None] * self.num_dimensions + positions.astype(np.int64)
@@ -84,24 +99,6 @@ def probabilities(logits: Vector) -> Vector:
     powers = np.exp(logits - logits.max())
     shares: Vector = (powers / powers.sum()).astype(np.float32)
     return shares
-
-
-def _unit(vector: npt.NDArray[np.float64]) -> Vector:
-    found: Vector = (vector / np.linalg.norm(vector)).astype(np.float32)
-    return found
-
-
-def _hashes(numbers: npt.NDArray[np.uint64], seed: int) -> npt.NDArray[np.uint64]:
-    """`POSITIONS_PER_TOKEN` well-mixed hashes for each number."""
-    first, second, third = map(np.uint64, _ODD_MULTIPLIERS)
-    ordinals = np.arange(1, POSITIONS_PER_TOKEN + 1, dtype=np.uint64)
-    start = np.uint64(seed % 2**64)
-    with np.errstate(over="ignore"):
-        mixed = (numbers[:, None] + start) * first + ordinals * second
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * second
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * third
-    found: npt.NDArray[np.uint64] = mixed ^ (mixed >> np.uint64(31))
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +174,7 @@ def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) 
     if task is None:
         return None
     overrides = config_overrides(options)
-    size = _positive(overrides, "hidden_size", model.hidden_size)
+    size = positive_override(overrides, "hidden_size", model.hidden_size)
     allowed = overrides.get("matryoshka_dimensions") or []
     if not isinstance(allowed, list) or not all(isinstance(each, int) for each in allowed):
         raise OptionError(f"--hf-overrides: matryoshka_dimensions must be a list of sizes, got {allowed!r}")
@@ -199,24 +196,3 @@ def _architecture(model: str) -> str:
     except (OSError, ValueError, TypeError, LookupError):
         return "a text model"
     return str(found)
-
-
-def labels_of(overrides: Mapping[str, Any]) -> Mapping[int, str]:
-    """Return the names of the classes from `id2label`, else `num_labels` numbered names (1 by default)."""
-    named = overrides.get("id2label")
-    if named is None:
-        return {number: f"LABEL_{number}" for number in range(_positive(overrides, "num_labels", 1))}
-    try:
-        labels = {int(number): str(label) for number, label in named.items()}
-    except (AttributeError, ValueError):
-        labels = {}
-    if sorted(labels) != list(range(len(labels))) or not labels:
-        raise OptionError(f"--hf-overrides: id2label must map 0, 1, ... to names, got {named!r}")
-    return labels
-
-
-def _positive(overrides: Mapping[str, Any], name: str, default: int) -> int:
-    value = overrides.get(name, default)
-    if not isinstance(value, int) or value < 1:
-        raise OptionError(f"--hf-overrides: {name} must be a number of at least 1, got {value!r}")
-    return value

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.generation.pooler import VectorSource, best_match_sum, probabilities, relevance, similarity
-from mockserve.protocol.pooling.bodies import Encoding
+from blis_sim.wings.pooling.pooler import VectorSource, best_match_sum, probabilities, relevance, similarity
+from blis_sim.wings.pooling.replies import Encoding
 
 SOURCE = VectorSource(64, seed=3)
 TOKENS = st.lists(st.integers(0, 200_000), min_size=1, max_size=40)

@@ -1,12 +1,12 @@
 """Bodies of the routes of pooling models, with vLLM's names and order of fields.
 
-The fields of a class come before those of its bases, and those of the last base first.
+The fields of the last base come first, and the own fields of a class last.
 """
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import ConfigDict, Field, StrictBool, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
 
 from mockserve.protocol.bodies import (
@@ -325,141 +325,3 @@ class RerankRequest(Scored):
     query: ScoreInput
     documents: ScoreInputs
     top_n: Annotated[int, Field(ge=0)] = 0
-
-
-class GenerativeScoringRequest(OpenObject):
-    """A query, items, and the tokens that are compared after each item."""
-
-    model: str | None = None
-    query: str | _Tokens
-    items: Items[str] | Items[_Tokens]
-    label_token_ids: _Tokens
-    apply_softmax: bool = True
-    item_first: bool = False
-    add_special_tokens: bool = True
-    cache_salt: str | None = None
-    priority: Int64 = 0
-    request_id: str = Field(default_factory=str)
-
-
-class _Closed(RequestObject):
-    model_config = ConfigDict(extra="forbid")
-
-
-_Text = Annotated[str, Field(max_length=1_048_576)]
-_LongText = Annotated[str, Field(max_length=10_485_760)]
-
-
-class DecisionInputText(_Closed):
-    """A part of a message."""
-
-    type: Literal["input_text"]
-    text: _LongText
-
-
-class DecisionInputMessage(_Closed):
-    """A message."""
-
-    role: Literal["user"]
-    content: _LongText | Annotated[list[DecisionInputText], Field(max_length=16384)]
-    type: Literal["message"] = "message"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_images(cls, message: Any) -> Any:
-        parts = message.get("content") if isinstance(message, dict) else None
-        if isinstance(parts, list) and any(
-            isinstance(each, dict) and each.get("type") == "input_image" for each in parts
-        ):
-            raise ValueError("Decisions supports text input only; images are not supported")
-        return message
-
-
-class _Question(_Closed):
-    instructions: _Text
-    name: _Text | None = None
-
-    @model_validator(mode="after")
-    def _check_name(self) -> Self:
-        if "name" in self.model_fields_set and self.name is None:
-            raise ValueError("name must be a string when provided")
-        return self
-
-
-class PredicateQuestion(_Question):
-    """A question with yes or no."""
-
-    type: Literal["predicate"]
-
-
-class ChoiceOption(_Closed):
-    """A possible answer."""
-
-    value: str | StrictBool
-    description: _Text = ""
-
-
-class ChoiceQuestion(_Question):
-    """A question with one of several answers."""
-
-    type: Literal["choice"]
-    choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=255)]
-
-    @model_validator(mode="after")
-    def _check_choices(self) -> Self:
-        if len({(type(each.value), each.value) for each in self.choices}) < len(self.choices):
-            raise ValueError("choice values must be distinct")
-        return self
-
-
-class ScoreLevel(_Closed):
-    """A possible score."""
-
-    label: _Text
-    description: _Text = ""
-
-
-class ScoreQuestion(_Question):
-    """A question with a score."""
-
-    type: Literal["score"]
-    levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=10)]
-
-
-_AnyQuestion = Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
-
-
-class DecisionRequest(_Closed):
-    """The body of POST /v1/decisions."""
-
-    model: _Text
-    input: _LongText | Annotated[list[DecisionInputMessage], Field(max_length=131072)]
-    questions: Annotated[list[_AnyQuestion], Field(min_length=1, max_length=200)]
-    safety_identifier: Annotated[str, Field(max_length=128)] | None = None
-    joint: StrictBool = False
-    cache_salt: Salt = None
-
-
-class QuestionSpec(OpenObject):
-    """A question of any type."""
-
-    type: str
-    instructions: Any = ""
-    criteria: Any = None
-
-
-class StructuredDecisionRequest(_Closed):
-    """The body of POST /v1/systemone."""
-
-    model: str | None = None
-    state: Any
-    questions: Entries[QuestionSpec]
-    instructions: str | None = None
-    images: Items[str] | None = None
-    audio: Items[str] | None = None
-    videos: Items[str] | None = None
-    chat_template_kwargs: FreeObject = None
-    joint: StrictBool = False
-    cache_salt: str | None = None
-    priority: Int64 = 0
-    request_id: str = Field(default_factory=str)

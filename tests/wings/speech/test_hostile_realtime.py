@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from tests.patience import PATIENCE_S, attempts, wait_until
+from tests.wings.speech.test_realtime import COMMIT, FINAL, MODEL, received_events
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 from tests.wire.test_hostile_constraints import longest_pause_s
-from tests.wire.test_realtime import COMMIT, FINAL, MODEL, received_events
 
 DEEP = "[" * 100_000
 TOO_DEEP = "maximum recursion depth exceeded while decoding a JSON array from a unicode string"

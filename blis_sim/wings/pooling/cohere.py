@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from blis_sim.wings.pooling.bodies import CohereEmbedInput, CohereEmbedRequest
+from blis_sim.wings.pooling.replies import Vector
 from mockserve.protocol.bodies import read_as
 from mockserve.protocol.errors import ApiError, bad_value
-from mockserve.protocol.pooling.bodies import Vector
-from mockserve.protocol.pooling.request_bodies import CohereEmbedInput, CohereEmbedRequest
 
 IMAGE_SCHEMES = ("http:", "https:", "data:", "file:")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from blis_sim.wings.speech.plan import duration_s
 from mockserve.protocol.errors import ApiError
-from mockserve.serving.speech import duration_s
 from tests.wire.plain_http import PlainReply, call, chunks_of
 from tests.wire.serving import TestServer, running_server
 

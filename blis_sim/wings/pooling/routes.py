@@ -1,17 +1,15 @@
 """Embeddings, classes and other poolings of prompts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from aiohttp import web
 
-from mockserve.generation.chat_turns import free
-from mockserve.generation.pooler import Pooler
-from mockserve.http.clients import arrived_at, caller_of
-from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import json_array
-from mockserve.protocol.pooling.bodies import (
+from blis_sim.engine.units import Micros
+from blis_sim.wings.pooling.cohere import check_lengths, check_max_tokens, cohere_embeddings, parse_cohere_embed
+from blis_sim.wings.pooling.pooler import Pooler
+from blis_sim.wings.pooling.replies import (
     Encoding,
     PoolingHead,
     Vector,
@@ -20,8 +18,7 @@ from mockserve.protocol.pooling.bodies import (
     embedding_items,
     pooling_items,
 )
-from mockserve.protocol.pooling.cohere import check_lengths, check_max_tokens, cohere_embeddings, parse_cohere_embed
-from mockserve.protocol.pooling.requests import (
+from blis_sim.wings.pooling.requests import (
     NUM_CLASSIFY_KINDS,
     NUM_EMBEDDING_KINDS,
     NUM_POOLING_KINDS,
@@ -32,19 +29,20 @@ from mockserve.protocol.pooling.requests import (
     parse_pooling,
     parse_token_embeddings,
 )
+from mockserve.generation.chat_turns import free
+from mockserve.http.clients import arrived_at, caller_of
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.json_text import json_array
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.answer import json_body
-from mockserve.routes.shared import aside, read_body, reply_id
+from mockserve.routes.scoring import is_large
+from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
 from mockserve.serving.prefill import prefill
 from mockserve.serving.prompts import pad_prompt, truncate_prompt
 from mockserve.serving.service import SERVICE, Service
-
-FEW_PROMPTS = 16
-FEW_TOKENS = 2000
-"""Vectors for so few tokens take a few milliseconds."""
 
 ITEMS_PER_BLOCK = 8
 
@@ -53,7 +51,7 @@ async def create_embedding(request: web.Request) -> web.StreamResponse:
     """Vectors of texts, token ids or conversations."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_EMBEDDING_KINDS)
-    api_request = await aside(request, parse_embeddings, body)
+    api_request = await offload(request, parse_embeddings, body)
     prefilled = await _prefill(request, service, api_request, body, "embd")
 
     def vectors() -> Iterator[Vector]:
@@ -68,7 +66,7 @@ async def create_token_embedding(request: web.Request) -> web.StreamResponse:
     """Return a vector for each token of texts or of token ids."""
     service, pooler = pooling_service(request)
     body = await read_body(request)
-    api_request = await aside(request, parse_token_embeddings, body)
+    api_request = await offload(request, parse_token_embeddings, body)
     prefilled = await _prefill(request, service, api_request, body, "embd")
 
     def items() -> Iterator[dict[str, Any]]:
@@ -83,7 +81,7 @@ async def pooling(request: web.Request) -> web.StreamResponse:
     """Results of the model's pooling task: vectors or probabilities, per prompt or per token."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_POOLING_KINDS)
-    api_request = await aside(request, parse_pooling, body)
+    api_request = await offload(request, parse_pooling, body)
     pooler.check_task(api_request.task)
     prefilled = await _prefill(request, service, api_request, body, "pooling")
 
@@ -99,7 +97,7 @@ async def classify(request: web.Request) -> web.StreamResponse:
     """Probabilities of the model's classes."""
     service, pooler = pooling_service(request)
     body = await read_body(request, NUM_CLASSIFY_KINDS)
-    api_request = await aside(request, parse_classify, body)
+    api_request = await offload(request, parse_classify, body)
     prefilled = await _prefill(request, service, api_request, body, "classify")
 
     def items() -> Iterator[dict[str, Any]]:
@@ -113,7 +111,7 @@ def pooling_service(request: web.Request) -> tuple[Service, Pooler]:
     """Return the service and pooler for a route that requires a pooling model."""
     service = request.app[SERVICE]
     pooler = service.model.pooler
-    assert pooler is not None
+    assert isinstance(pooler, Pooler)  # a condition of these routes
     return service, pooler
 
 
@@ -122,6 +120,21 @@ def find_adapter(served: ServedModel, name: str) -> Adapter | None:
     if name and name not in served.names and name not in served.adapters:
         raise ApiError(f"The model `{name}` does not exist.", status=404, kind="NotFoundError")
     return served.check_model(name)
+
+
+async def prefill_prompts(
+    request: web.Request,
+    service: Service,
+    prompts: Sequence[list[int]],
+    num_tokens: int,
+    request_context: RequestContext,
+    arrived: Micros,
+    lengths: Iterable[int] | None = None,
+) -> None:
+    """Compute the prompts in the engine. Raises ApiError for a full queue, or if the engine refuses one."""
+    service.model.queue.check_each(map(len, prompts) if lengths is None else lengths)
+    planner, caller = service.model.planner, caller_of(request)
+    await prefill(service.delivery, planner, prompts, num_tokens, request_context, arrived, caller=caller)
 
 
 class _Prefilled(NamedTuple):
@@ -140,29 +153,15 @@ async def _prefill(
     adapter = find_adapter(service.model, api_request.model)
     if not api_request.prompts:
         raise ApiError("You must pass at least one prompt")
-    prompts, num_tokens = await aside(request, _all_token_ids, service.model, api_request, body)
-    assert service.model.pooler is not None
-    service.model.pooler.check_dimensions(api_request.dimensions, service.model.names[0])
+    prompts, num_tokens = await offload(request, _all_token_ids, service.model, api_request, body)
+    _, pooler = pooling_service(request)
+    pooler.check_dimensions(api_request.dimensions, service.model.names[0])
     head = PoolingHead(
         reply_id(request, prefix, api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
-    service.model.queue.check_each(map(len, prompts))
     request_context = RequestContext(head.id, api_request.cache_salt, adapter, api_request.priority)
-    await prefill(
-        service.delivery,
-        service.model.planner,
-        prompts,
-        num_tokens,
-        request_context,
-        arrived,
-        caller=caller_of(request),
-    )
+    await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived)
     return _Prefilled(head, prompts, num_tokens)
-
-
-def is_large(num_prompts: int, num_tokens: int) -> bool:
-    """Whether computing all vectors would block the event loop for too long."""
-    return num_prompts > FEW_PROMPTS or num_tokens > FEW_TOKENS
 
 
 async def _listed(
@@ -172,7 +171,7 @@ async def _listed(
     head, prompts, num_tokens = prefilled
     is_long = is_large(len(prompts), num_tokens)
     response = await json_body(request, lambda: head.listing(json_array(items, ITEMS_PER_BLOCK), num_tokens), is_long)
-    await aside(request, free, prompts)
+    await offload(request, free, prompts)
     return response
 
 
@@ -202,16 +201,16 @@ async def _bytes_reply(
     prefilled: _Prefilled,
 ) -> web.StreamResponse:
     head, _, prompt_tokens = prefilled
-    aside = request.app[SERVICE].delivery.aside
+    executor = request.app[SERVICE].delivery.executor
     response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
     if encoding.form == "bytes":
         known = {"id": head.id, "created": head.created, "model": head.model}
-        response.headers["metadata"] = await aside.run(
+        response.headers["metadata"] = await executor.run(
             True, lambda: bytes_metadata(encoding, vectors(), known, prompt_tokens)
         )
     await response.prepare(request)
     packed = map(encoding.packed, vectors())
-    while part := await aside.run(True, lambda: b"".join(islice(packed, ITEMS_PER_BLOCK))):
+    while part := await executor.run(True, lambda: b"".join(islice(packed, ITEMS_PER_BLOCK))):
         await response.write(part)
     await response.write_eof()
     return response
@@ -222,7 +221,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     service, pooler = pooling_service(request)
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
-    api_request, texts = await aside(request, parse_cohere_embed, body)
+    api_request, texts = await offload(request, parse_cohere_embed, body)
     adapter = find_adapter(service.model, api_request.model or "")
     check_max_tokens(api_request, service.model.planner.max_model_len)
     keeps_end = api_request.truncate == "START"
@@ -232,22 +231,13 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
             truncate_prompt(service.model.planner, each, api_request.truncate_to, keeps_end, True) for each in texts
         ]
 
-    prompts = await aside(request, token_ids)
+    prompts = await offload(request, token_ids)
     pooler.check_dimensions(api_request.output_dimension, service.model.names[0])
     check_lengths(api_request, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
-    service.model.queue.check_each(map(len, prompts))
     request_context = RequestContext(id, lora=adapter)
-    await prefill(
-        service.delivery,
-        service.model.planner,
-        prompts,
-        num_tokens,
-        request_context,
-        arrived,
-        caller=caller_of(request),
-    )
+    await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived)
 
     def reply() -> dict[str, Any]:
         vectors = [pooler.embedding(each, api_request.output_dimension) for each in prompts]

@@ -1,0 +1,154 @@
+"""Scores and rankings of texts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, overload
+
+from aiohttp import web
+
+from blis_sim.wings.pooling.pooler import Pooler, best_match_sum, relevance, similarity
+from blis_sim.wings.pooling.replies import PoolingHead, rerank_reply, score_items
+from blis_sim.wings.pooling.routes import find_adapter, pooling_service, prefill_prompts
+from blis_sim.wings.pooling.scored import (
+    NUM_SCORE_KINDS,
+    ScoringRequest,
+    check_scoring,
+    parse_rerank,
+    parse_score,
+)
+from mockserve.generation.chat_turns import free
+from mockserve.http.clients import arrived_at
+from mockserve.realtime.in_flight import unix_time
+from mockserve.reply.answer import json_body
+from mockserve.routes.scoring import is_large
+from mockserve.routes.shared import is_long, offload, read_body, reply_id
+from mockserve.serving.model import ServedModel
+from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.prompts import cut_text, pad_prompt, truncate_prompt
+
+
+async def score(request: web.Request) -> web.StreamResponse:
+    """Scores of texts, pair by pair."""
+    api_request = await offload(request, parse_score, await read_body(request, NUM_SCORE_KINDS))
+    head, scores, prompt_tokens = await _scored(request, api_request)
+    return await json_body(request, lambda: head.listing(score_items(scores), prompt_tokens), is_long(request))
+
+
+async def rerank(request: web.Request) -> web.StreamResponse:
+    """Documents ranked by their score for a query, the highest first."""
+    api_request = await offload(request, parse_rerank, await read_body(request))
+    head, scores, prompt_tokens = await _scored(request, api_request)
+
+    def reply() -> dict[str, Any]:
+        return rerank_reply(head, api_request.documents, scores, api_request.top_n, prompt_tokens)
+
+    return await json_body(request, reply, is_long(request))
+
+
+async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[PoolingHead, list[float], int]:
+    """Return the head of the reply, the score of each pair, and the number of prompt tokens."""
+    service, pooler = pooling_service(request)
+    arrived = arrived_at(request, service.delivery.driver)
+    adapter = find_adapter(service.model, api_request.model)
+    check_scoring(api_request, service.model.planner.max_model_len, pooler.architecture)
+    queries, documents, prompts = await offload(request, _all_token_ids, service.model, pooler, api_request)
+    head = PoolingHead(
+        reply_id(request, "score", api_request.request_id), unix_time(), service.model.reply_name(adapter)
+    )
+    num_tokens = await offload(request, prompts.num_tokens)
+    request_context = RequestContext(head.id, api_request.cache_salt, adapter)
+    await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived, prompts.lengths())
+
+    def scores() -> list[float]:
+        query_of = api_request.query_of
+        results = [_score(pooler, queries[query_of(index)], document) for index, document in enumerate(documents)]
+        free(documents)
+        return results
+
+    found = await service.delivery.executor.run(True, scores) if is_large(len(prompts), num_tokens) else scores()
+    return head, found, num_tokens
+
+
+def _all_token_ids(
+    model: ServedModel, pooler: Pooler, api_request: ScoringRequest
+) -> tuple[list[list[int]], list[list[int]], "_Prompts"]:
+    """Return the token ids of the queries, of the documents, and of the prompts for the engine."""
+    queries = [_token_ids(model, each, api_request.max_query_tokens, api_request) for each in api_request.queries]
+    documents = [
+        _token_ids(model, each, api_request.max_document_tokens, api_request) for each in api_request.documents
+    ]
+    query_of = api_request.query_of if pooler.task == "classify" else None
+    return queries, documents, _Prompts(model.planner, queries, documents, query_of, api_request.pads)
+
+
+def _token_ids(model: ServedModel, text: str, most_tokens: int, api_request: ScoringRequest) -> list[int]:
+    if most_tokens:
+        tokenizer = model.planner.tokenizer
+        text = tokenizer.decode(cut_text(tokenizer, text, most_tokens, keeps_end=False, add_special_tokens=False))
+    return truncate_prompt(
+        model.planner, text, api_request.truncate_to, api_request.truncates_left, add_special_tokens=True
+    )
+
+
+class _Prompts(Sequence[list[int]]):
+    """Prompts for the engine: one per pair of texts for a cross-encoder, else one per text.
+
+    Pairs are joined lazily, since one long query may belong to thousands of documents.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        queries: Sequence[list[int]],
+        documents: Sequence[list[int]],
+        query_of: Callable[[int], int] | None,
+        pads: bool,
+    ) -> None:
+        self._planner = planner
+        self._pads = pads
+        self._queries = queries
+        self._documents = documents
+        self._query_of = query_of
+        """Number of the query that goes with each document; None where texts are prompts of their own."""
+
+    def __len__(self) -> int:
+        return len(self._documents) + (len(self._queries) if self._query_of is None else 0)
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self[each] for each in range(*index.indices(len(self)))]
+        return pad_prompt(self._planner, self._bare(index), self._pads)
+
+    def _bare(self, index: int) -> list[int]:
+        if self._query_of is not None:
+            return [*self._queries[self._query_of(index)], *self._documents[index]]
+        return self._queries[index] if index < len(self._queries) else self._documents[index - len(self._queries)]
+
+    def lengths(self) -> Iterator[int]:
+        """Return the length of each prompt."""
+        least = self._planner.max_model_len if self._pads else 0
+        return (max(least, each) for each in self._bare_lengths())
+
+    def num_tokens(self) -> int:
+        """Return the length of all prompts together."""
+        return sum(self.lengths())
+
+    def _bare_lengths(self) -> Iterator[int]:
+        query_of = self._query_of
+        if query_of is None:
+            return map(len, chain(self._queries, self._documents))
+        return (len(self._queries[query_of(index)]) + len(each) for index, each in enumerate(self._documents))
+
+
+def _score(pooler: Pooler, query: list[int], document: list[int]) -> float:
+    source = pooler.source
+    if pooler.task == "token_embed":
+        return best_match_sum(source.of_tokens(query), source.of_tokens(document))
+    first, second = source.of_text(query), source.of_text(document)
+    return relevance(first, second) if pooler.task == "classify" else similarity(first, second)

@@ -1,1 +1,0 @@
-"""Requests to pooling models, and their replies: vectors, classes, scores."""
