@@ -749,6 +749,13 @@ UNHIDDEN_HOST_US = 750.0
 650 and 1,400 from those of gpt-oss-120b there, 880 from those of Qwen3-1.7B on A100, all of vLLM 0.10 and 0.11."""
 
 
+def latent_layers(operations: StepOperations) -> int:
+    """Return the layers of latent attention, sparse ones included."""
+    return sum(
+        count for each, count in operations.attention if isinstance(each, LatentAttention | SparseLatentAttention)
+    )
+
+
 def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
     """Return the overheads that ship for a model, and kernels as they were measured.
 
