@@ -124,9 +124,9 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     host, scales = shipped_learned(choice.model) if path is None else read_learned(path, choice.learned)
     operations = operations_of(choice.model, placement)
     if path is None:
-        added_us = placement.latent_host_us * latent_layers(operations)
-        added_us += 0.0 if placement.composes_ahead else UNHIDDEN_HOST_US
-        host = replace(host, step_us=host.step_us + added_us)
+        unhidden_us = 0.0 if placement.composes_ahead else UNHIDDEN_HOST_US
+        latent_us = placement.latent_host_us * latent_layers(operations)
+        host = replace(host, step_us=host.step_us + unhidden_us + latent_us)
     grids = grids_of(choice.model, choice.gpu, placement)
     network = _network(choice)
     if network is not None:
