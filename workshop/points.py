@@ -141,6 +141,8 @@ UNHIDDEN_US = {
     ("qwen3-8b", "H100"): 600.0, ("qwen3-1.7b", "A100-SXM"): 880.0, ("gpt-oss-120b", "H100"): 1_025.0,
 }  # fmt: skip
 """Time that steps of a few requests lack without the work of the host that no step hides."""
+LATENT_US = {("deepseek-r1", "H200"): 133.0, ("deepseek-r1 with experts spread over GPUs", "H200"): 62.0}
+"""Time that steps of one and four requests lack for each layer of latent attention, by two servers."""
 UNTUNED = {
     ("MiniMax-M2.5", "H200"): 2.0, ("glm-4.6", "H200"): 2.0, ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 2.3,
 }  # fmt: skip
@@ -156,7 +158,8 @@ def _learn_from_others(model: str, gpu: str) -> None:
     for name, release in VLLM_RELEASES.items():
         if release.chat_template_us:
             template_us = int(of_others(REQUEST_US)) - release.request_us
-            VLLM_RELEASES[name] = release._replace(chat_template_us=template_us)
+            latent_us = int(of_others(LATENT_US))
+            VLLM_RELEASES[name] = release._replace(chat_template_us=template_us, latent_host_us=latent_us)
     kernel_profiles.UNHIDDEN_HOST_US = of_others(UNHIDDEN_US)
     kernel_profiles.UNTUNED = of_others(UNTUNED)
     measured_grids.cache_clear()

@@ -421,6 +421,7 @@ class DeploymentOptions:
             dp=self.dp if self.engine == "vllm" else 1,
             tuned_as_in_11_on="" if self.release.has_later_tuning else gpu.name,
             composes_ahead=self.engine != "vllm" or flag_or(self.async_scheduling, self.release.async_scheduling),
+            latent_host_us=self.release.latent_host_us if self.engine == "vllm" else 0,
         )
 
     def check_coefficients(self, *other_latency_models: str) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from blis_sim.engine.latency.kernel_tables import (
     peaks_of,
     prompt_least,
     scaled,
+    with_more_heads,
 )
 from blis_sim.engine.latency.kernels import GRAPH_SIZES, TOKEN_CLASSES, HostOverheads, KernelGrids, KernelScales, Times
 from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
@@ -69,9 +71,16 @@ def ordered(times: Times, axis: int) -> Times:
     return between
 
 
-def ordered_decodes(times: Times) -> Times:
-    """Return the times of requests that decode, by their number and their context, in order."""
-    return ordered(ordered(times, 1), 0)
+def ordered_decodes(times: Times, requests: Sequence[int]) -> Times:
+    """Return the times of requests that decode, by their number and their context, in order.
+
+    A batch takes at most what its parts take one after the other: from 512 requests on tables of sparse attention have
+    nine times the time of 256.
+    """
+    found = times.copy()
+    for place, (few, many) in enumerate(pairwise(requests), 1):
+        np.minimum(found[place], many / few * found[place - 1], out=found[place])
+    return ordered(ordered(found, 1), 0)
 
 
 def ordered_prompts(times: Times, new_tokens: Sequence[int], contexts: Sequence[int]) -> Times:
@@ -263,6 +272,12 @@ def elementwise_us(gpu: GpuSpec, operation: Elementwise, tokens: tuple[int, ...]
     return times
 
 
+def _least_of(times: Sequence[Times]) -> Times:
+    """Return the least of the times of modules with ever more heads: fewer heads never take longer."""
+    least: Times = np.min(times, axis=0)
+    return least
+
+
 class RepairedTables:
     """The tables of one GPU with repairs, each of which is noted when it is made."""
 
@@ -388,6 +403,7 @@ class RepairedTables:
         if tokens[0] < shortest:
             self._notes["all-reduces shorter than 256 bytes take as long as those of 256"] = None
         times = self._tables.token_us(measured, np.maximum(np.array(tokens, dtype=np.float64), shortest))
+        times = np.minimum.accumulate(times[::-1])[::-1]
         if not has_nvlink(gpu, in_node) and gpu.pcie_gb_s:
             self._notes["GPUs without NVLink exchange through the memory of the host"] = None
             times = staged_all_reduce_us(gpu, in_node, sent)
@@ -398,16 +414,17 @@ class RepairedTables:
 
     def context_us(self, attention: AttentionOperation, requests: Times, new: Times, before: Times) -> Times:
         """Return the times of the attention of prompts, without the projections that are counted by tokens."""
-        times = self._tables.context_us(attention, requests, new, before)
         if isinstance(attention, DeltaNet):
-            return times
+            return self._tables.context_us(attention, requests, new, before)
         if isinstance(attention, HeadAttention):
+            times = self._tables.context_us(attention, requests, new, before)
             if attention.has_sinks and self._gpu.compute_capability // 1 == _AMPERE:
                 self._notes["attention with sinks is that of Triton, which FlashAttention 2 does not compute"] = None
                 times = np.maximum(times, self._triton_us(attention, requests, new, before))
             shortest = self._tables.context_us(attention, np.ones(1), np.full(1, _SHORTEST_PROMPT), np.zeros(1))
             longer: Times = np.maximum(times, shortest)
             return longer
+        times = _least_of([self._tables.context_us(each, requests, new, before) for each in with_more_heads(attention)])
         return self._beside_projections(times, attention.projections, requests * new)
 
     def _triton_us(self, attention: HeadAttention, requests: Times, new: Times, before: Times) -> Times:
@@ -430,7 +447,7 @@ class RepairedTables:
             else ("latent attention is that of TensorRT-LLM")
         )
         self._notes[engine] = None
-        times = self._tables.decode_us(attention, requests, context)
+        times = _least_of([self._tables.decode_us(each, requests, context) for each in with_more_heads(attention)])
         least_us = self._least_us(8 * requests * latent_cache_bytes(attention, context))
         longer: Times = np.maximum(least_us, self._beside_projections(times, attention.projections, requests))
         return longer
@@ -522,7 +539,7 @@ def _decode_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: Re
     requests, context = _all_of(DECODE_REQUESTS, DECODE_CONTEXT)
     times = sum((count * tables.decode_us(each, requests, context) for each, count in attention), 0.0 * requests)
     grid = times.reshape(len(DECODE_REQUESTS), len(DECODE_CONTEXT))
-    return ordered_decodes(grid) if _is_latent(attention) else grid
+    return ordered_decodes(grid, DECODE_REQUESTS) if _is_latent(attention) else grid
 
 
 def _prompt_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: RepairedTables) -> Times:
@@ -747,6 +764,13 @@ of DeepSeek-V3, Claude, GPT-4 and GPT-4o, as Hugging Face's library runs them.""
 UNHIDDEN_HOST_US = 750.0
 """Work of the host between two steps that are not composed ahead: 600 us are missing from steps of Qwen3-8B on H100,
 650 and 1,400 from those of gpt-oss-120b there, 880 from those of Qwen3-1.7B on A100, all of vLLM 0.10 and 0.11."""
+
+
+def latent_layers(operations: StepOperations) -> int:
+    """Return the layers of latent attention, sparse ones included."""
+    return sum(
+        count for each, count in operations.attention if isinstance(each, LatentAttention | SparseLatentAttention)
+    )
 
 
 def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:

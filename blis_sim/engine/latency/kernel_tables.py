@@ -2,7 +2,7 @@
 GPUs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import log
@@ -310,12 +310,18 @@ class _SparseSizes(NamedTuple):
     head: int
     read: int
     indexer: int
+    heads: int
+    """Of the whole model."""
 
 
 _SPARSE_SIZES = {
-    "DeepseekV32ForCausalLM": _SparseSizes(29_097_984, 1_343_488, 1_212_416, 8192),
-    "GlmMoeDsaForCausalLM": _SparseSizes(25_493_504, 2_326_528, 2_097_152, 4096),
+    "DeepseekV32ForCausalLM": _SparseSizes(29_097_984, 1_343_488, 1_212_416, 8192, 128),
+    "GlmMoeDsaForCausalLM": _SparseSizes(25_493_504, 2_326_528, 2_097_152, 4096, 64),
 }
+
+
+def _sizes_of(attention: SparseLatentAttention) -> _SparseSizes:
+    return _SPARSE_SIZES.get(attention.architecture, _SPARSE_SIZES["DeepseekV32ForCausalLM"])
 
 
 def matmul_least(matmul: Matmul, tokens: Times, peaks: Peaks) -> LeastTimes:
@@ -361,7 +367,7 @@ def prompt_least(
         moved = heads * per_head * (2 * tokens + _kv_bytes(attention.kv_dtype) * length)
         return LeastTimes(2 * requests * heads * per_head * pairs / peaks.in_16_bits, requests * moved / peaks.bytes)
     if isinstance(attention, SparseLatentAttention):
-        sizes = _SPARSE_SIZES.get(attention.architecture, _SPARSE_SIZES["DeepseekV32ForCausalLM"])
+        sizes = _sizes_of(attention)
         dense = np.minimum(length, TOKENS_CHOSEN) ** 2 / 2 - np.minimum(before, TOKENS_CHOSEN) ** 2 / 2
         seen = dense + TOKENS_CHOSEN * (np.maximum(length, TOKENS_CHOSEN) - np.maximum(before, TOKENS_CHOSEN))
         math = tokens * (sizes.shared + sizes.head * heads) + 2 * (size + _LATENT) * heads * seen
@@ -400,7 +406,7 @@ def decode_least(
         moved = heads * (absorbed * bytes_of + requests * (1280 * bytes_of + 2176))
         return LeastTimes(math_us, (moved + requests * (context - 1) * size * kv_bytes) / peaks.bytes)
     if isinstance(attention, SparseLatentAttention):
-        sizes = _SPARSE_SIZES.get(attention.architecture, _SPARSE_SIZES["DeepseekV32ForCausalLM"])
+        sizes = _sizes_of(attention)
         seen = np.minimum(context, TOKENS_CHOSEN)
         math = sizes.shared + sizes.head * heads + 2 * (size + _LATENT) * heads * seen + sizes.indexer * context
         kept = INDEX_KEY_BYTES * context + size * _kv_bytes(attention.kv_dtype) * seen
@@ -424,6 +430,14 @@ def _kv_heads(attention: HeadAttention, heads: Times) -> Times:
 
 def _kv_bytes(kv_dtype: str) -> float:
     return 1.0 if kv_dtype == "fp8" else 2.0
+
+
+def with_more_heads(
+    attention: LatentAttention | SparseLatentAttention,
+) -> Sequence[LatentAttention | SparseLatentAttention]:
+    """Return attention with its heads on this GPU, and with two, four, ... times as many, up to all of the model."""
+    most = attention.all_heads if isinstance(attention, LatentAttention) else _sizes_of(attention).heads
+    return [attention._replace(heads=attention.heads << each) for each in range((most // attention.heads).bit_length())]
 
 
 def latent_cache_bytes(attention: LatentAttention | SparseLatentAttention, context: Times) -> Times:

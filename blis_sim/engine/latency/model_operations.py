@@ -339,6 +339,8 @@ class KernelPlacement(NamedTuple):
     """Data-parallel ranks that share experts."""
     composes_ahead: bool = True
     """Whether the host works on a step while the one before it runs."""
+    latent_host_us: int = 0
+    """Work of the host for a layer of latent attention that no kernel hides."""
 
 
 def operations_of(model: ModelSpec, placement: KernelPlacement) -> StepOperations:

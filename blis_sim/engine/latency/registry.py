@@ -108,6 +108,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
         decode_rows,
         grids_of,
         has_one_attention_call,
+        latent_layers,
         read_learned,
         shipped_learned,
     )
@@ -121,15 +122,17 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
         _check_no_dp("kernels", choice)
     path = choice.coefficients
     host, scales = shipped_learned(choice.model) if path is None else read_learned(path, choice.learned)
-    if path is None and not placement.composes_ahead:
-        host = replace(host, step_us=host.step_us + UNHIDDEN_HOST_US)
+    operations = operations_of(choice.model, placement)
+    if path is None:
+        unhidden_us = 0.0 if placement.composes_ahead else UNHIDDEN_HOST_US
+        latent_us = placement.latent_host_us * latent_layers(operations)
+        host = replace(host, step_us=host.step_us + unhidden_us + latent_us)
     grids = grids_of(choice.model, choice.gpu, placement)
     network = _network(choice)
     if network is not None:
         from blis_sim.engine.latency.collectives import with_exchanges
 
         grids = with_exchanges(grids, network, choice.model, choice.tp)
-    operations = operations_of(choice.model, placement)
     sizes = () if placement.eager else graph_sizes(choice.gpu.compute_capability, choice.max_num_seqs)
     return KernelSteps(
         grids,

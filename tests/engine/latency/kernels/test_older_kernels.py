@@ -99,3 +99,21 @@ def test_steps_that_are_not_composed_ahead_take_the_work_of_the_host_longer() ->
         return float(latency.decode_timer()(4, 4_000) if hasattr(latency, "decode_timer") else 0)
 
     assert step_us(is_async=False) - step_us(is_async=True) == pytest.approx(750, abs=1)
+
+
+@pytest.mark.parametrize(("model", "longer_us"), [("deepseek-r1", 61 * 98), ("glm-4.6", 0)])
+def test_the_host_prolongs_steps_for_each_layer_of_latent_attention_in_0_11(model: str, longer_us: int) -> None:
+    def step_us(release: str) -> int:
+        options = DeploymentOptions(
+            model=model, hardware="H200", tp=8, latency_model="kernels", vllm_version=release, async_scheduling=False
+        )
+        return resolve(options).latency.decode_timer()(4, 1_200)
+
+    assert step_us("0.11") - step_us("0.15") == pytest.approx(longer_us, abs=1)
+
+
+def test_four_requests_in_flight_decode_as_fast_as_a_server_of_deepseek_r1_did() -> None:
+    options = DeploymentOptions(
+        model="deepseek-r1", hardware="H200", tp=8, latency_model="kernels", vllm_version="0.11"
+    )
+    assert resolve(options).latency.decode_timer()(4, 1_300) == pytest.approx(19_000, rel=0.15)
