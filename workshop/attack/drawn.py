@@ -85,8 +85,7 @@ def requests_of(
         messages = messages | changed | changed
     spoilt = messages.map(lambda each: _signed(each, api_key)).flatmap(_spoilt)
     if takes_uploads:
-        uploads = hostile_uploads().map(lambda each: Hostile(f"upload: {each[0]}", each[1].path, _whole(each[1])))
-        return spoilt | uploads
+        return spoilt | hostile_uploads().map(lambda each: Hostile("upload", each.path, _whole(each)))
     return spoilt
 
 
@@ -249,13 +248,11 @@ def watched_attack(setup: Setup, server: Running, arguments: argparse.Namespace)
 
 def main() -> None:
     """Attack each set-up in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Bounds.parser(__doc__)
     parser.add_argument("--count", type=int, default=500, help="hostile requests for each set-up")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--setups", default="all", help=f"of {', '.join(each.name for each in SETUPS)}")
     parser.add_argument("--url", help="attack this running server as the first of --setups; without tracebacks")
-    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
-    Bounds.add_to(parser)
     arguments = parser.parse_args()
     by_name = {each.name: each for each in SETUPS}
     names = list(by_name) if arguments.setups == "all" else arguments.setups.split(",")

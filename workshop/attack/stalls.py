@@ -65,10 +65,13 @@ class Bounds:
     memory_mb: float = 200.0
 
     @staticmethod
-    def add_to(parser: argparse.ArgumentParser) -> None:
-        """Add a flag for each bound."""
+    def parser(description: str | None) -> argparse.ArgumentParser:
+        """A command line with a flag for each bound, and one for how times are measured."""
+        parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's")
         for each in fields(Bounds):
             parser.add_argument(f"--{each.name.replace('_', '-')}", type=float, default=each.default, help="bound")
+        return parser
 
     @classmethod
     def of(cls, given: argparse.Namespace) -> "Bounds":
@@ -173,14 +176,12 @@ def row(kind: Costly, effect: Effect, found: Exchange, bounds: Bounds) -> str:
 
 def main() -> None:
     """Measure all kinds, or those whose name has a text in it. Exit 1 if one is over the bounds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Bounds.parser(__doc__)
     parser.add_argument("--only", default="", metavar="TEXT", help="requests with this in their name, or texts with |")
     parser.add_argument("--part", default="1/1", metavar="I/N", help="the I-th of N parts of the requests")
     parser.add_argument("--times", type=int, default=1, help="how often each is sent")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long each may take")
     parser.add_argument("--quiet-s", type=float, default=2.0, help="the pause before each")
-    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
-    Bounds.add_to(parser)
     given = parser.parse_args()
     number, _, parts = given.part.partition("/")
     chosen = [each for each in (*COSTLY, *HOSTILE) if any(word in each.name for word in given.only.split("|"))]
