@@ -4,9 +4,9 @@
 
 Each interface is attacked for some seconds after two quiet ones, while a process of its own reads streams of the same
 server and another one those of a plain aiohttp server, the control. A row has by how much the gaps of the streams grew,
-p99 and at most, beside those of the control, by how many megabytes memory grew, and whether the bounds were met: 50 ms,
-100 ms, 200 MB, no stream cut, no traceback. A round takes three minutes at most. The exit code is 1 when a bound is
-broken. One broken in three rounds on an idle machine is the server's doing.
+p99 and at most, beside those of the control, how long /health took, by how many megabytes memory grew, and whether the
+bounds were met: 50 ms, 100 ms, 100 ms, 200 MB, no stream cut, no traceback. A round takes three minutes at most. The
+exit code is 1 when a bound is broken. One broken in three rounds on an idle machine is the server's doing.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from workshop.attack.costly import COSTLY, text, turns
 from workshop.attack.hostile_upstream import REPLIES
 from workshop.attack.sending import Message, exchange
 from workshop.attack.setups import BLIS, PARSERS, SETUPS, Running, Setup, running, started
-from workshop.attack.stalls import Bounds, Effect, effect_of
+from workshop.attack.stalls import Bounds, Effect, Table, effect_of
 from workshop.attack.watcher import GRPC, HTTP
 
 PATIENCE_S = 3.0
@@ -257,8 +257,8 @@ def attacked(interface: Interface, seconds: float, as_measured: bool) -> tuple[E
         return found[0], beside, server.tracebacks()
 
 
-def file_formats(seconds: float) -> str:
-    """The row of files of all formats: commands that read them, so many in the time, one after the other."""
+def file_formats(seconds: float) -> tuple[int, list[str]]:
+    """Attack commands that read files, one after the other. Returns how many files, and the findings."""
     until, count, bad = Until(time.monotonic() + seconds), 0, list[str]()
     for number in range(1000):
         if until.is_over:
@@ -266,8 +266,7 @@ def file_formats(seconds: float) -> str:
         outcomes, found = files.attack(20, number)
         count += outcomes.total()
         bad += [f"{name}: {finding}" for name, finding in found]
-    shown = f"{'files of all formats':24} {count:6} files in turn, each within 10 s and {files.MOST_GROWTH_MB} MB"
-    return f"{shown}  {'met' if not bad else 'BROKEN: ' + '; '.join(bad)}"
+    return count, bad
 
 
 def main() -> int:
@@ -278,28 +277,17 @@ def main() -> int:
         "--only", default="", metavar="WORD", help="interfaces with this in their name, or words with |"
     )
     given = parser.parse_args()
-    bounds, is_broken = Bounds.of(given), False
-    words = given.only.split("|")
-    print(
-        f"{'interface':24} {'gap p99, ms':>16} {'gap max, ms':>16} {'MB':>8}   (of the control in brackets)", flush=True
-    )
+    table, words = Table(Bounds.of(given)), given.only.split("|")
     for each in (found for found in INTERFACES if any(word in found.name for word in words)):
         effect, control, tracebacks = attacked(each, given.seconds, given.as_measured)
-        over = effect.over(bounds)
-        remarks = [name for name, is_over in zip(("p99", "max"), over, strict=False) if is_over]
-        remarks += ["memory"] if over[3] else []
-        remarks += [f"{effect.num_broken} streams cut"] if effect.num_broken else []
-        remarks += [f"{len(tracebacks)} tracebacks: {tracebacks[0]}"] if tracebacks else []
-        is_broken = is_broken or bool(remarks)
-        p99 = f"{effect.gap_p99_growth_ms:+.0f} ({control.gap_p99_growth_ms:+.0f})"
-        worst = f"{effect.gap_worst_growth_ms:+.0f} ({control.gap_worst_growth_ms:+.0f})"
-        verdict = f"BROKEN: {', '.join(remarks)}" if remarks else "met"
-        print(f"{each.name:24} {p99:>16} {worst:>16} {effect.memory_growth_mb:+8.0f}   {verdict}", flush=True)
-    if any(word in "files of all formats" for word in words):
-        line = file_formats(given.seconds)
-        is_broken = is_broken or "BROKEN" in line
-        print(line)
-    return 1 if is_broken else 0
+        remarks = [f"{effect.num_broken} streams cut"] if effect.num_broken else []
+        beside = f"{control.gap_p99_growth_ms:+.0f}, {control.gap_worst_growth_ms:+.0f}"
+        table.add(f"{each.name} (control {beside})", effect, remarks + [f"traceback: {line}" for line in tracebacks])
+    if not any(word in "files of all formats" for word in words):
+        return table.is_broken
+    count, bad = file_formats(given.seconds)
+    print(f"files of all formats: {count} in turn, {'; '.join(bad) or 'met'}")
+    return table.is_broken or bool(bad)
 
 
 if __name__ == "__main__":

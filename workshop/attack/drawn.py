@@ -28,7 +28,7 @@ from workshop.attack.http_tricks import hostile_messages
 from workshop.attack.mutations import ATTACK, mutated, respelled, spoiled
 from workshop.attack.sending import Exchange, Message, Outcome, exchange
 from workshop.attack.setups import SETUPS, Running, Setup, running
-from workshop.attack.stalls import Bounds, effect_of
+from workshop.attack.stalls import Bounds, Table, effect_of
 from workshop.attack.uploads import hostile_uploads
 from workshop.attack.watcher import HTTP, NONE
 from workshop.vllm_oracle.mutated_requests import known_bodies
@@ -228,22 +228,16 @@ def _recover(server: Running, found: Exchange) -> None:
         exchange(server.host, server.port, _whole(Message(method=method, path=path, headers={})), 5.0)
 
 
-def watched_attack(setup: Setup, server: Running, arguments: argparse.Namespace) -> list[str]:
-    """Attack one server while others are watched, print what happened, and return the broken rules."""
+def watched_attack(setup: Setup, server: Running, arguments: argparse.Namespace, table: Table) -> None:
+    """Attack one server while others are watched."""
     broken: list[str] = []
 
     def act() -> None:
         broken.extend(attack(setup, server, arguments.count, arguments.seed))
 
-    bounds = Bounds.of(arguments)
     protocol = HTTP if setup.generates else NONE
     effect = effect_of(act, server, protocol, setup.api_key, as_measured=arguments.as_measured)
-    over = effect.over(bounds)
-    if any(over if setup.has_even_streams else over[3:]):
-        broken.append(f"over a bound: {effect}")
-    print(f"{setup.name:20} {effect.cells(bounds)} {'' if not broken else f'{len(broken)} rules broken'}", flush=True)
-    print("".join(f"  {line}\n" for line in broken), end="", flush=True)
-    return broken
+    table.add(setup.name, effect, broken, setup.has_even_streams)
 
 
 def main() -> None:
@@ -258,16 +252,15 @@ def main() -> None:
     names = list(by_name) if arguments.setups == "all" else arguments.setups.split(",")
     if unknown := [name for name in names if name not in by_name]:
         parser.error(f"--setups: {unknown[0]!r} is none of {', '.join(by_name)}")
-    broken: list[str] = []
+    table = Table(Bounds.of(arguments))
     if arguments.url:
         parts = urlsplit(arguments.url)
-        server = Running(parts.hostname or "127.0.0.1", parts.port or 80)
-        broken = watched_attack(by_name[names[0]], server, arguments)
+        watched_attack(by_name[names[0]], Running(parts.hostname or "127.0.0.1", parts.port or 80), arguments, table)
     else:
         for name in names:
             with running(by_name[name]) as started:
-                broken += watched_attack(by_name[name], started, arguments)
-    sys.exit(1 if broken else 0)
+                watched_attack(by_name[name], started, arguments, table)
+    sys.exit(table.is_broken)
 
 
 if __name__ == "__main__":
