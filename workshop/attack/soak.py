@@ -114,13 +114,15 @@ class Soak:
         """Let an instance come or go."""
         await asyncio.sleep(CHANGE_EVERY_S * (0.5 + self._random.random()))
         ready = [each["instance"] for each in await self._instances() if each["life"] == "ready"]
+        body: dict[str, Any] | None
         if len(ready) <= LEAST_READY or (len(ready) < MOST_READY and self._random.random() < 0.5):
-            kind, change = "add", ("POST", "/blis/instances", {"startup_s": self._random.choice([0, 0, 2])})
+            kind, path, body = "add", "/blis/instances", {"startup_s": self._random.choice([0, 0, 2])}
         elif self._random.random() < 0.5:
-            kind, change = "kill", ("DELETE", f"/blis/instances/{self._random.choice(ready)}", None)
+            kind, path, body = "kill", f"/blis/instances/{self._random.choice(ready)}", None
         else:
-            kind, change = "drain", ("POST", f"/blis/instances/{self._random.choice(ready)}/drain", None)
-        self.measured.changes[f"{kind} {(await self._call(*change))[0]}"] += 1
+            kind, path, body = "drain", f"/blis/instances/{self._random.choice(ready)}/drain", None
+        status, _ = await self._call("DELETE" if kind == "kill" else "POST", path, body)
+        self.measured.changes[f"{kind} {status}"] += 1
 
     async def _instances(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads((await self._call("GET", "/blis/instances"))[1])["instances"]
