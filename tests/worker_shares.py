@@ -15,12 +15,12 @@ LONGEST = (
     "tests/compiled/test_compiled_engine.py",
     "tests/wings/ray/test_on_ray.py",
     "tests/docs/test_commands.py",
+    "tests/wire/test_large_requests.py",
     "tests/wire/test_hostile_constraints.py",
     "tests/wire/test_attack.py",
+    "tests/bench/test_plan_search.py",
     "tests/calibrate/fit/test_learning.py",
     "tests/docs/test_conclusions.py",
-    "tests/wire/test_large_requests.py",
-    "tests/bench/test_plan_search.py",
 )
 """Files with more than half a minute of tests, the longest first."""
 GROUP = re.compile(r'xdist_group\("([^"]+)"\)')

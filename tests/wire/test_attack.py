@@ -5,11 +5,12 @@ import threading
 
 import pytest
 
+from tests.examples import examples
 from workshop.attack.drawn import Hostile, attack, problem_of
 from workshop.attack.sending import Exchange, Outcome, exchange
 from workshop.attack.setups import SETUPS, Setup, running
 
-NUM_REQUESTS = 120
+NUM_REQUESTS = examples(60)
 
 # Requests are drawn once for all servers with equal routes.
 pytestmark = pytest.mark.xdist_group("attack")

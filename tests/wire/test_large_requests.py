@@ -10,7 +10,7 @@ from workshop.attack.costly import COSTLY
 from workshop.attack.setups import Running, Setup, running
 from workshop.attack.stalls import SERVERS, Bounds, measure
 
-SECONDS = 2.5
+SECONDS = 1.5
 """Duration of each client's load."""
 
 GENERATING = (

@@ -31,14 +31,12 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.endpoints": ("--count", "2", "--seconds", "1"),
     "workshop.engine_cost": ("--requests", "20", "--only", "requests"),
     "workshop.operators_held_out": ("mlp.csv",),
-    "workshop.plans_served": ("--only", "2", "--speed", "4", "--requests", "2", "--any-figure"),
     "workshop.kernels_left_out": ("--deployments", "1", "--gpu", "H200"),
     "workshop.proxy_latency": ("--rate", "50", "--seconds", "1"),
     "workshop.served_kinds": ("one engine", "--speed", "1", "--requests", "3", "--tries", "1", "--any-error"),
     "workshop.server": ("--only", "admission", "--repetitions", "1", "--share", "0.001"),
     "workshop.server_scale": ("killed", "--streams", "5"),
     "workshop.spans": ("--requests", "20", "--rounds", "1"),
-    "workshop.startup": (str(PROJECT), str(PROJECT), "--pairs", "1", "--case", "help"),
 }
 """Commands that exit with 0, with the smallest arguments that let them do their work."""
 
@@ -85,7 +83,12 @@ ENDLESS: dict[str, tuple[tuple[str, ...], str]] = {
 }
 """Commands that run until they are stopped, and their first words."""
 
-ELSEWHERE = {"workshop.attack.soak": "tests/wire/test_soak.py", "workshop.long_functions": "Makefile"}
+ELSEWHERE = {
+    "workshop.attack.soak": "tests/wire/test_soak.py",
+    "workshop.long_functions": "Makefile",
+    "workshop.plans_served": "tests/bench/test_plan_served.py",
+    "workshop.startup": "tests/cli/test_startup_benchmark.py",
+}
 """Commands that a test of their own runs to their end, or `make check` does."""
 
 

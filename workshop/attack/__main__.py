@@ -4,12 +4,11 @@
 
 Each interface is attacked for some seconds after two quiet ones, while a process of its own reads streams of the same
 server and another one those of a plain aiohttp server, the control. A row has by how much the gaps of the streams grew,
-p99 and at most, beside those of the control, by how many megabytes memory grew, and whether the bounds were met: 50 ms,
-100 ms, 200 MB, no stream cut, no traceback. A round takes three minutes at most. The exit code is 1 when a bound is
-broken. One broken in three rounds on an idle machine is the server's doing.
+p99 and at most, beside those of the control, how long /health took, by how many megabytes memory grew, and whether the
+bounds were met: 50 ms, 100 ms, 100 ms, 200 MB, no stream cut, no traceback. A round takes three minutes at most. The
+exit code is 1 when a bound is broken. One broken in three rounds on an idle machine is the server's doing.
 """
 
-import argparse
 import asyncio
 import base64
 import gzip
@@ -19,7 +18,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +26,11 @@ from typing import Any
 
 from tests.wire.hostile_constraints import HOSTILE
 from workshop.attack import drawn, files
-from workshop.attack.costly import COSTLY, Costly, text, turns
+from workshop.attack.costly import COSTLY, text, turns
 from workshop.attack.hostile_upstream import REPLIES
 from workshop.attack.sending import Message, exchange
 from workshop.attack.setups import BLIS, PARSERS, SETUPS, Running, Setup, running, started
-from workshop.attack.stalls import Bounds, Effect, effect_of
+from workshop.attack.stalls import Bounds, Effect, Table, effect_of
 from workshop.attack.watcher import GRPC, HTTP
 
 PATIENCE_S = 3.0
@@ -62,20 +61,19 @@ class Interface:
     """Starts another server than that of `setup`."""
 
 
-def post(server: Running, path: str, body: bytes, method: str = "POST") -> None:
-    """Send one request, and read the reply for a while."""
-    exchange(server.host, server.port, [Message(method=method, path=path, body=body).serialised()], PATIENCE_S)
+def post(path: str, body: bytes, method: str = "POST", **headers: str) -> Message:
+    return Message(method=method, path=path, body=body).with_headers(**headers)
 
 
-def in_turn(bodies: Sequence[Costly]) -> Act:
-    """Send requests one after the other, again and again."""
+def in_turn(messages: Callable[[], Iterable[Message]]) -> Act:
+    """Send requests one after the other, again and again, and read each reply for a while."""
 
     def act(server: Running, until: Until) -> None:
         while True:
-            for each in bodies:
+            for each in messages():
                 if until.is_over:
                     return
-                post(server, each.path, each.data())
+                exchange(server.host, server.port, [each.serialised()], PATIENCE_S)
 
     return act
 
@@ -89,33 +87,28 @@ def http(server: Running, until: Until) -> None:
             raise AssertionError(found)
 
 
-def named(*names: str) -> list[Costly]:
-    return [each for each in (*COSTLY, *HOSTILE) if each.name in names]
+def named(*names: str) -> Iterator[Message]:
+    """The costly requests of these names."""
+    return (post(each.path, each.data()) for each in (*COSTLY, *HOSTILE) if each.name in names)
 
 
-def journal(server: Running, until: Until) -> None:
+def journal() -> Iterator[Message]:
     """Queries of a full journal, and fixtures whose patterns take long on large chats."""
     fixture = {"match": {"body_regex": "(a|b|ab)*c$"}, "reply": {"text": "x"}}
-    post(server, "/blis/playback", json.dumps({"fixtures": [fixture] * 20}).encode())
-    small, large = json.dumps(turns(2)).encode(), json.dumps(turns(300_000)).encode()
-    while not until.is_over:
-        for _ in range(50):
-            post(server, "/v1/chat/completions", small)
-        post(server, "/v1/chat/completions", large)
-        for query in ("?contains=" + "a" * 3000, "", "?path=/v1/chat/completions&contains=hi"):
-            post(server, f"/blis/requests{query}", b"", "GET")
-        post(server, "/blis/requests/assert", json.dumps({"contains": "i" * 100_000, "count": 1}).encode())
-        post(server, "/blis/playback", b'{"fixtures": [' * 20_000)
+    yield post("/blis/playback", json.dumps({"fixtures": [fixture] * 20}).encode())
+    yield from [post("/v1/chat/completions", json.dumps(turns(2)).encode())] * 50
+    yield post("/v1/chat/completions", json.dumps(turns(300_000)).encode())
+    for query in ("?contains=" + "a" * 3000, "", "?path=/v1/chat/completions&contains=hi"):
+        yield post(f"/blis/requests{query}", b"", "GET")
+    yield post("/blis/requests/assert", json.dumps({"contains": "i" * 100_000, "count": 1}).encode())
+    yield post("/blis/playback", b'{"fixtures": [' * 20_000)
 
 
-def metrics(server: Running, until: Until) -> None:
+def metrics() -> Iterator[Message]:
     """Scrapes in every format, with names and with odd headers."""
-    heads = ("text/plain", "application/openmetrics-text; version=1.0.0", "*/*;q=" + "9" * 3000, "")
-    while not until.is_over:
-        for accept in heads:
-            for path in ("/metrics", "/metrics?" + "name[]=vllm:num_requests_running&" * 300, "/blis/metrics/history"):
-                message = Message(method="GET", path=path, headers={"Accept": accept, "Accept-Encoding": "gzip"})
-                exchange(server.host, server.port, [message.serialised()], PATIENCE_S)
+    for accept in ("text/plain", "application/openmetrics-text; version=1.0.0", "*/*;q=" + "9" * 3000, ""):
+        for path in ("/metrics", "/metrics?" + "name[]=vllm:num_requests_running&" * 300, "/blis/metrics/history"):
+            yield post(path, b"", "GET", Accept=accept, Accept_Encoding="gzip")
 
 
 def grpc_calls(server: Running, until: Until) -> None:
@@ -183,24 +176,24 @@ def web_socket(server: Running, until: Until) -> None:
         exchange(server.host, server.port, [head, frame], 0.3)
 
 
-def proxied_requests(server: Running, until: Until) -> None:
+def proxied_requests() -> Iterator[Message]:
     """Hostile requests through the recording proxy."""
-    bomb = gzip.compress(bytes(100_000_000))
-    packed = Message(method="POST", path="/v1/completions", body=bomb).with_headers(Content_Encoding="gzip")
-    names = ("json values", "turns", "json text", "pictures", "unknown keys")
-    while not until.is_over:
-        exchange(server.host, server.port, [packed.serialised()], PATIENCE_S)
-        for each in named(*names):
-            post(server, each.path, each.data())
-        secrets = {"api_key": "sk-1234567890abcdef", "messages": [{"content": "Bearer abcdefghijkl " * 50_000}]}
-        post(server, "/v1/chat/completions", json.dumps(secrets).encode())
+    yield post("/v1/completions", gzip.compress(bytes(100_000_000)), Content_Encoding="gzip")
+    yield from named("json values", "turns", "json text", "pictures", "unknown keys")
+    secrets = {"api_key": "sk-1234567890abcdef", "messages": [{"content": "Bearer abcdefghijkl " * 50_000}]}
+    yield post("/v1/chat/completions", json.dumps(secrets).encode())
 
 
-def proxied_replies(server: Running, until: Until) -> None:
-    """Hostile replies of a server behind the recording proxy."""
-    while not until.is_over:
-        for number in range(len(REPLIES)):
-            post(server, f"/v1/hostile/{number}", b"{}")
+def hostile_replies() -> Iterator[Message]:
+    """What a hostile server behind a proxy replies to."""
+    return (post(f"/v1/hostile/{number}", b'{"prompt": "a"}') for number in range(len(REPLIES)))
+
+
+def forwarded() -> Iterator[Message]:
+    """Hostile replies, and large requests that are looked up, forwarded and kept."""
+    yield from hostile_replies()
+    yield post("/v1/chat/completions", json.dumps(turns(200_000)).encode())
+    yield post("/v1/completions", text(zlib.compress(b"x").hex().encode() * 1_000_000))
 
 
 def upstream(stack: ExitStack) -> Running:
@@ -226,36 +219,25 @@ def playing_forward(stack: ExitStack) -> Running:
     return stack.enter_context(running(setup))
 
 
-def forwarded(server: Running, until: Until) -> None:
-    """Hostile replies, and large requests that are looked up, forwarded and kept."""
-    while not until.is_over:
-        for number in range(len(REPLIES)):
-            post(server, f"/v1/hostile/{number}", b'{"prompt": "a"}')
-        post(server, "/v1/chat/completions", json.dumps(turns(200_000)).encode())
-        post(server, "/v1/completions", text(zlib.compress(b"x").hex().encode() * 1_000_000))
-
-
 COMMON_HEAVY = ("n chat stream", "turns", "json values", "prompt logprobs", "bad turns", "template loop", "big body")
 DEMANDS = (
-    "backtracking pattern on an enum",
-    "allOf doubling",
-    "grammar that doubles",
-    "enum of 200,000",
-    "deep groups",
+    *("backtracking pattern on an enum", "allOf doubling", "grammar that doubles"),
+    *("enum of 200,000", "deep groups"),
 )
 INSTANCES = ("--num-instances", "64", "--total-kv-blocks", "3000")
 CONTROLLED = ("--enable-playback-control", "--max-body-mb", "300")
+BODIES, CONSTRAINTS = Setup(name="h", flags=(*PARSERS, *CONTROLLED)), Setup(name="c", flags=PARSERS)
 INTERFACES = (
     Interface("HTTP, drawn", SETUPS[0], http),
-    Interface("HTTP, costly bodies", Setup(name="h", flags=(*PARSERS, *CONTROLLED)), in_turn(named(*COMMON_HEAVY))),
-    Interface("HTTP, constraints", Setup(name="c", flags=PARSERS), in_turn(named(*DEMANDS))),
+    Interface("HTTP, costly bodies", BODIES, in_turn(lambda: named(*COMMON_HEAVY))),
+    Interface("HTTP, constraints", CONSTRAINTS, in_turn(lambda: named(*DEMANDS))),
     Interface("gRPC", Setup(name="g", flags=("--grpc",)), grpc_calls, GRPC),
     Interface("WebSocket", Setup(name="w", flags=("--task", "realtime,generate")), web_socket),
-    Interface("proxy, requests", SETUPS[0], proxied_requests, program=proxy),
-    Interface("proxy, replies", SETUPS[0], proxied_replies, program=proxy),
-    Interface("playback and journal", Setup(name="j", flags=CONTROLLED), journal),
-    Interface("playback, forwarded", SETUPS[0], forwarded, program=playing_forward),
-    Interface("metrics of 64 instances", Setup(name="m", flags=INSTANCES), metrics),
+    Interface("proxy, requests", SETUPS[0], in_turn(proxied_requests), program=proxy),
+    Interface("proxy, replies", SETUPS[0], in_turn(hostile_replies), program=proxy),
+    Interface("playback and journal", Setup(name="j", flags=CONTROLLED), in_turn(journal)),
+    Interface("playback, forwarded", SETUPS[0], in_turn(forwarded), program=playing_forward),
+    Interface("metrics of 64 instances", Setup(name="m", flags=INSTANCES), in_turn(metrics)),
 )
 
 
@@ -275,8 +257,8 @@ def attacked(interface: Interface, seconds: float, as_measured: bool) -> tuple[E
         return found[0], beside, server.tracebacks()
 
 
-def file_formats(seconds: float) -> str:
-    """The row of files of all formats: commands that read them, so many in the time, one after the other."""
+def file_formats(seconds: float) -> tuple[int, list[str]]:
+    """Attack commands that read files, one after the other. Returns how many files, and the findings."""
     until, count, bad = Until(time.monotonic() + seconds), 0, list[str]()
     for number in range(1000):
         if until.is_over:
@@ -284,42 +266,28 @@ def file_formats(seconds: float) -> str:
         outcomes, found = files.attack(20, number)
         count += outcomes.total()
         bad += [f"{name}: {finding}" for name, finding in found]
-    shown = f"{'files of all formats':24} {count:6} files in turn, each within 10 s and {files.MOST_GROWTH_MB} MB"
-    return f"{shown}  {'met' if not bad else 'BROKEN: ' + '; '.join(bad)}"
+    return count, bad
 
 
 def main() -> int:
     """Print the table. Returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Bounds.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=6.0, help="how long each interface is attacked")
     parser.add_argument(
         "--only", default="", metavar="WORD", help="interfaces with this in their name, or words with |"
     )
-    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
-    Bounds.add_to(parser)
     given = parser.parse_args()
-    bounds, is_broken = Bounds.of(given), False
-    words = given.only.split("|")
-    print(
-        f"{'interface':24} {'gap p99, ms':>16} {'gap max, ms':>16} {'MB':>8}   (of the control in brackets)", flush=True
-    )
+    table, words = Table(Bounds.of(given)), given.only.split("|")
     for each in (found for found in INTERFACES if any(word in found.name for word in words)):
         effect, control, tracebacks = attacked(each, given.seconds, given.as_measured)
-        over = effect.over(bounds)
-        remarks = [name for name, is_over in zip(("p99", "max"), over, strict=False) if is_over]
-        remarks += ["memory"] if over[3] else []
-        remarks += [f"{effect.num_broken} streams cut"] if effect.num_broken else []
-        remarks += [f"{len(tracebacks)} tracebacks: {tracebacks[0]}"] if tracebacks else []
-        is_broken = is_broken or bool(remarks)
-        p99 = f"{effect.gap_p99_growth_ms:+.0f} ({control.gap_p99_growth_ms:+.0f})"
-        worst = f"{effect.gap_worst_growth_ms:+.0f} ({control.gap_worst_growth_ms:+.0f})"
-        verdict = f"BROKEN: {', '.join(remarks)}" if remarks else "met"
-        print(f"{each.name:24} {p99:>16} {worst:>16} {effect.memory_growth_mb:+8.0f}   {verdict}", flush=True)
-    if any(word in "files of all formats" for word in words):
-        line = file_formats(given.seconds)
-        is_broken = is_broken or "BROKEN" in line
-        print(line)
-    return 1 if is_broken else 0
+        remarks = [f"{effect.num_broken} streams cut"] if effect.num_broken else []
+        beside = f"{control.gap_p99_growth_ms:+.0f}, {control.gap_worst_growth_ms:+.0f}"
+        table.add(f"{each.name} (control {beside})", effect, remarks + [f"traceback: {line}" for line in tracebacks])
+    if not any(word in "files of all formats" for word in words):
+        return table.is_broken
+    count, bad = file_formats(given.seconds)
+    print(f"files of all formats: {count} in turn, {'; '.join(bad) or 'met'}")
+    return table.is_broken or bool(bad)
 
 
 if __name__ == "__main__":

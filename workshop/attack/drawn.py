@@ -28,7 +28,7 @@ from workshop.attack.http_tricks import hostile_messages
 from workshop.attack.mutations import ATTACK, mutated, respelled, spoiled
 from workshop.attack.sending import Exchange, Message, Outcome, exchange
 from workshop.attack.setups import SETUPS, Running, Setup, running
-from workshop.attack.stalls import Bounds, effect_of
+from workshop.attack.stalls import Bounds, Table, effect_of
 from workshop.attack.uploads import hostile_uploads
 from workshop.attack.watcher import HTTP, NONE
 from workshop.vllm_oracle.mutated_requests import known_bodies
@@ -85,8 +85,7 @@ def requests_of(
         messages = messages | changed | changed
     spoilt = messages.map(lambda each: _signed(each, api_key)).flatmap(_spoilt)
     if takes_uploads:
-        uploads = hostile_uploads().map(lambda each: Hostile(f"upload: {each[0]}", each[1].path, _whole(each[1])))
-        return spoilt | uploads
+        return spoilt | hostile_uploads().map(lambda each: Hostile("upload", each.path, _whole(each)))
     return spoilt
 
 
@@ -229,48 +228,39 @@ def _recover(server: Running, found: Exchange) -> None:
         exchange(server.host, server.port, _whole(Message(method=method, path=path, headers={})), 5.0)
 
 
-def watched_attack(setup: Setup, server: Running, arguments: argparse.Namespace) -> list[str]:
-    """Attack one server while others are watched, print what happened, and return the broken rules."""
+def watched_attack(setup: Setup, server: Running, arguments: argparse.Namespace, table: Table) -> None:
+    """Attack one server while others are watched."""
     broken: list[str] = []
 
     def act() -> None:
         broken.extend(attack(setup, server, arguments.count, arguments.seed))
 
-    bounds = Bounds.of(arguments)
     protocol = HTTP if setup.generates else NONE
     effect = effect_of(act, server, protocol, setup.api_key, as_measured=arguments.as_measured)
-    over = effect.over(bounds)
-    if any(over if setup.has_even_streams else over[3:]):
-        broken.append(f"over a bound: {effect}")
-    print(f"{setup.name:20} {effect.cells(bounds)} {'' if not broken else f'{len(broken)} rules broken'}", flush=True)
-    print("".join(f"  {line}\n" for line in broken), end="", flush=True)
-    return broken
+    table.add(setup.name, effect, broken, setup.has_even_streams)
 
 
 def main() -> None:
     """Attack each set-up in turn."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Bounds.parser(__doc__)
     parser.add_argument("--count", type=int, default=500, help="hostile requests for each set-up")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--setups", default="all", help=f"of {', '.join(each.name for each in SETUPS)}")
     parser.add_argument("--url", help="attack this running server as the first of --setups; without tracebacks")
-    parser.add_argument("--as-measured", action="store_true", help="count waits for a processor as the server's, too")
-    Bounds.add_to(parser)
     arguments = parser.parse_args()
     by_name = {each.name: each for each in SETUPS}
     names = list(by_name) if arguments.setups == "all" else arguments.setups.split(",")
     if unknown := [name for name in names if name not in by_name]:
         parser.error(f"--setups: {unknown[0]!r} is none of {', '.join(by_name)}")
-    broken: list[str] = []
+    table = Table(Bounds.of(arguments))
     if arguments.url:
         parts = urlsplit(arguments.url)
-        server = Running(parts.hostname or "127.0.0.1", parts.port or 80)
-        broken = watched_attack(by_name[names[0]], server, arguments)
+        watched_attack(by_name[names[0]], Running(parts.hostname or "127.0.0.1", parts.port or 80), arguments, table)
     else:
         for name in names:
             with running(by_name[name]) as started:
-                broken += watched_attack(by_name[name], started, arguments)
-    sys.exit(1 if broken else 0)
+                watched_attack(by_name[name], started, arguments, table)
+    sys.exit(table.is_broken)
 
 
 if __name__ == "__main__":

@@ -15,15 +15,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workshop.attack.setups import BLIS, SETUPS, STEPS, running
 
-MOST_START_S = 60.0
-PATIENCE_S = 20.0
+MOST_START_S, PATIENCE_S = 60.0, 20.0
 QUIET_CODES = frozenset({0, 130, -signal.SIGINT})
 LINES_SHOWN = 12
 MAIN = "in _start"
@@ -31,99 +29,69 @@ MAIN = "in _start"
 PYTHONS_START = "Failed to import the site module"
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """A command line of `blis`; `has_started` is text on its standard error that ends its start, empty for its end."""
-
-    name: str
-    arguments: Sequence[str]
-    has_started: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptedRun:
-    """End of a run: its exit code and its standard error; `code` is None for a run that had to be killed."""
-
-    after_s: float
-    code: int | None
-    errors: str
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the run ended as an interrupted command should, or in Python's own start, before any function."""
-        is_pythons = self.code == -signal.SIGINT or (self.code == 1 and PYTHONS_START in self.errors)
-        if is_pythons and MAIN not in self.errors:
-            return True
-        return self.code in QUIET_CODES and "Traceback" not in self.errors and "Exception ignored" not in self.errors
-
-
-def commands(url: str) -> tuple[Command, ...]:
-    """The commands, of which `observe` sends requests to the server at `url`."""
+def commands(url: str) -> Mapping[str, tuple[str, ...]]:
+    """Command lines of `blis`, of which `observe` sends requests to the server at `url`."""
     serve = ("serve", "qwen/qwen3-14b", "--port", "0", "--host", "127.0.0.1", *STEPS, "--total-kv-blocks", "200000")
     sent = ("--rate", "50", "--num-requests", "20", "--output-tokens", "4", "--output", "r")
     load = ("observe", "--server-url", url, "--model", "m", *sent)
-    run = ("run", "--model", "qwen/qwen3-14b", "--num-requests", "2000", "--rate", "20", "--trace-output", "s")
-    return (
-        Command("serve", serve, "serving"),
-        Command("serve in processes", (*serve, "--api-processes", "2"), "serving"),
-        Command("observe", load),
-        Command("observe in processes", (*load, "--processes", "2")),
-        Command("run", run),
-    )
+    return {
+        "serve": serve,
+        "serve in processes": (*serve, "--api-processes", "2"),
+        "observe": load,
+        "observe in processes": (*load, "--processes", "2"),
+        "run": ("run", "--model", "qwen/qwen3-14b", "--num-requests", "2000", "--rate", "20", "--trace-output", "s"),
+    }
 
 
-def started(command: Command, folder: Path) -> "subprocess.Popen[bytes]":
-    """The process of a command, with its standard error in a file."""
-    with (folder / "errors").open("wb") as file:
-        return subprocess.Popen(
-            [BLIS, *command.arguments], stdout=subprocess.DEVNULL, stderr=file, cwd=folder, start_new_session=True
-        )
-
-
-def start_s(command: Command) -> float:
-    """Return the duration of a command's start without an interrupt."""
+@contextmanager
+def started(command: tuple[str, ...]) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """The process of a command in a folder of its own, and the file of its standard error; killed at the end."""
     with tempfile.TemporaryDirectory() as folder:
+        errors = Path(folder) / "errors"
+        with errors.open("wb") as file:
+            process = subprocess.Popen(
+                [BLIS, *command], stdout=subprocess.DEVNULL, stderr=file, cwd=folder, start_new_session=True
+            )
+        try:
+            yield process, errors
+        finally:
+            process.kill()
+            process.wait()
+
+
+def start_s(command: tuple[str, ...]) -> float:
+    """Return the duration of a command's start without an interrupt: until it serves, or to its end."""
+    with started(command) as (process, errors):
         began_s = time.monotonic()
-        process = started(command, Path(folder))
         while process.poll() is None and time.monotonic() - began_s < MOST_START_S:
-            if command.has_started and command.has_started in (Path(folder) / "errors").read_text(errors="replace"):
+            if command[0] == "serve" and "serving" in errors.read_text(errors="replace"):
                 break
             time.sleep(0.005)
-        took_s = time.monotonic() - began_s
-        process.kill()
-        process.wait()
-        return took_s
+        return time.monotonic() - began_s
 
 
-def interrupted(command: Command, after_s: float) -> InterruptedRun:
-    """Run a command and interrupt it."""
-    with tempfile.TemporaryDirectory() as folder:
-        process = started(command, Path(folder))
+def interrupted(command: tuple[str, ...], after_s: float) -> tuple[int | None, str]:
+    """Interrupt a command. Returns its exit code, None when it had to be killed, and its standard error."""
+    with started(command) as (process, errors):
         time.sleep(after_s)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)  # which a terminal sends to all processes of a command
-        try:
-            code: int | None = process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            code = None
-            process.kill()
-            process.wait()
-        return InterruptedRun(after_s, code, (Path(folder) / "errors").read_text(errors="replace"))
+        code: int | None = None
+        with suppress(subprocess.TimeoutExpired):
+            code = process.wait(PATIENCE_S)
+        return code, errors.read_text(errors="replace")
 
 
-def run_interrupted(command: Command, instants: int, rounds: int) -> Iterator[InterruptedRun]:
-    """Interrupt a command at all instants, print the exit codes, and yield the runs that did not end quietly."""
-    whole_s, codes = start_s(command), Counter[str]()
-    for number in range(instants * rounds):
-        found = interrupted(command, whole_s * 1.05 * (number % instants) / instants)
-        codes[str(found.code)] += 1
-        if not found.is_quiet:
-            yield found
-    print(f"{command.name}: start of {whole_s:.2f} s, exit codes {dict(codes)}", flush=True)
+def is_quiet(code: int | None, errors: str) -> bool:
+    """Whether a run ended as an interrupted command should, or in Python's own start, before any function."""
+    is_pythons = code == -signal.SIGINT or (code == 1 and PYTHONS_START in errors)
+    if is_pythons and MAIN not in errors:
+        return True
+    return code in QUIET_CODES and "Traceback" not in errors and "Exception ignored" not in errors
 
 
 def main() -> int:
-    """Interrupt all commands."""
+    """Interrupt all commands at all instants. Returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instants", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=1, help="how often each instant is tried")
@@ -132,11 +100,20 @@ def main() -> int:
     given = parser.parse_args()
     num_loud = 0
     with running(SETUPS[0]) as server:
-        for command in commands(given.url or f"http://{server.host}:{server.port}"):
-            for each in run_interrupted(command, given.instants, given.rounds) if given.only in command.name else ():
-                num_loud += 1
-                last = "\n    ".join(each.errors.splitlines()[-LINES_SHOWN:])
-                print(f"  {command.name} after {each.after_s * 1000:.0f} ms: exit code {each.code}\n    {last}")
+        known = commands(given.url or f"http://{server.host}:{server.port}")
+        for name, command in known.items():
+            if given.only not in name:
+                continue
+            whole_s, codes = start_s(command), Counter[str]()
+            for number in range(given.instants * given.rounds):
+                after_s = whole_s * 1.05 * (number % given.instants) / given.instants
+                code, errors = interrupted(command, after_s)
+                codes[str(code)] += 1
+                if not is_quiet(code, errors):
+                    num_loud += 1
+                    last = "\n    ".join(errors.splitlines()[-LINES_SHOWN:])
+                    print(f"  {name} after {after_s * 1000:.0f} ms: exit code {code}\n    {last}")
+            print(f"{name}: start of {whole_s:.2f} s, exit codes {dict(codes)}", flush=True)
     return 1 if num_loud else 0
 
 

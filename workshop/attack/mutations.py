@@ -5,7 +5,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -116,15 +116,14 @@ def _change(draw: st.DrawFn, container: Any, key: Any) -> None:
 _TOKEN = re.compile(r'"[^"\\\n]*"(?=[,\]}:\s])|[\w.+-]+')
 
 
-@st.composite
-def respelled(draw: st.DrawFn, text: str) -> str:
+def respelled(text: str, literals: Sequence[str] = LITERALS + TEXTS) -> st.SearchStrategy[str]:
     """A text with one word, number or quoted string written in another way."""
-    tokens = list(_TOKEN.finditer(text))
-    literal: str = draw(st.sampled_from(LITERALS + TEXTS))
-    if not tokens:
-        return literal
-    token = draw(st.sampled_from(tokens))
-    return text[: token.start()] + literal + text[token.end() :]
+    spans = [found.span() for found in _TOKEN.finditer(text)] or [(0, len(text))]
+    return st.builds(
+        lambda span, literal: text[: span[0]] + literal + text[span[1] :],
+        st.sampled_from(spans),
+        st.sampled_from(literals),
+    )
 
 
 @st.composite

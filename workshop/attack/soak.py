@@ -15,7 +15,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import fmean
@@ -47,7 +47,7 @@ FLAT_SHARE = 0.06
 """Limits on the excess of the mean of the last fifth over the mean of the fifth that follows the warm-up."""
 LOOK_EVERY_S, NUM_LOOKS = 0.2, 150
 """Interval and number of checks of a server without clients, until it is idle."""
-GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+GAUGES = ("vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{")
 MOST_SERIES_BYTES = 60_000
 """Metrics of one instance."""
 
@@ -79,79 +79,63 @@ class Soak:
         self._server = server
         self._session = session
         self._random = Random(seed)
-        self._is_over = False
 
     async def run(self, seconds: float, num_clients: int) -> None:
         """Return when the time is up and all clients have gone."""
-        tasks = [asyncio.create_task(self._client(Random(self._random.random()))) for _ in range(num_clients)]
-        tasks += [asyncio.create_task(self._operate()), asyncio.create_task(self._measure())]
-        await asyncio.sleep(seconds)
-        self._is_over = True
-        await asyncio.gather(*tasks)
+        until_s = time.monotonic() + seconds
 
-    async def _client(self, random: Random) -> None:
-        while not self._is_over:
-            try:
-                outcome = await self._one_request(random)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                outcome = type(error).__name__
-            self.measured.replies[outcome] += 1
-            await asyncio.sleep(random.random() * 0.05)
+        async def repeat(step: Callable[[], Awaitable[None]]) -> None:
+            while time.monotonic() < until_s:
+                await step()
 
-    async def _one_request(self, random: Random) -> str:
-        """Send a request and read its reply, or leave in the middle. Returns what came of it."""
-        path, body = _body(random)
-        headers = {"X-Gateway-Inference-Fairness-Id": random.choice("tuv")}
-        if fault := random.choice(FAULTS):
-            headers["X-Blis-Fault"] = fault
-        leaves_after_s = random.choice([30.0, 30.0, 30.0, 0.005, 0.03, 0.2])
+        await asyncio.gather(
+            *(repeat(self._request) for _ in range(num_clients)), repeat(self._change_instances), repeat(self._measure)
+        )
+
+    async def _call(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, str]:
+        async with self._session.request(method, self._server.url + path, json=body, headers=headers) as reply:
+            return reply.status, await reply.text()
+
+    async def _request(self) -> None:
+        """Send a request and read its reply, or leave in the middle."""
+        random = self._random
+        fault, leaves_after_s = random.choice(FAULTS), random.choice([None, None, None, 0.005, 0.03, 0.2])
+        headers = {"X-Gateway-Inference-Fairness-Id": random.choice("tuv")} | ({"X-Blis-Fault": fault} if fault else {})
         try:
             async with asyncio.timeout(leaves_after_s):
-                async with self._session.post(self._server.url + path, json=body, headers=headers) as reply:
-                    await reply.read()
-                    return str(reply.status)
-        except TimeoutError:
-            if leaves_after_s == 30.0:
-                raise
-            return "hung up"
+                outcome = str((await self._call("POST", *_asked(random), **headers))[0])
+        except (aiohttp.ClientError, TimeoutError) as error:
+            is_left = isinstance(error, TimeoutError) and leaves_after_s
+            outcome = "hung up" if is_left else type(error).__name__
+        self.measured.replies[outcome] += 1
+        await asyncio.sleep(random.random() * 0.05)
 
-    async def _operate(self) -> None:
-        """Let instances come and go."""
-        while not self._is_over:
-            await asyncio.sleep(CHANGE_EVERY_S * (0.5 + self._random.random()))
-            ready = [each["instance"] for each in await self._instances() if each["life"] == "ready"]
-            if len(ready) <= LEAST_READY or (len(ready) < MOST_READY and self._random.random() < 0.5):
-                startup_s = self._random.choice([0, 0, 2])
-                await self._change("add", "POST", "/blis/instances", {"startup_s": startup_s})
-            elif self._random.random() < 0.5:
-                await self._change("kill", "DELETE", f"/blis/instances/{self._random.choice(ready)}")
-            else:
-                await self._change("drain", "POST", f"/blis/instances/{self._random.choice(ready)}/drain")
-
-    async def _change(self, kind: str, method: str, path: str, body: dict[str, Any] | None = None) -> None:
-        async with self._session.request(method, self._server.url + path, json=body) as reply:
-            await reply.read()
-            self.measured.changes[f"{kind} {reply.status}"] += 1
+    async def _change_instances(self) -> None:
+        """Let an instance come or go."""
+        await asyncio.sleep(CHANGE_EVERY_S * (0.5 + self._random.random()))
+        ready = [each["instance"] for each in await self._instances() if each["life"] == "ready"]
+        body: dict[str, Any] | None
+        if len(ready) <= LEAST_READY or (len(ready) < MOST_READY and self._random.random() < 0.5):
+            kind, path, body = "add", "/blis/instances", {"startup_s": self._random.choice([0, 0, 2])}
+        elif self._random.random() < 0.5:
+            kind, path, body = "kill", f"/blis/instances/{self._random.choice(ready)}", None
+        else:
+            kind, path, body = "drain", f"/blis/instances/{self._random.choice(ready)}/drain", None
+        status, _ = await self._call("DELETE" if kind == "kill" else "POST", path, body)
+        self.measured.changes[f"{kind} {status}"] += 1
 
     async def _instances(self) -> list[dict[str, Any]]:
-        async with self._session.get(f"{self._server.url}/blis/instances") as reply:
-            found: list[dict[str, Any]] = (await reply.json())["instances"]
-            return found
+        found: list[dict[str, Any]] = json.loads((await self._call("GET", "/blis/instances"))[1])["instances"]
+        return found
 
     async def _measure(self) -> None:
-        measured = self.measured
-        while not self._is_over:
-            began_s = time.monotonic()
-            page = await self.page()
-            measured.page_s.append(time.monotonic() - began_s)
-            measured.page_bytes.append(len(page))
-            measured.num_instances.append(len(set(re.findall(r'engine="(\d+)"', page))))
-            measured.memory_mib.append(self._server.memory_mib())
-            await asyncio.sleep(MEASURE_EVERY_S)
-
-    async def page(self) -> str:
-        async with self._session.get(f"{self._server.url}/metrics") as reply:
-            return await reply.text()
+        measured, began_s = self.measured, time.monotonic()
+        _, page = await self._call("GET", "/metrics")
+        measured.page_s.append(time.monotonic() - began_s)
+        measured.page_bytes.append(len(page))
+        measured.num_instances.append(len(set(re.findall(r'engine="(\d+)"', page))))
+        measured.memory_mib.append(self._server.memory_mib())
+        await asyncio.sleep(MEASURE_EVERY_S)
 
     async def left_over(self) -> list[str]:
         """Resources of a server without clients, after a while in which it may finish."""
@@ -163,8 +147,9 @@ class Soak:
         return found
 
     async def _not_zero(self) -> list[str]:
-        page, instances = await self.page(), await self._instances()
-        found = [line for line in page.splitlines() if _is_gauge_left(line)]
+        (_, page), instances = await self._call("GET", "/metrics"), await self._instances()
+        gauges = [line for line in page.splitlines() if line.startswith(GAUGES)]
+        found = [line for line in gauges if float(line.rpartition(" ")[2]) != 0]
         for each in instances:
             if each["num_in_flight"] or each["num_running"] or each["num_waiting"] or each["kv_cache_usage"]:
                 found.append(f"instance {each}")
@@ -177,20 +162,13 @@ class Soak:
         return found
 
 
-def _is_gauge_left(line: str) -> bool:
-    is_gauge = line.startswith(tuple(f"vllm:{name}{{" for name in GAUGES))
-    return is_gauge and float(line.rpartition(" ")[2]) != 0
-
-
-def _body(random: Random) -> tuple[str, dict[str, Any]]:
+def _asked(random: Random) -> tuple[str, dict[str, Any]]:
+    """The path and the body of a request."""
     text = " ".join(random.choice(["alpha", "beta", "gamma"]) for _ in range(random.choice([1, 20, 300])))
     common = {
-        "model": random.choice(ADAPTERS),
-        "max_tokens": random.choice([1, 8, 60, 300]),
-        "stream": random.random() < 0.6,
-        "n": random.choice([1, 1, 1, 3]),
-        "ignore_eos": random.random() < 0.5,
-    }
+        "model": random.choice(ADAPTERS), "max_tokens": random.choice([1, 8, 60, 300]), "stream": random.random() < 0.6,
+        "n": random.choice([1, 1, 1, 3]), "ignore_eos": random.random() < 0.5,
+    }  # fmt: skip
     if random.random() < 0.5:
         return "/v1/completions", {**common, "prompt": text}
     return "/v1/chat/completions", {**common, "messages": [{"role": "user", "content": text}]}
@@ -199,7 +177,7 @@ def _body(random: Random) -> tuple[str, dict[str, Any]]:
 async def soaked(server: Server, seconds: float, seed: int, num_clients: int) -> tuple[Measured, list[str]]:
     """Measurements, and the resources left when the clients have gone."""
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(60)) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(30)) as session:
         soak = Soak(server, session, seed)
         await soak.run(seconds, num_clients)
         return soak.measured, await soak.left_over()

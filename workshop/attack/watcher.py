@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from workshop.attack.memory import threads_of, tree
 from workshop.attack.setups import Running
 
@@ -206,6 +204,8 @@ def read_samples(file: Path, as_measured: bool) -> Mapping[str, list[Sample]]:
 
     The load is how long the watcher or the server waited for a processor, whichever was longer.
     """
+    import numpy as np  # which the process that watches does without
+
     rows = [line.split() for line in file.read_text().splitlines()]
     found = [(row[0], float(row[1]), float(row[2])) for row in rows if len(row) == 3]
     own, waited = (np.array([each[1:] for each in found if each[0] == kind] or [(0.0, 0.0)]) for kind in (OWN, WAITED))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.examples import examples
 from tests.wire.clients.optional import client_library
 from tests.wire.internal_errors import is_vllms_own_error
 from tests.wire.serving import TestServer
@@ -18,8 +19,8 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow, pytest.mar
 MAX_CHOICES = 4
 """More take as long as as many requests."""
 
-EXAMPLES = 15
-"""Per operation and mode."""
+EXAMPLES = examples(5)
+"""Per operation and mode; those of the largest schemas take a fifth of a second each to draw."""
 
 ENVELOPES = (["error"], ["detail"], ["type", "error"])
 """The fields of an error, the last in the words of Anthropic."""
