@@ -37,5 +37,5 @@ def endings(simulated: Cluster, arrivals: list[tuple[Micros, Request]]) -> dict[
             break
         events += simulated.advance(due_at)
     else:
-        raise AssertionError(f"after {MOST_TURNS} turns something is still due at {due_at}")
+        raise AssertionError(f"after {MOST_TURNS} turns something is still due")
     return {each.sequence.request.id: (each.at, each.outcome.value) for each in events if isinstance(each, Finished)}
