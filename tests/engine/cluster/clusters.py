@@ -12,6 +12,9 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency, config
 
+MOST_TURNS = 5_000
+"""More than any of these clusters takes to become idle."""
+
 
 def cluster(num_instances: int = 1, **settings: Any) -> Cluster:
     """Routed in turn, seen as it is; `settings` are those of all engines."""
@@ -25,10 +28,14 @@ def cluster(num_instances: int = 1, **settings: Any) -> Cluster:
 
 
 def endings(simulated: Cluster, arrivals: list[tuple[Micros, Request]]) -> dict[str, tuple[Micros, str]]:
-    """When and how each request ended."""
+    """When and how each request ended; fails when the cluster does not become idle."""
     for at, request in arrivals:
         simulated.submit(request, at)
     events: list[Event] = []
-    while (due_at := simulated.next_event_at()) is not None:
+    for _ in range(MOST_TURNS):
+        if (due_at := simulated.next_event_at()) is None:
+            break
         events += simulated.advance(due_at)
+    else:
+        raise AssertionError(f"after {MOST_TURNS} turns something is still due")
     return {each.sequence.request.id: (each.at, each.outcome.value) for each in events if isinstance(each, Finished)}
