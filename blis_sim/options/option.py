@@ -448,24 +448,39 @@ def parse_value(setting: Setting, text: str) -> Any:
 
 def parse_yaml_value(setting: Setting, value: Any) -> Any:
     """Return the value of a YAML value for a setting. Raises OptionError."""
-    if isinstance(value, list):
-        return parse_value(setting, json.dumps(value))
+    if isinstance(value, list | Mapping):
+        return parse_value(setting, json.dumps(value, default=str))
     if isinstance(value, bool):
         return parse_value(setting, str(value))
     return parse_value(setting, _NONE if value is None else str(value))
+
+
+class Placed(NamedTuple):
+    """A value that no flag gave, as text or as a file has it: the variable that has it, or the file and the key."""
+
+    value: Any
+    source: str
+    key: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its source as an error names it."""
+        return f"{self.source} key {self.key}" if self.key else self.source
 
 
 def find_setting(options_class: type, name: str) -> Setting:
     """The setting of this name, or with this flag, dashes or underscores alike. Raises OptionError."""
     spelling = name.replace("_", "-").removeprefix("--")
     for setting in options_of(options_class):
-        spellings = {
-            setting.name.replace("_", "-"),
-            *(flag.removeprefix("--") for flag in (*setting.flags, *setting.former_flags)),
-        }
-        if spelling in spellings:
+        if spelling in spellings_of(setting):
             return setting
     raise OptionError(f"no setting is called {name!r}")
+
+
+def spellings_of(setting: Setting) -> set[str]:
+    """The names of a setting in a file: its own and those of its flags, with dashes."""
+    flags = (*setting.flags, *setting.former_flags)
+    return {setting.name.replace("_", "-"), *(flag.removeprefix("--") for flag in flags)}
 
 
 # Checks of output paths before a command begins: no overwriting of inputs or other outputs, no missing folder.
