@@ -128,8 +128,8 @@ FORMAT_VARIABLE, BLIS_FORMAT = "BLIS_FORMAT", "blis"
 """The environment variable for what commands print, and the name of BLIS's own format and engine."""
 
 _STDERR = 2
-_FILES_OF_FOLDER = ("blis.toml", "pyproject.toml")
-"""Files of the working folder that may have settings. What reads them is loaded where there is one."""
+_MOST_BYTES = 1 << 20
+"""Bytes of `pyproject.toml` that are searched for settings."""
 _IS_SHORT = "blis.is_short"
 """Whether the help is of the settings that are used most."""
 
@@ -190,20 +190,20 @@ class SimulatorCommand(SettingsCommand):
 
     def _without_file(self, ctx: Any, args: list[str]) -> list[str]:
         """Return a command line without the flag that names a file of settings, whose values the context gets."""
-        path, rest = (None, args) if self.row.has_own_config else _split_config(args)
-        if path is None and not any(map(os.path.isfile, _FILES_OF_FOLDER)):
+        named, rest = (None, args) if self.row.has_own_config else _split_config(args)
+        path = named or _file_of_folder()
+        if path is None:
             return rest
-        from blis_sim.options.settings_file import layers_of_file, layers_of_folder, values_of
+        from blis_sim.options.settings_file import layers_of_file, values_of
 
         commands = {_words(name): name for name in commands_in("")}
-        own = _words(ctx.command_path)[1:]
-        layers = layers_of_folder(own, commands) if path is None else layers_of_file(path, own, commands)
+        layers = layers_of_file(path, _words(ctx.command_path)[1:], commands)
         _check_known(layers, [self.row, *(row for name in commands.values() if (row := COMMANDS[name]) != self.row)])
         ctx.meta[FILE_LAYERS] = layers
-        if path is None and (found := values_of(options_of(self.options), layers)):
-            source, keys = next(iter(found.values())).source, ", ".join(each.key for each in found.values())
+        if named is None and (found := values_of(options_of(self.options), layers)):
+            keys = ", ".join(each.key for each in found.values())
             with suppress(OSError):
-                sys.stderr.write(f"{ctx.command_path}: from {source}: {keys} (flags and variables win over these)\n")
+                sys.stderr.write(f"{ctx.command_path}: from {path}: {keys} (flags and variables win over these)\n")
         return rest
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -410,6 +410,16 @@ def _split_config(args: list[str]) -> tuple[str | None, list[str]]:
         elif (path := text if equals else next(left, "")) == "":
             raise OptionError(f"{CONFIG_FLAG} must be given a value")
     return path, rest
+
+
+def _file_of_folder() -> str | None:
+    """Return the file of the working folder that has settings. What reads it is loaded where there is one."""
+    if os.path.isfile("blis.toml"):
+        return "blis.toml"
+    with suppress(OSError), open("pyproject.toml", "rb") as file:
+        if b"[tool.blis" in file.read(_MOST_BYTES):
+            return "pyproject.toml"
+    return None
 
 
 def _check_known(layers: "Sequence[Layer]", rows: Iterable[CommandRow]) -> None:

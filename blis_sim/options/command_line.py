@@ -259,16 +259,21 @@ class _HelpOption(TyperOption):
         return value
 
 
-def _file_option() -> TyperOption:
+class _FileOption(TyperOption):
     """The flag of a file of settings, for the help and for shells: it is taken away before a command line is parsed."""
-    return TyperOption(
-        param_decls=["file_of_settings", CONFIG_FLAG],
-        type_descriptor=_DESCRIPTOR,
-        expose_value=False,
-        metavar="FILE",
-        help="Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml of this folder.",
-        rich_help_panel=HELP_HEADING,
-    )
+
+    def __init__(self) -> None:
+        super().__init__(
+            param_decls=["file_of_settings", CONFIG_FLAG],
+            type_descriptor=_DESCRIPTOR,
+            expose_value=False,
+            metavar="FILE",
+            help="Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml here.",
+            rich_help_panel=HELP_HEADING,
+        )
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        return value
 
 
 class _Parser(_OptionParser):
@@ -330,7 +335,7 @@ class SettingsCommand(TyperCommand):
             *(SettingOption(each, each.heading or DEFAULT_HEADING) for each in rest),
             _HelpOption(HELP_FLAGS, False, "Show this message and exit."),
             _HelpOption((HELP_ALL_FLAG,), True, all_text),
-            *([_file_option()] if reads_file else []),
+            *([_FileOption()] if reads_file else []),
         ]
 
     def make_parser(self, ctx: Any) -> _OptionParser:

@@ -10,11 +10,9 @@ from blis_sim.options.files import read_text
 from blis_sim.options.option import OptionError, Placed, Setting, spellings_of
 from blis_sim.options.yaml_text import load_yaml
 
-PROJECT_FILE = "blis.toml"
-"""The file of the working folder that is read without being named."""
-PYTHON_PROJECT_FILE, TABLE = "pyproject.toml", ("tool", "blis")
-"""The file of a Python project, and the table in it that is read where there is no file of settings alone."""
-
+PYTHON_PROJECT = "pyproject.toml"
+"""The file of a Python project, which has settings in its table `tool.blis`."""
+_TABLE = ("tool", "blis")
 
 Layer: TypeAlias = dict[str, Placed]
 """Values by spelling of the setting, without leading dashes and with dashes for underscores."""
@@ -25,19 +23,11 @@ def layers_of_file(path: str, command: Sequence[str], commands: Collection[tuple
 
     A mapping below the first words of one of `commands` holds settings of these alone. Raises OptionError.
     """
-    return list(_layers(_read(path), path, (), (), command, commands))
-
-
-def layers_of_folder(command: Sequence[str], commands: Collection[tuple[str, ...]]) -> list[Layer]:
-    """Return the values of the working folder's own file for a command; none without one. Raises OptionError."""
-    if Path(PROJECT_FILE).is_file():
-        return layers_of_file(PROJECT_FILE, command, commands)
-    if not Path(PYTHON_PROJECT_FILE).is_file() or f"[{'.'.join(TABLE)}" not in read_text(PYTHON_PROJECT_FILE):
-        return []
-    content: Any = _read(PYTHON_PROJECT_FILE)
-    for key in TABLE:
+    content: Any = _read(path)
+    above = _TABLE if path == PYTHON_PROJECT else ()
+    for key in above:
         content = content.get(key, {})
-    return list(_layers(content, PYTHON_PROJECT_FILE, TABLE, (), command, commands))
+    return list(_layers(content, path, above, (), command, commands))
 
 
 def values_of(settings: Sequence[Setting], layers: Sequence[Layer]) -> dict[str, Placed]:
