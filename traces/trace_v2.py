@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypedDict
 
-from blis_sim.options.file_fields import Bounds, FieldError, read
+from blis_sim.options.file_fields import Bounds, FieldError, number_text, read
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from traces.append_file import AppendFile, complete_records, open_with_header
@@ -20,7 +20,6 @@ from traces.text_file import (
     TraceError,
     field_error,
     naming_write_errors,
-    number_text,
     open_for_writing,
     read_yaml,
     replacing,

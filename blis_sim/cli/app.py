@@ -400,7 +400,9 @@ def _words(name: str) -> tuple[str, ...]:
 
 def _split_config(args: list[str]) -> tuple[str | None, list[str]]:
     """Return the file that `--config` names last, and the command line without the flag. Raises OptionError."""
-    path, rest, left = None, [], iter(args)
+    path: str | None = None
+    rest: list[str] = []
+    left = iter(args)
     for word in left:
         flag, equals, text = word.partition("=")
         if word == "--":

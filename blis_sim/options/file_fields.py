@@ -48,7 +48,7 @@ class FieldError(ValueError):
         within: str,
         key: str,
         expected: str = "",
-        loaded: object = None,
+        loaded: Any = None,
         *,
         known: Collection[str] = (),
         is_missing: bool = False,
@@ -131,8 +131,11 @@ class _Reader(NamedTuple):
                 raise FieldError(place, str(name), known=tuple(keys))
         values = {}
         for name, (declared, bounds, is_required) in keys.items():
-            if loaded.get(name) is not None:
-                values[name] = self.value(declared, bounds, place, name, loaded[name])
+            value = loaded.get(name)
+            if value == "" and bounds.choices and "" not in tuple(bounds.choices) and not is_required:
+                continue  # as a key without a value
+            if value is not None:
+                values[name] = self.value(declared, bounds, place, name, value)
             elif is_required:
                 raise FieldError(place, name, is_missing=True)
         return kind(**values)
@@ -180,7 +183,7 @@ def _converted(kind: type, loaded: Any) -> Any:
     expected type."""
     if kind not in (int, float) or isinstance(loaded, bool):
         return loaded
-    if not isinstance(loaded, int | float) or not math.isfinite(loaded) or abs(loaded) > _INT64_MAX:
+    if not isinstance(loaded, int | float) or not abs(loaded) <= _INT64_MAX:
         return None
     if kind is int and loaded != int(loaded):
         return None

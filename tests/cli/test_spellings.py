@@ -107,9 +107,9 @@ def test_every_setting_of_a_command_with_a_function_is_a_keyword(command: str) -
             assert value_from_python(each, value) == expected[each.name]
 
 
-def message_of(read: Callable[[], object]) -> str:
+def message_of(read: Callable[..., object], *arguments: Any) -> str:
     with pytest.raises(OptionError) as caught:
-        read()
+        read(*arguments)
     return str(caught.value)
 
 
@@ -122,14 +122,14 @@ def test_a_wrong_value_has_one_message_in_every_spelling(
         variable = variable_of(each)
         if each.is_repeated or variable is None or element(each) not in (int, float):
             continue
-        said = message_of(lambda each=each: by_flags(kind, {each.name: "x"}))
+        said = message_of(by_flags, kind, {each.name: "x"})
         assert said.startswith(f"{each.label} must be ")
-        assert message_of(lambda each=each: value_from_python(each, "x")) == said
+        assert message_of(value_from_python, each, "x") == said
         place = f"{tmp_path / 'settings.json'} key {each.name}"
-        assert message_of(lambda each=each: by_file(tmp_path, kind, {each.name: "x"})) == f"{place}: {said}"
+        assert message_of(by_file, tmp_path, kind, {each.name: "x"}) == f"{place}: {said}"
         with monkeypatch.context() as environment:
             environment.setenv(variable, "x")
-            assert message_of(lambda: parse_command_line(kind, [])) == f"{variable}: {said}"
+            assert message_of(parse_command_line, kind, []) == f"{variable}: {said}"
 
 
 @every_command
