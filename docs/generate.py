@@ -287,9 +287,10 @@ def _kind_text(setting: Setting) -> str:
         return ""
     is_list = typing.get_origin(kind) is tuple
     name = f"list of {PLURALS[typing.get_args(kind)[0]]}" if is_list else TYPES[kind]
-    above = "" if known.above is None else f" above {known.above:.10g}"
+    bounds = known.bounds
+    above = "" if bounds.above is None else f" above {bounds.above:.10g}"
     infinity = "" if known.infinity is None else f" or `{known.infinity}`"
-    return name + above + _bounds(known.at_least, known.at_most) + infinity
+    return name + above + _bounds(bounds.at_least, bounds.at_most) + infinity
 
 
 def _kind(setting: Setting) -> Any:

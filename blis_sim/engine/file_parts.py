@@ -50,11 +50,7 @@ def _allowed(error: FieldError) -> str:
         return error.expected
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         return error.noun
-    if bounds.above is not None and value <= bounds.above:
-        return f"above {bounds.above:g}"
-    if bounds.at_least is not None and value < bounds.at_least:
-        return f"at least {bounds.at_least:g}"
-    return error.expected if bounds.at_most is None else f"at most {bounds.at_most:g}"
+    return bounds.broken_by(value) or error.expected
 
 
 def given(content: Mapping[str, Any], **names: str) -> dict[str, Any]:

@@ -29,11 +29,18 @@ class Bounds(NamedTuple):
         """Whether a number or text is within the bounds."""
         if isinstance(value, str):
             return not self.choices or value in self.choices
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.above is None or value > self.above)
-        )
+        return not self.broken_by(value)
+
+    def broken_by(self, number: float) -> str:
+        """The bound that a number does not keep, in words; empty where it keeps all."""
+        if self.above is not None and number <= self.above:
+            return f"above {self.above:.10g}"
+        if self.at_least is not None and number < self.at_least:
+            return f"at least {self.at_least:.10g}"
+        return f"at most {self.at_most:.10g}" if self.at_most is not None and number > self.at_most else ""
+
+
+UNBOUNDED = Bounds()
 
 
 class FieldError(ValueError):
@@ -58,7 +65,7 @@ class FieldError(ValueError):
         self.within, self.key, self.expected, self.loaded = within, key, expected, loaded
         self.known, self.is_missing, self.problem = known, is_missing, problem
         self.kind: Any = None
-        self.bounds = Bounds()
+        self.bounds = UNBOUNDED
         self.is_of_kind = False
 
     @property
@@ -113,7 +120,7 @@ def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
     if typing.get_origin(declared) is typing.Annotated:
         kind, bounds = typing.get_args(declared)
         return kind, bounds
-    return declared, Bounds()
+    return declared, UNBOUNDED
 
 
 class _Reader(NamedTuple):

@@ -52,7 +52,7 @@ def sample(setting: Setting) -> Any:
     if kind is bool:
         return not setting.default
     if kind in (int, float):
-        return kind(int(setting.option.at_least or 0) + 1)
+        return kind(int(setting.option.bounds.at_least or 0) + 1)
     return next(filter(None, setting.option.choices), "text")
 
 
