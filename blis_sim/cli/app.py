@@ -27,6 +27,7 @@ from blis_sim.options.command_line import (
     SettingOption,
     SettingsCommand,
     check_required,
+    did_you_mean,
     given,
     no_such_option,
 )
@@ -427,12 +428,13 @@ def _file_of_folder() -> str | None:
 def _check_known(layers: "Sequence[Layer]", rows: Iterable[CommandRow]) -> None:
     """Raise OptionError for a key of a file that names a setting of no command; the first row is tried first."""
     unknown = {key: each for layer in layers for key, each in layer.items()}
+    known: dict[str, None] = {}
     for row in rows:
-        for setting in options_of(_options_class(row)) if unknown else ():
-            for spelling in spellings_of(setting):
-                unknown.pop(spelling, None)
-    for found in unknown.values():
-        raise OptionError(f"{found.place}: no setting has this name")
+        if not unknown.keys() - known.keys():
+            return
+        known |= dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
+    for key in unknown.keys() - known.keys():
+        raise OptionError(f"{unknown[key].place}: no setting has this name{did_you_mean(key, known)}")
 
 
 def _paragraphs(text: str, title: str, lines: tuple[str, ...]) -> str:

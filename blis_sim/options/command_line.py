@@ -423,8 +423,6 @@ def given(ctx: Any) -> CommandLine:
 
 def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ()) -> OptionError:
     """Return the error about an unknown flag, with the known flag that is most like it."""
-    from difflib import get_close_matches  # a flag that exists does without it
-
     known = [
         flag
         for each in command.params
@@ -435,8 +433,15 @@ def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ())
             *(each.setting.spellings if isinstance(each, SettingOption) else ()),
         )
     ]
-    (alike,) = get_close_matches(flag, [*known, *other_flags], n=1) or ("",)
-    return OptionError(f"no such option: {flag}{f', did you mean {alike}?' if alike else ''}")
+    return OptionError(f"no such option: {flag}{did_you_mean(flag, [*known, *other_flags])}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the known one that is most like it, empty without any."""
+    from difflib import get_close_matches  # a name that exists does without it
+
+    (alike,) = get_close_matches(name, list(known), n=1) or ("",)
+    return f", did you mean {alike}?" if alike else ""
 
 
 def variable_of(setting: Setting) -> str | None:

@@ -178,7 +178,7 @@ def test_no_setting_takes_a_variable_that_means_something_else() -> None:
         ([], {}, "rate: -3", "blis run: error: s.yaml key rate: --rate must be above 0, got -3.0\n"),
         ([], {}, "run: {rate: -3}", "blis run: error: s.yaml key run.rate: --rate must be above 0, got -3.0\n"),
         ([], {}, "engine: none", "blis run: error: s.yaml key engine: --engine must be one of "),
-        ([], {}, "rat: 3", "blis run: error: s.yaml key rat: no setting has this name\n"),
+        ([], {}, "rat: 3", "blis run: error: s.yaml key rat: no setting has this name, did you mean rate?\n"),
         (
             [],
             {},
