@@ -373,18 +373,16 @@ def _parsed(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
 def _device(path: Path, number: int, keys: TierKeys) -> "Device":
     from blis_sim.engine.offloading import Device
 
+    within = f"kv_offload.secondary_tiers[{number}]"
+    for key, allowed in (("type", "fs"), ("direct_io", "true or false")):
+        if key not in keys:
+            raise problem_in(path, within, f"{key} must be given, {allowed}")
     read, write, base_us = DEVICE_CLASSES[keys["device_class"]] if "device_class" in keys else (None, None, None)
     read, write = keys.get("read_bandwidth", read), keys.get("write_bandwidth", write)
     base_us = round(keys["base_latency"]) if "base_latency" in keys else base_us
-    missing = (
-        "type must be given, fs"
-        if "type" not in keys
-        else "direct_io must be given, true or false"
-        if "direct_io" not in keys
-        else "device_class, or read_bandwidth, write_bandwidth and base_latency, must be given"
-    )
-    if "type" not in keys or "direct_io" not in keys or read is None or write is None or base_us is None:
-        raise problem_in(path, f"kv_offload.secondary_tiers[{number}]", missing)
+    if read is None or write is None or base_us is None:
+        needed = "device_class, or read_bandwidth, write_bandwidth and base_latency, must be given"
+        raise problem_in(path, within, needed)
     own = given(
         keys,
         num_readers="n_read_threads",
