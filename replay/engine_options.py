@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, TypeVar
 
 from blis_sim.engine.cluster.options import ClusterOptions
-from blis_sim.engine.file_parts import AtLeast0, AtLeastOne, Positive, Share, given, problem_in, read_part
+from blis_sim.engine.file_parts import given, problem_in, read_part
 from blis_sim.engine.lora import Adapter, LoraOptions, LoraSettings
 from blis_sim.options import OptionError, check_options, ineffective_flags, option, options_of, section, with_settings
-from blis_sim.options.file_fields import Bounds
+from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Positive, Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -252,10 +252,10 @@ class TierKeys(TypedDict, total=False):
     device_class: Annotated[str, Bounds(choices=DEVICE_CLASSES)]
     read_bandwidth: Positive
     write_bandwidth: Positive
-    base_latency: AtLeast0
+    base_latency: Amount
     saturation_queue_depth: Workers
     single_transfer_fraction: Share
-    latency_jitter_stddev: AtLeast0
+    latency_jitter_stddev: Amount
 
 
 class OffloadKeys(TypedDict, total=False):

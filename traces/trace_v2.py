@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias, TypedDict
+from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
-from blis_sim.options.file_fields import Bounds, FieldError, number_text, read
+from blis_sim.options.file_fields import Amount, Bounds, Count, FieldError, number_text, read
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from traces.append_file import AppendFile, complete_records, open_with_header
@@ -27,10 +27,6 @@ from traces.text_file import (
 )
 
 # The header of a trace: where it comes from and what of that matters later. YAML, read strictly.
-
-
-Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
-Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
 
 
 class Tier(TypedDict, total=False):

@@ -3,15 +3,10 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 from blis_sim.engine.errors import EngineError
-from blis_sim.options.file_fields import Bounds, FieldError, read
-
-AtLeast0: TypeAlias = Annotated[float, Bounds(at_least=0)]
-Positive: TypeAlias = Annotated[float, Bounds(above=0)]
-Share: TypeAlias = Annotated[float, Bounds(above=0, at_most=1)]
-AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
+from blis_sim.options.file_fields import FieldError, read
 
 
 def read_part(path: Path, kind: type, content: Any, within: str = "") -> Any:

@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 _INT64_MAX = 2**63 - 1
 _NOUNS: Mapping[Any, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
@@ -41,6 +41,12 @@ class Bounds(NamedTuple):
 
 
 UNBOUNDED = Bounds()
+
+Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
+AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
+Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
+Positive: TypeAlias = Annotated[float, Bounds(above=0)]
+Share: TypeAlias = Annotated[float, Bounds(above=0, at_most=1)]
 
 
 class FieldError(ValueError):
@@ -117,7 +123,7 @@ def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
     """A type without its `| None`, apart from its bounds."""
     if typing.get_origin(declared) in (types.UnionType, typing.Union):
         (declared,) = (each for each in typing.get_args(declared) if each is not types.NoneType)
-    if typing.get_origin(declared) is typing.Annotated:
+    if typing.get_origin(declared) is Annotated:
         kind, bounds = typing.get_args(declared)
         return kind, bounds
     return declared, UNBOUNDED

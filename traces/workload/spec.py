@@ -6,7 +6,7 @@ from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from blis_sim.options.file_fields import Bounds, FieldError, read
+from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Count, FieldError, Positive, read
 from blis_sim.options.option import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from blis_sim.options.yaml_text import dump_yaml
 from traces.text_file import TraceError, field_error, parse_yaml, read_text
@@ -31,7 +31,6 @@ class Scenario:
         return self.rate or (5.0 if self.name == "burst" else 30.0)
 
 
-_Positive: TypeAlias = Annotated[float, Bounds(above=0)]
 _Tokens: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=MOST_TOKENS)]
 
 INTERVALS: Mapping[str, tuple[str, ...]] = {
@@ -62,7 +61,7 @@ class VidurInterval:
     trace_file: str | None = None
     start_time: str | None = None
     end_time: str | None = None
-    time_scale_factor: _Positive | None = None
+    time_scale_factor: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +73,11 @@ class VidurLength:
     decode_tokens: _Tokens | None = None
     min_tokens: _Tokens | None = None
     max_tokens: _Tokens | None = None
-    prefill_to_decode_ratio: _Positive | None = None
+    prefill_to_decode_ratio: Positive | None = None
     theta: Annotated[float, Bounds(above=0, at_most=10)] | None = None
     trace_file: str | None = None
-    prefill_scale_factor: _Positive | None = None
-    decode_scale_factor: _Positive | None = None
+    prefill_scale_factor: Positive | None = None
+    decode_scale_factor: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +121,8 @@ CV_BOUNDS: Mapping[str, tuple[float, float]] = {"gamma": (1e-6, 10.0), "weibull"
 """The least and the most coefficient of variation of gaps, for each process that has one."""
 DISTRIBUTIONS = ("gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical")
 
-Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
-AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
 Pause: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=10**14)]
 """Microseconds, up to three years: those of all rounds of a conversation add up to what a 64-bit integer holds."""
-Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
-Positive: TypeAlias = Annotated[float, Bounds(above=0)]
 Rate: TypeAlias = Annotated[float, Bounds(at_least=LEAST_RATE, at_most=MOST_RATE)]
 """Requests per second."""
 Tokens: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=MOST_TOKENS)]

@@ -22,12 +22,12 @@ from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.file_parts import AtLeast0, AtLeastOne, Positive, Share, given, problem_in, read_part
+from blis_sim.engine.file_parts import given, problem_in, read_part
 from blis_sim.engine.latency.catalogue import read_mapping
 from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import SLO_CLASS_PRIORITIES, SloPriorities
-from blis_sim.options.file_fields import Bounds
+from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Count, Positive, Share
 
 HIGHEST_PRIORITY = 100
 """The largest absolute value of an SLO priority."""
@@ -101,7 +101,7 @@ class AdmissionKeys(TypedDict, total=False):
     policy: Annotated[str, Bounds(choices=ADMISSIONS)]
     token_bucket_capacity: Positive
     token_bucket_refill_rate: Positive
-    tier_shed_threshold: Annotated[int, Bounds(at_least=0)]
+    tier_shed_threshold: Count
     tier_shed_min_priority: Priority
     gaie_qd_threshold: Positive
     gaie_kv_threshold: Share
@@ -155,12 +155,12 @@ class NodePoolKeys(TypedDict, total=False):
     name: str
     gpu_type: str
     gpus_per_node: AtLeastOne
-    gpu_memory_gib: AtLeast0
+    gpu_memory_gib: Amount
     initial_nodes: Nodes
     min_nodes: Nodes
     max_nodes: Nodes
     provisioning_delay: DelayKeys
-    cost_per_hour: AtLeast0
+    cost_per_hour: Amount
 
 
 class ThresholdKeys(TypedDict, total=False):
@@ -173,10 +173,10 @@ class ThresholdKeys(TypedDict, total=False):
 
 
 class _AutoscalerParts(TypedDict, total=False):
-    interval_us: AtLeast0
+    interval_us: Amount
     hpa_scrape_delay: DelayKeys
-    scale_up_stabilization_window_us: AtLeast0
-    scale_down_stabilization_window_us: AtLeast0
+    scale_up_stabilization_window_us: Amount
+    scale_down_stabilization_window_us: Amount
 
 
 class AutoscalerKeys(_AutoscalerParts, total=False):
