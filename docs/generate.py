@@ -28,6 +28,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue import gpu_entry, gpu_names, model_entry, model_names
 from blis_sim.options import options_from, options_of
 from blis_sim.options.command_line import DEFAULT_HEADING
+from blis_sim.options.file_fields import keys_of
 from blis_sim.options.option import Setting
 from mockserve.listening import start
 from mockserve.options.serve import ServeOptions
@@ -36,7 +37,7 @@ from mockserve.routes.table import routes_under
 from mockserve.serving.model import RouteCondition
 from traces.rows import TRACE_COLUMNS
 from traces.table import Column
-from traces.trace_v2 import HEADER, ITL_COLUMNS, Key
+from traces.trace_v2 import ITL_COLUMNS, HeaderFile
 
 FOLDER = Path(__file__).resolve().parent
 TYPES: Mapping[Any, str] = {int: "integer", float: "number", str: "text", bool: "true or false"}
@@ -131,7 +132,7 @@ def itl_columns() -> str:
 
 def header_keys() -> str:
     """The keys of a trace header, with those inside them."""
-    return table(("key", "value"), ((f"`{path}`", kind) for path, kind in _keys(HEADER, "")))
+    return table(("key", "value"), ((f"`{path}`", kind) for path, kind in _keys(HeaderFile, "")))
 
 
 def models() -> str:
@@ -287,9 +288,10 @@ def _kind_text(setting: Setting) -> str:
         return ""
     is_list = typing.get_origin(kind) is tuple
     name = f"list of {PLURALS[typing.get_args(kind)[0]]}" if is_list else TYPES[kind]
-    above = "" if known.above is None else f" above {known.above:.10g}"
+    bounds = known.bounds
+    above = "" if bounds.above is None else f" above {bounds.above:.10g}"
     infinity = "" if known.infinity is None else f" or `{known.infinity}`"
-    return name + above + _bounds(known.at_least, known.at_most) + infinity
+    return name + above + _bounds(bounds.at_least, bounds.at_most) + infinity
 
 
 def _kind(setting: Setting) -> Any:
@@ -337,16 +339,18 @@ def _columns(columns: Iterable[Column]) -> Iterator[tuple[Column, tuple[str, str
         yield column, (f"`{column.name}`", TYPES[column.kind] + _bounds(column.at_least, column.at_most))
 
 
-def _keys(keys: Mapping[str, Key], before: str) -> Iterator[tuple[str, str]]:
+def _keys(part: type, before: str) -> Iterator[tuple[str, str]]:
     """The path of every key, and what it holds."""
-    for name, key in keys.items():
+    for name, (kind, bounds, _) in keys_of(part).items():
         path = before + name
-        if key.keys is not None:
-            inside = f"{path}.CLASS." if key.each is dict else f"{path}[]." if key.each is list else f"{path}."
-            yield from _keys(key.keys, inside)
+        inner = typing.get_args(kind)
+        if typing.is_typeddict(kind):
+            yield from _keys(kind, f"{path}.")
+        elif inner:
+            yield from _keys(inner[-1], f"{path}.CLASS." if len(inner) > 1 else f"{path}[].")
         else:
-            choices = " or ".join(f"`{choice}`" if choice else "empty" for choice in key.choices)
-            yield path, choices or TYPES[key.kind] + _bounds(key.at_least, None)
+            choices = " or ".join(f"`{choice}`" if choice else "empty" for choice in bounds.choices)
+            yield path, choices or TYPES[kind] + _bounds(bounds.at_least, None)
 
 
 if __name__ == "__main__":

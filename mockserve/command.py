@@ -1,7 +1,7 @@
 """`blis serve` for the command line."""
 
 from blis_sim.options import BlisError, StartError
-from blis_sim.options.command_line import flags_of
+from blis_sim.options.command_line import flags_in_environment, flags_of
 from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "exit_code_of", "rewritten", "run"]
@@ -12,7 +12,7 @@ def rewritten(arguments: list[str]) -> list[str]:
     from mockserve.options.vllm_command_line import rewritten as from_vllm
     from mockserve.options.vllm_flags import read_table
 
-    return from_vllm(arguments, flags_of(ServeOptions), read_table())
+    return from_vllm(arguments, flags_of(ServeOptions), read_table(), flags_in_environment(ServeOptions))
 
 
 def exit_code_of(error: BlisError) -> int:

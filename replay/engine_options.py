@@ -3,18 +3,18 @@
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, TypeVar
 
 from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.file_parts import given, problem_in, read_part
 from blis_sim.engine.lora import Adapter, LoraOptions, LoraSettings
 from blis_sim.options import OptionError, check_options, ineffective_flags, option, options_of, section, with_settings
+from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Positive, Share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from blis_sim.engine.cluster.policy_file import Section
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.offloading import Device
 
@@ -26,6 +26,29 @@ DEFAULT_BYTES_PER_RANK = 2e6
 MOST_ADAPTERS = 100_000
 HIGHEST_RANK = 65_536
 _FEWEST_BLOCKS = 2
+
+
+class AdapterEntry(TypedDict, total=False):
+    """An adapter that is declared."""
+
+    id: str
+    rank: Annotated[int, Bounds(at_least=1, at_most=HIGHEST_RANK)]
+
+
+class LoraKeys(TypedDict, total=False):
+    """The section of adapters."""
+
+    adapters: list[AdapterEntry]
+    adapter_capacity: Annotated[int, Bounds(at_least=1, at_most=MOST_ADAPTERS)]
+    load_base_latency_us: Annotated[float, Bounds(at_least=0, at_most=1e12)]
+    load_bandwidth_bytes_us: Positive
+    footprint_bytes_per_rank: Annotated[float, Bounds(above=0, at_most=1e15)]
+
+
+class AdapterKeys(TypedDict, total=False):
+    """The keys of the file."""
+
+    lora: LoraKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,44 +199,27 @@ def _first(flag: float | None, key: float | None, default: float) -> float:
 
 def _read(path: str) -> AdapterFile:
     """Return the adapters of a file. Raises EngineError that names the file and the key."""
-    from blis_sim.engine.cluster.policy_file import Section
     from blis_sim.engine.latency.catalogue import read_mapping
 
     file = Path(path)
-    whole = Section(file, "", read_mapping(file))
-    whole.check_keys("lora")
-    section = whole.section("lora")
-    section.check_keys(
-        "adapters",
-        "adapter_capacity",
-        "load_base_latency_us",
-        "load_bandwidth_bytes_us",
-        "footprint_bytes_per_rank",
-    )
-    at_least_0 = partial(section.number, at_least=0)
-    above_0 = partial(section.number, above=0)
-    return AdapterFile(
-        ranks=_ranks(section),
-        capacity=section.integer("adapter_capacity", 1, MOST_ADAPTERS),
-        base_latency_us=at_least_0("load_base_latency_us", at_most=1e12),
-        bandwidth_bytes_us=above_0("load_bandwidth_bytes_us"),
-        bytes_per_rank=above_0("footprint_bytes_per_rank", at_most=1e15),
-    )
-
-
-def _ranks(section: "Section") -> dict[str, int]:
+    keys = read_part(file, AdapterKeys, read_mapping(file)).get("lora", {})
     ranks: dict[str, int] = {}
-    for each in section.sections("adapters"):
-        each.check_keys("id", "rank")
-        name, rank = each.text("id"), each.integer("rank", 1, HIGHEST_RANK)
-        if not name or rank is None:
-            raise each.error("id and rank must be given")
-        if name in ranks:
-            raise each.error(f"the adapter {name!r} is declared twice")
-        ranks[name] = rank
+    for number, each in enumerate(keys.get("adapters", [])):
+        within = f"lora.adapters[{number}]"
+        if not each.get("id") or "rank" not in each:
+            raise problem_in(file, within, "id and rank must be given")
+        if each["id"] in ranks:
+            raise problem_in(file, within, f"the adapter {each['id']!r} is declared twice")
+        ranks[each["id"]] = each["rank"]
     if not ranks:
-        raise section.error("adapters must list at least one adapter with id and rank")
-    return ranks
+        raise problem_in(file, "lora", "adapters must list at least one adapter with id and rank")
+    return AdapterFile(
+        ranks=ranks,
+        capacity=keys.get("adapter_capacity"),
+        base_latency_us=keys.get("load_base_latency_us"),
+        bandwidth_bytes_us=keys.get("load_bandwidth_bytes_us"),
+        bytes_per_rank=keys.get("footprint_bytes_per_rank"),
+    )
 
 
 # The file of `--kv-offload-config`: CPU memory behind the KV cache, and devices behind that.
@@ -230,15 +236,46 @@ DEVICE_CLASSES = {
     "s3": (1000.0, 1000.0, 30000),
 }
 """Bytes read and written in a microsecond, and the least time of a transfer in microseconds, as BLIS has them."""
-_KEYS = (
-    "cpu_bytes_to_use", "per_block_bytes", "block_size", "blocks_per_chunk", "tokens_per_hash", "eviction_policy",
-    "offload_prompt_only", "self_describing_kv_events", "secondary_tiers",
-)  # fmt: skip
-_TIER_KEYS = (
-    "type", "root_dir", "n_read_threads", "n_write_threads", "locality", "enable_kv_events", "direct_io",
-    "device_class", "read_bandwidth", "write_bandwidth", "base_latency", "saturation_queue_depth",
-    "single_transfer_fraction", "latency_jitter_stddev",
-)  # fmt: skip
+Workers: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=MOST_WORKERS)]
+
+
+class TierKeys(TypedDict, total=False):
+    """A device behind CPU memory."""
+
+    type: Annotated[str, Bounds(choices=("fs",))]
+    root_dir: Any
+    n_read_threads: Workers
+    n_write_threads: Workers
+    locality: Any
+    enable_kv_events: Any
+    direct_io: bool
+    device_class: Annotated[str, Bounds(choices=DEVICE_CLASSES)]
+    read_bandwidth: Positive
+    write_bandwidth: Positive
+    base_latency: Amount
+    saturation_queue_depth: Workers
+    single_transfer_fraction: Share
+    latency_jitter_stddev: Amount
+
+
+class OffloadKeys(TypedDict, total=False):
+    """CPU memory, and the devices behind it."""
+
+    cpu_bytes_to_use: Annotated[int, Bounds(at_least=1, at_most=MOST_BYTES)]
+    per_block_bytes: Any
+    block_size: Any
+    blocks_per_chunk: AtLeastOne
+    tokens_per_hash: Any
+    eviction_policy: Annotated[str, Bounds(choices=("lru",))]
+    offload_prompt_only: bool
+    self_describing_kv_events: Any
+    secondary_tiers: list[TierKeys]
+
+
+class OffloadFileKeys(TypedDict, total=False):
+    """The keys of the file."""
+
+    kv_offload: OffloadKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,46 +360,35 @@ def offload_of_header(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
 
 
 def _parsed(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
-    from blis_sim.engine.cluster.policy_file import Section
-
-    whole = Section(path, "", content)
-    whole.check_keys("kv_offload")
-    section = whole.section("kv_offload")
-    section.check_keys(*_KEYS)
-    cpu_bytes = section.integer("cpu_bytes_to_use", 1, MOST_BYTES)
-    if cpu_bytes is None:
-        raise section.error("cpu_bytes_to_use must be given")
-    if section.integer("blocks_per_chunk", 1, None) not in (None, 1):
-        raise section.error("blocks_per_chunk must be 1")
-    section.choice("eviction_policy", {"lru": None})
-    prompt_only = section.boolean("offload_prompt_only")
-    devices = tuple(map(_device, section.sections("secondary_tiers")))
-    return OffloadFile(cpu_bytes, True if prompt_only is None else prompt_only, devices, section.content)
+    section: OffloadKeys = read_part(path, OffloadFileKeys, content).get("kv_offload", {})
+    if "cpu_bytes_to_use" not in section:
+        raise problem_in(path, "kv_offload", "cpu_bytes_to_use must be given")
+    if section.get("blocks_per_chunk", 1) != 1:
+        raise problem_in(path, "kv_offload", "blocks_per_chunk must be 1")
+    devices = tuple(_device(path, *each) for each in enumerate(section.get("secondary_tiers", [])))
+    prompt_only = section.get("offload_prompt_only", True)
+    return OffloadFile(section["cpu_bytes_to_use"], prompt_only, devices, content["kv_offload"])
 
 
-def _device(section: "Section") -> "Device":
+def _device(path: Path, number: int, keys: TierKeys) -> "Device":
     from blis_sim.engine.offloading import Device
 
-    section.check_keys(*_TIER_KEYS)
-    if section.choice("type", {"fs": None}) is None:
-        raise section.error("type must be given, fs")
-    if section.boolean("direct_io") is None:
-        raise section.error("direct_io must be given, true or false")
-    name = section.choice("device_class", DEVICE_CLASSES)
-    read, write, base_us = DEVICE_CLASSES[name] if name else (None, None, None)
-    read = section.number("read_bandwidth", above=0) or read
-    write = section.number("write_bandwidth", above=0) or write
-    given_us = section.micros("base_latency", at_least=0)
-    base_us = base_us if given_us is None else given_us
+    within = f"kv_offload.secondary_tiers[{number}]"
+    for key, allowed in (("type", "fs"), ("direct_io", "true or false")):
+        if key not in keys:
+            raise problem_in(path, within, f"{key} must be given, {allowed}")
+    read, write, base_us = DEVICE_CLASSES[keys["device_class"]] if "device_class" in keys else (None, None, None)
+    read, write = keys.get("read_bandwidth", read), keys.get("write_bandwidth", write)
+    base_us = round(keys["base_latency"]) if "base_latency" in keys else base_us
     if read is None or write is None or base_us is None:
-        raise section.error("device_class, or read_bandwidth, write_bandwidth and base_latency, must be given")
-    return Device(
-        read_bytes_us=read,
-        write_bytes_us=write,
-        base_us=base_us,
-        num_readers=section.integer("n_read_threads", 1, MOST_WORKERS) or 16,
-        num_writers=section.integer("n_write_threads", 1, MOST_WORKERS) or 16,
-        saturation_depth=section.integer("saturation_queue_depth", 1, MOST_WORKERS) or 1,
-        single_fraction=section.number("single_transfer_fraction", above=0, at_most=1) or 1.0,
-        jitter_stdev=section.number("latency_jitter_stddev", at_least=0) or 0.0,
+        needed = "device_class, or read_bandwidth, write_bandwidth and base_latency, must be given"
+        raise problem_in(path, within, needed)
+    own = given(
+        keys,
+        num_readers="n_read_threads",
+        num_writers="n_write_threads",
+        saturation_depth="saturation_queue_depth",
+        single_fraction="single_transfer_fraction",
+        jitter_stdev="latency_jitter_stddev",
     )
+    return Device(read_bytes_us=read, write_bytes_us=write, base_us=base_us, **own)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from blis_sim.options import OptionError, check_options, names_in, option
+from blis_sim.options.file_fields import Amount, FieldError, read
 from traces.slo import parse_duration_ms
-from traces.text_file import TraceError, read_yaml
-from traces.trace_v2 import Key, checked
+from traces.text_file import TraceError, field_error, read_yaml
 
 # The settings of detectors that judge a finished run, which simulations and recordings share.
 
@@ -93,25 +93,37 @@ class SaturationOptions:
 
 # Settings of detectors, from a YAML file.
 
-_AMOUNT = Key(float, at_least=0)
 _MIN_MS = 0.001
 _MIN_S = 0.001
 _MAX_S = 1e9
-_WITHOUT_EFFECT = (
-    "min_windows",
-    "peak_ratio",
-    "peak_ratio_band",
-    "confidence_ci",
-    "warmup_windows",
-    "tail_windows",
-    "saturated_drain_ratio",
-    "transient_drain_ratio",
-)
-"""Keys of backlog_drift that the format has, but that no rule of the original uses."""
-_KEYS = {
-    "threshold": Key(keys={"threshold_ms": _AMOUNT}),
-    "backlog_drift": Key(keys={"window_size_sec": _AMOUNT, **dict.fromkeys(_WITHOUT_EFFECT, _AMOUNT)}),
-}
+
+
+class ThresholdFile(TypedDict, total=False):
+    """The section of the threshold detector."""
+
+    threshold_ms: Amount
+
+
+class DriftFile(TypedDict, total=False):
+    """The section of the backlog-drift detector. All keys but the first are of the format, and no rule of the original
+    uses them."""
+
+    window_size_sec: Amount
+    min_windows: Amount
+    peak_ratio: Amount
+    peak_ratio_band: Amount
+    confidence_ci: Amount
+    warmup_windows: Amount
+    tail_windows: Amount
+    saturated_drain_ratio: Amount
+    transient_drain_ratio: Amount
+
+
+class SettingsFile(TypedDict, total=False):
+    """The keys of a file."""
+
+    threshold: ThresholdFile
+    backlog_drift: DriftFile
 
 
 class SaturationSettings(NamedTuple):
@@ -130,7 +142,12 @@ def read_settings(path: Path | str) -> SaturationSettings:
     """Read settings; keys that the file lacks keep their defaults. Raises TraceError."""
     path = Path(path)
     loaded = read_yaml(path)
-    given = checked(path, "", {} if loaded is None else loaded, _KEYS)
+    if not isinstance(loaded, dict | None):
+        raise TraceError(f"{path} key : expected keys and values, got {loaded!r}")
+    try:
+        given = read(SettingsFile, loaded or {})
+    except FieldError as error:
+        raise field_error(path, error) from None
     drift = given.get("backlog_drift", {})
     settings: dict[str, Any] = {}
     if "threshold_ms" in given.get("threshold", {}):
@@ -139,7 +156,7 @@ def read_settings(path: Path | str) -> SaturationSettings:
     if "window_size_sec" in drift:
         window_s = _between(_MIN_S, _MAX_S, path, "backlog_drift.window_size_sec", drift["window_size_sec"])
         settings["window_us"] = settings["final_window_us"] = int(window_s * 1e6)
-    notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key in _WITHOUT_EFFECT)
+    notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key != "window_size_sec")
     return SaturationSettings(**settings, notes=notes)
 
 

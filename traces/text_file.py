@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from typing import Any, TextIO, TypeAlias
 import orjson
 
 from blis_sim.options import BlisError
+from blis_sim.options.file_fields import FieldError, number_text
 from blis_sim.options.files import read_file, unpacked
 from blis_sim.options.yaml_text import YamlError, load_yaml
 
@@ -130,6 +130,21 @@ def parse_yaml(path: Path | str, text: str) -> Any:
         raise TraceError(f"{path}{place}: expected YAML, {error.problem}") from error
 
 
+def field_error(source: Path | str, error: FieldError, expected: str = "") -> TraceError:
+    """The error about a key of a file, with `expected` in place of the usual words where these differ."""
+    if error.known:
+        inside = f" of {error.within}" if error.within else ""
+        return TraceError(f"{source}: unknown key {error.key!r}{inside}, known are {', '.join(error.known)}")
+    if error.is_missing:
+        return TraceError(f"{source}: the key {error.place} is missing")
+    place = f"{source} key {error.place}" if error.place else source
+    if error.problem:
+        return TraceError(f"{place}: {error.problem}")
+    shown = repr(error.loaded)
+    found = shown if len(shown) <= 60 else shown[:57] + "..."
+    return TraceError(f"{place}: expected {expected or error.expected}, got {found}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file. Raises TraceError."""
     with writing(path) as file:
@@ -243,20 +258,6 @@ def write_json(path: Path | str, value: Any, end: str = "") -> None:
     with writing(Path(path)) as file:
         _write(value, "\n", file.write)
         file.write(end)
-
-
-def number_text(value: float) -> str:
-    """The shortest decimal that reads back as the same number, without exponent from 1e-6 up to 1e21."""
-    if not math.isfinite(value):
-        raise ValueError(f"there is no decimal for {value}")
-    text = repr(float(value))
-    if "e" not in text:
-        return text.removesuffix(".0")
-    if 1e-6 <= abs(value) < 1e21:
-        from decimal import Decimal  # takes 1 ms to load; few figures have an exponent
-
-        return format(Decimal(text), "f")
-    return text.replace("e-0", "e-")
 
 
 def _write(value: Any, newline: str, write: Write) -> None:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
+from blis_sim.options.file_fields import Amount, Bounds, Count, FieldError, number_text, read
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from traces.append_file import AppendFile, complete_records, open_with_header
@@ -14,11 +15,11 @@ from traces.collector import gc_disabled
 from traces.graph import check_graph
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.slo import SloTargets
-from traces.table import INT64_MAX, Column, Table, read_table
+from traces.table import Column, Table, read_table
 from traces.text_file import (
     TraceError,
+    field_error,
     naming_write_errors,
-    number_text,
     open_for_writing,
     read_yaml,
     replacing,
@@ -28,155 +29,100 @@ from traces.text_file import (
 # The header of a trace: where it comes from and what of that matters later. YAML, read strictly.
 
 
-class Key(NamedTuple):
-    """The type of a key's value: a `kind` (str, int, float, bool) with its limits, or a table of further keys.
+class Tier(TypedDict, total=False):
+    """A device behind the CPU memory for KV blocks."""
 
-    With `each` the value is a mapping from free names (dict) or a list (list) of such values.
-    """
-
-    kind: type = str
-    at_least: int | None = None
-    at_most: int = INT64_MAX
-    choices: tuple[str, ...] = ()
-    keys: Mapping[str, "Key"] | None = None
-    each: type | None = None
-
-
-_COUNT = Key(int, at_least=0)
-_AMOUNT = Key(float, at_least=0)
-_FLAG = Key(bool)
-_TEXT = Key(str)
-
-_TIER = {
-    "type": _TEXT,
-    "root_dir": _TEXT,
-    "n_read_threads": _COUNT,
-    "n_write_threads": _COUNT,
-    "locality": _TEXT,
-    "enable_kv_events": _FLAG,
-    "direct_io": _FLAG,
-    "device_class": _TEXT,
-    "read_bandwidth": _AMOUNT,
-    "write_bandwidth": _AMOUNT,
-    "base_latency": _AMOUNT,
-    "saturation_queue_depth": _AMOUNT,
-    "single_transfer_fraction": _AMOUNT,
-    "latency_jitter_stddev": _AMOUNT,
-}
-_KV_OFFLOAD = {
-    "cpu_bytes_to_use": _COUNT,
-    "per_block_bytes": _COUNT,
-    "block_size": _COUNT,
-    "blocks_per_chunk": _COUNT,
-    "tokens_per_hash": _COUNT,
-    "eviction_policy": _TEXT,
-    "offload_prompt_only": _FLAG,
-    "self_describing_kv_events": _FLAG,
-    "secondary_tiers": Key(keys=_TIER, each=list),
-}
-_SERVER = {
-    "type": _TEXT,
-    "model": _TEXT,
-    "tensor_parallel": _COUNT,
-    "max_num_seqs": _COUNT,
-    "block_size": _COUNT,
-    "gpu_memory_utilization": _AMOUNT,
-    "max_model_len": _COUNT,
-}
-_OBSERVED_KV_METRICS = {
-    "source": _TEXT,
-    "hit_rate": _AMOUNT,
-    "block_hits": _AMOUNT,
-    "block_queries": _AMOUNT,
-    "read_time_total": _AMOUNT,
-    "write_time_total": _AMOUNT,
-    "vllm_commit": _TEXT,
-}
-_SLO_TARGETS = {"ttft_ms": _AMOUNT, "itl_ms": _AMOUNT, "e2e_ms": _AMOUNT}
-
-HEADER: Mapping[str, Key] = {
-    "trace_version": Key(int, at_least=1, at_most=3),
-    "time_unit": Key(str, choices=("us", "microseconds", "")),
-    "created_at": _TEXT,
-    "mode": Key(str, choices=("real", "generated", "replayed", "")),
-    "warm_up_requests": _COUNT,
-    "workload_seed": Key(int),
-    "workload_spec": _TEXT,
-    "session_context_growth": Key(str, choices=("", "accumulate")),
-    "server": Key(keys=_SERVER),
-    "network": Key(keys={"measured_rtt_ms": _AMOUNT}),
-    "goodput_slo_targets": Key(keys=_SLO_TARGETS, each=dict),
-    "kv_offload": Key(keys=_KV_OFFLOAD),
-    "observed_kv_metrics": Key(keys=_OBSERVED_KV_METRICS),
-}
+    type: str
+    root_dir: str
+    n_read_threads: Count
+    n_write_threads: Count
+    locality: str
+    enable_kv_events: bool
+    direct_io: bool
+    device_class: str
+    read_bandwidth: Amount
+    write_bandwidth: Amount
+    base_latency: Amount
+    saturation_queue_depth: Amount
+    single_transfer_fraction: Amount
+    latency_jitter_stddev: Amount
 
 
-def checked(path: Path, where: str, values: Any, keys: Mapping[str, Key]) -> dict[str, Any]:
-    """The mapping `values` of a file with every value of its kind; keys without a value are left out.
+class KVOffload(TypedDict, total=False):
+    """CPU memory for KV blocks, and the devices behind it."""
 
-    `where` is the path of keys that leads here, for the errors. Raises TraceError.
-    """
-    if not isinstance(values, Mapping):
-        raise _value_error(path, where, "keys and values", values)
-    result: dict[str, Any] = {}
-    for name, value in values.items():
-        if name not in keys:
-            inside = f" of {where}" if where else ""
-            raise TraceError(f"{path}: unknown key {name!r}{inside}, known are {', '.join(keys)}")
-        if value is not None:
-            result[name] = _value(path, f"{where}.{name}" if where else name, value, keys[name])
-    return result
+    cpu_bytes_to_use: Count
+    per_block_bytes: Count
+    block_size: Count
+    blocks_per_chunk: Count
+    tokens_per_hash: Count
+    eviction_policy: str
+    offload_prompt_only: bool
+    self_describing_kv_events: bool
+    secondary_tiers: list[Tier]
 
 
-def _value(path: Path, where: str, value: Any, key: Key) -> Any:
-    if key.each is dict:
-        if not isinstance(value, Mapping):
-            raise _value_error(path, where, "names with keys and values", value)
-        inner = Key(keys=key.keys)
-        return {str(name): _value(path, f"{where}.{name}", each, inner) for name, each in value.items()}
-    if key.each is list:
-        if not isinstance(value, list):
-            raise _value_error(path, where, "a list", value)
-        inner = Key(keys=key.keys)
-        return [_value(path, f"{where}[{place}]", each, inner) for place, each in enumerate(value)]
-    if key.keys is not None:
-        return checked(path, where, {} if value is None else value, key.keys)
-    return _scalar(path, where, value, key)
+class ServerFacts(TypedDict, total=False):
+    """What a recording knows of its server."""
+
+    type: str
+    model: str
+    tensor_parallel: Count
+    max_num_seqs: Count
+    block_size: Count
+    gpu_memory_utilization: Amount
+    max_model_len: Count
 
 
-def _scalar(path: Path, where: str, value: Any, key: Key) -> Any:
-    if key.kind is int and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if key.kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not key.kind:
-        plain = _NOUNS[key.kind] if key.at_most < INT64_MAX else _expected(key._replace(choices=()))
-        raise _value_error(path, where, plain, value)
-    if key.choices and value not in key.choices:
-        raise _value_error(path, where, _expected(key), value)
-    low = -INT64_MAX if key.at_least is None else key.at_least
-    if isinstance(value, int | float) and not low <= value <= key.at_most:
-        raise _value_error(path, where, _expected(key), value)
-    return value
+class ObservedKVMetrics(TypedDict, total=False):
+    """What a server counted of its prefix cache while it was recorded."""
+
+    source: str
+    hit_rate: Amount
+    block_hits: Amount
+    block_queries: Amount
+    read_time_total: Amount
+    write_time_total: Amount
+    vllm_commit: str
 
 
-_NOUNS: Mapping[type, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+class LatencyLimits(TypedDict, total=False):
+    """Latencies that requests of a class should keep."""
+
+    ttft_ms: Amount
+    itl_ms: Amount
+    e2e_ms: Amount
 
 
-def _expected(key: Key) -> str:
-    if key.choices:
-        return " or ".join(repr(choice) for choice in key.choices)
-    noun = _NOUNS[key.kind]
-    if key.at_least is not None and key.at_most < INT64_MAX:
-        return f"{noun} between {key.at_least} and {key.at_most}"
-    return noun if key.at_least is None else f"{noun} of at least {key.at_least}"
+class NetworkFacts(TypedDict, total=False):
+    """The way between client and server."""
+
+    measured_rtt_ms: Amount
 
 
-def _value_error(path: Path, where: str, expected: str, value: Any) -> TraceError:
-    shown = repr(value)
-    return TraceError(
-        f"{path} key {where}: expected {expected}, got {shown if len(shown) <= 60 else shown[:57] + '...'}"
-    )
+class HeaderFile(TypedDict, total=False):
+    """The keys of the header of a trace."""
+
+    trace_version: Annotated[int, Bounds(at_least=1, at_most=3)]
+    time_unit: Annotated[str, Bounds(choices=("us", "microseconds", ""))]
+    created_at: str
+    mode: Annotated[str, Bounds(choices=("real", "generated", "replayed", ""))]
+    warm_up_requests: Count
+    workload_seed: int
+    workload_spec: str
+    session_context_growth: Annotated[str, Bounds(choices=("", "accumulate"))]
+    server: ServerFacts
+    network: NetworkFacts
+    goodput_slo_targets: Mapping[str, LatencyLimits]
+    kv_offload: KVOffload
+    observed_kv_metrics: ObservedKVMetrics
+
+
+def _expected(error: FieldError) -> str:
+    """The words for a value of a header: of another type, only the type that it has; choices in quotes."""
+    if error.kind is None or (error.bounds.choices == () and error.bounds.at_most is None):
+        return error.expected
+    return " or ".join(map(repr, error.bounds.choices)) or error.expected if error.is_of_kind else error.noun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +159,10 @@ def read_header(path: Path | str) -> TraceHeader:
         raise TraceError(f"{path}: the file is empty, expected a trace header such as `trace_version: 3`")
     if not isinstance(loaded, dict):
         raise TraceError(f"{path}: expected a trace header (YAML keys and values), got {_start_of(loaded)}")
-    values = checked(path, "", loaded, HEADER)
+    try:
+        values: dict[str, Any] = read(HeaderFile, loaded)
+    except FieldError as error:
+        raise field_error(path, error, _expected(error)) from None
     network = values.pop("network", {})
     targets = values.pop("goodput_slo_targets", {})
     given: dict[str, Any] = {"trace_version": 0, "time_unit": "", "mode": ""} | values

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Sequence
 
-from blis_sim.options.command_line import flags_of
+from blis_sim.options.command_line import flags_in_environment, flags_of
 from mockserve.options.vllm_command_line import NO_EFFECT_FLAG
 from mockserve.options.vllm_command_line import rewritten as from_vllm
 from mockserve.options.vllm_flags import VllmFlag, read_table
@@ -31,7 +31,7 @@ def rewritten(
     `with_engine` takes the flags of vLLM's engine, too.
     """
     table = {**(read_table() if with_engine else {}), **{flag.name: flag for flag in flags}}
-    ours = from_vllm(arguments, flags_of(options), table)
+    ours = from_vllm(arguments, flags_of(options), table, flags_in_environment(options))
     if NO_EFFECT_FLAG in ours:
         place = ours.index(NO_EFFECT_FLAG)
         names = ours[place + 1].replace(",", ", ")

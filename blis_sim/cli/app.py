@@ -4,11 +4,10 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
-from types import ModuleType
-from typing import Annotated, Any, NoReturn
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from typer._click.core import Command, Parameter
@@ -19,15 +18,23 @@ from blis_sim.cli.commands import COMMANDS, FIRST_STEPS, GROUPS, CommandRow, com
 from blis_sim.cli.search_path import explain_import_errors
 from blis_sim.options import BlisError, OptionError, options_from, options_of
 from blis_sim.options.command_line import (
+    CONFIG_FLAG,
+    FILE_LAYERS,
     HELP_ALL_FLAG,
     HELP_FLAGS,
+    PLACES,
     HelpRequest,
     SettingOption,
     SettingsCommand,
     check_required,
+    did_you_mean,
     given,
     no_such_option,
 )
+from blis_sim.options.option import spellings_of
+
+if TYPE_CHECKING:
+    from blis_sim.options.settings_file import Layer
 
 # Errors of the user and of the machine as one line and an exit code.
 
@@ -122,6 +129,8 @@ FORMAT_VARIABLE, BLIS_FORMAT = "BLIS_FORMAT", "blis"
 """The environment variable for what commands print, and the name of BLIS's own format and engine."""
 
 _STDERR = 2
+_MOST_BYTES = 1 << 20
+"""Bytes of `pyproject.toml` that are searched for settings."""
 _IS_SHORT = "blis.is_short"
 """Whether the help is of the settings that are used most."""
 
@@ -135,7 +144,7 @@ class SimulatorCommand(SettingsCommand):
         self.ignore_unknown_options = row.passes_flags_on
         super().__init__(name=name, help=_paragraphs(row.help, "Examples", row.examples), first=row.first)
 
-    @cached_property
+    @property
     def module(self) -> ModuleType:
         """The module of the command."""
         return importlib.import_module(self.row.module)
@@ -143,13 +152,12 @@ class SimulatorCommand(SettingsCommand):
     @property
     def options(self) -> type:
         """The options class of the command."""
-        found: type = getattr(self.module, self.row.options)
-        return found
+        return _options_class(self.row)
 
     def get_params(self, ctx: Any) -> list[Parameter]:
         """The parameters, in the help those that it shows."""
         if not self.params:
-            self.params = self.parameters(options_of(self.options))
+            self.params = self.parameters(options_of(self.options), reads_file=not self.row.has_own_config)
         if not ctx.meta.get(_IS_SHORT) or not self.row.first:
             return self.params
         return [each for each in self.params if _is_in_short_help(each, self.row.first)]
@@ -165,6 +173,8 @@ class SimulatorCommand(SettingsCommand):
         self.get_params(ctx)
         if ctx.resilient_parsing:  # for a shell, which completes
             return super().parse_args(ctx, args)
+        if ctx.parent is not None:  # else it is a program of another name
+            args = self._without_file(ctx, args)
         if os.environ.get(FORMAT_VARIABLE):
             args = _with_format(self.options, args, ctx.command_path)
         asks_for_help = args[:1] in ([HELP_ALL_FLAG], *([flag] for flag in HELP_FLAGS))
@@ -179,6 +189,24 @@ class SimulatorCommand(SettingsCommand):
         check_required(self.options, ctx.obj.values)
         return rest
 
+    def _without_file(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return a command line without the flag that names a file of settings, whose values the context gets."""
+        named, rest = (None, args) if self.row.has_own_config else _split_config(args)
+        path = named or _file_of_folder()
+        if path is None:
+            return rest
+        from blis_sim.options.settings_file import layers_of_file, values_of
+
+        commands = {_words(name): name for name in commands_in("")}
+        layers = layers_of_file(path, _words(ctx.command_path)[1:], commands)
+        _check_known(layers, [self.row, *(row for name in commands.values() if (row := COMMANDS[name]) != self.row)])
+        ctx.meta[FILE_LAYERS] = layers
+        if named is None and (found := values_of(options_of(self.options), layers)):
+            keys = ", ".join(each.key for each in found.values())
+            with suppress(OSError):
+                sys.stderr.write(f"{ctx.command_path}: from {path}: {keys} (flags and variables win over these)\n")
+        return rest
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the command."""
         load_help()
@@ -186,7 +214,7 @@ class SimulatorCommand(SettingsCommand):
 
     def invoke(self, ctx: Any) -> int:
         """Run the command and return its exit code. What ends it is one line and an exit code."""
-        with _reported(ctx.command_path), self._locating():
+        with _reported(ctx.command_path), self._locating(ctx.meta.get(PLACES, {})):
             code = self._run(ctx.obj.values)
             sys.stdout.flush()
             return code
@@ -201,16 +229,19 @@ class SimulatorCommand(SettingsCommand):
         return code
 
     @contextmanager
-    def _locating(self) -> Iterator[None]:
-        """Name the file and key of the setting that an error is about, where a file gave it."""
+    def _locating(self, places: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+        """Name the variable, or the file and key, of the setting that an error is about, where one gave it."""
         try:
             yield
         except BlisError as error:
-            has_place = self.row.takes_settings
-            place = self.module.locate_invalid_setting(self.arguments, str(error)) if has_place else None
+            place = places.get(str(error).partition(" ")[0])
+            if place is None and self.row.takes_settings:
+                place = self.module.locate_invalid_setting(self.arguments, str(error))
             if place is None:
                 raise
-            raise OptionError(f"{place}: {error}") from error
+            located = OptionError(f"{place}: {error}")
+            located.exit_code = error.exit_code
+            raise located from error
 
 
 class CommandGroup(TyperGroup):
@@ -358,6 +389,54 @@ def _is_in_short_help(parameter: Parameter, first: tuple[str, ...]) -> bool:
     return parameter.setting.required or parameter.setting.flags[0] in first
 
 
+def _options_class(row: CommandRow) -> type:
+    found: type = getattr(importlib.import_module(row.module), row.options)
+    return found
+
+
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words of a command as keys of a file have them."""
+    return tuple(word.lstrip("-") for word in name.split())
+
+
+def _split_config(args: list[str]) -> tuple[str | None, list[str]]:
+    """Return the file that `--config` names last, and the command line without the flag. Raises OptionError."""
+    path: str | None = None
+    rest: list[str] = []
+    left = iter(args)
+    for word in left:
+        flag, equals, text = word.partition("=")
+        if word == "--":
+            return path, [*rest, word, *left]
+        if flag != CONFIG_FLAG:
+            rest.append(word)
+        elif (path := text if equals else next(left, "")) == "":
+            raise OptionError(f"{CONFIG_FLAG} must be given a value")
+    return path, rest
+
+
+def _file_of_folder() -> str | None:
+    """Return the file of the working folder that has settings. What reads it is loaded where there is one."""
+    if os.path.isfile("blis.toml"):
+        return "blis.toml"
+    with suppress(OSError), open("pyproject.toml", "rb") as file:
+        if b"[tool.blis" in file.read(_MOST_BYTES):
+            return "pyproject.toml"
+    return None
+
+
+def _check_known(layers: "Sequence[Layer]", rows: Iterable[CommandRow]) -> None:
+    """Raise OptionError for a key of a file that names a setting of no command; the first row is tried first."""
+    unknown = {key: each for layer in layers for key, each in layer.items()}
+    known: dict[str, None] = {}
+    for row in rows:
+        if not unknown.keys() - known.keys():
+            return
+        known |= dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
+    for key in unknown.keys() - known.keys():
+        raise OptionError(f"{unknown[key].place}: no setting has this name{did_you_mean(key, known)}")
+
+
 def _paragraphs(text: str, title: str, lines: tuple[str, ...]) -> str:
     return "\n\n".join((text, "\n".join((f"{title}:", *(f"$ {each}" for each in lines))))) if lines else text
 
@@ -373,10 +452,10 @@ def _with_format(options_class: type, arguments: list[str], program: str) -> lis
     """
     settings = {setting.name: setting for setting in options_of(options_class)}
     form, printed = os.environ[FORMAT_VARIABLE], settings.get("format")
-    if printed is None or BLIS_FORMAT not in printed.option.choices or "--json" in arguments:
+    if printed is None or printed.option.positional or "--json" in arguments:
         return arguments
     if form not in printed.option.choices:
-        if "engine" not in settings:
+        if "engine" not in settings or form == BLIS_FORMAT:
             return arguments  # a format of simulations
         raise OptionError(f"{FORMAT_VARIABLE} must be one of {', '.join(printed.option.choices)}, got {form!r}")
     added = [printed.flags[0], form]

@@ -15,7 +15,8 @@ class CommandRow(NamedTuple):
     setting that an error message is about, or None. With `has_exit_codes` it also offers `exit_code_of(error)`, for an
     error after the command line was read. `examples` are command lines for the help. `first` are the flags that people
     look for first: where there are some, `--help` shows these alone, and `--help-all` all of them. A command that
-    `passes_flags_on` takes those that it does not know as arguments, for another command.
+    `passes_flags_on` takes those that it does not know as arguments, for another command. `has_own_config` says that
+    its `--config` names a file of another kind than one of settings.
     """
 
     help: str
@@ -27,6 +28,7 @@ class CommandRow(NamedTuple):
     examples: tuple[str, ...] = ()
     first: tuple[str, ...] = ()
     passes_flags_on: bool = False
+    has_own_config: bool = False
 
 
 _DEPLOYMENT = ("--hardware", "--tp", "--max-model-len", "--max-num-seqs", "--gpu-memory-utilization")
@@ -56,6 +58,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "mockserve.command",
         "ServeOptions",
         has_other_syntax=True,
+        has_own_config=True,
         has_exit_codes=True,
         examples=(
             "blis serve qwen/qwen3-14b",
@@ -170,6 +173,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "blis_sim.bench.serve_command",
         "BenchServeOptions",
         has_other_syntax=True,
+        has_own_config=True,
         examples=("blis bench serve --model qwen/qwen3-14b --port 8000 --num-prompts 100 --request-rate 5",),
         first=(
             "--model",
@@ -191,6 +195,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "blis_sim.bench.throughput_command",
         "ThroughputOptions",
         has_other_syntax=True,
+        has_own_config=True,
         examples=("blis bench throughput --model qwen/qwen3-14b --input-len 512 --output-len 128 --num-prompts 200",),
         first=(
             "--model",
@@ -207,6 +212,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "blis_sim.bench.latency_command",
         "LatencyOptions",
         has_other_syntax=True,
+        has_own_config=True,
         examples=("blis bench latency --model qwen/qwen3-14b --input-len 512 --output-len 128 --batch-size 8",),
         first=("--model", "--input-len", "--output-len", "--batch-size", *_DEPLOYMENT, "--output-json"),
     ),
@@ -216,6 +222,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "TuneOptions",
         examples=("blis bench tune --model qwen/qwen3-14b --e2e-p99 5s",),
         passes_flags_on=True,
+        has_own_config=True,
     ),
     "sweep": CommandRow(
         "Repeat a simulation with other settings, all combinations on all cores, and find the best of them.",
@@ -226,6 +233,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
             "blis sweep replay trace.yaml --model qwen/qwen3-14b --vary max_num_seqs=32,64,128",
         ),
         passes_flags_on=True,
+        has_own_config=True,
     ),
     "plan": CommandRow(
         "Find the cheapest deployment of a model that meets latency targets under a load: GPU type, shape, counts.",

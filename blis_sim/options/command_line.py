@@ -1,19 +1,29 @@
 """Command lines of an options class: a typer command whose parameters are its settings."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from typer._click.core import Command, Parameter
 from typer._click.exceptions import BadOptionUsage, NoSuchOption, UsageError
+from typer._click.globals import get_current_context
 from typer._click.parser import _OptionParser, _ParsingState
 from typer._coercion import bool_flag_type_descriptor
 from typer.core import TyperArgument, TyperCommand, TyperOption
 
-from blis_sim.options.option import NUMBERS, OptionError, Setting, options_of, parse_flag_value, parse_value
+from blis_sim.options.option import (
+    NUMBERS,
+    OptionError,
+    Placed,
+    Setting,
+    options_of,
+    parse_flag_value,
+    parse_yaml_value,
+)
 
 # Command lines of an options class. The command that typer parses them with is made when a command line is parsed.
 
@@ -35,10 +45,12 @@ def parse_command_line(
     *,
     passes_flags_on: bool = False,
     reads_environment: bool = True,
+    file: Sequence[Mapping[str, Placed]] | None = None,
 ) -> CommandLine:
     """Parse a command line, each value by `read`; a command line with a help flag has no values.
 
-    A setting without a flag has the value of its variable of the environment, such as BLIS_MAX_NUM_SEQS.
+    A setting without a flag has the value of its variable of the environment, such as BLIS_MAX_NUM_SEQS, else that of
+    `file`, by default the file of settings of the command that runs.
 
     `other_flags` are further flags, which a message on a misspelt flag may suggest. With `passes_flags_on` unknown
     flags are arguments. Raises OptionError for invalid arguments. Bounds are checked where the options are made.
@@ -46,7 +58,7 @@ def parse_command_line(
 
     try:
         command = command_of(options_class, passes_flags_on)
-        return command.command_line(arguments, read, other_flags, reads_environment=reads_environment)
+        return command.command_line(arguments, read, other_flags, reads_environment=reads_environment, file=file)
     except HelpRequest:
         return CommandLine(requests_help=True)
 
@@ -90,6 +102,12 @@ def flags_of(options_class: type) -> set[str]:
     return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
 
 
+def flags_in_environment(options_class: type) -> set[str]:
+    """Every flag of a setting whose variable of the environment is set."""
+    known = options_of(options_class)
+    return {flag for each in known if os.environ.get(variable_of(each) or "") for flag in each.spellings}
+
+
 # A typer command whose parameters are the settings of an options class.
 #
 # typer parses, completes and shows help; the types, bounds and words of values are those of the settings, so that a
@@ -103,6 +121,8 @@ MOST_USED = "Most used"
 HELP_HEADING = "Help"
 HELP_FLAGS = ("--help", "-h")
 HELP_ALL_FLAG = "--help-all"
+CONFIG_FLAG = "--config"
+"""The flag that names a file of settings."""
 
 _GO_SWITCHES = {"true": True, "false": False}
 """Values behind a switch and an equals sign, as programs in Go take them."""
@@ -110,6 +130,8 @@ _DESCRIPTOR = bool_flag_type_descriptor()
 """typer's type of a parameter; values are read by settings, and completed by their own names."""
 _READ, _OTHER_FLAGS, _NOTES, _SPELT = "blis.read", "blis.other_flags", "blis.notes", "blis.spelt"
 _IGNORES_ENVIRONMENT = "blis.ignores_environment"
+FILE_LAYERS, PLACES = "blis.file_layers", "blis.places"
+"""Names in a context: the values of the file of settings, and by label the places of values that no flag gave."""
 _OWN_VARIABLES = ("BLIS_FORMAT",)
 """Variables of the environment that mean more than one setting."""
 
@@ -122,13 +144,28 @@ class HelpRequest(Exception):  # noqa: N818 (it is no error)
         self.of_all = of_all
 
 
-class _ReadValue(NamedTuple):
-    """A value from a variable of the environment, which has been read."""
+class _PlacedParameter(Parameter):
+    """A parameter whose value may come from a variable of the environment, or from the file of settings."""
 
-    value: Any
+    setting: Setting
+
+    def value_from_envvar(self, ctx: Any) -> Placed | None:
+        """Return the text of the variable; None without one."""
+        text = None if ctx.meta.get(_IGNORES_ENVIRONMENT) else self.resolve_envvar_value(ctx)
+        return None if text is None else Placed(text, str(self.envvar))
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
+        """Return the value of a text, or of the texts of a setting that may be repeated. Raises OptionError."""
+        if not isinstance(value, Placed):
+            return _read(self.setting, ctx, value)
+        ctx.meta.setdefault(PLACES, {})[self.setting.label] = value.place
+        try:
+            return parse_yaml_value(self.setting, value.value)
+        except OptionError as error:
+            raise OptionError(f"{value.place}: {error}") from error
 
 
-class SettingOption(TyperOption):
+class SettingOption(_PlacedParameter, TyperOption):
     """A setting as a flag. Its help is written when it is shown."""
 
     def __init__(self, setting: Setting, heading: str) -> None:
@@ -168,24 +205,8 @@ class SettingOption(TyperOption):
         else:
             super().add_to_parser(parser, ctx)
 
-    def value_from_envvar(self, ctx: Any) -> Any:
-        """Return the value of the setting's variable; None without one. Raises OptionError."""
-        text = None if ctx.meta.get(_IGNORES_ENVIRONMENT) else self.resolve_envvar_value(ctx)
-        if text is None:
-            return None
-        try:
-            return _ReadValue(parse_value(self.setting, text))
-        except OptionError as error:
-            raise OptionError(f"{self.envvar}: {error}") from error
 
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        """Return the value of a text, or of the texts of a setting that may be repeated."""
-        if isinstance(value, _ReadValue):
-            return value.value
-        return _read(self.setting, ctx, value)
-
-
-class SettingArgument(TyperArgument):
+class SettingArgument(_PlacedParameter, TyperArgument):
     """A setting as an argument without a flag."""
 
     def __init__(self, setting: Setting) -> None:
@@ -197,6 +218,8 @@ class SettingArgument(TyperArgument):
             nargs=-1 if setting.is_repeated else 1,
             metavar=setting.option.metavar or setting.label,
             hidden=setting.option.hidden,
+            envvar=variable_of(setting),
+            show_envvar=False,
             autocompletion=setting_completion(setting),
         )
 
@@ -212,10 +235,6 @@ class SettingArgument(TyperArgument):
     def display_type_rich(self, ctx: Any) -> str | None:
         """Return no type: the name of an argument says what it is."""
         return None
-
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        """Return the value of a text, or of all texts."""
-        return _read(self.setting, ctx, value)
 
 
 class _HelpOption(TyperOption):
@@ -237,6 +256,23 @@ class _HelpOption(TyperOption):
     def process_value(self, ctx: Any, value: Any) -> Any:
         if value and not ctx.resilient_parsing:
             raise HelpRequest(self._of_all)
+        return value
+
+
+class _FileOption(TyperOption):
+    """The flag of a file of settings, for the help and for shells: it is taken away before a command line is parsed."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            param_decls=["file_of_settings", CONFIG_FLAG],
+            type_descriptor=_DESCRIPTOR,
+            expose_value=False,
+            metavar="FILE",
+            help="Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml here.",
+            rich_help_panel=HELP_HEADING,
+        )
+
+    def process_value(self, ctx: Any, value: Any) -> Any:
         return value
 
 
@@ -285,8 +321,8 @@ class SettingsCommand(TyperCommand):
         if settings:
             self.params = self.parameters(settings)
 
-    def parameters(self, settings: Sequence[Setting]) -> list[Parameter]:
-        """Arguments, the flags of `first`, all others below their headings, and the flags for help."""
+    def parameters(self, settings: Sequence[Setting], *, reads_file: bool = False) -> list[Parameter]:
+        """Arguments, the flags of `first`, all others below their headings, help, and the file of settings."""
         ranks = {flag: rank for rank, flag in enumerate(self.first)}
         known = [each for each in settings if not each.option.positional]
         in_front = sorted((each for each in known if each.flags[0] in ranks), key=lambda each: ranks[each.flags[0]])
@@ -299,6 +335,7 @@ class SettingsCommand(TyperCommand):
             *(SettingOption(each, each.heading or DEFAULT_HEADING) for each in rest),
             _HelpOption(HELP_FLAGS, False, "Show this message and exit."),
             _HelpOption((HELP_ALL_FLAG,), True, all_text),
+            *([_FileOption()] if reads_file else []),
         ]
 
     def make_parser(self, ctx: Any) -> _OptionParser:
@@ -311,6 +348,13 @@ class SettingsCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a command line. Raises OptionError in the words of this product."""
+        layers = None if ctx.meta.get(_IGNORES_ENVIRONMENT) else ctx.meta.get(FILE_LAYERS)
+        if layers:
+            from blis_sim.options.settings_file import values_of  # few commands run beside a file of settings
+
+            ctx.default_map = values_of(
+                [each.setting for each in self.params if isinstance(each, _PlacedParameter)], layers
+            )
         try:
             rest = super().parse_args(ctx, args)
         except UsageError as error:
@@ -326,9 +370,14 @@ class SettingsCommand(TyperCommand):
         other_flags: Iterable[str] = (),
         *,
         reads_environment: bool = True,
+        file: Sequence[Mapping[str, Placed]] | None = None,
     ) -> CommandLine:
         """Return the values of a command line. Raises OptionError, and HelpRequest where a flag asks for help."""
         ctx = typer.Context(self)
+        running = get_current_context(silent=True)
+        meta = {} if running is None else running.meta
+        ctx.meta[FILE_LAYERS] = meta.get(FILE_LAYERS) if file is None else file
+        ctx.meta[PLACES] = meta.setdefault(PLACES, {})
         ctx.meta[_IGNORES_ENVIRONMENT] = not reads_environment
         ctx.meta[_READ], ctx.meta[_OTHER_FLAGS] = read, tuple(other_flags)
         self.parse_args(ctx, list(arguments))
@@ -374,8 +423,6 @@ def given(ctx: Any) -> CommandLine:
 
 def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ()) -> OptionError:
     """Return the error about an unknown flag, with the known flag that is most like it."""
-    from difflib import get_close_matches  # a flag that exists does without it
-
     known = [
         flag
         for each in command.params
@@ -386,8 +433,15 @@ def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ())
             *(each.setting.spellings if isinstance(each, SettingOption) else ()),
         )
     ]
-    (alike,) = get_close_matches(flag, [*known, *other_flags], n=1) or ("",)
-    return OptionError(f"no such option: {flag}{f', did you mean {alike}?' if alike else ''}")
+    return OptionError(f"no such option: {flag}{did_you_mean(flag, [*known, *other_flags])}")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the known one that is most like it, empty without any."""
+    from difflib import get_close_matches  # a name that exists does without it
+
+    (alike,) = get_close_matches(name, list(known), n=1) or ("",)
+    return f", did you mean {alike}?" if alike else ""
 
 
 def variable_of(setting: Setting) -> str | None:

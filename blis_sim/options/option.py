@@ -19,6 +19,8 @@ from os.path import basename, dirname, exists, isdir, isfile, islink, realpath
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from blis_sim.options.file_fields import UNBOUNDED, Bounds
+
 # Upper limits that are checked before anything is allocated.
 #
 # Each is well above any measurement, and below what a machine could hold.
@@ -99,9 +101,7 @@ class Option:
     allowed: tuple[str, ...] | Callable[[], Iterable[str]] = ()
     open_to: Callable[[], Container[str]] | None = None
     suggested: Callable[[], Iterable[str]] | None = None
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
+    bounds: Bounds = UNBOUNDED
     infinity: str | None = None
     metavar: str | None = None
     hidden: bool = False
@@ -232,9 +232,7 @@ def option(
         allowed=choices if callable(choices) else tuple(choices),
         open_to=open_to,
         suggested=suggested,
-        at_least=at_least,
-        at_most=at_most,
-        above=above,
+        bounds=Bounds(at_least, at_most, above),
         infinity=infinity,
         metavar=metavar,
         hidden=hidden,
@@ -372,12 +370,8 @@ def check_value(setting: Setting, value: Any) -> None:
         raise OptionError(f"{setting.label} must be a finite number, got {value}")
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if known.above is not None and value <= known.above:
-        raise OptionError(f"{setting.label} must be above {known.above:.10g}, got {value}")
-    if known.at_least is not None and value < known.at_least:
-        raise OptionError(f"{setting.label} must be at least {known.at_least:.10g}, got {value}")
-    if known.at_most is not None and value > known.at_most:
-        raise OptionError(f"{setting.label} must be at most {known.at_most:.10g}, got {value}")
+    if broken := known.bounds.broken_by(value):
+        raise OptionError(f"{setting.label} must be {broken}, got {value}")
 
 
 def ineffective_flags(options: Any, missing: Mapping[str, str]) -> Iterator[str]:
@@ -461,24 +455,39 @@ def parse_value(setting: Setting, text: str) -> Any:
 
 def parse_yaml_value(setting: Setting, value: Any) -> Any:
     """Return the value of a YAML value for a setting. Raises OptionError."""
-    if isinstance(value, list):
-        return parse_value(setting, json.dumps(value))
+    if isinstance(value, list | Mapping):
+        return parse_value(setting, json.dumps(value, default=str))
     if isinstance(value, bool):
         return parse_value(setting, str(value))
     return parse_value(setting, _NONE if value is None else str(value))
+
+
+class Placed(NamedTuple):
+    """A value that no flag gave, as text or as a file has it: the variable that has it, or the file and the key."""
+
+    value: Any
+    source: str
+    key: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its source as an error names it."""
+        return f"{self.source} key {self.key}" if self.key else self.source
 
 
 def find_setting(options_class: type, name: str) -> Setting:
     """The setting of this name, or with this flag, dashes or underscores alike. Raises OptionError."""
     spelling = name.replace("_", "-").removeprefix("--")
     for setting in options_of(options_class):
-        spellings = {
-            setting.name.replace("_", "-"),
-            *(flag.removeprefix("--") for flag in (*setting.flags, *setting.former_flags)),
-        }
-        if spelling in spellings:
+        if spelling in spellings_of(setting):
             return setting
     raise OptionError(f"no setting is called {name!r}")
+
+
+def spellings_of(setting: Setting) -> set[str]:
+    """The names of a setting in a file: its own and those of its flags, with dashes."""
+    flags = (*setting.flags, *setting.former_flags)
+    return {setting.name.replace("_", "-"), *(flag.removeprefix("--") for flag in flags)}
 
 
 # Checks of output paths before a command begins: no overwriting of inputs or other outputs, no missing folder.

@@ -20,10 +20,13 @@ from mockserve.options.vllm_flags import FITTED, VllmFlag, checked, members_of, 
 FLAG = "--config"
 
 
-def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> list[str]:
+def without_config_file(
+    arguments: list[str], opposites: Mapping[str, str], said_elsewhere: Collection[str]
+) -> list[str]:
     """Return `arguments` after the flags of the `--config` file. The file's model is used only if no other is given.
 
-    `opposites` maps a switch to the spelling that turns it off. Raises OptionError for an unusable file.
+    `opposites` maps a switch to the spelling that turns it off. Flags of `said_elsewhere` are left out. Raises
+    OptionError for an unusable file.
     """
     positions = [index for index, each in enumerate(arguments) if each.partition("=")[0] == FLAG]
     if not positions:
@@ -44,7 +47,12 @@ def without_config_file(arguments: list[str], opposites: Mapping[str, str]) -> l
     names_model = bool(rest) and not rest[0].startswith("-")
     if names_model:
         settings = {key: value for key, value in settings.items() if key not in ("model", "model_tag")}
-    from_file = [each for key, value in settings.items() for each in _as_arguments(f"--{key}", value, opposites)]
+    from_file = [
+        each
+        for key, value in settings.items()
+        if f"--{key.replace('_', '-')}" not in said_elsewhere
+        for each in _as_arguments(f"--{key}", value, opposites)
+    ]
     # The model comes first, since a flag with a list of values would consume it.
     return [*rest[:names_model], *from_file, *rest[names_model:]]
 
@@ -142,13 +150,19 @@ FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
 _LEVEL = re.compile(r"-O=?(\d+)")
 
 
-def rewritten(arguments: list[str], own_flags: Collection[str], table: Mapping[str, VllmFlag]) -> list[str]:
+def rewritten(
+    arguments: list[str],
+    own_flags: Collection[str],
+    table: Mapping[str, VllmFlag],
+    in_environment: Collection[str] = (),
+) -> list[str]:
     """Rewrite `arguments` from the syntax of `table` to ours, for a command with the flags `own_flags`.
 
-    An unknown flag is unchanged; the command reports it. Raises OptionError for a bad value.
+    An unknown flag is unchanged; the command reports it. Flags `in_environment` win over the file of `--config`. Raises
+    OptionError for a bad value.
     """
     opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
-    expanded = without_config_file(arguments, opposites)
+    expanded = without_config_file(arguments, opposites, in_environment)
     named = with_objects([_spelled(each, table, own_flags) for each in _with_long_levels(expanded)])
     own: list[str] = []
     lists: dict[str, list[str]] = {}

@@ -97,7 +97,7 @@ def another_value(setting: Setting) -> Any:
         return not setting.default
     if setting.option.choices:
         return next(each for each in setting.option.choices if each not in ("", setting.default))
-    most = setting.option.at_most
+    most = setting.option.bounds.at_most
     step = setting.kind(1 if setting.kind is int else 0.25)
     value = (setting.default or 0) + step
     if setting.name in ("tp", "pp", "prefill_tp", "decode_tp", "prefill_pp", "decode_pp", "dp"):

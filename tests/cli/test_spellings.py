@@ -1,18 +1,37 @@
-"""A setting is declared once: its flag, its variable of the environment, its key of a file and its name agree."""
+"""A setting is declared once: its flag, variable, key of a file and keyword of the Python interface agree."""
 
 import importlib
+import json
 import os
 import typing
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from blis_sim.cli.commands import COMMANDS
+from blis_sim.api import serve_settings, settings
+from blis_sim.api.commands import KINDS, OMITTED_SETTINGS, value_from_python
+from blis_sim.cli.commands import COMMANDS, commands_in
+from blis_sim.cli.main import run
 from blis_sim.options import OptionError, options_of
 from blis_sim.options.command_line import parse_command_line, variable_of
-from blis_sim.options.option import Setting, find_setting, parse_yaml_value
+from blis_sim.options.option import Setting, check_value
+from blis_sim.options.settings_file import layers_of_file
 
 OF_THE_BUILD_AND_THE_TESTS = {"BLIS_COMPILE", "BLIS_SHARED", "BLIS_VLLM"}
+WITHOUT_VARIABLE = {"format"}
+"""Settings whose variable, BLIS_FORMAT, means more than their flag."""
+
+every_command = pytest.mark.parametrize("command", commands_in(""))
+LARGE = {
+    name
+    for name in COMMANDS
+    if name.startswith(("serve", "run", "replay", "loop", "observe", "fit", "bench", "calibrate -"))
+}
+every_command_by_itself = pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in commands_in("")]
+)
 
 
 def options_class(command: str) -> type:
@@ -22,50 +41,120 @@ def options_class(command: str) -> type:
     return kind
 
 
-def sample(setting: Setting) -> str:
-    """The text of a value that the setting may have."""
-    kind = typing.get_args(setting.kind)[0] if setting.is_list else setting.kind
+def element(setting: Setting) -> Any:
+    """The type of a value, or of each of several."""
+    return typing.get_args(setting.kind)[0] if setting.is_list else setting.kind
+
+
+def sample(setting: Setting) -> Any:
+    """A value that the setting may have."""
+    kind = element(setting)
     if kind is bool:
-        return "true"
+        return not setting.default
     if kind in (int, float):
-        return str(int(setting.option.at_least or 0) + 1)
+        return kind(int(setting.option.bounds.at_least or 0) + 1)
     return next(filter(None, setting.option.choices), "text")
 
 
-def value_by_flag(kind: type, setting: Setting, text: str) -> Any:
-    words = [setting.flags[0]] if setting.kind is bool else [setting.flags[0], text]
-    return parse_command_line(kind, words).values[setting.name]
+def by_flags(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a command line with the flags of all of these settings."""
+    words, arguments = [], []
+    for each in options_of(kind):
+        if each.name not in values:
+            continue
+        if each.option.positional:
+            arguments.append(str(values[each.name]))
+        elif each.kind is bool:
+            words.append(each.spellings[0 if values[each.name] else -1])
+        else:
+            words += [each.flags[0], str(values[each.name])]
+    return parse_command_line(kind, [*words, *arguments]).values
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=[pytest.mark.slow] if name == "serve" else []) for name in COMMANDS]
-)
-def test_every_setting_has_the_same_value_in_every_spelling(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def by_file(folder: Path, kind: type, content: dict[str, Any]) -> dict[str, Any]:
+    path = folder / "settings.json"
+    path.write_text(json.dumps(content))
+    return parse_command_line(kind, [], file=layers_of_file(str(path), (), [])).values
+
+
+@every_command
+def test_every_setting_has_the_same_value_in_every_spelling(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kind = options_class(command)
-    flags = [setting for setting in options_of(kind) if not setting.option.positional]
-    by_flag = {setting.name: value_by_flag(kind, setting, sample(setting)) for setting in flags}
-    by_file = {
-        find_setting(kind, setting.name).name: parse_yaml_value(
-            setting, [sample(setting)] if setting.is_list else sample(setting)
-        )
-        for setting in flags
-    }
-    assert by_file == by_flag
-    variables = {setting.name: variable for setting in flags if (variable := variable_of(setting)) is not None}
-    for setting in flags:
-        if setting.name in variables:
-            monkeypatch.setenv(variables[setting.name], sample(setting))
-    assert parse_command_line(kind, []).values == {name: by_flag[name] for name in variables}
-    assert set(by_flag) - set(variables) <= {"format"}
+    values = {each.name: sample(each) for each in options_of(kind)}
+    expected = by_flags(kind, values)
+    in_file = {each.name: [values[each.name]] if each.is_list else values[each.name] for each in options_of(kind)}
+    assert by_file(tmp_path, kind, in_file) == expected
+    variables = {each.name: variable for each in options_of(kind) if (variable := variable_of(each)) is not None}
+    for name, variable in variables.items():
+        monkeypatch.setenv(variable, str(values[name]))
+    assert parse_command_line(kind, []).values == {name: expected[name] for name in variables}
+    assert expected.keys() - variables.keys() <= WITHOUT_VARIABLE
 
 
-def test_a_flag_wins_over_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", KINDS)
+def test_every_setting_of_a_command_with_a_function_is_a_keyword(command: str) -> None:
+    module = serve_settings if command == "serve" else settings
+    keywords = typing.get_type_hints(getattr(module, KINDS[command]))
+    expected = by_flags(
+        options_class(command), {each.name: sample(each) for each in options_of(options_class(command))}
+    )
+    for each in options_of(options_class(command)):
+        if not each.option.positional and not each.option.hidden and each.name not in OMITTED_SETTINGS:
+            assert each.name in keywords, each.name
+            value = [sample(each)] if each.is_list else sample(each)
+            assert value_from_python(each, value) == expected[each.name]
+
+
+def message_of(read: Callable[..., object], *arguments: Any) -> str:
+    with pytest.raises(OptionError) as caught:
+        read(*arguments)
+    return str(caught.value)
+
+
+@every_command_by_itself
+def test_a_wrong_value_has_one_message_in_every_spelling(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = options_class(command)
+    for each in options_of(kind):
+        variable = variable_of(each)
+        if each.is_repeated or variable is None or element(each) not in (int, float):
+            continue
+        said = message_of(by_flags, kind, {each.name: "x"})
+        assert said.startswith(f"{each.label} must be ")
+        assert message_of(value_from_python, each, "x") == said
+        place = f"{tmp_path / 'settings.json'} key {each.name}"
+        assert message_of(by_file, tmp_path, kind, {each.name: "x"}) == f"{place}: {said}"
+        with monkeypatch.context() as environment:
+            environment.setenv(variable, "x")
+            assert message_of(parse_command_line, kind, []) == f"{variable}: {said}"
+
+
+@every_command
+def test_every_default_is_within_the_bounds_of_its_setting(command: str) -> None:
+    for each in options_of(options_class(command)):
+        values = each.default if isinstance(each.default, tuple) else (each.default,)
+        for value in values:
+            if value is not None and value != "":
+                check_value(each, value)
+
+
+def test_a_flag_wins_over_a_variable_which_wins_over_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = options_class("run")
+    path = tmp_path / "settings.toml"
+    path.write_text("rate = 5\njson = true\n[run]\nseed = 3\n[serve]\nseed = 4\n")
+    file = layers_of_file(str(path), ["run"], [("run",), ("serve",)])
+    assert parse_command_line(kind, [], file=file).values == {"rate": 5.0, "json": True, "seed": 3}
     monkeypatch.setenv("BLIS_RATE", "7")
-    monkeypatch.setenv("BLIS_JSON", "true")
-    assert parse_command_line(kind, ["--rate", "3", "--no-json"]).values == {"rate": 3.0, "json": False}
-    assert parse_command_line(kind, []).values == {"rate": 7.0, "json": True}
-    assert parse_command_line(kind, [], reads_environment=False).values == {}
+    assert parse_command_line(kind, [], file=file).values == {"rate": 7.0, "json": True, "seed": 3}
+    assert parse_command_line(kind, ["--rate", "3", "--no-json"], file=file).values == {
+        "rate": 3.0,
+        "json": False,
+        "seed": 3,
+    }
+    assert parse_command_line(kind, [], reads_environment=False, file=file).values == {}
 
 
 def test_a_variable_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +168,82 @@ def test_no_setting_takes_a_variable_that_means_something_else() -> None:
     variables = {variable_of(setting) for kind in kinds for setting in options_of(kind)}
     assert variables & {*OF_THE_BUILD_AND_THE_TESTS, "BLIS_FORMAT"} == set()
     assert not [each for each in os.environ if each in variables]
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables", "file", "message"),
+    [
+        (["--rate", "-1"], {"BLIS_RATE": "2"}, "rate: 3", "blis run: error: --rate must be above 0, got -1.0\n"),
+        ([], {"BLIS_RATE": "-2"}, "rate: 3", "blis run: error: BLIS_RATE: --rate must be above 0, got -2.0\n"),
+        ([], {}, "rate: -3", "blis run: error: s.yaml key rate: --rate must be above 0, got -3.0\n"),
+        ([], {}, "run: {rate: -3}", "blis run: error: s.yaml key run.rate: --rate must be above 0, got -3.0\n"),
+        ([], {}, "engine: none", "blis run: error: s.yaml key engine: --engine must be one of "),
+        ([], {}, "rat: 3", "blis run: error: s.yaml key rat: no setting has this name, did you mean rate?\n"),
+        (
+            [],
+            {},
+            "tp: 1\ntensor_parallel_size: 2",
+            "s.yaml key tensor_parallel_size is another name of s.yaml key tp\n",
+        ),
+        ([], {}, "a: [", "blis run: error: s.yaml: cannot be read: line 1: "),
+        ([], {}, "3", "blis run: error: s.yaml: expected names of settings with values, got int\n"),
+    ],
+)
+def test_an_error_names_what_gave_the_value(
+    flags: list[str],
+    variables: dict[str, str],
+    file: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    Path("s.yaml").write_text(file)
+    assert run(["run", "--model", "qwen/qwen3-14b", "--config", "s.yaml", *flags]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("blis.toml", 'model = "qwen/qwen3-14b"\nrate = 4\n[run]\nnum-requests = 3\n'),
+        ("pyproject.toml", '[tool.blis]\nmodel = "qwen/qwen3-14b"\nrate = 4\nrun.num-requests = 3\n'),
+    ],
+)
+def test_a_file_of_the_working_folder_is_read_and_named(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text)
+    assert run(["run", "--format", "json"]) == 0
+    written = capsys.readouterr()
+    assert json.loads(written.out)["completed_requests"] == 3
+    table = "tool.blis." if name == "pyproject.toml" else ""
+    said = f"blis run: from {name}: {table}rate, {table}model, {table}run.num-requests (flags and variables win over"
+    assert said in written.err
+
+
+def test_a_sweep_has_the_settings_of_the_file_in_each_of_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("blis.toml").write_text('model = "qwen/qwen3-14b"\nnum-requests = 3\n[sweep]\nprocesses = 1\n')
+    assert run(["sweep", "--vary", "rate=2,4", "--format", "json"]) == 0
+    assert [each["completed_requests"] for each in json.loads(capsys.readouterr().out)["points"]] == [3, 3]
+
+
+def test_the_file_of_a_server_is_vllms_and_gives_way_to_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = options_class("serve")
+    path = tmp_path / "vllm.yaml"
+    path.write_text("max-num-seqs: 8\ntensor_parallel_size: 2\n")
+    rewritten = importlib.import_module(COMMANDS["serve"].module).rewritten
+    monkeypatch.setenv("BLIS_MAX_NUM_SEQS", "9")
+    found = parse_command_line(kind, rewritten(["--config", str(path)])).values
+    assert (found["max_num_seqs"], found["tp"]) == (9, 2)

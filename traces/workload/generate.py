@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from blis_sim.options.file_fields import number_text
 from blis_sim.options.option import LEAST_RATE, MOST_RATE
 from traces.slo import SloTargets
-from traces.text_file import TraceError, number_text
+from traces.text_file import TraceError
 from traces.workload.distributions import Ints, LengthProfile, Streams, draw_turns
 from traces.workload.inference_perf import has_waiting_requests, inference_perf_sources, staged_rows
 from traces.workload.request import Round, Session, Workload, WorkloadRequest

@@ -1,51 +1,17 @@
 """The model of a workload spec, version 2, and its YAML: read strictly, checked between keys, and written."""
 
 import dataclasses
-import math
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias
 
+from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Count, FieldError, Positive, read
 from blis_sim.options.option import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from blis_sim.options.yaml_text import dump_yaml
-from traces.text_file import TraceError, number_text, parse_yaml, read_text
+from traces.text_file import TraceError, field_error, parse_yaml, read_text
 
-# Sections of a workload spec that name the generator of another program, and bounds of its values.
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Bounds of a value. `at_least` and `at_most` include their limit, `above` does not."""
-
-    at_least: float | None = None
-    at_most: float | None = None
-    above: float | None = None
-    choices: tuple[str, ...] = ()
-
-    def allow(self, value: float | str) -> bool:
-        """Whether a number or text is within the bounds."""
-        if isinstance(value, str):
-            return not self.choices or value in self.choices
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.above is None or value > self.above)
-        )
-
-    @property
-    def words(self) -> str:
-        """The bounds of a number as an error names them, with a space before; empty without any."""
-        if self.at_least is not None and self.at_most is not None:
-            return f" between {number_text(self.at_least)} and {number_text(self.at_most)}"
-        if self.above is not None and self.at_most is not None:
-            return f" above {number_text(self.above)} and at most {number_text(self.at_most)}"
-        if self.at_least is not None:
-            return f" of at least {number_text(self.at_least)}"
-        return "" if self.above is None else f" above {number_text(self.above)}"
+# Sections of a workload spec that name the generator of another program.
 
 
 SCENARIO_NAMES = ("steady", "burst", "mixed-priority", "mixed_priority")
@@ -65,7 +31,6 @@ class Scenario:
         return self.rate or (5.0 if self.name == "burst" else 30.0)
 
 
-_Positive: TypeAlias = Annotated[float, Bounds(above=0)]
 _Tokens: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=MOST_TOKENS)]
 
 INTERVALS: Mapping[str, tuple[str, ...]] = {
@@ -96,7 +61,7 @@ class VidurInterval:
     trace_file: str | None = None
     start_time: str | None = None
     end_time: str | None = None
-    time_scale_factor: _Positive | None = None
+    time_scale_factor: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +73,11 @@ class VidurLength:
     decode_tokens: _Tokens | None = None
     min_tokens: _Tokens | None = None
     max_tokens: _Tokens | None = None
-    prefill_to_decode_ratio: _Positive | None = None
+    prefill_to_decode_ratio: Positive | None = None
     theta: Annotated[float, Bounds(above=0, at_most=10)] | None = None
     trace_file: str | None = None
-    prefill_scale_factor: _Positive | None = None
-    decode_scale_factor: _Positive | None = None
+    prefill_scale_factor: Positive | None = None
+    decode_scale_factor: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,12 +121,8 @@ CV_BOUNDS: Mapping[str, tuple[float, float]] = {"gamma": (1e-6, 10.0), "weibull"
 """The least and the most coefficient of variation of gaps, for each process that has one."""
 DISTRIBUTIONS = ("gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical")
 
-Count: TypeAlias = Annotated[int, Bounds(at_least=0)]
-AtLeastOne: TypeAlias = Annotated[int, Bounds(at_least=1)]
 Pause: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=10**14)]
 """Microseconds, up to three years: those of all rounds of a conversation add up to what a 64-bit integer holds."""
-Amount: TypeAlias = Annotated[float, Bounds(at_least=0)]
-Positive: TypeAlias = Annotated[float, Bounds(above=0)]
 Rate: TypeAlias = Annotated[float, Bounds(at_least=LEAST_RATE, at_most=MOST_RATE)]
 """Requests per second."""
 Tokens: TypeAlias = Annotated[int, Bounds(at_least=0, at_most=MOST_TOKENS)]
@@ -809,11 +770,6 @@ def _renamed(client: Client) -> Client:
     return replace(client, slo_class=NEW_CLASS_NAMES.get(client.slo_class, client.slo_class))
 
 
-T = TypeVar("T")
-
-_INT64_MAX = 2**63 - 1
-
-
 def read_spec(path: Path | str) -> WorkloadSpec:
     """Read a workload spec. Raises TraceError."""
     path = Path(path)
@@ -830,122 +786,11 @@ def parse_spec(text: str, source: str) -> WorkloadSpec:
 
 def spec_of(loaded: Any, source: str) -> WorkloadSpec:
     """The workload spec of keys and values; `source` names it in errors. Raises TraceError."""
-    return checked(upgraded(_Reader(source).part(WorkloadSpec, "", loaded)), source)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    """Turns what YAML gave into parts of the model. `where` is the path of keys that leads to a value."""
-
-    source: str
-
-    def part(self, kind: type[T], where: str, loaded: Any) -> T:
-        """An instance of one of the model's classes."""
-        if not isinstance(loaded, Mapping):
-            raise self.error(where, "keys and values", loaded)
-        keys = _keys(typing.cast(type, kind))
-        for name in loaded:
-            if name not in keys:
-                inside = f" of {where}" if where else ""
-                raise TraceError(f"{self.source}: unknown key {str(name)!r}{inside}, known are {', '.join(keys)}")
-        values = {}
-        for name, (declared, required) in keys.items():
-            place = f"{where}.{name}" if where else name
-            if loaded.get(name) is not None:
-                values[name] = self.value(declared, place, loaded[name])
-            elif required:
-                raise TraceError(f"{self.source}: the key {place} is missing")
-        return kind(**values)
-
-    def value(self, declared: Any, where: str, loaded: Any) -> Any:
-        """A value of a declared type, within its bounds."""
-        kind, bounds = _kind_and_bounds(declared)
-        if dataclasses.is_dataclass(kind):
-            return self.part(typing.cast(type, kind), where, loaded)
-        if typing.get_origin(kind) is tuple:
-            return self.items(typing.get_args(kind)[0], where, loaded)
-        if typing.get_origin(kind) is Mapping:
-            return self.entries(typing.get_args(kind)[1], where, loaded)
-        return self.scalar(kind, bounds, where, loaded)
-
-    def items(self, kind: type[T], where: str, loaded: Any) -> tuple[T, ...]:
-        """The parts of a list."""
-        if not isinstance(loaded, list):
-            raise self.error(where, "a list", loaded)
-        return tuple(self.part(kind, f"{where}[{place}]", each) for place, each in enumerate(loaded))
-
-    def entries(self, declared: Any, where: str, loaded: Any) -> dict[str, Any]:
-        """The values of a mapping whose keys are free."""
-        if not isinstance(loaded, Mapping):
-            raise self.error(where, "keys and values", loaded)
-        values: dict[str, Any] = {}
-        for name, each in loaded.items():
-            if str(name) in values:
-                raise TraceError(f"{self.source} key {where}: the key {name} stands twice")
-            values[str(name)] = self.value(declared, f"{where}.{name}", each)
-        return values
-
-    def scalar(self, kind: Any, bounds: Bounds, where: str, loaded: Any) -> Any:
-        """Text, a number, or true or false."""
-        value = _converted(kind, loaded)
-        if type(value) is not kind or not (kind is bool or bounds.allow(value)):
-            raise self.error(where, _expected(kind, bounds) + _limit(bounds, loaded), loaded)
-        return value
-
-    def error(self, where: str, expected: str, loaded: Any) -> TraceError:
-        """The error for a value that is not what is expected."""
-        shown = repr(loaded)
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        place = f"{self.source} key {where}" if where else self.source
-        return TraceError(f"{place}: expected {expected}, got {shown}")
-
-
-def _converted(kind: type, loaded: Any) -> Any:
-    """Convert a scalar to the expected type where nothing is lost by it; otherwise return None, which is never of the
-    expected type."""
-    if kind is str and type(loaded) is int:  # of a float the digits that were written are lost, as in 3.10
-        return str(loaded)
-    if kind not in (int, float) or isinstance(loaded, bool):
-        return loaded
-    if not isinstance(loaded, int | float) or not math.isfinite(loaded) or abs(loaded) > _INT64_MAX:
-        return None
-    if kind is int and loaded != int(loaded):
-        return None
-    return kind(loaded + 0)  # which makes of -0.0 the 0 that it is
-
-
-def _expected(kind: type, bounds: Bounds) -> str:
-    if bounds.choices:
-        return " or ".join(filter(None, bounds.choices))
-    noun = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}[kind]
-    return noun + bounds.words
-
-
-def _limit(bounds: Bounds, loaded: Any) -> str:
-    """The limit of all numbers, for an error about one that is refused for nothing else."""
-    is_number = isinstance(loaded, int | float) and not isinstance(loaded, bool)
-    return ", below 2**63 in magnitude" if is_number and abs(loaded) > _INT64_MAX and bounds.allow(loaded) else ""
-
-
-@cache
-def _keys(kind: type) -> dict[str, tuple[Any, bool]]:
-    """The keys of a part of the model: declared type, and whether it must be there."""
-    declared = typing.get_type_hints(kind, include_extras=True)
-    return {
-        field.name: (declared[field.name], field.default is MISSING and field.default_factory is MISSING)
-        for field in dataclasses.fields(kind)
-        if field.metadata.get("from_file", True)
-    }
-
-
-def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
-    """A type without its `| None`, apart from its bounds."""
-    if typing.get_origin(declared) in (types.UnionType, typing.Union):
-        (declared,) = (each for each in typing.get_args(declared) if each is not types.NoneType)
-    if typing.get_origin(declared) is typing.Annotated:
-        kind, bounds = typing.get_args(declared)
-        return kind, bounds
-    return declared, Bounds()
+    try:
+        spec: WorkloadSpec = read(WorkloadSpec, loaded, numbers_are_text=True)
+    except FieldError as error:
+        raise field_error(source, error) from None
+    return checked(upgraded(spec), source)
 
 
 INDENT = 4
