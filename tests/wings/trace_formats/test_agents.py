@@ -153,6 +153,8 @@ def test_a_line_may_be_a_session(tmp_path: Path) -> None:
     found = imported("weka", tmp_path / "t.jsonl", lines([weka_trace("a"), weka_trace("b")]), rate=1.0)
     assert {row.session_id for row in found.rows} == {"a", "b"}
     assert len(found.rows) == 2 * 5
+    listed = imported("weka", tmp_path / "t.json", json.dumps([weka_trace("a"), weka_trace("b")]), rate=1.0)
+    assert listed.rows == found.rows
     with pytest.raises(BlisError, match=r"t\.jsonl line 2: the key id is missing"):
         imported("weka", tmp_path / "t.jsonl", lines([weka_trace("a"), {}]), rate=1.0)
 
