@@ -496,8 +496,9 @@ class RouteOptions:
     )
     hf_overrides: str = option(
         "",
-        "JSON object over the model's config.json. Members read for a pooling model: hidden_size, num_labels, "
-        "id2label, is_matryoshka, matryoshka_dimensions.",
+        "JSON object over the model's config.json. Members read: max_position_embeddings, rope_scaling, "
+        "rope_parameters, and for a pooling model hidden_size, num_labels, id2label, is_matryoshka, "
+        "matryoshka_dimensions.",
     )
     enable_scale_out: bool = option(False, "Answer the token-in, token-out routes and those that render prompts.")
     tokens_only: bool = option(False, "Serve token ids only: --enable-scale-out, and POST /abort_requests.")
