@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import orjson
 
+from blis_sim.engine.hf_config import ROPE_KEYS
 from blis_sim.options import OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
 from blis_sim.options.option import MOST_PROCESSES, load_json
@@ -533,6 +534,13 @@ def pooling_task_of(options: RouteOptions) -> str | None:
     """Return the pooling task of the server; None for a model that does not pool."""
     tasks = tasks_of(options)
     return next((task for task in POOLING_TASKS if task in tasks), None)
+
+
+OVERRIDES_READ = frozenset(
+    {"hidden_size", "num_labels", "id2label", "is_matryoshka", "matryoshka_dimensions"}
+    | {"max_position_embeddings", *ROPE_KEYS, "text_config"}
+)
+"""Members of --hf-overrides that act."""
 
 
 def config_overrides(options: RouteOptions) -> Mapping[str, Any]:

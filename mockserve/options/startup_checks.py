@@ -22,7 +22,7 @@ from mockserve.options.serve import (
     is_known,
     unknown_quantization,
 )
-from mockserve.options.server import GENERATING_TASKS, tasks_of
+from mockserve.options.server import GENERATING_TASKS, OVERRIDES_READ, RouteOptions, config_overrides, tasks_of
 from mockserve.options.vllm_flags import read_table
 
 if TYPE_CHECKING:
@@ -195,6 +195,13 @@ def warnings_of_tokenizer(options: ContentOptions) -> Iterator[str]:
             f"warning: --tokenizer {name} is no file here, and nothing is loaded from a hub: tokens are "
             "counted without it; --tokenizer FOLDER names a folder with its tokenizer.json"
         )
+
+
+def warnings_of_overrides(options: RouteOptions) -> Iterator[str]:
+    """Yield a warning for members of --hf-overrides that do not act."""
+    unread = sorted(config_overrides(options).keys() - OVERRIDES_READ)
+    if unread:
+        yield f"warning: {', '.join(unread)} of --hf-overrides are not modelled: the model's sizes stay as they are"
 
 
 def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:

@@ -212,3 +212,8 @@ def test_a_tokenizer_on_a_hub_is_named_and_does_without(
     assert isinstance(open_vocabulary(options, "m", 0)[0], BuiltinTokenizer)
     assert run(["serve", "qwen/qwen3-14b", "--tokenizer", name]) == 0
     assert f"--tokenizer {name} is no file here, and nothing is loaded from a hub" in capsys.readouterr().err
+
+
+def test_overrides_that_do_not_act_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "qwen/qwen3-14b", "--hf-overrides", '{"num_hidden_layers": 2, "num_labels": 3}']) == 0
+    assert "num_hidden_layers of --hf-overrides are not modelled" in capsys.readouterr().err
