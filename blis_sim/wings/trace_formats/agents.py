@@ -164,7 +164,7 @@ def _time_us(place: str, entry: dict[str, Any], keys: tuple[str, ...]) -> int:
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
     if isinstance(given, float):
-        return round(expect(f"{place} key {key}", "a time in seconds", given) * 1e6)
+        return round(float(expect(f"{place} key {key}", "a time in seconds", given)) * 1e6)
     if not isinstance(given, str):
         return int(expect(f"{place} key {key}", "a time in nanoseconds", given)) // 1000
     try:

@@ -592,7 +592,9 @@ _COUNTS = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_toke
 def _counts(body: Mapping[str, Any]) -> tuple[int, int] | None:
     """Prompt and reply tokens as a body reports them."""
     usage = body.get("usage")
-    for names in _COUNTS if isinstance(usage, dict) else ():
+    if not isinstance(usage, dict):
+        return None
+    for names in _COUNTS:
         prompt, reply = map(usage.get, names)
         if isinstance(prompt, int) and isinstance(reply, int) and prompt >= 0 and reply >= 0:
             return prompt, reply
