@@ -461,7 +461,10 @@ class ObserveOptions(SyntheticOptions):
             needed["cancel_delay"] = "--cancel-rate"
         if not self.find_knee:
             needed["knee_share"] = "--find-knee"
-        return [*self.blis.flags_without_effect, *ineffective_flags(self, needed)]
+        file = "--trace" if self.trace else "--workload-spec" if self.workload_spec else ""
+        given = self.unused_flags(bool(file), bool(self.concurrency))
+        said = [f"{flag} has no effect, {file or '--workload or --concurrency'} says it already" for flag in given]
+        return [*self.blis.flags_without_effect, *ineffective_flags(self, needed), *said]
 
     @property
     def prewarm_s(self) -> float:
