@@ -13,6 +13,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.data_parallel import IndependentRanks, LockstepRanks
 from blis_sim.engine.deployment import Deployment, model_of, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.hf_config import ROPE_KEYS, context_window
 from blis_sim.engine.latency.blackbox import InstantLatency
 from blis_sim.engine.latency.catalogue import has_model
 from blis_sim.engine.latency.model import LatencyModel
@@ -29,7 +30,7 @@ from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_s
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import DEFAULT_GPU, ServedDeploymentOptions, ServeOptions, simulated
-from mockserve.options.server import GENERATING_TASKS, read_fake_metrics, tasks_of
+from mockserve.options.server import GENERATING_TASKS, config_overrides, read_fake_metrics, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver, RankDriver, RankGroupDriver
 from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
@@ -80,7 +81,10 @@ def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
     known, notes = _simulated(options)
     deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
-    return _with_api_servers(replace(deployment, notes=(*notes, *deployment.notes)), options.network.num_api_servers)
+    window = _overridden_window(options, known) or deployment.model.max_model_len
+    model = replace(deployment.model, max_model_len=window)
+    deployment = replace(deployment, model=model, notes=(*notes, *deployment.notes))
+    return _with_api_servers(deployment, options.network.num_api_servers)
 
 
 def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
@@ -97,9 +101,21 @@ def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str
     """Return the deployment to simulate, and notes. With set times model and GPU hardly matter."""
     deployment = options.deployment
     if not options.timing.sets_times or has_model(deployment.model):
-        return simulated(deployment)
+        known, notes = simulated(deployment)
+        return replace(known, max_model_len=known.max_model_len or _overridden_window(options, known)), notes
     gpu, tp = deployment.hardware or DEFAULT_GPU, deployment.tp or 1
     return replace(deployment, model=_MODEL_OF_SET_TIMES, hardware=gpu, tp=tp), []
+
+
+def _overridden_window(options: ServeOptions, known: DeploymentOptions) -> int:
+    """Return the context window that --hf-overrides give the model; 0 where they say nothing about it."""
+    overrides = config_overrides(options.routes)
+    text = overrides.get("text_config")
+    stated = {**overrides, **(text if isinstance(text, Mapping) else {})}
+    if stated.keys().isdisjoint(("max_position_embeddings", *ROPE_KEYS)):
+        return 0
+    model = model_of(known, [])
+    return context_window({"max_position_embeddings": model.max_model_len, **stated}, "--hf-overrides")
 
 
 def _with_store(options: ServedDeploymentOptions, transfer: TransferConfig) -> ServedDeploymentOptions:

@@ -34,6 +34,8 @@ from mockserve.options.startup_checks import (
     startup_problems,
     warnings_of,
     warnings_of_connector,
+    warnings_of_overrides,
+    warnings_of_tokenizer,
 )
 from mockserve.serving.lifecycle import Lifecycle, engine_death
 
@@ -87,6 +89,8 @@ def _notes(options: ServeOptions) -> list[str]:
     warnings = [
         *warnings_of(options.accepted_without_effect),
         *warnings_of_connector(options.kv_sharing.transfer),
+        *warnings_of_tokenizer(options.content),
+        *warnings_of_overrides(options.routes),
     ]
     return [*accepted, *warnings, *flags_without_effect(options)]
 

@@ -523,7 +523,10 @@ class ObserveOptions(SyntheticOptions):
             needed["most_runs"] = "--until-within"
         if len(self.servers) == 1:
             needed["url_strategy"] = "several servers in --url"
-        return [*self.blis.flags_without_effect, *ineffective_flags(self, needed)]
+        file = "--trace" if self.trace else "--workload-spec" if self.workload_spec else ""
+        given = self.unused_flags(bool(file), bool(self.concurrency))
+        said = [f"{flag} has no effect, {file or '--workload or --concurrency'} says it already" for flag in given]
+        return [*self.blis.flags_without_effect, *ineffective_flags(self, needed), *said]
 
     @property
     def prewarm_s(self) -> float:

@@ -98,12 +98,24 @@ def without_secret_fields(form: str) -> str:
 
 
 _KEY = r"[A-Za-z0-9_-]"
+_PREFIXES = (
+    *("github_pat_", "gl(?:pat|dt|rt|cbt|soat|ptt)-", "do[por]_v1_", "shp(?:at|ca|pa|ss)_", "pypi-", "npm_"),
+    *("nvapi-", "gsk_", "xai-", "pplx-", "hf_", "r8_", "tgp_v1_", "csk-", "tvly-", "pcsk_", "lsv2_[a-z]{2}_", "fw_"),
+    *("AIza", r"ya29\.", "GOCSPX-", "LTAI", r"hv[sb]\.", "dckr_(?:pat|oat)_", "whsec_", "xapp-", "sbp_", "NRAK-"),
+    *("lin_api_", "ntn_", "fig[dour]_", "gl(?:sa|c)_", "sntry[su]_", "sq0[a-z]{3}-", "pul-", "ATATT3x", "PMAK-"),
+    *("rubygems_", "pscale_[a-z]{1,8}_"),
+)
+"""What keys of well-known services begin with."""
 _SHAPES = (
     rf"\b(?:sk|rk|pk)[-_]{_KEY}{{10,}}",
     r"\b(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA)[A-Z0-9]{12,}",
     r"\bgh[pousr]_[A-Za-z0-9]{16,}",
-    rf"\b(?:github_pat_|glpat-|nvapi-|gsk_|xai-|pplx-|hf_|r8_|npm_|dop_v1_|tgp_v1_|csk-|shpat_|pypi-|AIza|ya29\.)"
-    rf"{_KEY}{{16,}}",
+    rf"\b(?:{'|'.join(_PREFIXES)}){_KEY}{{16,}}",
+    r"\b(?:key|fc)-[0-9a-f]{32}",
+    r"\b[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}",
+    r"\bAGE-SECRET-KEY-1[A-Z0-9]{40,}",
+    r"\bhooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/]{16,}",
+    r"\bdiscord(?:app)?\.com/api/webhooks/[0-9]{8,}/[A-Za-z0-9_-]{30,}",
     r"\bxox[abeoprs]-[A-Za-z0-9-]{8,}",
     rf"\bSG\.{_KEY}{{8,}}\.{_KEY}{{8,}}",
     r"\bdapi[0-9a-f]{32}",

@@ -144,7 +144,7 @@ class ClusterSettings(EngineSettings, total=False):
     decode_hardware: str
     decode_latency_model: str
     decode_max_model_len: int
-    model_autoscaler_interval_us: int
+    model_autoscaler_interval_us: float
 
 
 class ReportSettings(TypedDict, total=False):

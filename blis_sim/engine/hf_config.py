@@ -126,6 +126,8 @@ _MAX_BITS = 1024
 
 _EXPERT_COUNTS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts", "num_routed_experts")
 _CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k", "experts_per_token")
+ROPE_KEYS = ("rope_scaling", "rope_parameters")
+"""Keys of rope scaling: the former one, and that of transformers 5."""
 _UNSCALED_ROPE = ("su", "longrope", "llama3")
 _WEIGHT_BITS_IN_NAME = re.compile(r"(?:^|[._/-])w(\d+)a\d+(?=$|[._/-])")
 _FP8_IN_NAME = re.compile(r"(?:^|[._/-])fp8(?=$|[._/-])")
@@ -354,15 +356,16 @@ def _weight_bytes_in_name(name: str) -> float:
 def _context_window(keys: Mapping[str, Any], name: str) -> int:
     """`max_position_embeddings`, stretched by rope scaling where the config's number does not include it yet."""
     base = _count(keys, name, "max_position_embeddings", MAX_TOKENS)
-    rope = _mapping(keys, name, "rope_scaling")
+    key = next((key for key in ROPE_KEYS if keys.get(key)), ROPE_KEYS[0])
+    rope = _mapping(keys, name, key)
     if "gemma3" in str(keys.get("model_type", "")) or not rope:
         return base
     kind = rope.get("type") or rope.get("rope_type")
-    factor = _number(rope, f"{name}: rope_scaling", "factor")
+    scaling = f"{name}: {key}"
+    factor = _number(rope, scaling, "factor")
     if kind in _UNSCALED_ROPE or not factor > 1:
         return base
     if not factor <= _MAX_ROPE_FACTOR:
-        raise EngineError(f"{name}: rope_scaling: factor must be at most {_MAX_ROPE_FACTOR}, got {_shown(factor)}")
-    scaling = f"{name}: rope_scaling"
+        raise EngineError(f"{scaling}: factor must be at most {_MAX_ROPE_FACTOR}, got {_shown(factor)}")
     original = _count(rope, scaling, "original_max_position_embeddings", MAX_TOKENS) if kind == "yarn" else 0
     return int((original or base) * factor)

@@ -286,10 +286,10 @@ def parser_problem(
 def open_vocabulary(options: ContentOptions, model: str, vocabulary_size: int) -> tuple[Tokenizer, ChatRenderer]:
     """Load tokenizer and chat template from --tokenizer, the model folder, or the built-ins.
 
-    A MODEL folder is used only if the tokenizers library is there: without --tokenizer no library is needed. Raises
-    OptionError for files that cannot be read.
+    No tokenizer is loaded from a hub. A MODEL folder is used only if the tokenizers library is there: without
+    --tokenizer no library is needed. Raises OptionError for files that cannot be read.
     """
-    path = options.tokenizer
+    path = None if options.tokenizer_on_hub else options.tokenizer
     if path is None and (Path(model) / "tokenizer.json").is_file() and find_spec("tokenizers") is not None:
         path = model
     folder = None

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import dataclass, fields
+from pathlib import Path
 
+from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.options import OptionError, check_options, option, section
 from blis_sim.options.option import json_object
 
@@ -243,7 +245,8 @@ class ContentOptions:
     tokenizer: str | None = option(
         None,
         "tokenizer.json to count tokens with, or a model folder with one, whose chat template is then used too; "
-        "default: that of MODEL where it is such a folder, else built in. Needs the tokenizers library.",
+        "default: that of MODEL where it is such a folder, else built in. Needs the tokenizers library. For a name on "
+        "a hub the built-in one is used, which one line says.",
     )
     chat_template: str | None = option(
         None,
@@ -300,6 +303,14 @@ class ContentOptions:
             raise OptionError("--dataset-path cannot be used with --mode echo")
         json_object("--default-chat-template-kwargs", self.default_chat_template_kwargs)
         json_object("--override-generation-config", self.override_generation_config)
+
+    @property
+    def tokenizer_on_hub(self) -> str | None:
+        """The value of --tokenizer where it is no path but a name on a hub, from where nothing is loaded."""
+        given = self.tokenizer
+        if given is None or is_path(given) or given.endswith(".json") or Path(given).exists():
+            return None
+        return given
 
     @property
     def parses_answers(self) -> bool:

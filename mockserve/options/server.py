@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 import orjson
 
+from blis_sim.engine.hf_config import ROPE_KEYS
 from blis_sim.options import OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
 from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
@@ -492,8 +493,9 @@ class RouteOptions:
     )
     hf_overrides: str = option(
         "",
-        "JSON object over the model's config.json. Members read for a pooling model: hidden_size, num_labels, "
-        "id2label, is_matryoshka, matryoshka_dimensions.",
+        "JSON object over the model's config.json. Members read: max_position_embeddings, rope_scaling, "
+        "rope_parameters, and for a pooling model hidden_size, num_labels, id2label, is_matryoshka, "
+        "matryoshka_dimensions.",
     )
     enable_scale_out: bool = option(False, "Answer the token-in, token-out routes and those that render prompts.")
     tokens_only: bool = option(False, "Serve token ids only: --enable-scale-out, and POST /abort_requests.")
@@ -556,6 +558,13 @@ def pooling_task_of(options: RouteOptions) -> str | None:
     """Return the pooling task of the server; None for a model that does not pool."""
     tasks = tasks_of(options)
     return next((task for task in POOLING_TASKS if task in tasks), None)
+
+
+OVERRIDES_READ = frozenset(
+    {"hidden_size", "num_labels", "id2label", "is_matryoshka", "matryoshka_dimensions"}
+    | {"max_position_embeddings", *ROPE_KEYS, "text_config"}
+)
+"""Members of --hf-overrides that act."""
 
 
 def config_overrides(options: RouteOptions) -> Mapping[str, Any]:

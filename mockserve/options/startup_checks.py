@@ -10,6 +10,7 @@ from blis_sim.engine.memory.kv_groups import most_blocks
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.options import StartError, ineffective_flags
 from blis_sim.options.option import load_json
+from mockserve.options.content import ContentOptions
 from mockserve.options.engine_features import TransferConfig, read_transfer_config
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import (
@@ -21,7 +22,7 @@ from mockserve.options.serve import (
     is_known,
     unknown_quantization,
 )
-from mockserve.options.server import GENERATING_TASKS, tasks_of
+from mockserve.options.server import GENERATING_TASKS, OVERRIDES_READ, RouteOptions, config_overrides, tasks_of
 from mockserve.options.vllm_flags import read_table
 
 if TYPE_CHECKING:
@@ -184,6 +185,23 @@ CONNECTORS = (
     "NixlPushConnector",
 )  # fmt: skip
 """vLLM's connectors; others come from a module named in the configuration."""
+
+
+def warnings_of_tokenizer(options: ContentOptions) -> Iterator[str]:
+    """Yield a warning for a tokenizer that would have to be loaded from a hub."""
+    name = options.tokenizer_on_hub
+    if name:
+        yield (
+            f"warning: --tokenizer {name} is no file here, and nothing is loaded from a hub: tokens are "
+            "counted without it; --tokenizer FOLDER names a folder with its tokenizer.json"
+        )
+
+
+def warnings_of_overrides(options: RouteOptions) -> Iterator[str]:
+    """Yield a warning for members of --hf-overrides that do not act."""
+    unread = sorted(config_overrides(options).keys() - OVERRIDES_READ)
+    if unread:
+        yield f"warning: {', '.join(unread)} of --hf-overrides are not modelled: the model's sizes stay as they are"
 
 
 def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:

@@ -258,6 +258,8 @@ _READ_BY_PARSER = ("--lora-modules",)
 """Flags whose values vLLM's parser reads, besides the configuration objects."""
 _MODEL_FILE = "config.json: "
 """Part of an error about the model and its deployment, which names the model's file first."""
+_OWN_SETTINGS = ("-", "GPU ")
+"""Beginnings of errors about a flag, and about --hardware, which vLLM does not have."""
 
 
 def is_refused_by_configuration(error: BlisError) -> bool:
@@ -268,7 +270,7 @@ def is_refused_by_configuration(error: BlisError) -> bool:
     if isinstance(error, StartError):
         return True
     message = str(error)
-    if isinstance(error, EngineError) and _MODEL_FILE in message:
+    if isinstance(error, EngineError) and (_MODEL_FILE in message or not message.startswith(_OWN_SETTINGS)):
         return True
     label = message.partition(" ")[0].rstrip(":")
     flags = next((each.flags for each in options_of(ServeOptions) if label in (each.label, *each.flags)), (label,))

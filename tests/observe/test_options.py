@@ -139,3 +139,21 @@ def test_each_file_can_be_named_by_itself() -> None:
 def test_headers_are_names_and_values_and_the_key_a_bearer_token() -> None:
     headers = options(header=("X-Team=a=b",), api_key="k").headers
     assert headers == {"x-team": "a=b", "authorization": "Bearer k"}
+
+
+@pytest.mark.parametrize(
+    ("given", "lines"),
+    [
+        (
+            {"workload_spec": "w.yaml", "output_tokens": 9, "prefix_tokens": 3},
+            [
+                "--prefix-tokens has no effect, --workload-spec says it already",
+                "--output-tokens has no effect, --workload-spec says it already",
+            ],
+        ),
+        ({"trace": "t.yaml", "prompt_tokens": 9}, ["--prompt-tokens has no effect, --trace says it already"]),
+        ({"rate": 5.0, "output_tokens": 9}, []),
+    ],
+)
+def test_lengths_that_a_file_states_already_are_named(given: dict[str, Any], lines: list[str]) -> None:
+    assert options(**({"rate": None} | given)).flags_without_effect == lines

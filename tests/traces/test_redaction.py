@@ -66,3 +66,23 @@ def test_many_small_texts_are_searched_at_once_and_each_for_itself() -> None:
 def test_what_is_repeated_of_known_secrets_is_removed_where_they_overlap() -> None:
     redactor = Redactor([]).hiding(["secret-one-1", "one-1-and-2", "EMPTY", "short"])
     assert redactor.text("a secret-one-1-and-2 of EMPTY and short words") == "a [removed] of EMPTY and short words"
+
+
+@pytest.mark.parametrize("secret", [
+    "gldt-" + "Ab3" * 7, "dor_v1_" + "0af" * 12, "GOCSPX-" + "Ab3" * 7, "LTAI" + "5tAb" * 5, "hvs." + "CAES" * 6,
+    "dckr_pat_" + "Ab3" * 7, "whsec_" + "Ab3" * 8, "lin_api_" + "Ab3" * 8, "ntn_" + "123" * 8, "figd_" + "Ab3" * 8,
+    "glsa_" + "Ab3" * 8, "sntrys_" + "Ab3" * 8, "sq0csp-" + "Ab3" * 8, "tvly-" + "Ab3" * 8, "pcsk_" + "Ab3" * 8,
+    "lsv2_pt_" + "0af" * 8, "ATATT3xFfGF0" + "Ab3" * 8, "pscale_tkn_" + "Ab3" * 8, "key-" + "0a" * 16,
+    "fc-" + "0a" * 16, "110201543:AA" + "HdqTcv" * 5 + "abc", "AGE-SECRET-KEY-1" + "QL3Z" * 14,
+    "hooks.slack.com/services/T00000000/B00000000/" + "X" * 24, "discord.com/api/webhooks/123456789/" + "aB3" * 20,
+])  # fmt: skip
+def test_keys_of_well_known_services_are_found_by_their_shape(secret: str) -> None:
+    assert secret not in Redactor([]).text(f"they said ({secret}), and went on")
+
+
+@pytest.mark.parametrize("text", [
+    "fw_update and key-value pairs", "pul-ling through", "the fc-layer", "12345678:AAPL rose", "hv_sensor",
+    "key-management-service-for-everyone", "npm_config", "docs.slack.com/services/list",
+])  # fmt: skip
+def test_words_that_begin_like_keys_stay(text: str) -> None:
+    assert Redactor([]).text(text) == text

@@ -9,6 +9,7 @@ from traces.importers.reading import Unread, drawn_arrivals_us, expect, json_doc
 from traces.importers.registry import ConvertOptions, Imported, in_order, workload_header
 from traces.rows import TraceRow
 
+_TURNS = ("conversations", "conversation", "messages", "items")
 _HUMAN = ("human", "user")
 _MODEL = ("gpt", "assistant", "chatgpt", "bard", "bing")
 
@@ -55,8 +56,9 @@ def _rounds(
     place: str, entry: Any, count_tokens: Callable[[str], int], left_out: Counter[str], unread: Unread
 ) -> Iterator[tuple[int, int]]:
     """The tokens of each question and of the answer right behind it."""
-    unread.add(expect(place, "an object", entry), ("id", "conversations", "conversation"))
-    turns = expect(f"{place} key conversations", "a list", entry.get("conversations", entry.get("conversation")))
+    unread.add(expect(place, "an object", entry), ("id", *_TURNS))
+    given = next((entry[key] for key in _TURNS if key in entry), None)
+    turns = expect(f"{place} key conversations", "a list", given)
     question: int | None = None
     for number, turn in enumerate(turns):
         inside = f"{place} turn {number}"

@@ -12,7 +12,7 @@ from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of, section
-from blis_sim.options.option import LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, load_json
+from blis_sim.options.option import LATEST_US, LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, load_json
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.disaggregation import DisaggregationSettings
@@ -423,11 +423,12 @@ class ClusterOptions:
 
     gateway: GatewayOptions = section(GatewayOptions)
     pools: PoolOptions = section(PoolOptions)
-    model_autoscaler_interval_us: int = option(
-        0,
+    model_autoscaler_interval_us: float = option(
+        0.0,
         "Microseconds between decisions of the autoscaler; needs node_pools in --policy-config (default: interval_us "
         "of that file).",
         at_least=0,
+        at_most=LATEST_US,
         metavar="US",
         heading="Autoscaler",
     )

@@ -248,11 +248,12 @@ def read_policy_file(path: str | Path) -> PolicyFile:
     )
 
 
-def with_interval(policy: ScalingPolicy, interval_us: Micros) -> ScalingPolicy:
-    """Return `policy` with an autoscaler that decides every `interval_us`; unchanged for 0."""
+def with_interval(policy: ScalingPolicy, interval_us: float) -> ScalingPolicy:
+    """Return `policy` with an autoscaler that decides every `interval_us`, rounded; unchanged for 0."""
     if not interval_us:
         return policy
-    return replace(policy, autoscaler=replace(policy.autoscaler or AutoscalerSettings(), interval_us=interval_us))
+    autoscaler = policy.autoscaler or AutoscalerSettings()
+    return replace(policy, autoscaler=replace(autoscaler, interval_us=max(1, round(interval_us))))
 
 
 def _scorers(path: Path, scorers: Sequence[ScorerKeys]) -> Weights:

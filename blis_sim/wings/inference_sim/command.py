@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -159,7 +160,7 @@ def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank
         enable_prompt_tokens_details=options.enable_kvcache,
         global_cache_hit_threshold=options.global_cache_hit_threshold if options.enable_kvcache else None,
         task=("generate", "embed"),
-        hf_overrides=json.dumps({"hidden_size": options.default_embedding_dimensions}),
+        hf_overrides=json.dumps({"hidden_size": options.default_embedding_dimensions, "is_matryoshka": True}),
         tokens_per_medium=TOKENS_PER_MEDIUM,
         enable_scale_out=True,
         shares_port_with_grpc=True,
@@ -275,6 +276,8 @@ VARIABLE_PREFIX = "SIM_"
 SERVE_ARGUMENTS_FLAG = "--serve-arguments"
 """Our flag for the part of the command line that `blis serve` reads."""
 
+_LEVEL = re.compile(r"^-v=?([0-9]+)$")
+"""The one flag of a letter, with its value behind it."""
 _SERVICE_ADDRESS = "tcp://"
 """Beginning of the value that Kubernetes gives SIM_PORT where a service is called sim."""
 _DEPLOYMENT = ("cluster", "deployment")
@@ -293,7 +296,7 @@ def _in_our_syntax(arguments: Sequence[str], own_flags: set[str], variables: Map
     own_table, vllm_table = read_table(TABLE), read_table()
     table = {**vllm_table, **own_table}
     passed_flags = _passed_flags(vllm_table) - own_table.keys() - own_flags
-    path, given = _without_config(arguments)
+    path, given = _without_config([_LEVEL.sub(r"--v=\1", each) for each in arguments])
     path = path or variables.get(f"{VARIABLE_PREFIX}CONFIG", "")
     unknown: list[str] = []
     settings = [

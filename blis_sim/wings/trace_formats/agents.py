@@ -9,6 +9,7 @@ names the one whose conversation it continues.
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -35,9 +36,11 @@ from traces.importers.registry import ConvertOptions, Imported, workload_header
 from traces.rows import TraceRow
 from traces.text_file import TraceError
 
-_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
 _INPUT_TEXT, _OUTPUT_TEXT = "gen_ai.input.messages", "gen_ai.output.messages"
+_MODELS = ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name")
+"""Names of OpenTelemetry's conventions, and behind them those of OpenInference."""
 _CALLS = ("chat", "text_completion", "generate_content", "generate")
 _NO_CALLS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "embeddings", "retrieval")
 _FAILED = (2, "STATUS_CODE_ERROR", "ERROR")
@@ -48,6 +51,7 @@ _KNOWN = (
     "gen_ai.conversation.id",
     "gen_ai.request.model",
     "gen_ai.response.model",
+    "llm.model_name",
     "gen_ai.response.time_to_first_chunk",
 )
 
@@ -99,10 +103,16 @@ def convert_spans(options: ConvertOptions) -> Imported:
 
 def _spans(options: ConvertOptions) -> Iterator[_Span]:
     for path in json_files(options.path):
-        for place, document in json_documents(path):
-            for number, each in enumerate(document if isinstance(document, list) else [document]):
-                inside = f"{place} entry {number}" if isinstance(document, list) else place
-                yield from _spans_of(inside, expect(inside, "an object", each))
+        for place, document in _objects(path):
+            yield from _spans_of(place, document)
+
+
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file, which may stand in a list, each with its place for errors."""
+    for place, document in json_documents(path):
+        for number, each in enumerate(document if isinstance(document, list) else [document]):
+            inside = f"{place} entry {number}" if isinstance(document, list) else place
+            yield inside, expect(inside, "an object", each)
 
 
 def _spans_of(place: str, document: dict[str, Any]) -> Iterator[_Span]:
@@ -112,9 +122,9 @@ def _spans_of(place: str, document: dict[str, Any]) -> Iterator[_Span]:
     elif "span_id" in document or "context" in document:
         yield _span(place, document, {})
     else:
-        for of_resource in at(place, document, "resourceSpans", "a list"):
-            scopes = at(place, expect(place, "an object", of_resource), "scopeSpans", "a list")
-            for of_scope in scopes:
+        for of_resource in first_at(place, document, ("resourceSpans", "resource_spans"), "a list"):
+            resource = expect(place, "an object", of_resource)
+            for of_scope in first_at(place, resource, ("scopeSpans", "scope_spans"), "a list"):
                 yield from _flat(place, at(place, expect(place, "an object", of_scope), "spans", "a list"), {})
 
 
@@ -128,10 +138,12 @@ def _span(place: str, given: dict[str, Any], around: Mapping[str, Any]) -> _Span
     context = expect(f"{place} key context", "an object", given.get("context") or {})
     entry = {**context, **given}
     named = {**entry, "session_id": around.get("trace_id") or around.get("session_id")}
-    start_us = _time_us(place, entry, ("startTimeUnixNano", "start_time"))
-    end_us = _time_us(place, entry, ("endTimeUnixNano", "end_time"))
+    start_us = _time_us(place, entry, ("startTimeUnixNano", "start_time_unix_nano", "start_time"))
+    end_us = _time_us(place, entry, ("endTimeUnixNano", "end_time_unix_nano", "end_time"))
     check_order(place, ("its begin", start_us), ("its end", end_us))
-    status = expect(f"{place} key status", "an object", entry.get("status") or {})
+    given_status = entry.get("status") or {}
+    is_word = isinstance(given_status, str)
+    status = {"code": given_status} if is_word else expect(f"{place} key status", "an object", given_status)
     parent = next((entry[key] for key in ("parentSpanId", "parent_span_id", "parent_id") if entry.get(key)), "")
     return _Span(
         place=place,
@@ -146,11 +158,13 @@ def _span(place: str, given: dict[str, Any], around: Mapping[str, Any]) -> _Span
 
 
 def _time_us(place: str, entry: dict[str, Any], keys: tuple[str, ...]) -> int:
-    """A time: nanoseconds, which OTLP's JSON has as text, or a time of day as text."""
+    """A time: nanoseconds, which OTLP's JSON has as text, seconds with a fraction, or a time of day as text."""
     key = next((key for key in keys if entry.get(key) is not None), keys[0])
     given = entry.get(key)
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
+    if isinstance(given, float):
+        return round(float(expect(f"{place} key {key}", "a time in seconds", given)) * 1e6)
     if not isinstance(given, str):
         return int(expect(f"{place} key {key}", "a time in nanoseconds", given)) // 1000
     try:
@@ -204,14 +218,14 @@ class _Reader:
     def call(self, span: _Span, path: tuple[str, ...]) -> Call:
         """The call that a span is. Raises TraceError for one of which neither tokens nor text is there."""
         self._unread.add(span.attributes, _KNOWN)
-        model = span.attributes.get("gen_ai.request.model") or span.attributes.get("gen_ai.response.model")
+        model = next((found for name in _MODELS if (found := span.attributes.get(name))), "")
         return Call(
             start_us=span.start_us,
             end_us=span.end_us,
             path=path,
             input_tokens=self._tokens(span, _INPUT, _INPUT_TEXT),
             output_tokens=self._tokens(span, _OUTPUT, _OUTPUT_TEXT),
-            model=str(model or ""),
+            model=str(model),
             streaming="gen_ai.response.time_to_first_chunk" in span.attributes,
         )
 
@@ -273,8 +287,7 @@ _TOLERANCE_S = 0.01
 def convert_weka(options: ConvertOptions) -> Imported:
     """The sessions of a file, or of all JSON files of a folder; several begin at --rate. Raises BlisError."""
     path = options.path
-    documents = [found for each in json_files(path) for found in json_documents(each)]
-    sessions = [(place, expect(place, "an object", entry)) for place, entry in documents]
+    sessions = [session for each in json_files(path) for session in _objects(each)]
     starts_us = [0] if len(sessions) == 1 else drawn_arrivals_us(options, len(sessions))
     rows: list[TraceRow] = []
     left_out: Counter[str] = Counter()

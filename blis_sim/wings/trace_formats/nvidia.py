@@ -546,21 +546,30 @@ def _json(text: str) -> list[Mapping[str, Any]] | None:
     return values if all(isinstance(each, dict) for each in values) else None
 
 
-_FORMS = ("choices", "text_output", "generated_text", "token", "usage", "error", "output_ids", "details")
+_FORMS = ("choices", "output", "text_output", "generated_text", "token", "error", "output_ids", "details")
 
 
 def _piece(place: str, at_us: int, body: Mapping[str, Any]) -> _Piece:
     """The text that a chunk or a body brings, reasoning and calls of tools included."""
-    if not any(key in body for key in _FORMS):
+    if not (any(key in body for key in _FORMS) or _counts(body)):
         raise TraceError(f"{place}: expected one of {', '.join(_FORMS)}, found {', '.join(body) or 'none'}")
     choices = body.get("choices")
     parts = [_choice_words(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    output = body.get("output")
+    parts += [_item_words(place, each) for each in output if isinstance(each, dict)] if isinstance(output, list) else []
     token = body.get("token")
     if isinstance(token, dict):  # a stream that repeats the whole text at its end
         parts.append(str(token.get("text") or ""))
     else:
         parts += [str(body[key]) for key in ("text_output", "generated_text") if body.get(key)]
     return _Piece(at_us, "".join(parts), 0, body)
+
+
+def _item_words(place: str, item: Mapping[str, Any]) -> str:
+    """The words of an item of the Responses API: a message, reasoning, or a call of a tool."""
+    if "arguments" in item:
+        return tool_call_words({"function_call": item})
+    return content_words(place, item.get("content"), Counter())
 
 
 def _choice_words(choice: Mapping[str, Any]) -> str:
@@ -573,12 +582,22 @@ def _choice_words(choice: Mapping[str, Any]) -> str:
 
 def _usage(pieces: Sequence[_Piece]) -> tuple[int, int] | None:
     """Prompt and reply tokens as the server reported them last."""
-    for piece in reversed(pieces):
-        usage = piece.body.get("usage")
-        if isinstance(usage, dict):
-            prompt, reply = usage.get("prompt_tokens"), usage.get("completion_tokens")
-            if isinstance(prompt, int) and isinstance(reply, int) and prompt >= 0 and reply >= 0:
-                return prompt, reply
+    return next((found for piece in reversed(pieces) if (found := _counts(piece.body))), None)
+
+
+_COUNTS = (("prompt_tokens", "completion_tokens"), ("input_tokens", "output_tokens"))
+"""Names of the tokens of prompt and reply in a report of usage."""
+
+
+def _counts(body: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Prompt and reply tokens as a body reports them."""
+    usage = body.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    for names in _COUNTS:
+        prompt, reply = map(usage.get, names)
+        if isinstance(prompt, int) and isinstance(reply, int) and prompt >= 0 and reply >= 0:
+            return prompt, reply
     return None
 
 

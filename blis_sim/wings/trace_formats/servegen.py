@@ -172,12 +172,13 @@ def _lengths(path: Path, left_out: Counter[str], unread: Unread) -> dict[float, 
 def _items(place: str, entry: Mapping[str, Any], left_out: Counter[str]) -> Iterator[tuple[str, Items]]:
     """The kinds of input beside text that prompts have."""
     for kind in MODALITIES:
-        counts = _shares(place, entry, f"{kind}_count", left_out, least=0) if f"{kind}_count" in entry else {}
+        names = f"{kind}_tokens", f"{kind}_count"
+        lengths = _shares(place, entry, names[0], left_out, least=0) if names[0] in entry else {}
+        tokens = {length: share for length, share in lengths.items() if length}
+        counts = _shares(place, entry, names[1], left_out, least=0) if tokens or names[1] in entry else {}
         if any(counts):
-            shares = _shares(place, entry, f"{kind}_tokens", left_out, least=0)
-            tokens = {length: share for length, share in shares.items() if length}
             if not tokens:
-                raise TraceError(f"{place} key {kind}_tokens: expected a length above 0, as {kind}_count has one")
+                raise TraceError(f"{place} key {names[0]}: expected a length above 0, as {names[1]} has one")
             yield kind, Items(lognormal_fit(tokens), counts)
 
 

@@ -430,8 +430,9 @@ def test_an_autoscaler_without_an_interval_decides_nothing_until_a_flag_gives_on
     assert simulation.autoscaler is not None
 
 
-def test_the_flag_switches_the_autoscaler_on(tmp_path: Path) -> None:
-    given = scaling_options(written_policy(tmp_path, POOLS), model_autoscaler_interval_us=500)
+@pytest.mark.parametrize("interval_us", [500, 500.4, 1e7])
+def test_the_flag_switches_the_autoscaler_on(interval_us: float, tmp_path: Path) -> None:
+    given = scaling_options(written_policy(tmp_path, POOLS), model_autoscaler_interval_us=interval_us)
     simulation = build_simulation(given, resolve(given.deployment))
     assert isinstance(simulation, Cluster)
     assert simulation.autoscaler is not None

@@ -12,8 +12,11 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import has_model, model_entry, model_names, small_model_names, stand_in_model
 from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.memory.planner import PlanRequest, plan_layout
-from blis_sim.options import options_from
+from blis_sim.options import OptionError, options_from
 from mockserve.engines import deployment_of
+from mockserve.generation.composer import open_vocabulary
+from mockserve.generation.tokenizer import BuiltinTokenizer
+from mockserve.options.content import ContentOptions
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import tasks_of
 
@@ -173,3 +176,44 @@ def test_experts_in_parallel_need_experts(tmp_path: Path, capsys: pytest.Capture
     assert run(["serve", "qwen/qwen3-14b", "--enable-expert-parallel", "--lenient-start"]) == 0
     assert run(["serve", "qwen/qwen3-30b-a3b", "--enable-expert-parallel"]) == 0
     assert run(["serve", "acme/rocket-of-experts", "--enable-expert-parallel"]) == 0
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "window"),
+    [
+        ({"rope_scaling": YARN}, 131_072),
+        ({"rope_parameters": YARN | {"rope_theta": 1e6}}, 131_072),
+        ({"text_config": {"rope_parameters": YARN}}, 131_072),
+        ({"max_position_embeddings": 100_000}, 100_000),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 40_960),
+        ({"num_labels": 3}, 40_960),
+    ],
+)
+def test_overrides_of_the_config_change_the_context_window(overrides: dict[str, Any], window: int) -> None:
+    given: dict[str, Any] = {"model": "qwen/qwen3-8b", "hf_overrides": json.dumps(overrides)}
+    found = deployment_of(options_from(ServeOptions, **given))
+    assert (found.model.max_model_len, found.config.max_model_len) == (window, window)
+    shorter = deployment_of(options_from(ServeOptions, **given, max_model_len=1000))
+    assert (shorter.model.max_model_len, shorter.config.max_model_len) == (window, 1000)
+
+
+@pytest.mark.parametrize(("name", "is_taken"), [("Qwen/Qwen3-8B", True), ("gpt2", True), ("./gpt2", False)])
+def test_a_tokenizer_on_a_hub_is_named_and_does_without(
+    name: str, is_taken: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ContentOptions(tokenizer=name)
+    if not is_taken:
+        with pytest.raises(OptionError, match=r"--tokenizer must be a tokenizer\.json or a folder with one"):
+            open_vocabulary(options, "m", 0)
+        return
+    assert isinstance(open_vocabulary(options, "m", 0)[0], BuiltinTokenizer)
+    assert run(["serve", "qwen/qwen3-14b", "--tokenizer", name]) == 0
+    assert f"--tokenizer {name} is no file here, and nothing is loaded from a hub" in capsys.readouterr().err
+
+
+def test_overrides_that_do_not_act_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "qwen/qwen3-14b", "--hf-overrides", '{"num_hidden_layers": 2, "num_labels": 3}']) == 0
+    assert "num_hidden_layers of --hf-overrides are not modelled" in capsys.readouterr().err

@@ -144,3 +144,16 @@ def test_server_refuses_a_tokenizer_file_without_the_tokens_of_a_parser(tmp_path
 def test_parsers_with_tokens_are_known() -> None:
     assert set(TOOL_PARSERS) <= set(content.TOOL_CALL_PARSERS)
     assert set(REASONING_PARSERS) <= set(content.REASONING_PARSERS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("qwen/qwen3-8b --tensor-parallel-size 3", 1),
+        ("qwen/qwen3-8b --pipeline-parallel-size 100", 1),
+        ("meta-llama/llama-3.1-70b-instruct --tensor-parallel-size 1 --hardware H100", 1),
+        ("qwen/qwen3-8b --hardware NOPE", 2),
+    ],
+)
+def test_a_model_that_does_not_fit_ends_the_start_as_in_vllm(flags: str, code: int) -> None:
+    assert run(["serve", *flags.split()]) == code

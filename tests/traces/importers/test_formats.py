@@ -89,6 +89,13 @@ def test_a_line_of_sharegpt_may_be_a_conversation(tmp_path: Path) -> None:
     assert [row.output_tokens for row in found.rows] == [1, 2]
 
 
+@pytest.mark.parametrize("key", ["conversations", "conversation", "messages", "items"])
+def test_turns_of_sharegpt_have_several_names(key: str, tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "a" * 8}, {"role": "assistant", "content": "b" * 4}]
+    (row,) = imported("sharegpt", tmp_path / "t.json", json.dumps([{key: turns}]), rate=2.0).rows
+    assert (row.input_tokens, row.output_tokens) == (2, 1)
+
+
 def test_vidur_with_and_without_times(tmp_path: Path) -> None:
     timed = "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,3,4\n2.0,5,6\n"
     assert requests(imported("vidur", tmp_path / "t.csv", timed)) == [(0, 3, 4), (500_000, 5, 6)]

@@ -278,6 +278,8 @@ def test_every_flag_of_vllm_that_acts_in_the_server_acts_here_or_is_named() -> N
     ("words", "named"),
     [
         (["true", "--v=5"], ("-v", "true")),
+        (["true", "-v5"], ("-v", "true")),
+        (["-v=5", "true"], ("-v", "true")),
         (["false"], ("false",)),
         (["--seed", "7", "stray", "--mode", "echo", "--", "last"], ("stray", "last")),
         ([], ()),
@@ -380,6 +382,7 @@ def test_a_prompt_of_which_the_cache_holds_too_little_gets_no_answer(
 def test_a_model_that_answers_also_embeds_and_takes_pictures(caching: str) -> None:
     vector = ask(caching, "/v1/embeddings", input="x")["data"][0]["embedding"]
     assert len(vector) == 384
+    assert len(ask(caching, "/v1/embeddings", input="x", dimensions=8)["data"][0]["embedding"]) == 8
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     content = [{"type": "text", "text": "what is this?"}, picture]
     messages = [{"role": "user", "content": content}]

@@ -153,6 +153,8 @@ def test_a_line_may_be_a_session(tmp_path: Path) -> None:
     found = imported("weka", tmp_path / "t.jsonl", lines([weka_trace("a"), weka_trace("b")]), rate=1.0)
     assert {row.session_id for row in found.rows} == {"a", "b"}
     assert len(found.rows) == 2 * 5
+    listed = imported("weka", tmp_path / "t.json", json.dumps([weka_trace("a"), weka_trace("b")]), rate=1.0)
+    assert listed.rows == found.rows
     with pytest.raises(BlisError, match=r"t\.jsonl line 2: the key id is missing"):
         imported("weka", tmp_path / "t.jsonl", lines([weka_trace("a"), {}]), rate=1.0)
 
@@ -264,17 +266,33 @@ SDK = [
     for each in FLAT
 ]  # fmt: skip
 
+SECONDS = [
+    {**each, "start_time": 1e9 + begin, "end_time": 1e9 + end, "status": "OK"}
+    for each, begin, end in zip(FLAT, (0.25, 3.25), (2.75, 5.25), strict=True)
+]
+NAMES_OF_PROTOBUF = [
+    {**each, "start_time": None, "end_time": None, "start_time_unix_nano": begin, "end_time_unix_nano": str(end)}
+    for each, begin, end in zip(FLAT, (10**18, 10**18 + 3 * 10**9), (10**18 + 25 * 10**8, 2 * 10**18), strict=True)
+]
+OPEN_INFERENCE = [
+    {**each, "attributes": {"llm.token_count.prompt": prompt, "llm.token_count.completion": 5, "llm.model_name": "m"}}
+    for each, prompt in zip(FLAT, (10, 25), strict=True)
+]
+
 
 @pytest.mark.parametrize(
     "text",
     [
         json.dumps({"trace_id": "t", "span_count": 2, "spans": FLAT}),
+        json.dumps({"spans": SECONDS}),
+        json.dumps({"resource_spans": [{"scope_spans": [{"spans": NAMES_OF_PROTOBUF}]}]}),
+        json.dumps(OPEN_INFERENCE),
         json.dumps({"session_id": "t", "spans": [{**each, "trace_id": None} for each in FLAT]}),
         json.dumps(FLAT),
         lines(FLAT),
         lines(SDK),
     ],
-    ids=["trace", "session", "list", "lines", "sdk"],
+    ids=["trace", "seconds", "protobuf", "open_inference", "session", "list", "lines", "sdk"],
 )
 def test_spans_may_be_flat(text: str, tmp_path: Path) -> None:
     found = imported("otel", tmp_path / "t.json", text)

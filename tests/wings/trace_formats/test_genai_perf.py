@@ -60,6 +60,25 @@ def test_calls_of_tools_are_replies(tmp_path: Path) -> None:
     ] * 2
 
 
+def test_replies_of_the_responses_api_are_read_with_its_names_of_counts(tmp_path: Path) -> None:
+    message = {"type": "message", "content": [{"type": "output_text", "text": "A big dog."}]}
+    call = {"type": "function_call", "name": "f", "arguments": "{}"}
+    counted = {"output": [message], "usage": {"input_tokens": 7, "output_tokens": 3}}
+    ask: dict[str, Any] = {"input": "abcd", "stream": False}
+    found = profile(
+        tmp_path,
+        genai_request(1000, [(1010, json.dumps(counted))], **ask),
+        genai_request(2000, [(2010, json.dumps({"output": [message, call]}))], **ask),
+    )
+    assert [(row.status, row.input_tokens, row.output_tokens) for row in found.rows] == [("ok", 7, 3), ("ok", 1, 4)]
+
+
+def test_a_reply_in_no_known_form_is_no_failed_request(tmp_path: Path) -> None:
+    reply = json.dumps({"data": [{"embedding": [0.5]}], "usage": {"prompt_tokens": 7, "total_tokens": 7}})
+    with pytest.raises(BlisError, match=r"request 0 response 0: expected one of choices, .*, found data, usage"):
+        profile(tmp_path, genai_request(1000, [(1010, reply)], input="abcd"))
+
+
 MEDIA = [
     {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4000}},
     {"type": "input_audio", "input_audio": {"data": "B" * 4000, "format": "wav"}},

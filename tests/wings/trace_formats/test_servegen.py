@@ -96,6 +96,14 @@ def test_images_of_servegen_without_tokens_are_refused(tmp_path: Path) -> None:
         import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
 
 
+def test_images_of_servegen_without_a_number_of_them_are_refused(tmp_path: Path) -> None:
+    lengths = {"text_tokens": "{100: 1}", "audio_tokens": "{0: 1}", "image_tokens": "{9: 1}", "output_tokens": "{2: 1}"}
+    (tmp_path / "chunk-0-trace.csv").write_text("0,0.8,0.5,Gamma,3,0.25\n")
+    (tmp_path / "chunk-0-dataset.json").write_text(json.dumps({"0": lengths}))
+    with pytest.raises(BlisError, match=r"key 0: the key image_count is missing"):
+        import_from(ConvertOptions(format="servegen", file=str(tmp_path)))
+
+
 def mixed_folder(path: Path, **changed: str) -> None:
     """A client whose prompts have text and images."""
     (path / "chunk-0-trace.csv").write_text("0,0.8,0.5,Gamma,3,0.25\n28800,0.9,0.6,Gamma,2.5,0.5\n")
