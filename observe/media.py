@@ -1,10 +1,8 @@
 """Images and sounds as files: PNG and WAV of a size that vision and audio models count as so many tokens."""
 
 import base64
-import io
 import math
 import struct
-import wave
 import zlib
 from random import Random
 from typing import Any
@@ -36,16 +34,18 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 def wav(num_tokens: int, random: Random) -> bytes:
     """Return a sound of so many tones, each as long as a token."""
-    written = io.BytesIO()
-    with wave.open(written, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(_SAMPLES_PER_S)
-        for _ in range(max(1, num_tokens)):
-            half = random.randint(8, 80)
-            period = struct.pack("<h", 8000) * half + struct.pack("<h", -8000) * half
-            file.writeframesraw((period * (1 + _SAMPLES_PER_TOKEN // half))[: 2 * _SAMPLES_PER_TOKEN])
-    return written.getvalue()
+    tones = []
+    for _ in range(max(1, num_tokens)):
+        half = random.randint(8, 80)
+        period = struct.pack("<h", 8000) * half + struct.pack("<h", -8000) * half
+        tones.append((period * (1 + _SAMPLES_PER_TOKEN // half))[: 2 * _SAMPLES_PER_TOKEN])
+    samples = b"".join(tones)
+    form = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, _SAMPLES_PER_S, 2 * _SAMPLES_PER_S, 2, 16)  # mono, 16 bits
+    return struct.pack("<4sI4s", b"RIFF", 36 + len(samples), b"WAVE") + form + _sized(b"data", samples)
+
+
+def _sized(kind: bytes, data: bytes) -> bytes:
+    return struct.pack("<4sI", kind, len(data)) + data
 
 
 def parts_of(image_tokens: int, audio_tokens: int, seed: str) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ async def open_clients(clients: Sequence[Client], headers: Mapping[str, str]) ->
 
 
 def balanced(clients: Sequence[Client], options: ObserveOptions) -> Client | Balancer:
-    """What sends to all of these servers: the client of a single one, else one that chooses among them."""
+    """The sender to all of these servers: the client of a single one, else one that chooses among them."""
     return clients[0] if len(clients) == 1 else Balancer(clients, options.url_strategy, options.prompt_seed)
 
 

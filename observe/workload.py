@@ -713,7 +713,7 @@ def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedReques
             planned = replace(planned, model=model)
         if workload.options.cancel_rate and _is_cancelled(request_id, workload.options):
             planned = replace(planned, cancel_us=workload.options.cancel_delay_us)
-        media = ()
+        media: Sequence[Mapping[str, Any]] = ()
         if workload.options.media == FILES and (planned.image_tokens or planned.audio_tokens):
             media = parts_of(planned.image_tokens, planned.audio_tokens, f"{workload.options.prompt_seed}/{request_id}")
         prompt = planned.prompt or _prompt(workload.prompts, request_id, _without_media(planned) if media else planned)

@@ -39,7 +39,7 @@ class _Block:
 
 
 class CacheBound:
-    """What the prefix cache of one vLLM engine holds at the least, by the requests that it has answered.
+    """The least that the prefix cache of one vLLM engine holds, by the requests that it has answered.
 
     A block is named by all tokens up to its end. It is there from the first token of a request that has it. vLLM evicts
     the block whose last use is longest ago, so it stays for as long as the requests that were under way since its last
@@ -151,7 +151,7 @@ class CheckedRequest:
     authorization: str
     sent: Nanos
     ready: Nanos
-    """Its first token; 0 without one."""
+    """The instant of its first token; 0 without one."""
     ended: Nanos
     is_ok: bool
     prompt_tokens: int
@@ -162,7 +162,7 @@ class CheckedRequest:
 
 @dataclass(slots=True)
 class CacheFigures:
-    """What was checked so far, and the first request that missed."""
+    """Figures of all requests that were checked, and the first one that missed."""
 
     requests: int = 0
     must_hit_tokens: int = 0

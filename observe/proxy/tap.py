@@ -59,7 +59,7 @@ class RecordingReport:
     """Why the first of them could not."""
     num_parts: int = 0
     cache: list[CacheFigures] = field(default_factory=list)
-    """What was found of the prefix cache of each upstream, where it is checked."""
+    """Figures of the prefix cache of each upstream, where it is checked."""
     problem: str = ""
     failure: str = ""
 

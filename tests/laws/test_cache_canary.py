@@ -1,4 +1,4 @@
-"""What a healthy prefix cache must hold by the canary's reckoning, an engine with vLLM's rules holds."""
+"""An engine with vLLM's rules holds all that a healthy prefix cache must hold by the canary's reckoning."""
 
 from dataclasses import dataclass
 from functools import reduce
