@@ -73,7 +73,8 @@ class Drafts:
     def __init__(self, speculation: Speculation | None, arrivals: Iterable[Arrival]) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0
         self._acceptance = acceptance = AcceptanceSampler(speculation) if speculation else None
-        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in arrivals} if acceptance else {}
+        drafting = [each for each in arrivals if each.max_tokens != 1]  # one of a single token never drafts
+        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in drafting} if acceptance else {}
 
     def num_accepted(self, num_output_tokens: int, scheduled: Any, name: str) -> int:
         """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
@@ -81,7 +82,7 @@ class Drafts:
         newcomers = {
             new.req_id for new in scheduled.scheduled_new_reqs
         } | scheduled.scheduled_cached_reqs.resumed_req_ids
-        if self._acceptance is None or name in newcomers:
+        if self._acceptance is None or name in newcomers or name not in self._numbers:
             return 0
         return self._acceptance.num_accepted(self._numbers[name], num_output_tokens, len(drafts))
 

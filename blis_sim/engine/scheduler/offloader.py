@@ -24,8 +24,8 @@ class OffloadedRequest:
     """What CPU memory knows of a request: the blocks it had, group by group, and how many of them were offered."""
 
     __slots__ = (
-        *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "num_offered", "num_transfers"),
-        *("tables", "use"),
+        *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "num_offered"),
+        *("num_transfers", "tables", "use"),
     )
 
     def __init__(self, num_groups: int) -> None:
@@ -42,6 +42,8 @@ class OffloadedRequest:
         """Whether the request waits for its load, or for the news of it."""
         self.is_loaded = False
         """Whether what was loaded has not been made findable."""
+        self.is_offered = False
+        """Whether all of the prompt was offered."""
         self.is_finished = False
         self.boundary_tokens = 0
         """Where the beginning ends that the request shares with others, beyond what all groups hold of it."""
@@ -51,18 +53,21 @@ class OffloadedRequest:
         self.boundary_tokens = boundary_tokens
         for table in self.tables:
             table.clear()
+        self.is_offered = False
         self.num_offered = [0] * len(self.tables)
 
 
 class Transfer:
     """Blocks on their way to CPU memory, or from there."""
 
-    __slots__ = ("ends_at", "is_load", "keys", "sequence", "took_us")
+    __slots__ = ("ends_at", "is_load", "is_urgent", "keys", "sequence", "took_us")
 
     def __init__(self, sequence: Sequence, keys: list[ChunkKey], is_load: bool) -> None:
         self.sequence = sequence
         self.keys = keys
         self.is_load = is_load
+        self.is_urgent = False
+        """Whether the batch that it goes with has given the blocks to others, so that it begins before that."""
         self.took_us = 0.0
         self.ends_at: Micros = 0
 
@@ -399,7 +404,8 @@ class Offloader:
         """Offer the blocks that a composed step fills, and let transfers begin with it."""
         self._note_tables(granted, admitted)
         stores = self._stores(granted)
-        batch = Batch(True, [*self._loads, *stores])
+        self._begin_behind([each for each in stores if each.is_urgent])
+        batch = Batch(True, [*self._loads, *[each for each in stores if not each.is_urgent]])
         self._num_composed += 1
         self._unbegun.append(batch)
         self._end_composition(batch)
@@ -416,11 +422,7 @@ class Offloader:
         An idle engine composes again when the next transfer that a waiting request may need has ended.
         """
         self._note_tables({}, [])
-        transfers = [*self._loads, *self._stores({})]
-        if self._unbegun:
-            self._unbegun[-1].transfers += transfers
-        else:
-            self._begin(transfers, max(self._now, self._computes_until))
+        self._begin_behind([*self._loads, *self._stores({})])
         batch = Batch(False, [])
         self._end_composition(batch)
         if not is_idle:
@@ -478,11 +480,11 @@ class Offloader:
         windowed = [group for group in self._lookup_order if self._windows[group]]
         if not windowed or not self._allocated:
             return
-        for request in self._requests.values():
+        for sequence, request in self._requests.items():
             end_of = ends.get(request)
             for group in windowed:
-                known = request.tables[group]
-                end = len(known) if end_of is None else end_of[group]
+                known, most = request.tables[group], sequence.input_tokens // self._managers[group].block_tokens
+                end = min(len(known) if end_of is None else end_of[group], most)
                 for index in range(request.num_offered[group], end):
                     if known[index] in self._allocated:
                         known[index] = NULL
@@ -494,7 +496,10 @@ class Offloader:
             self._offer(sequence, sequence.num_computed_tokens + num_tokens, stores)
         finished, self._finished = self._finished, []
         for sequence, is_aborted in finished:
+            num_stores = len(stores)
             self._offer(sequence, sequence.num_computed_tokens if is_aborted else sequence.num_tokens, stores)
+            for store in stores[num_stores:]:
+                store.is_urgent = self._loses_blocks(store)
         for sequence, _ in finished:
             request = self._requests[sequence]
             request.is_finished = True
@@ -502,6 +507,16 @@ class Offloader:
             if not request.num_transfers:
                 del self._requests[sequence]
         return stores
+
+    def _loses_blocks(self, store: Transfer) -> bool:
+        """Whether blocks of a request that has ended were given to others in the batch being composed."""
+        request = self._requests[store.sequence]
+        for key in store.keys:
+            num_tokens, group = request.use.places[key]
+            index = num_tokens // self._managers[group].block_tokens - 1
+            if not self._windows[group] and request.tables[group][index] in self._allocated:
+                return True
+        return False
 
     def _state_stores(self) -> list[Transfer]:
         """Offer the recurrent states that have become findable since the latest composition, request by request."""
@@ -526,6 +541,8 @@ class Offloader:
         vLLM's `offload_prompt_only` is set by default: replies stay on the GPU.
         """
         request, kv = self._requests[sequence], self._kv
+        if request.is_offered:
+            return
         num_tokens = min(num_tokens, sequence.input_tokens)
         boundaries = [sequence.input_tokens - 1]
         if request.boundary_tokens:
@@ -543,6 +560,12 @@ class Offloader:
                     indexes.append((group, index))
         if not indexes or self._store(sequence, indexes, stores):
             request.num_offered = [max(before, end) for before, end in zip(request.num_offered, ends, strict=True)]
+            request.is_offered = all(
+                [
+                    offered >= sequence.input_tokens // manager.block_tokens
+                    for offered, manager in zip(request.num_offered, self._managers, strict=True)
+                ]
+            )
 
     def _is_reachable(self, manager: SingleTypeManager, index: int, boundaries: list[int]) -> bool:
         """Whether a later request may load a block: one that goes on from one of `boundaries`."""
@@ -577,6 +600,13 @@ class Offloader:
         """Let the transfers that go with a step begin when it is computed."""
         self._computes_until = computed_at
         self._begin(self._unbegun.popleft().transfers, computed_at)
+
+    def _begin_behind(self, transfers: list[Transfer]) -> None:
+        """Let transfers begin when all steps are computed that were composed before."""
+        if self._unbegun:
+            self._unbegun[-1].transfers += transfers
+        else:
+            self._begin(transfers, max(self._now, self._computes_until))
 
     def _begin(self, transfers: list[Transfer], at: Micros) -> None:
         for transfer in transfers:
