@@ -243,7 +243,9 @@ class VirtualRun:
                 now_idle = (self._now, len(self._story.lines), self._transfers.num_changes)
                 num_idle = num_idle + 1 if now_idle == idle else 0
                 idle = now_idle
-                if num_idle > 8 and self._pass_idle_time():
+                if num_idle > 8:
+                    if not self._pass_idle_time():
+                        break  # vLLM would wait for ever
                     continue
             if self._scheduler.has_requests() or core.batch_queue:
                 _, executed = core.step() if core.batch_queue is None else core.step_with_batch_queue()
