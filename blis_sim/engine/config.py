@@ -299,10 +299,10 @@ class EngineConfig:
         if self.timing is not None:
             raise EngineError("KV blocks are offloaded with computed step times only, got times set request by request")
         if self.num_hash_lookahead_tokens:
-            raise EngineError("hashes_next_token must be False where KV blocks are offloaded, as in vLLM")
+            raise EngineError("hashes_next_token must be False where KV blocks are offloaded")
         if not self.enable_prefix_caching and len({group.block_tokens for group in self.kv_groups}) > 1:
             raise EngineError(
-                "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them, as in vLLM"
+                "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them"
             )
 
     def _check_cpu_tier(self, tier: "CpuTierConfig") -> None:

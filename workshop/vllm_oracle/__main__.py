@@ -11,7 +11,8 @@ supported ways, and both accept the same: our draws. With `--groups` the model h
 chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
 N` there are N pipeline stages, and vLLM's core keeps its queue of batches. With `--media` prompts have pictures, which
 an encoder has to compute and to keep. With `--offloading` KV blocks are copied to CPU memory and loaded from there, by
-vLLM's OffloadingConnector, whose transfers take virtual time. With `--content` the events of what the prefix cache holds are compared too.
+vLLM's OffloadingConnector, whose transfers take virtual time. With `--content` the events of what the prefix cache
+holds are compared too.
 """
 
 import argparse

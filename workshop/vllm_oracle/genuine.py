@@ -375,9 +375,7 @@ class VirtualRun:
         if not scheduled.num_scheduled_tokens:
             self._executing = None
             brought = self._connector_output(scheduled)
-            return DelayedResult(
-                lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=brought)
-            )
+            return DelayedResult(lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=brought))
         self._executing = (scheduled, self._samples)
         return DelayedResult(lambda: None)
 

@@ -14,8 +14,6 @@ from typing import TypeAlias
 from blis_sim.engine.offloading import OffloadCounters
 from blis_sim.engine.units import Micros
 
-ChunkKey: TypeAlias = tuple[object, int]
-"""Name of a block: its content, and the group of layers whose KV it holds."""
 Place: TypeAlias = tuple[int, int]
 """Where a block ends in its request, in tokens, and the group of layers whose KV it holds."""
 
@@ -79,9 +77,7 @@ class OffloadTier:
             return Lookup.MISS
         return Lookup.HIT if self._ready_at[identity] is not None else Lookup.PENDING
 
-    def store(
-        self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse
-    ) -> list[object] | None:
+    def store(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> list[object] | None:
         """Make room for those of a request's blocks at `places` that are not here. Returns these blocks.
 
         Blocks that are here count as used by the request. None, and nothing stored, where too few can be evicted.

@@ -6,14 +6,13 @@ scheduler.py, WAITING_FOR_REMOTE_KVS and `defer_block_free`; vllm/v1/worker/gpu/
 """
 
 from collections import deque
-from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import EventKind
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
-from blis_sim.engine.kv_cache.offload_tier import ChunkKey, Lookup, OffloadTier, Place, RequestUse
+from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from blis_sim.engine.kv_cache.single_type_manager import NULL, SingleTypeManager
-from blis_sim.engine.memory.kv_groups import CHUNKED, SLIDING, STATE
+from blis_sim.engine.memory.kv_groups import SLIDING, STATE
 from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.scheduler.batch import Admission, ScheduledTokens
 from blis_sim.engine.sequence import Sequence
@@ -62,7 +61,7 @@ class Transfer:
 
     __slots__ = ("ends_at", "is_load", "is_urgent", "keys", "sequence", "took_us")
 
-    def __init__(self, sequence: Sequence, keys: list[ChunkKey], is_load: bool) -> None:
+    def __init__(self, sequence: Sequence, keys: list[object], is_load: bool) -> None:
         self.sequence = sequence
         self.keys = keys
         self.is_load = is_load
@@ -105,7 +104,7 @@ class Offloader:
         self._counters = context.counters.offload
         self._tier = OffloadTier(offload.num_blocks, self._counters)
         self._managers = managers = kv.coordinator.managers
-        self._windows = [_window_blocks(manager, 0) for manager in managers]
+        self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
         whole = [manager.group for manager in managers if not self._windows[manager.group]]
         windowed = [manager.group for manager in managers if self._windows[manager.group]]
@@ -136,7 +135,7 @@ class Offloader:
         """Requests that ended since the latest composition, and whether their clients were gone."""
         self._loads: list[Transfer] = []
         """Loads that go with the batch being composed."""
-        self._being_loaded: set[ChunkKey] = set()
+        self._being_loaded: set[object] = set()
         self._allocated: set[int] = set()
         """Blocks that requests got in the batch being composed."""
         self._queue: deque[Batch] = deque()
@@ -201,16 +200,14 @@ class Offloader:
         self._begin_waiting(sequence, request, num_local, num_loaded)
         return Admission.LATER
 
-    def _begin_waiting(
-        self, sequence: Sequence, request: OffloadedRequest, num_local: int, num_loaded: int
-    ) -> None:
+    def _begin_waiting(self, sequence: Sequence, request: OffloadedRequest, num_local: int, num_loaded: int) -> None:
         """Let a sequence that has got its blocks wait for their content."""
         sequence.num_computed_tokens = num_computed = num_local + num_loaded
         if sequence.num_preemptions == 0:
             # The last token is computed whatever is loaded, for its logits.
             sequence.num_cached_tokens = min(num_computed, sequence.num_tokens - 1)
             sequence.num_external_tokens = sequence.num_cached_tokens - num_local
-        keys: list[ChunkKey] = []
+        keys: list[object] = []
         places: list[Place] = []
         for manager, table in zip(self._managers, self._kv.tables[sequence], strict=True):
             size, group = manager.block_tokens, manager.group
@@ -286,11 +283,11 @@ class Offloader:
 
     # --- look-ups ---
 
-    def _key(self, sequence: Sequence, group: int, index: int) -> ChunkKey:
+    def _key(self, sequence: Sequence, group: int, index: int) -> object:
         scale = self._managers[group].hashes_per_block
         return sequence.request.blocks.identity((index + 1) * scale - 1), group
 
-    def _lookup(self, sequence: Sequence, num_local: int) -> int:
+    def _lookup(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
         """Return how many tokens after the first `num_local` can be loaded; -1 where that is not known yet.
 
         vLLM's `_lookup_complete_chunks`: a group may shorten the hit of groups before it, which are looked up again.
@@ -314,7 +311,7 @@ class Offloader:
                     return 0
                 first, end = num_local // size, -(-most // size)
                 if window:
-                    num_found = self._find_window(sequence, group, first, end, window, _window_blocks(manager, most))
+                    num_found = self._find_window(sequence, group, first, end, window, manager.spec.window_blocks(most))
                 else:
                     num_found = self._find_leading(sequence, group, first, end)
                 if num_found == 0:
@@ -350,9 +347,7 @@ class Offloader:
             num_found += 1
         return -1 if is_pending else num_found
 
-    def _find_window(
-        self, sequence: Sequence, group: int, first: int, end: int, window: int, initial: int
-    ) -> int:
+    def _find_window(self, sequence: Sequence, group: int, first: int, end: int, window: int, initial: int) -> int:
         """Return where the last run of `window` blocks ends that CPU memory holds, counted from `first`.
 
         The run that ends at `end` needs `initial` blocks. -1 where some of the run are on their way.
@@ -380,7 +375,7 @@ class Offloader:
             size, group = manager.block_tokens, manager.group
             first, end = num_local // size, -(-total // size)
             if self._windows[group]:
-                first = max(first, end - _window_blocks(manager, total))
+                first = max(first, end - manager.spec.window_blocks(total))
             for index in range(first, end):
                 if self._key(sequence, group, index) in self._being_loaded:
                     return True
@@ -439,7 +434,7 @@ class Offloader:
         return False
 
     def _has_reports(self) -> bool:
-        return any([batch.reports for batch in self._queue])
+        return any(batch.reports for batch in self._queue)
 
     def _end_composition(self, batch: Batch) -> None:
         batch.reports = self._take_ended(self._now)
@@ -555,23 +550,23 @@ class Offloader:
             ends.append(end)
             if manager.spec.kind == STATE and kv.enables_caching:
                 continue  # offered one by one, when they become findable
-            for index in range(request.num_offered[group], end):
-                if table[index] != NULL and self._is_reachable(manager, index, boundaries):
-                    indexes.append((group, index))
+            indexes += [
+                (group, index)
+                for index in range(request.num_offered[group], end)
+                if table[index] != NULL and self._is_reachable(manager, index, boundaries)
+            ]
         if not indexes or self._store(sequence, indexes, stores):
             request.num_offered = [max(before, end) for before, end in zip(request.num_offered, ends, strict=True)]
             request.is_offered = all(
-                [
-                    offered >= sequence.input_tokens // manager.block_tokens
-                    for offered, manager in zip(request.num_offered, self._managers, strict=True)
-                ]
+                offered >= sequence.input_tokens // manager.block_tokens
+                for offered, manager in zip(request.num_offered, self._managers, strict=True)
             )
 
     def _is_reachable(self, manager: SingleTypeManager, index: int, boundaries: list[int]) -> bool:
         """Whether a later request may load a block: one that goes on from one of `boundaries`."""
         size, alignment = manager.block_tokens, self._alignment
         if manager.spec.kind == STATE:
-            return any([boundary // alignment * alignment // size - 1 == index for boundary in boundaries])
+            return any(boundary // alignment * alignment // size - 1 == index for boundary in boundaries)
         if manager.spec.kind != SLIDING or not alignment or alignment % size:
             return True
         needed = -(-(manager.spec.reach_tokens - 1) // size)
@@ -655,14 +650,3 @@ class Offloader:
         if ends and (soonest := max(min(ends), self._now + 1)) != self._is_planned_at:
             self._is_planned_at = soonest
             self._context.queue.push(soonest, EventKind.STEP)
-
-
-def _window_blocks(manager: SingleTypeManager, num_tokens: int) -> int:
-    """Return how many blocks before the end of a hit of `num_tokens` tokens a group needs; 0 where it needs all."""
-    size, reach = manager.block_tokens, manager.spec.reach_tokens
-    if manager.spec.kind == SLIDING:
-        padding = -num_tokens % size
-        return max(-(-reach // size), -(-(reach - 1 + padding) // size))
-    if manager.spec.kind == CHUNKED:
-        return -(-reach // size)
-    return int(manager.spec.kind == STATE)

@@ -171,7 +171,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": "blis"}, "KV blocks are offloaded with engine vllm only, got blis"),
     (
         {"speculation": Speculation(method="mtp", num_tokens=2, acceptance_rates=(0.5, 0.5))},
-        "hashes_next_token must be False where KV blocks are offloaded, as in vLLM",
+        "hashes_next_token must be False where KV blocks are offloaded",
     ),
     (
         {
@@ -179,7 +179,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             "kv_groups": (KVCacheGroupSpec(FULL, 4), KVCacheGroupSpec(SLIDING, 8, 16)),
             "total_kv_blocks": 60,
         },
-        "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them, as in vLLM",
+        "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them",
     ),
 ]
 
