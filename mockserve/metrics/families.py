@@ -6,8 +6,7 @@ from typing import TypeAlias
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.memory.kv_groups import STATE
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
+from blis_sim.engine.memory.kv_groups import STATE, KVCacheGroupSpec
 from blis_sim.engine.offloading import Observations, OffloadConfig
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from mockserve.metrics.counters import SLEEP_STATES, EngineMetrics, Histogram
