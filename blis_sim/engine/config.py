@@ -293,11 +293,16 @@ class EngineConfig:
             )
 
     def _check_offload(self) -> None:
-        """Refuse settings that are not simulated together with CPU memory to which KV blocks are copied."""
-        if self.engine == "blis" or self.speculation or self.kv_groups or self.pipeline or self.timing:
+        """Refuse what vLLM refuses of CPU memory to which KV blocks are copied, and engines without it."""
+        if self.engine != "vllm":
+            raise EngineError(f"KV blocks are offloaded with engine vllm only, got {self.engine}")
+        if self.timing is not None:
+            raise EngineError("KV blocks are offloaded with computed step times only, got times set request by request")
+        if self.num_hash_lookahead_tokens:
+            raise EngineError("hashes_next_token must be False where KV blocks are offloaded")
+        if not self.enable_prefix_caching and len({group.block_tokens for group in self.kv_groups}) > 1:
             raise EngineError(
-                "KV blocks are offloaded with engine vllm only, without speculation, groups of KV caches, pipeline "
-                "stages and set times"
+                "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them"
             )
 
     def _check_cpu_tier(self, tier: "CpuTierConfig") -> None:

@@ -345,37 +345,21 @@ def with_offloaded_weights(
     return AddedTime(latency, round(offloaded_bytes / ((gpu.pcie_gb_s or USUAL_PCIE_GB_S) * 1e3)))
 
 
-def simulates_offloading(options: DeploymentOptions, has_speculation: bool, has_groups: bool, notes: list[str]) -> bool:
-    """Whether KV blocks are copied to CPU memory; adds a note where that is requested and not simulated."""
-    if options.engine == "blis" or not (options.kv_cpu_blocks or options.kv_offloading_size):
-        return False
-    causes = {
-        "speculative decoding": has_speculation,
-        "several groups of KV caches": has_groups,
-        "pipeline stages": options.pp > 1,
-    }
-    for cause, is_there in causes.items():
-        if is_there:
-            notes.append(
-                f"warning: KV blocks in CPU memory are not modelled with {cause}: KV blocks that are evicted are lost"
-            )
-            return False
-    return True
-
-
 def offload_of(
     options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, block_bytes: float, tp: int, notes: list[str]
-) -> "OffloadConfig":
-    """Return the CPU memory of an instance. Raises EngineError where it holds no block.
+) -> "OffloadConfig | None":
+    """Return the CPU memory of an instance with vLLM's rules; None without. Raises EngineError where it holds no block.
 
     `block_bytes` is what each GPU holds of a block. GPUs load side by side; latent KV, which all GPUs hold alike, is
-    kept once.
+    kept once, but with pipeline stages.
     """
+    if options.engine == "blis" or not (options.kv_cpu_blocks or options.kv_offloading_size):
+        return None
     from blis_sim.engine.offloading import OffloadConfig  # few engines have one
 
     num_blocks = options.kv_cpu_blocks
     if options.kv_offloading_size is not None:
-        stored_bytes = block_bytes * (1 if model.is_mla else tp)
+        stored_bytes = block_bytes * (1 if model.is_mla and options.pp == 1 else tp * options.pp)
         num_blocks = int(options.kv_offloading_size * 2**30 // stored_bytes)
         if num_blocks < 1:
             raise EngineError(
@@ -386,7 +370,7 @@ def offload_of(
     if not rate_gb_s:
         rate_gb_s = USUAL_PCIE_GB_S
         notes.append(f"the link of {gpu.name} to the CPU is not known: KV blocks move at {rate_gb_s:g} GB/s")
-    return OffloadConfig(num_blocks, block_bytes / (rate_gb_s * 1e3), block_bytes, tp)
+    return OffloadConfig(num_blocks, block_bytes / (rate_gb_s * 1e3), block_bytes, tp * options.pp)
 
 
 # From the options of a deployment to an engine's configuration and latency model.
@@ -574,7 +558,9 @@ def _config(
         cache = _kv_cache(options, model, gpu, tp, limits, notes)
     speculation = speculation_of(options, notes)
     block_bytes = bytes_per_block(model, tp, options.engine, cache.block_size_tokens, cache.memory)
-    can_offload = simulates_offloading(options, speculation is not None, bool(cache.groups), notes)
+    offload = offload_of(options, model, gpu, block_bytes, tp, notes)
+    if offload is not None and speculation is not None:  # vLLM's connectors find blocks by their own tokens alone
+        speculation = replace(speculation, hashes_next_token=False)
     config = EngineConfig(
         total_kv_blocks=cache.num_blocks,
         block_size_tokens=cache.block_size_tokens,
@@ -595,7 +581,7 @@ def _config(
         front_end_us=_front_end_us(options, model),
         pipeline=None if options.pp == 1 else pipeline_stages(model, gpu, tp, options.pp),
         cpu_tier=_cpu_tier(options),
-        offload=offload_of(options, model, gpu, block_bytes, tp, notes) if can_offload else None,
+        offload=offload,
         speculation=speculation,
         encoder=_encoder_limits(options, limits),
         enable_chunked_prefill=options.enable_chunked_prefill,

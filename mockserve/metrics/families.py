@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.memory.kv_groups import STATE
+from blis_sim.engine.memory.kv_groups import STATE, KVCacheGroupSpec
 from blis_sim.engine.offloading import Observations, OffloadConfig, TransferCounters
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from mockserve.metrics.counters import SLEEP_STATES, EngineMetrics, Histogram
@@ -195,12 +195,15 @@ OFFLOAD_INFO_HELP = (
 
 def offload_labels(config: EngineConfig, offload: OffloadConfig) -> dict[str, str]:
     """Label to value of the settings of CPU memory: a chunk is one block."""
-    blocks_per_request = -(-config.limit_tokens // config.block_size_tokens)
+    longest, blocks_per_request = config.limit_tokens, 0
+    for group in config.kv_groups or (KVCacheGroupSpec(config.context_kind, config.block_size_tokens),):
+        whole, window = -(-longest // group.block_tokens), group.window_blocks(0)
+        blocks_per_request += min(whole, window) if window else whole
     return {
         "cpu_num_chunks": str(offload.num_blocks),
         "cpu_blocks_per_chunk": "1",
         "cpu_kv_cache_size_bytes": str(round(offload.num_blocks * offload.block_bytes * offload.num_gpus)),
-        "cpu_kv_cache_size_tokens": str(offload.num_blocks * config.limit_tokens // blocks_per_request),
+        "cpu_kv_cache_size_tokens": str(offload.num_blocks * longest // blocks_per_request),
     }
 
 

@@ -10,19 +10,23 @@ more without reporting steps, which must change nothing. With `--speculation` to
 supported ways, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
 chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
 N` there are N pipeline stages, and vLLM's core keeps its queue of batches. With `--media` prompts have pictures, which
-an encoder has to compute and to keep. With `--content` the events of what the prefix cache holds are compared too.
+an encoder has to compute and to keep. With `--offloading` KV blocks are copied to CPU memory and loaded from there, by
+vLLM's OffloadingConnector, whose transfers take virtual time. With `--content` the events of what the prefix cache
+holds are compared too.
 """
 
 import argparse
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from workshop.ending import run_command
 from workshop.vllm_oracle.budgets import with_budgets
 from workshop.vllm_oracle.content import with_content
 from workshop.vllm_oracle.groups import KINDS, with_groups
 from workshop.vllm_oracle.media import with_media
+from workshop.vllm_oracle.offloaded import with_offloading
 from workshop.vllm_oracle.pipeline import with_pipeline
 from workshop.vllm_oracle.simulated import changes, simulated_story
 from workshop.vllm_oracle.speculation import with_speculation
@@ -42,6 +46,7 @@ FIGURES = (
     "requests",
     "preemptions",
     "hit tokens",
+    "loaded tokens",
     "drafts",
     "accepted tokens",
     "hang-ups",
@@ -90,6 +95,8 @@ def main() -> int:
 def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) -> Workload:
     """Return the workload of a seed, with the features that the command line names."""
     workload = draw_workload(seed, async_scheduling)
+    if arguments.groups and arguments.offloading:  # which vLLM does only with prefix caching where blocks differ
+        workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
     if arguments.groups:
         workload = with_groups(workload, seed, arguments.groups)
     if arguments.speculation:
@@ -98,6 +105,8 @@ def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) 
         workload = with_media(workload, seed)
     if arguments.budgets:
         workload = with_budgets(workload, seed)
+    if arguments.offloading:
+        workload = with_offloading(workload, seed)
     if arguments.pipeline_parallel_size > 1:
         workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
     if arguments.content:
@@ -113,6 +122,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="pipeline stages")
     parser.add_argument("--media", action="store_true", help="with pictures in prompts, and limits of their encoder")
     parser.add_argument("--budgets", action="store_true", help="with limits of a step that few deployments set")
+    parser.add_argument("--offloading", action="store_true", help="with CPU memory to which KV blocks are copied")
     parser.add_argument("--content", action="store_true", help="with the changes of the content of the prefix cache")
     parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
@@ -156,6 +166,7 @@ def _count(seen: Counter[str], workload: Workload, lines: list[Reported]) -> Non
         if isinstance(line, ScheduledStep):
             seen["preemptions"] += len(line.preempted)
             seen["hit tokens"] += line.hit_tokens
+            seen["loaded tokens"] += line.loaded_tokens
         if isinstance(line, ProcessedOutputs):
             seen["steps"] += 1
             num_drafts, _, num_accepted, *_ = line.drafts or (0, 0, 0)

@@ -19,6 +19,7 @@ from typing import Any
 from vllm.config import (  # type: ignore[import-not-found]
     CacheConfig,
     KVEventsConfig,
+    KVTransferConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
@@ -34,7 +35,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # type: ignore[im
 from vllm.v1.core.sched.scheduler import Scheduler  # type: ignore[import-not-found]
 from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs  # type: ignore[import-not-found]
 from vllm.v1.engine.core import EngineCore  # type: ignore[import-not-found]
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput  # type: ignore[import-not-found]
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput  # type: ignore[import-not-found]
 from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
@@ -42,6 +43,7 @@ from blis_sim.engine.config import Pipeline
 from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 from workshop.vllm_oracle.content import Contents
 from workshop.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
+from workshop.vllm_oracle.genuine_transfers import VirtualTransfers, connector_worker
 from workshop.vllm_oracle.workload import (
     AbortedRequest,
     Arrival,
@@ -71,7 +73,8 @@ class Drafts:
     def __init__(self, speculation: Speculation | None, arrivals: Iterable[Arrival]) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0
         self._acceptance = acceptance = AcceptanceSampler(speculation) if speculation else None
-        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in arrivals} if acceptance else {}
+        drafting = [each for each in arrivals if each.max_tokens != 1]  # one of a single token never drafts
+        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in drafting} if acceptance else {}
 
     def num_accepted(self, num_output_tokens: int, scheduled: Any, name: str) -> int:
         """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
@@ -79,7 +82,7 @@ class Drafts:
         newcomers = {
             new.req_id for new in scheduled.scheduled_new_reqs
         } | scheduled.scheduled_cached_reqs.resumed_req_ids
-        if self._acceptance is None or name in newcomers:
+        if self._acceptance is None or name in newcomers or name not in self._numbers:
             return 0
         return self._acceptance.num_accepted(self._numbers[name], num_output_tokens, len(drafts))
 
@@ -152,6 +155,13 @@ class Oracle:
         scheduled, hashed = lcm(*sizes), ours.block_size_tokens
         publishes = ours.reports_kv_changes
         config.kv_events_config = KVEventsConfig(enable_kv_cache_events=publishes, publisher="null")
+        config.kv_transfer_config = None
+        if ours.offload is not None:
+            config.kv_transfer_config = KVTransferConfig(
+                kv_connector="OffloadingConnector",
+                kv_role="kv_both",
+                kv_connector_extra_config={"cpu_bytes_to_use": 1 << 40},
+            )
         scheduling.disable_chunked_mm_input = ours.encoder is not None and not ours.encoder.splits_media
         scheduler = (AsyncScheduler if ours.async_scheduling else Scheduler)(
             vllm_config=config,
@@ -161,6 +171,8 @@ class Oracle:
             log_stats=True,
             structured_output_manager=self._structured_output,
         )
+        if ours.offload is not None:
+            scheduler.connector.scheduler.manager._num_chunks = ours.offload.num_blocks
         if ours.encoder is not None:  # a model with media would settle both by its processor
             scheduler.max_num_encoder_input_tokens = ours.encoder.step_tokens
             scheduler.encoder_cache_manager = EncoderCacheManager(ours.encoder.cache_tokens)
@@ -193,13 +205,22 @@ class VirtualRun:
         self._contents = Contents()
         scheduler.kv_event_publisher.publish = self._contents.published
         self._core = self._engine_core(scheduler, config)
-        caches = workload.config.enable_prefix_caching
+        caches = workload.config.enable_prefix_caching or workload.config.offload is not None
         ahead, block_size = config.num_hash_lookahead_tokens, workload.config.block_size_tokens
         self._hasher = get_request_block_hasher(block_size, sha256, ahead) if caches else None
         self._now = 0
         self._busy_until = 0
         stages = workload.config.pipeline
         self._pipeline = None if stages is None else Pipeline(stages)
+        self._transfers: VirtualTransfers | None = None
+        if workload.config.offload is not None:
+            self._transfers = VirtualTransfers(self, workload.config.offload.block_us)
+            self._worker = connector_worker(config, scheduler.kv_cache_config, self._transfers)
+            self._ended: list[str] = []
+            self._connector_finished = scheduler._connector_finished
+            self._build_meta = scheduler.connector.build_connector_meta
+            scheduler._connector_finished = self.connector_finished
+            scheduler.connector.build_connector_meta = self.build_connector_meta
         self._executing: tuple[Any, list[str]] | None = None
         self._samples: list[str] = []
         self._drafts = Drafts(workload.config.speculation, workload.arrivals)
@@ -214,8 +235,18 @@ class VirtualRun:
     def story(self) -> RunRecord:
         """vLLM's busy loop: take in what has come, step, and sleep only when there is nothing to do."""
         core = self._core
+        idle: tuple[int, int, int] | None = None
+        num_idle = 0
         while not self._story.is_endless:
             self._take_in()
+            if self._transfers is not None:
+                now_idle = (self._now, len(self._story.lines), self._transfers.num_changes)
+                num_idle = num_idle + 1 if now_idle == idle else 0
+                idle = now_idle
+                if num_idle > 8:
+                    if not self._pass_idle_time():
+                        break  # vLLM would wait for ever
+                    continue
             if self._scheduler.has_requests() or core.batch_queue:
                 _, executed = core.step() if core.batch_queue is None else core.step_with_batch_queue()
                 core.post_step(executed)
@@ -226,16 +257,68 @@ class VirtualRun:
         self._story.content = self._contents.changes
         return self._story
 
+    def _pass_idle_time(self) -> bool:
+        """Let time pass until something else happens, where vLLM's core only waits for transfers. False without any."""
+        assert self._transfers is not None
+        soonest = [events[0][0] for events in (self._arrival_instants(), self._aborts) if events]
+        soonest += [at for at in (self._transfers.next_end(self._now),) if at is not None]
+        if not soonest:
+            return False
+        self._now = min(soonest)
+        return True
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    @property
+    def computes_until(self) -> int:
+        """Instant at which all steps are computed that have been handed to the GPU."""
+        return max(self._busy_until, self._now)
+
+    def connector_finished(self, request: Any) -> Any:
+        """The scheduler's, with a note of the order in which requests end, for vLLM keeps a set."""
+        self._ended.append(request.request_id)
+        return self._connector_finished(request)
+
+    def build_connector_meta(self, scheduled: Any) -> Any:
+        """The connector's, with ended requests in their order."""
+        scheduled.finished_req_ids = [name for name in self._ended if name in scheduled.finished_req_ids]
+        self._ended.clear()
+        meta = self._build_meta(scheduled)
+        scheduled.finished_req_ids = set(scheduled.finished_req_ids)
+        return meta
+
+    def _begin_transfers(self, scheduled: Any) -> None:
+        """The worker's part before a step: stores of the step before are handed over."""
+        if self._transfers is not None:
+            self._worker.handle_preemptions(scheduled.kv_connector_metadata)
+
+    def _connector_output(self, scheduled: Any) -> Any:
+        """The worker's part after a step has been handed to the GPU."""
+        if self._transfers is None:
+            return None
+        self._worker.start_kv_transfers(scheduled.kv_connector_metadata)
+        self._worker.prepare_store_kv(scheduled.kv_connector_metadata)
+        _, received = self._worker.get_finished(set())
+        return KVConnectorOutput(
+            finished_recving=received or None, kv_connector_worker_meta=self._worker.build_connector_worker_meta()
+        )
+
     def schedule(self, throttle_prefills: bool = False) -> Any:
         """The scheduler's, with a line written when it did anything."""
         stats = self._scheduler.kv_cache_manager.prefix_cache_stats
         queries, hits = stats.queries, stats.hits
+        brought = self._scheduler.connector_prefix_cache_stats
+        external = 0 if brought is None else brought.hits + brought.preempted_hits
         if self._pipeline is not None:
             self._pipeline.composed()
         output = self._schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
         self._samples = [name for name in tokens if not self._scheduler.requests[name].is_prefill_chunk]
-        if not tokens and not output.preempted_req_ids:
+        if brought is not None:
+            external = brought.hits + brought.preempted_hits - external
+        if not tokens and not output.preempted_req_ids and not external:
             return output
         blocks = self._blocks_of(output)
         self._story.lines.append(
@@ -248,9 +331,15 @@ class VirtualRun:
                 self._num_free(),
                 stats.queries - queries,
                 stats.hits - hits,
+                external,
+                self._num_offloaded(),
             )
         )
         return output
+
+    def _num_offloaded(self) -> int:
+        """Blocks in CPU memory, those on their way included."""
+        return 0 if self._transfers is None else len(self._scheduler.connector.scheduler.manager._policy.chunks)
 
     def _blocks_of(self, output: Any) -> dict[str, tuple[int, ...]]:
         """New blocks of each request in a step; with groups all blocks, group after group."""
@@ -282,9 +371,11 @@ class VirtualRun:
 
     def execute_model(self, scheduled: Any, non_block: bool = False) -> DelayedResult:
         """The executor's first half, which the core calls with each composition."""
+        self._begin_transfers(scheduled)
         if not scheduled.num_scheduled_tokens:
             self._executing = None
-            return DelayedResult(lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}))
+            brought = self._connector_output(scheduled)
+            return DelayedResult(lambda: ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=brought))
         self._executing = (scheduled, self._samples)
         return DelayedResult(lambda: None)
 
@@ -300,6 +391,7 @@ class VirtualRun:
             started_at = self._pipeline.start(self._now)
             _, ends_at = self._pipeline.enter(started_at, step_us, sum(tokens.values()), bool(samples))
             self._busy_until = ends_at
+        brought = self._connector_output(scheduled)
 
         def wait() -> Any:
             self._now = max(self._now, ends_at)
@@ -309,6 +401,7 @@ class VirtualRun:
                 req_ids=names,
                 req_id_to_index={name: index for index, name in enumerate(names)},
                 sampled_token_ids=[self._next_tokens(name, scheduled) if name in samples else [] for name in names],
+                kv_connector_output=brought,
             )
 
         return DelayedResult(wait) if non_block else wait()
@@ -410,7 +503,8 @@ class VirtualRun:
         )
 
     def _queues(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        running, waiting = self._scheduler.running, self._scheduler.waiting
+        running = self._scheduler.running
+        waiting = chain(self._scheduler.kv_holding_waiting, self._scheduler.waiting)
         return tuple(r.request_id for r in running), tuple(r.request_id for r in waiting)
 
     def _num_free(self) -> int:

@@ -2,14 +2,15 @@
 
     PYTHON_WITH_VLLM -m workshop.vllm_oracle.offloading --seeds 1000
 
-Run it like `workshop.vllm_oracle`. Requests with common beginnings store, load and end at random.
+Run it like `workshop.vllm_oracle`. Requests with common beginnings, whose layers are one group or several, store, load
+and end at random.
 """
 
 import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from workshop.ending import run_command
 from workshop.vllm_oracle.histories import compare
 
@@ -22,6 +23,7 @@ class Pair:
     """One request for both."""
 
     keys: list[bytes]
+    places: list[Place]
     context: Any
     use: RequestUse = field(default_factory=RequestUse)
     num_offered: int = 0
@@ -39,14 +41,14 @@ def _compare(seed: int) -> tuple[str, int]:
     from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager  # type: ignore[import-not-found]
 
     draws = random.Random(seed)
-    size = draws.randint(4, 40)
+    size, num_groups = draws.randint(4, 40), draws.choice([1, 1, 2, 3])
     theirs, ours = CPUOffloadingManager(num_chunks=size), OffloadTier(size)
     requests: list[Pair] = []
     under_way: list[tuple[str, Pair, list[bytes]]] = []
     for number in range(NUM_OPERATIONS):
         kind = draws.random()
         if kind < 0.3 or not requests:
-            requests.append(_new_request(draws, number, ReqContext(req_id=f"r{number}"), theirs))
+            requests.append(_new_request(draws, number, num_groups, ReqContext(req_id=f"r{number}"), theirs))
         elif kind < 0.6:
             difference = _store(draws, draws.choice(requests), theirs, ours, under_way)
             if difference:
@@ -65,16 +67,17 @@ def _compare(seed: int) -> tuple[str, int]:
     return "", NUM_OPERATIONS
 
 
-def _new_request(draws: random.Random, number: int, context: Any, theirs: Any) -> Pair:
+def _new_request(draws: random.Random, number: int, num_groups: int, context: Any, theirs: Any) -> Pair:
     group, shared = draws.randrange(6), draws.randint(0, MOST_BLOCKS)
+    places = [(end, layers) for end in range(1, draws.randint(1, MOST_BLOCKS) + 1) for layers in range(num_groups)]
     keys = [
-        (f"g{group}:{index}" if index < shared else f"r{number}:{index}").encode() + bytes(4)
-        for index in range(draws.randint(1, MOST_BLOCKS))
+        (f"g{group}:{end}" if end <= shared else f"r{number}:{end}").encode() + layers.to_bytes(4, "big")
+        for end, layers in places
     ]
-    for index, key in enumerate(keys):
-        context.set_offload_key_position(key, (index + 1) * 16)
+    for key, (end, _) in zip(keys, places, strict=True):
+        context.set_offload_key_position(key, end * 16)
     theirs.on_new_request(context)
-    return Pair(keys, context)
+    return Pair(keys, places, context)
 
 
 def _store(
@@ -85,7 +88,7 @@ def _store(
     if not keys:
         return ""
     output = theirs.prepare_store(keys, request.context)
-    stored = ours.store(keys, first, request.use)
+    stored = ours.store(keys, request.places[first:end], request.use)
     if (None if output is None else list(output.keys_to_store)) != stored:
         return f"vLLM stores {output and output.keys_to_store}, ours {stored}"
     if stored is not None:
@@ -109,7 +112,7 @@ def _load(request: Pair, theirs: Any, ours: OffloadTier, under_way: list[tuple[s
         found.append(key)
     if found:
         theirs.prepare_load(found, request.context)
-        ours.load(found, 0, request.use)
+        ours.load(found, request.places[: len(found)], request.use)
         under_way.append(("load", request, found))
         request.num_under_way += 1
 

@@ -65,10 +65,12 @@ class ReportingScheduler(VllmScheduler):
         self._workload = workload
 
     def schedule(self, at: Micros) -> bool:
-        owned = {sequence: len(sequence.block_ids) for sequence in self.explicit}
+        owned = {sequence: len(self._table(sequence)) for sequence in self.explicit}
         queried, hit = self.kv.queried_tokens, self.kv.hit_tokens
+        loaded = self._num_loaded()
         is_scheduled = super().schedule(at)
-        if not is_scheduled and not self.preempted:
+        loaded = self._num_loaded() - loaded
+        if not is_scheduled and not self.preempted and not loaded:
             return False
         grants = self.in_flight[-1][2] if is_scheduled else []
         new_from = {grant.sequence: owned[grant.sequence] for grant in grants if grant.sequence not in self.admitted}
@@ -86,15 +88,27 @@ class ReportingScheduler(VllmScheduler):
                 self.kv.num_blocks - self.kv.num_used_blocks,
                 self.kv.queried_tokens - queried,
                 self.kv.hit_tokens - hit,
+                loaded,
+                0 if self._offloader is None else self._offloader.num_blocks,
             )
         )
         return is_scheduled
 
     def _blocks_of(self, sequence: Sequence, first: int) -> tuple[int, ...]:
         """Blocks from the place `first` on, numbered as vLLM does; with groups all blocks, group after group."""
-        if isinstance(self.kv, GroupedKVCache):
+        if self._workload.config.kv_groups:
+            assert isinstance(self.kv, GroupedKVCache)
             return tuple(block for table in self.kv.tables[sequence] for block in table.blocks)
-        return tuple(block + 1 for block in sequence.block_ids[first:])
+        return tuple(self._table(sequence)[first:])
+
+    def _table(self, sequence: Sequence) -> list[int]:
+        """Return the blocks of a sequence in the first group, numbered as vLLM does."""
+        if isinstance(self.kv, GroupedKVCache):
+            return self.kv.tables[sequence][0].blocks
+        return [block + 1 for block in sequence.block_ids]
+
+    def _num_loaded(self) -> int:
+        return 0 if self._offloader is None else self._offloader.num_loaded_tokens
 
     def update(self, at: Micros) -> list[Event]:
         before = _drafts(self._context)
@@ -126,6 +140,7 @@ class ReportingScheduler(VllmScheduler):
         waiting = list(self.waiting)
         if self._workload.by_priority:
             waiting.sort(key=lambda sequence: (sequence.priority, sequence.arrived_at, sequence.request.id))
+        waiting.sort(key=lambda sequence: not sequence.num_computed_tokens)
         return tuple(s.request.id for s in self.explicit), tuple(s.request.id for s in waiting)
 
 

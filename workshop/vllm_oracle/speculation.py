@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.memory.kv_groups import STATE, capacity_tokens
 from blis_sim.engine.speculation import DRAFTERS, Speculation
 from workshop.vllm_oracle.workload import Workload
 
@@ -40,4 +41,12 @@ def _fitting(config: EngineConfig, speculation: Speculation) -> EngineConfig:
     if 0 < threshold <= speculation.num_tokens:
         # No newcomer decodes when nothing is found in the cache.
         config = replace(config, enable_prefix_caching=False)
-    return replace(config, speculation=speculation)
+    # Each draft needs a recurrent state of its own.
+    groups = tuple(
+        replace(group, states=group.states + speculation.num_tokens) if group.kind == STATE else group
+        for group in config.kv_groups
+    )
+    num_blocks = config.total_kv_blocks
+    while groups and capacity_tokens(groups, num_blocks, config.max_in_flight_tokens) < config.max_model_len:
+        num_blocks += 1
+    return replace(config, speculation=speculation, kv_groups=groups, total_kv_blocks=num_blocks)

@@ -109,6 +109,10 @@ class ScheduledStep:
     free_blocks: int
     queried_tokens: int
     hit_tokens: int
+    loaded_tokens: int = 0
+    """Tokens that CPU memory gives, of loads that begin."""
+    num_offloaded_blocks: int = 0
+    """Blocks in CPU memory, those on their way included."""
 
 
 @dataclass(frozen=True, slots=True)

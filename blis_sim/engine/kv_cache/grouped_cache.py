@@ -122,6 +122,9 @@ class NumberedBlocks(KVBlocks):
     def free(self, group: int, sequence: Sequence, table: BlockTable, will_return: bool) -> None:
         self._free(table.blocks)
 
+    def give_back(self, blocks: list[int]) -> None:
+        self._free(blocks)
+
     def _free(self, blocks: list[int]) -> None:
         useless: list[int] = []
         for block in reversed(blocks):
@@ -638,6 +641,7 @@ class GroupedKVCache(CohortCache):
         "_has_context",
         "_lacked",
         "_lookahead_tokens",
+        "_num_detached",
         "_withheld",
         "blocks",
         "coordinator",
@@ -651,14 +655,14 @@ class GroupedKVCache(CohortCache):
         With `counts` blocks have numbers only where another request may find them.
         """
         super().__init__(config)
-        groups = config.kv_groups
+        groups = config.kv_groups or (KVCacheGroupSpec(config.context_kind, config.block_size_tokens),)
         self.reported_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
         self._changes = changes
         spans = [max(1, spec.block_tokens // config.block_size_tokens) for spec in groups]
         self.blocks: KVBlocks = (
             CountedBlocks(self.free, spans) if counts else NumberedBlocks(self.num_blocks, spans, changes)
         )
-        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
+        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config, groups))
         self.index = self.blocks.indexes[self.reported_group]
         self.tables: dict[Sequence, list[BlockTable]] = {}
         """The block tables of every request that holds blocks, one for each group."""
@@ -667,6 +671,8 @@ class GroupedKVCache(CohortCache):
         self._found = CacheHit(0, [], 0)
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
+        self._num_detached = 0
+        """Blocks that no request holds and that are not free yet."""
         self._has_context = groups[self.reported_group].is_whole_context
         self._lacked: tuple[Sequence | None, int] = None, 0
         """The sequence whose whole prompt found no room latest, and how many blocks it lacks whatever it finds."""
@@ -682,7 +688,8 @@ class GroupedKVCache(CohortCache):
     def check(self) -> None:
         self.blocks.check()
         held = sum(1 for tables in self.tables.values() for table in tables for block in table.blocks if block)
-        assert held >= self.num_used_blocks - len(self._withheld), f"{self.num_used_blocks} blocks for {held} places"
+        others = len(self._withheld) + self._num_detached
+        assert held >= self.num_used_blocks - others, f"{self.num_used_blocks} blocks for {held} places"
 
     def forget(self) -> bool:
         if self.num_used_blocks:
@@ -812,6 +819,96 @@ class GroupedKVCache(CohortCache):
         self.register(sequence, min(main_tokens, sequence.num_tokens))
         return True
 
+    # --- beginnings that are brought from elsewhere, and blocks that are given back later ---
+
+    def admit_load(
+        self, sequence: Sequence, num_tokens: int, whole_must_fit: bool, watermark: int, num_reserved: int
+    ) -> bool:
+        """Give a waiting sequence the blocks found latest, and those for `num_tokens` tokens after them.
+
+        Their content is to come. `num_reserved` more blocks must stay free for others.
+        """
+        found, managers = self._found, self.coordinator.managers
+        total = min(found.tokens + num_tokens, self._limit_tokens)
+        whole = min(sequence.num_tokens, self._limit_tokens)
+        tables = [BlockTable() for _ in managers]
+        blocks = found.blocks or [[] for _ in managers]
+        free = self.blocks.num_free - watermark
+        needs = allocation_needs(sequence, total, total, total)
+        if whole_must_fit:
+            all_needs = allocation_needs(sequence, total, whole, whole, whole=True)
+            if self._num_lacking(sequence, tables, blocks, all_needs) > free:
+                return False
+        if self._num_lacking(sequence, tables, blocks, needs) > free - num_reserved:
+            return False
+        for manager, table, own in zip(managers, tables, blocks, strict=True):
+            manager.hold_found(table, own, total)
+        for manager, table in zip(managers, tables, strict=True):
+            num_new = -(-total // manager.block_tokens) - len(table.blocks)
+            if num_new > 0:
+                table.blocks.extend(self.blocks.take(num_new))
+        for manager, table in zip(managers, tables, strict=True):
+            manager.allocate(table, needs)
+        self.tables[sequence] = tables
+        return True
+
+    def resume(self, sequence: Sequence, num_tokens: int, whole_must_fit: bool, others_run: bool) -> bool:
+        """Allocate slots for the next `num_tokens` tokens of a waiting sequence that holds blocks."""
+        tables, computed = self.tables[sequence], sequence.num_computed_tokens
+        none: list[list[int]] = [[] for _ in tables]
+        free = self.blocks.num_free - (self.watermark_blocks if others_run else 0)
+        whole = min(sequence.num_tokens, self._limit_tokens)
+        if whole_must_fit:
+            all_needs = allocation_needs(sequence, computed, whole, whole, whole=True)
+            if self._num_lacking(sequence, tables, none, all_needs) > free:
+                return False
+        before = self.blocks.num_free
+        self._retire(sequence, tables, computed)
+        free += self.blocks.num_free - before
+        main_tokens = computed + num_tokens
+        needs = allocation_needs(sequence, computed, self._slots_for(main_tokens), main_tokens)
+        if self._num_lacking(sequence, tables, none, needs) > free:
+            return False
+        for manager, table in zip(self.coordinator.managers, tables, strict=True):
+            manager.allocate(table, needs)
+        self.register(sequence, min(main_tokens, sequence.num_tokens))
+        return True
+
+    def num_remaining(self, sequence: Sequence, num_more_tokens: int) -> int:
+        """Return the blocks that a sequence lacks for all its tokens and `num_more_tokens` more."""
+        whole, tables = min(sequence.num_tokens, self._limit_tokens), self.tables[sequence]
+        needs = allocation_needs(sequence, sequence.num_computed_tokens, whole + num_more_tokens, whole, whole=True)
+        return self._num_lacking(sequence, tables, [[] for _ in tables], needs)
+
+    def _num_lacking(
+        self, sequence: Sequence, tables: list[BlockTable], found: list[list[int]], needs: AllocationNeeds
+    ) -> int:
+        num_lacking = 0
+        for manager, table, own in zip(self.coordinator.managers, tables, found, strict=True):
+            num_lacking += manager.num_lacking(sequence, table, own, needs)
+        return num_lacking
+
+    def retire(self, sequence: Sequence) -> None:
+        """Give back the blocks of a sequence that its next step would not need."""
+        tables = self.tables.get(sequence)
+        if tables is not None:
+            self._retire(sequence, tables, sequence.num_computed_tokens - sequence.num_in_flight_tokens)
+
+    def detach(self, sequence: Sequence) -> list[int]:
+        """Take all blocks of a request away, which are not free before `give_back`. Returns them."""
+        blocks: list[int] = []
+        for manager, table in zip(self.coordinator.managers, self.tables.pop(sequence, ()), strict=False):
+            manager.leave(sequence)
+            blocks += [block for block in table.blocks if block != NULL]
+        self._boundaries.pop(sequence, None)
+        self._num_detached += len(blocks)
+        return blocks
+
+    def give_back(self, blocks: list[int]) -> None:
+        """Let blocks be free that were taken away from a request, the last first."""
+        self._num_detached -= len(blocks)
+        self.blocks.give_back(blocks)
+
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         if not self.enables_caching:
             return
@@ -897,6 +994,7 @@ class GroupedKVCache(CohortCache):
     def _give_back(self, sequence: Sequence, will_return: bool) -> None:
         for manager, table in zip(self.coordinator.managers, self.tables.pop(sequence, ()), strict=False):
             manager.release(sequence, table, will_return)
+            manager.leave(sequence)
         self._boundaries.pop(sequence, None)
 
     def _retire(self, sequence: Sequence, tables: list[BlockTable], processed_tokens: int) -> None:
@@ -908,11 +1006,11 @@ class GroupedKVCache(CohortCache):
         return min(num_tokens + self._lookahead_tokens, self._limit_tokens)
 
 
-def group_settings(config: EngineConfig) -> GroupSettings:
+def group_settings(config: EngineConfig, groups: tuple[KVCacheGroupSpec, ...]) -> GroupSettings:
     """Return what a deployment decides about all groups."""
     speculation = config.speculation
     return GroupSettings(
-        alignment_tokens=scheduler_block_tokens(config.kv_groups),
+        alignment_tokens=scheduler_block_tokens(groups),
         hash_tokens=config.block_size_tokens,
         enables_caching=config.enable_prefix_caching,
         max_model_len=config.limit_tokens,
@@ -920,6 +1018,7 @@ def group_settings(config: EngineConfig) -> GroupSettings:
         drops_last_block=speculation.drops_last_hit_block if speculation else False,
         hash_lookahead_tokens=config.num_hash_lookahead_tokens,
         num_draft_tokens=speculation.num_tokens if speculation else 0,
+        reports_states=config.offload is not None,
     )
 
 

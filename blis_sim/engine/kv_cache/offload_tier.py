@@ -1,4 +1,4 @@
-"""CPU memory behind vLLM's KV cache, as its OffloadingConnector keeps it, and the cache that loads prompts from there.
+"""CPU memory behind vLLM's KV cache, as its OffloadingConnector keeps it.
 
 Facts: vllm/v1/kv_offload/cpu/manager.py and policies/lru.py.
 """
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heappop, heappush
 from itertools import count
+from typing import TypeAlias
 
-from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.changes import CacheChange
-from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache
 from blis_sim.engine.offloading import OffloadCounters
-from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
+
+Place: TypeAlias = tuple[int, int]
+"""Where a block ends in its request, in tokens, and the group of layers whose KV it holds."""
 
 
 class Lookup(Enum):
@@ -33,8 +33,8 @@ class RequestUse:
 
     rank: int = 0
     """Recency of the request, the larger the later; 0 before it has used any."""
-    positions: dict[object, int] = field(default_factory=dict)
-    """The index of each of the blocks in the request."""
+    places: dict[object, Place] = field(default_factory=dict)
+    """The place of each of the blocks in the request."""
 
 
 class OffloadTier:
@@ -61,10 +61,10 @@ class OffloadTier:
         self._num_written = 0
         self._ready_at: dict[object, Micros | None] = {}
         """For each block when it has arrived; None before that is known."""
-        self._ranks: dict[object, tuple[int, int]] = {}
+        self._ranks: dict[object, tuple[int, int, int]] = {}
         self._pins: dict[object, int] = {}
         """Loads and stores under way, by block."""
-        self._heap: list[tuple[tuple[int, int], int, object]] = []
+        self._heap: list[tuple[tuple[int, int, int], int, object]] = []
         self._numbers = count()
         self._next_rank = 0
 
@@ -77,13 +77,13 @@ class OffloadTier:
             return Lookup.MISS
         return Lookup.HIT if self._ready_at[identity] is not None else Lookup.PENDING
 
-    def store(self, identities: SequenceOf[object], first: int, use: RequestUse) -> list[object] | None:
-        """Make room for those of a request's blocks, from index `first` on, that are not here. Returns these blocks.
+    def store(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> list[object] | None:
+        """Make room for those of a request's blocks at `places` that are not here. Returns these blocks.
 
         Blocks that are here count as used by the request. None, and nothing stored, where too few can be evicted.
         """
         new = [identity for identity in identities if identity not in self._ranks]
-        self._use(identities, first, use)
+        self._use(identities, places, use)
         if new:
             self._counters.allocated_chunks.observe(len(new))
         num_lacking = len(self._ranks) + len(new) - self.num_blocks
@@ -92,10 +92,10 @@ class OffloadTier:
             return None
         self._num_written += len(new)
         absent = set(new)
-        for index, identity in enumerate(identities, first):
+        for identity, (num_tokens, group) in zip(identities, places, strict=True):
             if identity in absent:
                 self._ready_at[identity] = None
-                self._ranks[identity] = (use.rank, -index)
+                self._ranks[identity] = (use.rank, -num_tokens, group)
                 self._pin(identity)
         return new
 
@@ -115,33 +115,33 @@ class OffloadTier:
             self._num_written,
         )
 
-    def load(self, identities: SequenceOf[object], first: int, use: RequestUse) -> None:
+    def load(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
         """Keep blocks that are being loaded; `unpin` ends that."""
         for identity in identities:
             self._pin(identity)
-        self._use(identities, first, use)
+        self._use(identities, places, use)
 
     def finish(self, use: RequestUse) -> None:
         """Let the blocks of a request that has ended be the most recently used, its first one before all others."""
-        for identity in sorted(use.positions, key=use.positions.__getitem__, reverse=True):
+        for identity in sorted(use.places, key=use.places.__getitem__, reverse=True):
             if identity in self._ranks:
                 self._next_rank += 1
-                self._rank(identity, (self._next_rank, 0))
+                self._rank(identity, (self._next_rank, 0, 0))
 
-    def _use(self, identities: SequenceOf[object], first: int, use: RequestUse) -> None:
+    def _use(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
         """Note blocks that a request uses for the first time, those that are on their way left out."""
-        for index, identity in enumerate(identities, first):
-            if identity in use.positions or (identity in self._ranks and self._ready_at[identity] is None):
+        for identity, place in zip(identities, places, strict=True):
+            if identity in use.places or (identity in self._ranks and self._ready_at[identity] is None):
                 continue
             if not use.rank:
                 self._next_rank += 1
                 use.rank = self._next_rank
-            use.positions[identity] = index
-            rank = (use.rank, -index)
+            use.places[identity] = place
+            rank = (use.rank, -place[0], place[1])
             if identity in self._ranks and self._ranks[identity] < rank:
                 self._rank(identity, rank)
 
-    def _rank(self, identity: object, rank: tuple[int, int]) -> None:
+    def _rank(self, identity: object, rank: tuple[int, int, int]) -> None:
         self._ranks[identity] = rank
         if identity not in self._pins:
             heappush(self._heap, (rank, next(self._numbers), identity))
@@ -160,7 +160,7 @@ class OffloadTier:
     def _evict(self, num_blocks: int, protected: set[object]) -> bool:
         """Evict `num_blocks` blocks, none of them `protected`; False, unchanged, where there are fewer."""
         chosen: list[object] = []
-        kept: list[tuple[tuple[int, int], int, object]] = []
+        kept: list[tuple[tuple[int, int, int], int, object]] = []
         seen: set[object] = set()
         while self._heap and len(chosen) < num_blocks:
             entry = heappop(self._heap)
@@ -181,60 +181,3 @@ class OffloadTier:
             if entry[2] in self._ranks:
                 heappush(self._heap, entry)
         return is_enough
-
-
-class LoadingKVCache(VllmKVCache):
-    """A request takes the blocks of its local hits and of its load at once, and joins the batch with them later."""
-
-    __slots__ = ("loaded",)
-
-    def __init__(self, config: EngineConfig, changes: list[CacheChange] | None = None) -> None:
-        super().__init__(config, changes)
-        self.loaded: dict[Sequence, int] = {}
-        """Blocks loaded for each waiting request, which holds them after those found here."""
-
-    def take_for_load(self, sequence: Sequence, hits: SequenceOf[int], num_blocks: int, kept_free: int) -> bool:
-        """Hold `hits` and `num_blocks` more for a waiting request. False where its prompt would leave too few free."""
-        claimed = len(hits) - sum(map(self.pool.is_free, hits))
-        free = self.pool.num_free - kept_free
-        if self.blocks_for(sequence.num_tokens) - claimed > free:
-            return False
-        for block in hits:
-            self.pool.share(block)
-        sequence.block_ids.extend(hits)
-        self.take(sequence, num_blocks)
-        self.loaded[sequence] = num_blocks
-        return True
-
-    def num_lacking(self, sequence: Sequence) -> int:
-        """Return the blocks that a request needs beside those it holds, to hold all its tokens."""
-        return max(0, self.blocks_for(sequence.num_tokens) - len(sequence.block_ids))
-
-    def finish_load(self, sequence: Sequence) -> None:
-        """Let the loaded blocks be found."""
-        first = len(sequence.block_ids) - self.loaded[sequence]
-        sequence.num_registered_blocks = first
-        self.register(sequence, len(sequence.block_ids) * self.block_size)
-
-    def admit(
-        self, sequence: Sequence, num_tokens: int, hits: SequenceOf[int], whole_must_fit: bool, others_run: bool
-    ) -> bool:
-        held = sequence.block_ids
-        if not held:
-            return super().admit(sequence, num_tokens, hits, whole_must_fit, others_run)
-        for block in reversed(held):
-            self.pool.give_back(block)
-        sequence.block_ids = []
-        if super().admit(sequence, num_tokens, hits, whole_must_fit, others_run):
-            return True
-        for block in held:
-            self.pool.share(block)
-        sequence.block_ids = held
-        return False
-
-    def count_lookup(self, sequence: Sequence, num_hit_blocks: int) -> None:
-        super().count_lookup(sequence, num_hit_blocks - min(num_hit_blocks, self.loaded.get(sequence, 0)))
-
-    def release(self, sequence: Sequence) -> None:
-        self.loaded.pop(sequence, None)
-        super().release(sequence)

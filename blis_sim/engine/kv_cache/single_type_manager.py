@@ -107,6 +107,10 @@ class KVBlocks(ABC):
     def free(self, group: int, sequence: Sequence, table: BlockTable, will_return: bool) -> None:
         """Give back all entries as `retire` does. `will_return`: whether the request will look the blocks up again."""
 
+    def give_back(self, blocks: list[int]) -> None:
+        """Give back blocks that have numbers, the last first."""
+        raise NotImplementedError
+
     @abstractmethod
     def put_back(self, block: int) -> None:
         """Give back a block that was taken and never used: it is the first to be reused."""
@@ -142,6 +146,7 @@ class GroupSettings:
         "max_in_flight_tokens",
         "max_model_len",
         "num_draft_tokens",
+        "reports_states",
     )
 
     def __init__(
@@ -154,6 +159,7 @@ class GroupSettings:
         drops_last_block: bool = False,
         hash_lookahead_tokens: int = 0,
         num_draft_tokens: int = 0,
+        reports_states: bool = False,
     ) -> None:
         self.alignment_tokens = alignment_tokens
         self.hash_tokens = hash_tokens
@@ -163,6 +169,8 @@ class GroupSettings:
         self.drops_last_block = drops_last_block
         self.hash_lookahead_tokens = hash_lookahead_tokens
         self.num_draft_tokens = num_draft_tokens
+        self.reports_states = reports_states
+        """Whether recurrent states that become findable are noted for CPU memory."""
 
 
 class GroupHit:
@@ -303,6 +311,13 @@ class SingleTypeManager(ABC):
         """Give all blocks of a request back, the last first. `will_return`: whether the request will come back."""
         self.blocks.free(self.group, sequence, table, will_return)
 
+    def leave(self, sequence: Sequence) -> None:  # noqa: B027 - most kinds note nothing of a request
+        """Forget what is noted of a request that loses its blocks."""
+
+    def take_kept_states(self) -> list[tuple[Sequence, int]]:
+        """Return the recurrent states that became findable since the latest call: whose, and after how many tokens."""
+        return []
+
     def new_step(self) -> None:  # noqa: B027 - most kinds have nothing to note
         """Note that a step is about to be composed."""
 
@@ -326,11 +341,12 @@ class MambaManager(SingleTypeManager):
     Without it ("none") one block lasts for a whole request. Each draft needs one state more.
     """
 
-    __slots__ = ("_cached_this_step", "_num_draft_states")
+    __slots__ = ("_cached_this_step", "_kept_states", "_num_draft_states")
 
     def __init__(self, spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> None:
         super().__init__(spec, group, blocks, settings)
         self._num_draft_states = settings.num_draft_tokens
+        self._kept_states: list[tuple[Sequence, int]] = []
         self._cached_this_step: set[object] = set()
         """Contents that steps which have not been executed will write: no other request of the same step can read
         them."""
@@ -429,7 +445,17 @@ class MambaManager(SingleTypeManager):
         for index in range(first, table.num_cached):
             if blocks[index] != NULL and self.blocks.is_cached(self.group, blocks[index]):
                 self._cached_this_step.add(self._identity(sequence, index + 1))
+                if self.settings.reports_states:
+                    self._kept_states.append((sequence, (index + 1) * self.block_tokens))
         return None
+
+    def leave(self, sequence: Sequence) -> None:
+        if self._kept_states:
+            self._kept_states = [state for state in self._kept_states if state[0] is not sequence]
+
+    def take_kept_states(self) -> list[tuple[Sequence, int]]:
+        states, self._kept_states = self._kept_states, []
+        return states
 
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         size = self.block_tokens

@@ -17,7 +17,7 @@ def new_cohort_cache(config: EngineConfig) -> CohortCache:
 
 def new_slot_cache(config: EngineConfig, changes: list[CacheChange] | None = None) -> SlotCache:
     """Return a cache that has every block. `changes` receives what happens to the content."""
-    if config.kv_groups:
+    if config.kv_groups or config.offload is not None:
         from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 
         return GroupedKVCache(config, changes)
@@ -25,8 +25,4 @@ def new_slot_cache(config: EngineConfig, changes: list[CacheChange] | None = Non
         from blis_sim.engine.kv_cache.grouped_cache import NextTokenKVCache
 
         return NextTokenKVCache(config, config.speculation, changes)
-    if config.offload is not None:
-        from blis_sim.engine.kv_cache.offload_tier import LoadingKVCache
-
-        return LoadingKVCache(config, changes)
     return VllmKVCache(config, changes)

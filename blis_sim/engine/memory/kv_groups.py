@@ -440,6 +440,16 @@ class KVCacheGroupSpec:
         """Whether blocks are kept for every token of a request."""
         return self.kind in _WHOLE_CONTEXT
 
+    def window_blocks(self, num_tokens: int) -> int:
+        """Return how many blocks before the end of its first `num_tokens` tokens a request needs; 0 where it needs
+        all."""
+        size, reach = self.block_tokens, self.reach_tokens
+        if self.kind == SLIDING:
+            return max(-(-reach // size), -(-(reach - 1 - num_tokens % -size) // size))
+        if self.kind == CHUNKED:
+            return -(-reach // size)
+        return int(self.kind == STATE)
+
 
 def group_specs(groups: Sequence[KVGroup]) -> tuple[KVCacheGroupSpec, ...]:
     """Return what a running cache needs of planned groups."""

@@ -1000,6 +1000,8 @@ class BatchScheduler(ABC):
                 prefilling = sequence.is_prefilling
                 if not blocks.allocate(sequence, num_tokens):
                     index = self._preempt_for(sequence, num_tokens, index)
+                    if index < 0:
+                        return
                     if not sequence.running:
                         if self._resumes:
                             continue
@@ -1012,10 +1014,15 @@ class BatchScheduler(ABC):
             index += 1
 
     def _preempt_for(self, sequence: Sequence, num_tokens: int, index: int) -> int:
-        """Evict others until there are slots for `sequence`, itself last. Returns its index afterwards."""
+        """Evict others until there are slots for `sequence`, itself last. Returns its index afterwards.
+
+        -1 where the next victim cannot lose its blocks now.
+        """
         while True:
             if not self.takes_reservation(sequence):
                 victim_index = self.choose_victim()
+                if not self.can_preempt(self.explicit[victim_index]):
+                    return -1
                 victim = self.explicit.pop(victim_index)
                 if victim_index < index:
                     index -= 1
@@ -1026,6 +1033,10 @@ class BatchScheduler(ABC):
                     return index
             if self._blocks.allocate(sequence, num_tokens):
                 return index
+
+    def can_preempt(self, victim: Sequence) -> bool:
+        """Whether a running sequence can lose its blocks now."""
+        return True
 
     def take_back_grant(self, victim: Sequence) -> None:
         self._budget += self._granted.pop(victim) + self._drafter_rows

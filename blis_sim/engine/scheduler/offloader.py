@@ -2,269 +2,651 @@
 
 A request whose prompt goes on in CPU memory takes blocks for it and waits, beside the steps, until they are loaded.
 Facts: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py and worker.py; vllm/v1/core/sched/
-scheduler.py, WAITING_FOR_REMOTE_KVS; vllm/v1/worker/gpu/kv_connector.py, `post_forward`.
+scheduler.py, WAITING_FOR_REMOTE_KVS and `defer_block_free`; vllm/v1/worker/gpu/kv_connector.py, `post_forward`.
 """
 
 from collections import deque
-from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import EventKind
-from blis_sim.engine.kv_cache.offload_tier import LoadingKVCache, Lookup, OffloadTier, RequestUse
+from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
+from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
+from blis_sim.engine.kv_cache.single_type_manager import NULL, SingleTypeManager
+from blis_sim.engine.memory.kv_groups import SLIDING, STATE
 from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.scheduler.batch import Admission, ScheduledTokens
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 
-@dataclass(slots=True)
-class BlockLoad:
-    """Blocks on their way to the GPU for a waiting request."""
+class OffloadedRequest:
+    """What CPU memory knows of a request: the blocks it had, group by group, and how many of them were offered."""
 
-    sequence: Sequence
-    identities: list[object]
-    took_us: float = 0.0
-    ends_at: Micros | None = None
-    """Instant of their arrival; None before the step begins that they go with."""
-    num_left: int = 0
-    """Compositions after the end of a transfer until the scheduler is notified of it."""
+    __slots__ = (
+        *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "num_offered"),
+        *("num_transfers", "tables", "use"),
+    )
+
+    def __init__(self, num_groups: int) -> None:
+        self.use = RequestUse()
+        self.tables: list[list[int]] = [[] for _ in range(num_groups)]
+        """Blocks by position, `NULL` where another request has got the block."""
+        self.num_offered = [0] * num_groups
+        """Leading blocks that were offered to CPU memory, or that no later request can need."""
+        self.num_transfers = 0
+        """Transfers under way."""
+        self.deferred_since: Micros = -1
+        """When a look-up first had to be repeated later; -1 where none has."""
+        self.has_load = False
+        """Whether the request waits for its load, or for the news of it."""
+        self.is_loaded = False
+        """Whether what was loaded has not been made findable."""
+        self.is_offered = False
+        """Whether all of the prompt was offered."""
+        self.is_finished = False
+        self.boundary_tokens = 0
+        """Where the beginning ends that the request shares with others, beyond what all groups hold of it."""
+
+    def restart(self, boundary_tokens: int) -> None:
+        """Forget the blocks, for all of them are looked up anew."""
+        self.boundary_tokens = boundary_tokens
+        for table in self.tables:
+            table.clear()
+        self.is_offered = False
+        self.num_offered = [0] * len(self.tables)
 
 
-@dataclass(slots=True)
-class StepTransfers:
-    """Transfers that go with one step and begin when it is computed: vLLM submits them behind its kernels."""
+class Transfer:
+    """Blocks on their way to CPU memory, or from there."""
 
-    loads: list[BlockLoad] = field(default_factory=list)
-    stores: list[list[object]] = field(default_factory=list)
+    __slots__ = ("ends_at", "is_load", "is_urgent", "keys", "sequence", "took_us")
+
+    def __init__(self, sequence: Sequence, keys: list[object], is_load: bool) -> None:
+        self.sequence = sequence
+        self.keys = keys
+        self.is_load = is_load
+        self.is_urgent = False
+        """Whether the batch that it goes with has given the blocks to others, so that it begins before that."""
+        self.took_us = 0.0
+        self.ends_at: Micros = 0
+
+
+class Batch:
+    """A composed step, or an empty one, in the queue of vLLM's engine core."""
+
+    __slots__ = ("is_step", "reports", "transfers")
+
+    def __init__(self, is_step: bool, transfers: list[Transfer]) -> None:
+        self.is_step = is_step
+        self.transfers = transfers
+        """Transfers that begin when the step is computed: vLLM submits them behind its kernels."""
+        self.reports: list[Transfer] = []
+        """Transfers that a worker found ended when it was handed the batch; the scheduler hears of them with its
+        outputs."""
 
 
 class Offloader:
-    """CPU memory behind a KV cache of which every block has a name, and the transfers in both directions."""
+    """CPU memory behind a KV cache, and the transfers in both directions."""
 
     __slots__ = (
-        *("_block_size", "_block_us", "_composed_transfers", "_computes_until", "_context", "_counters"),
-        *("_deferred_since", "_is_planned_at", "_kv", "_load_free_at", "_loads", "_now", "_num_offered", "_offload"),
-        *("_pending_transfers", "_store_free_at", "_storing", "_tier", "_uses"),
+        *("_allocated", "_alignment", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
+        *("_deferred_frees", "_depth", "_finished", "_free_at", "_is_idle", "_is_planned_at", "_kv"),
+        *("_loads", "_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_offload", "_prefills"),
+        *("_queue", "_requests", "_state_unit"),
+        *("_spec_blocks", "_spec_tokens", "_tier", "_transfers", "_unbegun", "_windows", "defers_frees"),
+        *("num_loaded_tokens",),
     )
 
-    def __init__(self, context: EngineContext, offload: OffloadConfig, kv: LoadingKVCache) -> None:
-        self._context, self._offload, self._kv = context, offload, kv
-        self._block_size = context.config.block_size_tokens
+    def __init__(self, context: EngineContext, offload: OffloadConfig, kv: GroupedKVCache, depth: int) -> None:
+        config = context.config
+        self._context, self._offload, self._kv, self._depth = context, offload, kv, depth
         self._block_us = offload.block_us
         self._counters = context.counters.offload
         self._tier = OffloadTier(offload.num_blocks, self._counters)
-        self._deferred_since: dict[Sequence, Micros] = {}
-        """When the look-up of a waiting request first found blocks that were on their way."""
+        self._managers = managers = kv.coordinator.managers
+        self._windows = [manager.spec.window_blocks(0) for manager in managers]
+        """Blocks before the end of a hit that each group needs; 0 where it needs all."""
+        whole = [manager.group for manager in managers if not self._windows[manager.group]]
+        windowed = [manager.group for manager in managers if self._windows[manager.group]]
+        windowed.sort(key=self._windows.__getitem__, reverse=True)
+        self._lookup_order = [*whole, *windowed]
+        sizes = {managers[group].block_tokens for group in whole}
+        self._alignment = max(sizes or {manager.block_tokens for manager in managers}) if len(sizes) < 2 else 0
+        """Tokens of which loads are multiples; 0 where groups that need all have blocks of several sizes."""
+        states = [manager.block_tokens for manager in managers if manager.spec.kind == STATE]
+        self._state_unit = max(states) if states and config.enable_prefix_caching else 0
+        speculation = config.speculation
+        self._spec_tokens = 0
+        if speculation is not None and speculation.num_tokens:
+            self._spec_tokens = 1 + speculation.num_tokens + speculation.num_lookahead_tokens
+        self._spec_blocks = sum(
+            [-(-self._spec_tokens // each.block_tokens) for each in managers if each.spec.kind != STATE]
+        )
+        self.defers_frees = depth > 1
+        """Whether blocks that a step in flight may write are given back when that step has ended."""
+        self._deferred_frees: deque[tuple[int, list[int]]] = deque()
+        self._num_composed = self._num_processed = 0
+        """Steps composed, and those whose outputs were processed."""
         self._now: Micros = 0
-        self._loads: dict[Sequence, BlockLoad] = {}
-        self._composed_transfers = StepTransfers()
-        """Transfers that begin with the step that is being composed."""
-        self._pending_transfers: deque[StepTransfers] = deque()
-        """For each composed step that has not begun, the transfers that begin with it."""
-        self._storing: list[tuple[Micros, list[object]]] = []
-        """Blocks on their way to CPU memory, and the instants of their arrival."""
+        self._requests: dict[Sequence, OffloadedRequest] = {}
+        self._prefills: set[Sequence] = set()
+        """Requests that hold blocks for a part of their prompt and need the rest."""
+        self._finished: list[tuple[Sequence, bool]] = []
+        """Requests that ended since the latest composition, and whether their clients were gone."""
+        self._loads: list[Transfer] = []
+        """Loads that go with the batch being composed."""
+        self._being_loaded: set[object] = set()
+        self._allocated: set[int] = set()
+        """Blocks that requests got in the batch being composed."""
+        self._queue: deque[Batch] = deque()
+        self._unbegun: deque[Batch] = deque()
+        """Composed steps that have not begun."""
+        self._transfers: list[Transfer] = []
+        """Transfers under way."""
+        self._free_at = [0.0, 0.0]
+        """When the transfer to CPU memory, and that from there, ends that began last."""
         self._computes_until: Micros = 0
         """Instant at which the step that began last is computed."""
-        self._load_free_at: float = 0.0
-        self._store_free_at: float = 0.0
-        self._uses: dict[Sequence, RequestUse] = {}
-        self._num_offered: dict[Sequence, int] = {}
-        """Leading blocks of each request that were offered to CPU memory."""
+        self._is_idle = True
+        """Whether no step was in flight after the latest composition, which was of none."""
         self._is_planned_at: Micros = -1
+        self.num_loaded_tokens = 0
+        """Tokens that loads have brought or are bringing."""
 
-    # --- the composition of a step ---
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in CPU memory, those on their way included."""
+        return len(self._tier)
+
+    # --- requests come, are admitted and go ---
+
+    def enter(self, sequence: Sequence) -> None:
+        """Take note of a request that begins to wait."""
+        self._requests[sequence] = OffloadedRequest(len(self._managers))
+
+    def admission(self, sequence: Sequence, others_run: bool) -> Admission:
+        """Whether a waiting sequence may join those that run; it may begin to wait for a load instead."""
+        request, kv = self._requests[sequence], self._kv
+        if request.has_load:
+            return Admission.LATER
+        if request.is_loaded:
+            request.is_loaded = False
+            kv.register(sequence, sequence.num_computed_tokens)
+            sequence.num_computed_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
+        if sequence.num_computed_tokens:
+            return Admission.NOW
+        hits = kv.cached_prefix(sequence)
+        num_local = kv.num_found_tokens(hits)
+        request.restart(kv.boundary_tokens(sequence))
+        if not sequence.request.reads_prefix_cache:
+            return Admission.NOW
+        if request.num_transfers:
+            return Admission.LATER
+        self._counters.lookup_s.observe(0.0)
+        num_loaded = self._lookup(sequence, num_local)
+        if num_loaded < 0:
+            if request.deferred_since < 0:
+                request.deferred_since = self._now
+            return Admission.LATER
+        self._end_deferral(request)
+        if not num_loaded:
+            return Admission.NOW
+        config = self._context.config
+        reserved = sum(map(self._num_remaining, self._prefills)) + self._spec_blocks
+        watermark = kv.watermark_blocks if others_run else 0
+        if not kv.admit_load(sequence, num_loaded, config.reserve_full_prompt, watermark, reserved):
+            return Admission.BLOCKED
+        kv.count_lookup(sequence, len(hits))
+        self._begin_waiting(sequence, request, num_local, num_loaded)
+        return Admission.LATER
+
+    def _begin_waiting(self, sequence: Sequence, request: OffloadedRequest, num_local: int, num_loaded: int) -> None:
+        """Let a sequence that has got its blocks wait for their content."""
+        sequence.num_computed_tokens = num_computed = num_local + num_loaded
+        if sequence.num_preemptions == 0:
+            # The last token is computed whatever is loaded, for its logits.
+            sequence.num_cached_tokens = min(num_computed, sequence.num_tokens - 1)
+            sequence.num_external_tokens = sequence.num_cached_tokens - num_local
+        keys: list[object] = []
+        places: list[Place] = []
+        for manager, table in zip(self._managers, self._kv.tables[sequence], strict=True):
+            size, group = manager.block_tokens, manager.group
+            end = -(-num_computed // size)
+            first = -(-num_local // size)
+            while first < end and table.blocks[first] == NULL:
+                first += 1
+            keys += [self._key(sequence, group, index) for index in range(first, end)]
+            places += [((index + 1) * size, group) for index in range(first, end)]
+            request.num_offered[group] = end
+        self.note_blocks(sequence)
+        self._tier.load(keys, places, request.use)
+        load = Transfer(sequence, keys, is_load=True)
+        request.has_load = True
+        request.num_transfers = 1
+        self._loads.append(load)
+        self._prefills.add(sequence)
+        self.num_loaded_tokens += num_loaded
+        if self._kv.enables_caching:
+            self._being_loaded.update(keys)
+
+    def note_blocks(self, sequence: Sequence) -> None:
+        """Note that a sequence has got all blocks of its tables in the batch being composed."""
+        for table in self._kv.tables[sequence]:
+            self._allocated.update(table.blocks)
+
+    def joined(self, sequence: Sequence, num_left: int) -> None:
+        """Note that a sequence has joined those that run, and how many of its tokens stay to be computed later."""
+        self.note_blocks(sequence)
+        if num_left > 0:
+            self._prefills.add(sequence)
+
+    def _num_remaining(self, sequence: Sequence) -> int:
+        return self._kv.num_remaining(sequence, self._spec_tokens)
+
+    def _end_deferral(self, request: OffloadedRequest) -> None:
+        """Count how long a look-up was deferred, if it was."""
+        if request.deferred_since >= 0:
+            self._counters.deferred_s.observe((self._now - request.deferred_since) / 1e6)
+            request.deferred_since = -1
+
+    def resume(self, sequence: Sequence, num_tokens: int, others_run: bool) -> bool:
+        """Give a sequence slots for the next tokens after what was loaded. False where too few blocks are free."""
+        return self._kv.resume(sequence, num_tokens, self._context.config.reserve_full_prompt, others_run)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Take the blocks of a running sequence."""
+        self._prefills.discard(sequence)
+        self.free(sequence)
+
+    def leave(self, sequence: Sequence, is_aborted: bool) -> None:
+        """Let a request end. Its blocks are given back, but for those that something still writes."""
+        request = self._requests[sequence]
+        self._end_deferral(request)
+        self._prefills.discard(sequence)
+        self._finished.append((sequence, is_aborted))
+        self._kv.retire(sequence)
+        if not request.has_load:
+            self.free(sequence)
+
+    def free(self, sequence: Sequence) -> None:
+        """Give the blocks of a sequence back, at once or when the steps in flight have ended."""
+        if not self.defers_frees or not sequence.num_in_flight_tokens:
+            self._kv.release(sequence)
+            return
+        blocks = self._kv.detach(sequence)
+        if blocks:
+            self._deferred_frees.append((self._num_composed, blocks))
+
+    def may_lose_blocks(self, sequence: Sequence) -> bool:
+        """Whether a running sequence can be preempted: no step in flight writes its blocks."""
+        return not self.defers_frees or not sequence.num_in_flight_tokens
+
+    # --- look-ups ---
+
+    def _key(self, sequence: Sequence, group: int, index: int) -> object:
+        scale = self._managers[group].hashes_per_block
+        return sequence.request.blocks.identity((index + 1) * scale - 1), group
+
+    def _lookup(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
+        """Return how many tokens after the first `num_local` can be loaded; -1 where that is not known yet.
+
+        vLLM's `_lookup_complete_chunks`: a group may shorten the hit of groups before it, which are looked up again.
+        """
+        most, num_hit = sequence.num_tokens, 0
+        windowed = [group for group in self._lookup_order if self._windows[group]]
+        if windowed:
+            most -= 1
+            if self._state_unit:
+                most -= most % self._state_unit
+        is_deferred = False
+        groups = self._lookup_order
+        while groups:
+            round_groups, groups = groups, []
+            looked_up_window = False
+            for group in round_groups:
+                manager, window = self._managers[group], self._windows[group]
+                size = manager.block_tokens
+                most = min(most, sequence.num_tokens // size * size)
+                if most - num_local < size:
+                    return 0
+                first, end = num_local // size, -(-most // size)
+                if window:
+                    num_found = self._find_window(sequence, group, first, end, window, manager.spec.window_blocks(most))
+                else:
+                    num_found = self._find_leading(sequence, group, first, end)
+                if num_found == 0:
+                    return 0
+                if num_found < 0:
+                    is_deferred = True
+                else:
+                    most = min(most, size * (first + num_found))
+                num_new = most - num_local
+                if num_new < size:
+                    return 0
+                if num_new < num_hit:
+                    if is_deferred:
+                        is_deferred = False
+                        groups = self._lookup_order
+                    elif looked_up_window and not groups:
+                        groups = windowed
+                looked_up_window |= window > 0
+                num_hit = num_new
+        if is_deferred or self._awaits_other_load(sequence, num_local, num_hit):
+            return -1
+        return num_hit
+
+    def _find_leading(self, sequence: Sequence, group: int, first: int, end: int) -> int:
+        """Return how many blocks from `first` on CPU memory holds without a gap; -1 where some are on their way."""
+        num_found = 0
+        is_pending = False
+        for index in range(first, end):
+            found = self._tier.lookup(self._key(sequence, group, index))
+            if found is Lookup.MISS:
+                break
+            is_pending |= found is Lookup.PENDING
+            num_found += 1
+        return -1 if is_pending else num_found
+
+    def _find_window(self, sequence: Sequence, group: int, first: int, end: int, window: int, initial: int) -> int:
+        """Return where the last run of `window` blocks ends that CPU memory holds, counted from `first`.
+
+        The run that ends at `end` needs `initial` blocks. -1 where some of the run are on their way.
+        """
+        num_in_a_row, required = 0, initial
+        is_pending = False
+        for index in range(end - 1, first - 1, -1):
+            found = self._tier.lookup(self._key(sequence, group, index))
+            if found is Lookup.MISS:
+                num_in_a_row, required = 0, window
+                is_pending = False
+            else:
+                is_pending |= found is Lookup.PENDING
+                num_in_a_row += 1
+            if num_in_a_row == required:
+                return -1 if is_pending else index - first + required
+        return -1 if is_pending else num_in_a_row
+
+    def _awaits_other_load(self, sequence: Sequence, num_local: int, num_hit: int) -> bool:
+        """Whether another request is loading a block of a hit, which can be found here then."""
+        if not self._being_loaded:
+            return False
+        total = num_local + num_hit
+        for manager in self._managers:
+            size, group = manager.block_tokens, manager.group
+            first, end = num_local // size, -(-total // size)
+            if self._windows[group]:
+                first = max(first, end - manager.spec.window_blocks(total))
+            for index in range(first, end):
+                if self._key(sequence, group, index) in self._being_loaded:
+                    return True
+        return False
+
+    # --- the composition of a batch ---
 
     def begin_composition(self, at: Micros) -> None:
-        """Note what has arrived in CPU memory by `at`, when a step is composed."""
+        """Begin to compose a batch at `at`."""
+        queue = self._queue
+        if self._is_idle and at > self._now:  # an idle core composes on and on, and has heard of all that ended before
+            self._apply(self._take_ended(at - 1))
+        self._is_idle = False
+        while len(queue) == self._depth and not queue[0].is_step:
+            self._apply(queue.popleft().reports)
         self._now = at
-        self._end_stores(at)
-        self._composed_transfers = StepTransfers()
+        self._loads = []
+        self._allocated.clear()
 
-    def composed(self, tokens: list[ScheduledTokens]) -> None:
+    def composed(self, granted: dict[Sequence, int], admitted: list[Sequence]) -> None:
         """Offer the blocks that a composed step fills, and let transfers begin with it."""
-        for each in tokens:
-            sequence = each.sequence
-            self._offer(sequence, min(sequence.num_computed_tokens, sequence.num_tokens))
-        self._pending_transfers.append(self._composed_transfers)
-        self._tier.note_usage()
+        self._note_tables(granted, admitted)
+        stores = self._stores(granted)
+        self._begin_behind([each for each in stores if each.is_urgent])
+        batch = Batch(True, [*self._loads, *[each for each in stores if not each.is_urgent]])
+        self._num_composed += 1
+        self._unbegun.append(batch)
+        self._end_composition(batch)
 
-    def composed_nothing(self, depth: int, is_idle: bool, has_waiting: bool) -> None:
-        """Let loads begin with the step composed last, or at once. `is_idle` says that no step is in flight.
+    def advanced(self, tokens: list[ScheduledTokens]) -> None:
+        """Note which sequences compute the rest of their prompts in the composed step."""
+        for each in tokens:
+            if not each.sequence.is_prefilling:
+                self._prefills.discard(each.sequence)
+
+    def composed_nothing(self, is_idle: bool, has_waiting: bool) -> None:
+        """Let transfers begin with the step composed last, or at once. `is_idle` says that no step is in flight.
 
         An idle engine composes again when the next transfer that a waiting request may need has ended.
         """
-        loads = self._composed_transfers.loads
-        if self._pending_transfers:
-            self._pending_transfers[-1].loads += loads
-        else:
-            self._begin_loads(loads, max(self._now, self._computes_until), depth)
-        self._tier.note_usage()
-        if is_idle and has_waiting:
+        self._note_tables({}, [])
+        self._begin_behind([*self._loads, *self._stores({})])
+        batch = Batch(False, [])
+        self._end_composition(batch)
+        if not is_idle:
+            return
+        self._is_idle = True
+        if has_waiting and not self._has_reports():
             self._plan_after_transfers()
 
-    def admission(self, sequence: Sequence, running: SequenceOf[Sequence], has_steps: bool) -> Admission:
-        """Whether a waiting sequence may join those that run, with what was loaded for it if it had to wait for that.
+    def needs_composition(self) -> bool:
+        """Whether an idle core composes again with another result: requests have ended, or reports are to come."""
+        if self._finished or self._has_reports():
+            return True
+        self._queue.clear()
+        return False
 
-        `has_steps` says whether any step is in flight.
-        """
-        load = self._loads.get(sequence)
-        if load is not None:
-            return self._after_load(load, has_steps)
-        kv = self._kv
-        if not kv.enables_caching or not sequence.request.reads_prefix_cache or sequence in kv.loaded:
-            return Admission.NOW
-        hits = kv.cached_prefix(sequence)
-        identities, is_pending = self._found_in_tier(sequence, len(hits))
-        self._counters.lookup_s.observe(0.0)
-        if is_pending:
-            self._deferred_since.setdefault(sequence, self._now)
-            return Admission.LATER
-        self._end_deferral(sequence)
-        if not identities:
-            return Admission.NOW
-        if not kv.take_for_load(sequence, hits, len(identities), self._num_kept_free(running)):
-            return Admission.LATER if kv.loaded and not running else Admission.BLOCKED
-        load = BlockLoad(sequence, identities)
-        self._tier.load(identities, len(hits), self._use_of(sequence))
-        self._num_offered[sequence] = len(hits) + len(identities)
-        self._loads[sequence] = load
-        self._composed_transfers.loads.append(load)
-        return Admission.LATER
+    def _has_reports(self) -> bool:
+        return any(batch.reports for batch in self._queue)
 
-    def _end_deferral(self, sequence: Sequence) -> None:
-        """Count how long blocks that were on their way have deferred a request, if they have."""
-        since = self._deferred_since.pop(sequence, None)
-        if since is not None:
-            self._counters.deferred_s.observe((self._now - since) / 1e6)
+    def _end_composition(self, batch: Batch) -> None:
+        batch.reports = self._take_ended(self._now)
+        self._queue.append(batch)
+        self._tier.note_usage()
 
-    def _num_kept_free(self, running: SequenceOf[Sequence]) -> int:
-        """Return the blocks that a load must leave free, so that no two requests wait for each other's."""
-        prefilling = [sequence for sequence in running if sequence.is_prefilling]
-        reserved = sum(map(self._kv.num_lacking, (*prefilling, *self._kv.loaded)))
-        return reserved + (self._kv.watermark_blocks if running else 0)
+    def step_processed(self) -> None:
+        """Take in what ended before the step was handed over whose outputs have just been processed."""
+        queue = self._queue
+        while not queue[0].is_step:
+            self._apply(queue.popleft().reports)
+        self._apply(queue.popleft().reports)
 
-    def _after_load(self, load: BlockLoad, has_steps: bool) -> Admission:
-        if load.ends_at is None or load.ends_at > self._now:
-            return Admission.LATER
-        if load.num_left and has_steps:
-            load.num_left -= 1
-            return Admission.LATER
-        for identity in load.identities:
-            self._tier.unpin(identity)
-        del self._loads[load.sequence]
-        num_bytes = len(load.identities) * self._offload.block_bytes
-        self._counters.loads.add(num_bytes, load.took_us / 1e6, self._offload.num_gpus)
-        self._kv.finish_load(load.sequence)
-        return Admission.NOW
-
-    def _found_in_tier(self, sequence: Sequence, num_hits: int) -> tuple[list[object], bool]:
-        """Return the blocks after the first `num_hits` that CPU memory holds, and whether some are on their way."""
-        found: list[object] = []
-        is_pending = False
-        for index in range(num_hits, sequence.num_tokens // self._block_size):
-            identity = sequence.request.blocks.identity(index)
-            lookup = self._tier.lookup(identity)
-            if lookup is Lookup.MISS:
-                break
-            is_pending |= lookup is Lookup.PENDING
-            found.append(identity)
-        return found, is_pending
-
-    def loaded_tokens(self, sequence: Sequence) -> int:
-        """Return the tokens that a sequence has after its load, 0 without one; the last token is computed for its
-        logits."""
-        if sequence not in self._kv.loaded:
-            return 0
-        return min(len(sequence.block_ids) * self._block_size, sequence.num_tokens - 1)
-
-    def admitted(self, sequences: list[Sequence]) -> None:
-        """Count the tokens loaded for sequences that have joined the batch as external."""
-        for sequence in sequences:
-            num_loaded = self._kv.loaded.pop(sequence, 0)
-            if num_loaded and sequence.num_preemptions == 0:
-                num_found = -(-sequence.num_cached_tokens // self._block_size) - num_loaded
-                sequence.num_external_tokens = sequence.num_cached_tokens - num_found * self._block_size
-
-    def preempted(self, sequence: Sequence) -> None:
-        """Offer the blocks of a sequence again, which computes them anew."""
-        self._num_offered.pop(sequence, None)
-
-    def leave(self, sequence: Sequence) -> None:
-        """Forget a sequence that ends, and offer what it has computed since the last step."""
-        load = self._loads.pop(sequence, None)
-        self._end_deferral(sequence)
-        if load is not None:
-            for identity in load.identities:
-                self._tier.unpin(identity)
-            self._composed_transfers.loads = [each for each in self._composed_transfers.loads if each is not load]
-        self._offer_last(sequence)
+    def step_ended(self) -> None:
+        """Give back blocks that waited for the step whose outputs are to be processed now."""
+        self._num_processed += 1
+        frees = self._deferred_frees
+        while frees and frees[0][0] <= self._num_processed:
+            self._kv.give_back(frees.popleft()[1])
 
     # --- stores ---
 
-    def _offer(self, sequence: Sequence, num_tokens: int) -> None:
-        """Offer the full blocks of a sequence that were not offered before to CPU memory."""
-        first, end = self._num_offered.get(sequence, 0), num_tokens // self._block_size
-        if first >= end or not self._kv.enables_caching:
+    def _note_tables(self, granted: dict[Sequence, int], admitted: list[Sequence]) -> None:
+        """Note the new blocks of the sequences in a step, and which blocks of others are theirs now."""
+        new = set(admitted)
+        ends: dict[OffloadedRequest, list[int]] = {}
+        for sequence in granted:
+            request = self._requests[sequence]
+            if sequence in new:
+                for known in request.tables:
+                    known.clear()
+            ends[request] = [len(known) for known in request.tables]
+            for known, table in zip(request.tables, self._kv.tables[sequence], strict=True):
+                added = table.blocks[len(known) :]
+                known += added
+                self._allocated.update(added)
+        self._allocated.discard(NULL)
+        windowed = [group for group in self._lookup_order if self._windows[group]]
+        if not windowed or not self._allocated:
             return
-        identities = [sequence.request.blocks.identity(index) for index in range(first, end)]
-        stored = self._tier.store(identities, first, self._use_of(sequence))
+        for sequence, request in self._requests.items():
+            end_of = ends.get(request)
+            for group in windowed:
+                known, most = request.tables[group], sequence.input_tokens // self._managers[group].block_tokens
+                end = min(len(known) if end_of is None else end_of[group], most)
+                for index in range(request.num_offered[group], end):
+                    if known[index] in self._allocated:
+                        known[index] = NULL
+
+    def _stores(self, granted: dict[Sequence, int]) -> list[Transfer]:
+        """Offer full blocks to CPU memory. Returns the transfers of those that it takes."""
+        stores = self._state_stores()
+        for sequence, num_tokens in granted.items():
+            self._offer(sequence, sequence.num_computed_tokens + num_tokens, stores)
+        finished, self._finished = self._finished, []
+        for sequence, is_aborted in finished:
+            num_stores = len(stores)
+            self._offer(sequence, sequence.num_computed_tokens if is_aborted else sequence.num_tokens, stores)
+            for store in stores[num_stores:]:
+                store.is_urgent = self._loses_blocks(store)
+        for sequence, _ in finished:
+            request = self._requests[sequence]
+            request.is_finished = True
+            self._tier.finish(request.use)
+            if not request.num_transfers:
+                del self._requests[sequence]
+        return stores
+
+    def _loses_blocks(self, store: Transfer) -> bool:
+        """Whether blocks of a request that has ended were given to others in the batch being composed."""
+        request = self._requests[store.sequence]
+        for key in store.keys:
+            num_tokens, group = request.use.places[key]
+            index = num_tokens // self._managers[group].block_tokens - 1
+            if not self._windows[group] and request.tables[group][index] in self._allocated:
+                return True
+        return False
+
+    def _state_stores(self) -> list[Transfer]:
+        """Offer the recurrent states that have become findable since the latest composition, request by request."""
+        by_request: dict[Sequence, list[tuple[int, int]]] = {}
+        for manager in self._managers:
+            for sequence, num_tokens in manager.take_kept_states():
+                by_request.setdefault(sequence, []).append((manager.group, num_tokens))
+        stores: list[Transfer] = []
+        for sequence, states in by_request.items():
+            if sequence not in self._requests:
+                continue
+            for group, num_tokens in states:
+                if num_tokens > sequence.input_tokens:
+                    continue
+                index = num_tokens // self._managers[group].block_tokens - 1
+                self._store(sequence, [(group, index)], stores)
+        return stores
+
+    def _offer(self, sequence: Sequence, num_tokens: int, stores: list[Transfer]) -> None:
+        """Offer the full blocks of a request's prompt that were not offered before.
+
+        vLLM's `offload_prompt_only` is set by default: replies stay on the GPU.
+        """
+        request, kv = self._requests[sequence], self._kv
+        if request.is_offered:
+            return
+        num_tokens = min(num_tokens, sequence.input_tokens)
+        boundaries = [sequence.input_tokens - 1]
+        if request.boundary_tokens:
+            boundaries.append(request.boundary_tokens)
+        indexes: list[tuple[int, int]] = []
+        ends: list[int] = []
+        for manager, table in zip(self._managers, request.tables, strict=True):
+            group = manager.group
+            end = min(num_tokens // manager.block_tokens, len(table))
+            ends.append(end)
+            if manager.spec.kind == STATE and kv.enables_caching:
+                continue  # offered one by one, when they become findable
+            indexes += [
+                (group, index)
+                for index in range(request.num_offered[group], end)
+                if table[index] != NULL and self._is_reachable(manager, index, boundaries)
+            ]
+        if not indexes or self._store(sequence, indexes, stores):
+            request.num_offered = [max(before, end) for before, end in zip(request.num_offered, ends, strict=True)]
+            request.is_offered = all(
+                offered >= sequence.input_tokens // manager.block_tokens
+                for offered, manager in zip(request.num_offered, self._managers, strict=True)
+            )
+
+    def _is_reachable(self, manager: SingleTypeManager, index: int, boundaries: list[int]) -> bool:
+        """Whether a later request may load a block: one that goes on from one of `boundaries`."""
+        size, alignment = manager.block_tokens, self._alignment
+        if manager.spec.kind == STATE:
+            return any(boundary // alignment * alignment // size - 1 == index for boundary in boundaries)
+        if manager.spec.kind != SLIDING or not alignment or alignment % size:
+            return True
+        needed = -(-(manager.spec.reach_tokens - 1) // size)
+        for boundary in boundaries:
+            end = boundary // alignment * alignment // size
+            if end - needed <= index < end:
+                return True
+        return False
+
+    def _store(self, sequence: Sequence, indexes: list[tuple[int, int]], stores: list[Transfer]) -> bool:
+        """Offer blocks by group and index. Returns False where CPU memory has no room for them."""
+        request = self._requests[sequence]
+        keys = [self._key(sequence, group, index) for group, index in indexes]
+        places = [((index + 1) * self._managers[group].block_tokens, group) for group, index in indexes]
+        stored = self._tier.store(keys, places, request.use)
         if stored is None:
-            return
-        self._num_offered[sequence] = end
+            return False
         if stored:
-            self._composed_transfers.stores.append(stored)
-
-    def _offer_last(self, sequence: Sequence) -> None:
-        """Offer what a sequence that leaves has computed since the last step; its last token was not computed."""
-        if sequence not in self._uses:
-            return
-        self._composed_transfers = StepTransfers()
-        if sequence.running:
-            most = min(sequence.num_computed_tokens - sequence.num_in_flight_tokens, sequence.num_tokens - 1)
-            self._offer(sequence, max(most, 0))
-        for identities in self._composed_transfers.stores:
-            self._begin_store(identities, self._context.clock)
-        self._composed_transfers = StepTransfers()
-        self._num_offered.pop(sequence, None)
-        self._tier.finish(self._uses.pop(sequence))
-
-    def _use_of(self, sequence: Sequence) -> RequestUse:
-        return self._uses.setdefault(sequence, RequestUse())
+            stores.append(Transfer(sequence, stored, is_load=False))
+            request.num_transfers += 1
+        return True
 
     # --- transfers, one after the other in each direction ---
 
-    def step_began(self, computed_at: Micros, depth: int) -> None:
+    def step_began(self, computed_at: Micros) -> None:
         """Let the transfers that go with a step begin when it is computed."""
-        transfers = self._pending_transfers.popleft()
         self._computes_until = computed_at
-        self._begin_loads(transfers.loads, computed_at, depth)
-        for identities in transfers.stores:
-            self._begin_store(identities, computed_at)
+        self._begin(self._unbegun.popleft().transfers, computed_at)
 
-    def _begin_loads(self, loads: list[BlockLoad], at: Micros, depth: int) -> None:
-        for load in loads:
-            self._load_free_at = max(self._load_free_at, float(at)) + len(load.identities) * self._block_us
-            load.took_us = len(load.identities) * self._block_us
-            load.ends_at = round(self._load_free_at)
-            load.num_left = depth
+    def _begin_behind(self, transfers: list[Transfer]) -> None:
+        """Let transfers begin when all steps are computed that were composed before."""
+        if self._unbegun:
+            self._unbegun[-1].transfers += transfers
+        else:
+            self._begin(transfers, max(self._now, self._computes_until))
 
-    def _begin_store(self, identities: list[object], at: Micros) -> None:
-        self._store_free_at = max(self._store_free_at, float(at)) + len(identities) * self._block_us
-        self._storing.append((round(self._store_free_at), identities))
+    def _begin(self, transfers: list[Transfer], at: Micros) -> None:
+        for transfer in transfers:
+            direction = int(transfer.is_load)
+            transfer.took_us = len(transfer.keys) * self._block_us
+            self._free_at[direction] = ends_at = max(self._free_at[direction], float(at)) + transfer.took_us
+            transfer.ends_at = round(ends_at)
+        self._transfers += transfers
 
-    def _end_stores(self, at: Micros) -> None:
-        """Note the blocks that have arrived in CPU memory."""
-        while self._storing and self._storing[0][0] <= at:
-            ends_at, identities = self._storing.pop(0)
-            self._tier.stored(identities, ends_at)
-            num_bytes, took_s = len(identities) * self._offload.block_bytes, len(identities) * self._block_us / 1e6
-            self._counters.stores.add(num_bytes, took_s, self._offload.num_gpus)
+    def _take_ended(self, at: Micros) -> list[Transfer]:
+        """Return the transfers that have ended by `at`; they are not under way any more."""
+        ended = [transfer for transfer in self._transfers if transfer.ends_at <= at]
+        if ended:
+            self._transfers = [transfer for transfer in self._transfers if transfer.ends_at > at]
+        return ended
+
+    def _apply(self, ended: list[Transfer]) -> None:
+        """Take note of ended transfers, as vLLM's scheduler does with the outputs of a batch."""
+        for transfer in ended:
+            sequence, keys = transfer.sequence, transfer.keys
+            request = self._requests[sequence]
+            request.num_transfers -= 1
+            counts = self._counters.loads if transfer.is_load else self._counters.stores
+            counts.add(len(keys) * self._offload.block_bytes, transfer.took_us / 1e6, self._offload.num_gpus)
+            if transfer.is_load:
+                for key in keys:
+                    self._tier.unpin(key)
+                self._being_loaded.difference_update(keys)
+                self._end_load(sequence, request)
+            else:
+                self._tier.stored(keys, transfer.ends_at)
+            if request.is_finished and not request.num_transfers:
+                del self._requests[sequence]
+
+    def _end_load(self, sequence: Sequence, request: OffloadedRequest) -> None:
+        """Let a waiting request go on with what was loaded. Blocks of one whose client is gone are given back."""
+        request.has_load = False
+        if sequence.outcome is None:
+            request.is_loaded = True
+        else:
+            self._kv.release(sequence)
 
     def _plan_after_transfers(self) -> None:
         """Plan a composition when the next transfer has ended: nothing else runs."""
-        ends = [load.ends_at for load in self._loads.values() if load.ends_at is not None]
-        ends += [ends_at for ends_at, _ in self._storing[:1]]
+        ends = [transfer.ends_at for transfer in self._transfers]
         if ends and (soonest := max(min(ends), self._now + 1)) != self._is_planned_at:
             self._is_planned_at = soonest
             self._context.queue.push(soonest, EventKind.STEP)

@@ -293,7 +293,7 @@ class VllmScheduler(BatchScheduler):
             self._hold_group_cohort(counting)
         self._offloader: Offloader | None = None
         if config.offload is not None:
-            self._offloader = _new_offloader(context, config.offload, self.kv)
+            self._offloader = _new_offloader(context, config.offload, self.kv, depth)
         self._drafter: Drafter | None = None
         if config.speculation is not None:
             self._drafter, self.shape_of = _new_drafter(context, self.kv, num_accepted)
@@ -356,6 +356,8 @@ class VllmScheduler(BatchScheduler):
     def enqueue(self, sequence: Sequence, at: Micros) -> None:
         if self._drafter is not None:
             self._drafter.enter(sequence)
+        if self._offloader is not None:
+            self._offloader.enter(sequence)
         starts = self._planned and not self.in_flight and self._batches is None and not self._is_lockstep
         if starts and sequence.request.follows:
             self._followers.append(sequence)
@@ -437,6 +439,17 @@ class VllmScheduler(BatchScheduler):
         for each in followers:
             super().enqueue(each, at)
 
+    def _compose(self, at: Micros) -> None:
+        super()._compose(at)
+        offloader = self._offloader
+        if offloader is None or not self._composes:
+            return
+        while not self.in_flight and offloader.needs_composition():
+            if self.explicit or self.waiting:
+                super()._compose(at)
+            else:
+                self.schedule(at)
+
     def _update_late(self, at: Micros, instants: list[Micros]) -> Micros | None:
         self._idle_until, self._idle_us = at, 1  # the step that is composed now has nothing to hide behind
         return super()._update_late(at, instants)
@@ -472,16 +485,18 @@ class VllmScheduler(BatchScheduler):
             self._last_prefill_step = self._num_executed_steps
         if not is_scheduled:
             if offloader is not None:
-                offloader.composed_nothing(self._depth, not self.in_flight, bool(self.waiting))
+                offloader.composed_nothing(not self.in_flight, bool(self.waiting))
             return False
         advance = self._advance if drafter is None else self._advance_with_drafts
+        if offloader is not None:
+            offloader.composed(self._granted, self.admitted)
         tokens = [advance(sequence, num_tokens) for sequence, num_tokens in self._granted.items()]
+        if offloader is not None:
+            offloader.advanced(tokens)
         if tokens:
             self.cohort.decode_only_from = self.next_step + 1
         self.in_flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
         self.next_step += 1
-        if offloader is not None:
-            offloader.composed(tokens)
         if self.admitted:
             self.explicit += (
                 self.admitted if self._counting is None else self._not_joining(self.admitted, not self._is_async)
@@ -560,10 +575,11 @@ class VllmScheduler(BatchScheduler):
         victim.num_preemptions += 1
         self.waiting.appendleft(victim)
         self.preempted.append(victim)
-        if self._offloader is not None:
-            self._offloader.preempted(victim)
         if self._urgent is not None:
             self._urgent.watch(victim)
+
+    def can_preempt(self, victim: Sequence) -> bool:
+        return self._offloader is None or self._offloader.may_lose_blocks(victim)
 
     def take_back_grant(self, victim: Sequence) -> None:
         if self._drafter is not None:
@@ -572,7 +588,10 @@ class VllmScheduler(BatchScheduler):
 
     def discard_progress(self, sequence: Sequence) -> None:
         """Take the KV blocks of a sequence, which computes all its tokens so far anew."""
-        self.kv.evict(sequence)
+        if self._offloader is None:
+            self.kv.evict(sequence)
+        else:
+            self._offloader.preempt(sequence)
         self._encoder.release(sequence)
         sequence.num_computed_tokens = 0
         sequence.num_stale_tokens = sequence.num_in_flight_tokens
@@ -583,11 +602,10 @@ class VllmScheduler(BatchScheduler):
         waiting, kv, config = self.waiting, self.kv, self._config
         if self._drafter is not None:
             self._drafter.begin_admissions(bool(self._granted), self._had_prefill)
-        if self._offloader is not None and self._deferred:
-            # vLLM looks at those that it passed over before all others, preempted ones included.
-            deferred = self._deferred
-            self.waiting = waiting = deque(sorted(waiting, key=lambda sequence: sequence not in deferred))
         self._order_waiting()
+        if self._offloader is not None:
+            # vLLM keeps those that hold blocks in a queue of their own, and looks at them before all others.
+            self.waiting = waiting = deque(sorted(waiting, key=lambda sequence: not sequence.num_computed_tokens))
         urgent, adapters = self._urgent, self._running_adapters()
         passed_over: list[Sequence] = []
         num_running = self.num_running
@@ -599,7 +617,7 @@ class VllmScheduler(BatchScheduler):
                     break
                 num_running += num_tokens > 0
                 continue
-            admission = self._admission(sequence, adapters)
+            admission = self._admission(sequence, adapters, num_running > 0)
             if admission is Admission.LATER:
                 passed_over.append(waiting.popleft())
                 continue
@@ -607,10 +625,16 @@ class VllmScheduler(BatchScheduler):
                 if self.takes_reservation(sequence):
                     continue
                 break
+            if self._offloader is not None and sequence.num_computed_tokens:
+                if not self._resume_loaded(self._offloader, sequence, num_running > 0, adapters):
+                    break
+                waiting.popleft()
+                num_running += 1
+                continue
             hits = kv.cached_prefix(sequence)
             cached = start = kv.num_found_tokens(hits)
-            if sequence.request.external is not None or self._offloader is not None:
-                start = max(cached, self._brought_tokens(sequence))
+            if sequence.request.external is not None:
+                start = max(cached, num_external_tokens(sequence))
             num_known = sequence.input_tokens + sequence.num_output_tokens
             if self._defers and start < num_known - 1:
                 break
@@ -641,22 +665,30 @@ class VllmScheduler(BatchScheduler):
             self._deferred.difference_update(self.admitted)
         if not self._defers:
             self._is_capacity_bound = len(waiting) > len(self._deferred)
-        if self._offloader is not None:
-            self._offloader.admitted(self.admitted)
 
-    def _admission(self, sequence: Sequence, adapters: set[str] | None) -> Admission:
+    def _resume_loaded(
+        self, offloader: "Offloader", sequence: Sequence, others_run: bool, adapters: set[str] | None
+    ) -> bool:
+        """Let a waiting sequence go on after what was loaded for it. False where it cannot now."""
+        start = sequence.num_computed_tokens
+        num_known = sequence.input_tokens + sequence.num_output_tokens
+        if self._defers and start < num_known - 1:
+            return False
+        num_tokens = self._admission_tokens(sequence, start)
+        if num_tokens == 0 or not offloader.resume(sequence, num_tokens, others_run):
+            return False
+        self._had_prefill |= start < num_known - 1
+        self._grant_newcomer(sequence, num_tokens, adapters)
+        return True
+
+    def _admission(self, sequence: Sequence, adapters: set[str] | None, others_run: bool) -> Admission:
         """Whether a waiting sequence may join a step with `adapters`."""
         # Steps in flight still bring tokens from before its preemption, or its adapter finds no slot.
         if sequence.num_stale_tokens or not self._finds_slot(sequence.request.adapter, adapters):
             return Admission.LATER
         if self._offloader is None:
             return Admission.NOW
-        return self._offloader.admission(sequence, (*self.explicit, *self.admitted), bool(self.in_flight))
-
-    def _brought_tokens(self, sequence: Sequence) -> int:
-        """Return the tokens of a waiting sequence that were computed elsewhere or before."""
-        num_loaded = 0 if self._offloader is None else self._offloader.loaded_tokens(sequence)
-        return num_loaded or num_external_tokens(sequence)
+        return self._offloader.admission(sequence, others_run)
 
     def _grant_newcomer(self, sequence: Sequence, num_tokens: int, adapters: set[str] | None) -> None:
         self._num_admissions += 1
@@ -665,6 +697,8 @@ class VllmScheduler(BatchScheduler):
         self._encoder.take(sequence)
         self._budget -= num_tokens + self._drafter_rows
         self.admitted.append(sequence)
+        if self._offloader is not None:
+            self._offloader.joined(sequence, sequence.num_tokens - sequence.num_computed_tokens - num_tokens)
         if adapters is not None:
             adapters.add(sequence.request.adapter)
 
@@ -752,7 +786,7 @@ class VllmScheduler(BatchScheduler):
         if prefill_tokens := shape[1]:
             recent_prompts.add(prefill_tokens, computed_at)
         if self._offloader is not None:
-            self._offloader.step_began(ends_at, self._depth)
+            self._offloader.step_began(ends_at)
         return ends_at
 
     def _end_of_computation(
@@ -786,7 +820,12 @@ class VllmScheduler(BatchScheduler):
             self._drafter.now = at
         if self._leaving:
             self.take_out_leaving(at)
-        events = super().update(at)
+        if self._offloader is None:
+            events = super().update(at)
+        else:
+            self._offloader.step_ended()
+            events = super().update(at)
+            self._offloader.step_processed()
         changes = self._context.cache_changes
         if changes:
             events.append(CacheChanged(at, tuple(changes)))
@@ -896,17 +935,15 @@ class VllmScheduler(BatchScheduler):
         self._leaving.clear()
 
     def _take_out(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
-        self._leave(sequence)
+        self._leave(sequence, is_aborted=True)
         self._context.end_and_report(sequence, outcome, at)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence, is_aborted: bool = False) -> None:
         """Forget a sequence for good; outputs of steps in flight for it are ignored."""
         if self._batches is not None:
             self._batches.has_left = True
         if self._drafter is not None:
             self._drafter.leave(sequence)
-        if self._offloader is not None:
-            self._offloader.leave(sequence)
         if self._urgent is not None:
             self._urgent.forget(sequence)
         if sequence.request.media:
@@ -921,7 +958,10 @@ class VllmScheduler(BatchScheduler):
             self.waiting.remove(sequence)
             self._deferred.discard(sequence)
         sequence.running = False
-        self.kv.release(sequence)
+        if self._offloader is None:
+            self.kv.release(sequence)
+        else:
+            self._offloader.leave(sequence, is_aborted)
 
     # --- members of the cohort ---
 
@@ -1183,9 +1223,9 @@ def _new_drafter(
     return Drafter(context, kv, num_accepted), step_shape
 
 
-def _new_offloader(context: EngineContext, offload: "OffloadConfig", kv: SlotCache) -> "Offloader":
-    from blis_sim.engine.kv_cache.offload_tier import LoadingKVCache
+def _new_offloader(context: EngineContext, offload: "OffloadConfig", kv: SlotCache, depth: int) -> "Offloader":
+    from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
     from blis_sim.engine.scheduler.offloader import Offloader  # other engines do without it
 
-    assert isinstance(kv, LoadingKVCache)
-    return Offloader(context, offload, kv)
+    assert isinstance(kv, GroupedKVCache)
+    return Offloader(context, offload, kv, depth)

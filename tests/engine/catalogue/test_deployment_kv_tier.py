@@ -136,22 +136,28 @@ def test_latent_kv_is_kept_once_for_all_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "cause"),
+    "given",
     [
-        ({"pp": 2}, "pipeline stages"),
-        ({"spec_method": "ngram", "spec_tokens": 2}, "speculative decoding"),
-        ({"model": "openai/gpt-oss-20b", "tp": 1}, "several groups of KV caches"),
+        {"pp": 2},
+        {"spec_method": "ngram", "spec_tokens": 2},
+        {"model": "openai/gpt-oss-20b", "tp": 1},
+        {"model": "google/gemma-3-27b-it"},
+        {"model": "Qwen/Qwen3.5-27B"},
     ],
 )
-def test_options_that_are_not_modelled_together_with_cpu_memory_give_a_warning(
-    given: dict[str, Any], cause: str
-) -> None:
+def test_cpu_memory_goes_with_stages_drafts_and_groups(given: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "tp": 2, "kv_offloading_size": 5.0, **given}
     deployment = resolve(options_from(DeploymentOptions, **settings))
-    assert deployment.config.offload is None
-    assert [note for note in deployment.notes if "CPU memory" in note] == [
-        f"warning: KV blocks in CPU memory are not modelled with {cause}: KV blocks that are evicted are lost"
-    ]
+    assert deployment.config.offload is not None
+    assert not [note for note in deployment.notes if "CPU memory" in note]
+
+
+def test_blocks_in_cpu_memory_are_named_by_their_own_tokens_alone() -> None:
+    settings: dict[str, Any] = {"model": "qwen3-14b", "hardware": "H100", "spec_method": "ngram", "spec_tokens": 2}
+    for size, hashes_next_token in ((None, True), (5.0, False)):
+        found = resolve(options_from(DeploymentOptions, **settings, kv_offloading_size=size)).config.speculation
+        assert found is not None
+        assert found.hashes_next_token is hashes_next_token
 
 
 def test_cpu_memory_below_one_block_is_refused() -> None:

@@ -8,10 +8,12 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import Finished
-from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, RequestUse
+from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
+from blis_sim.engine.memory.kv_groups import FULL, SLIDING, KVCacheGroupSpec
 from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.simulation import run_virtual
+from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency, config, request
 
@@ -135,22 +137,60 @@ def test_random_runs_end_and_hold_no_block(is_async: bool) -> None:
         assert simulated.kv.num_used_blocks == 0
 
 
+def places(num_blocks: int) -> list[Place]:
+    """The places of the first blocks of a request, of one token each."""
+    return [(end, 0) for end in range(1, num_blocks + 1)]
+
+
+def test_of_two_groups_the_last_block_of_the_later_one_is_kept_longer() -> None:
+    tier, use = OffloadTier(4), RequestUse()
+    names = ["a0", "b0", "a1", "b1"]
+    ends = [(1, 0), (2, 0), (1, 1), (2, 1)]
+    stored = tier.store(names, ends, use)
+    assert stored == names
+    tier.stored(stored, 0)
+    assert tier.store(["x"], [(1, 0)], RequestUse()) == ["x"]
+    assert [name for name in names if tier.lookup(name) is Lookup.MISS] == ["b0"]
+
+
 def test_the_last_blocks_of_the_request_used_least_recently_are_evicted_first() -> None:
     tier, first, second = OffloadTier(5), RequestUse(), RequestUse()
     for use, names in ((first, "abc"), (second, "de")):
-        stored = tier.store(list(names), 0, use)
+        stored = tier.store(list(names), places(len(names)), use)
         assert stored == list(names)
         tier.stored(stored, 0)
     tier.finish(second)
     tier.finish(first)
-    assert tier.store(["x", "y", "z"], 0, RequestUse()) == ["x", "y", "z"]
+    assert tier.store(["x", "y", "z"], places(3), RequestUse()) == ["x", "y", "z"]
     assert [name for name in "abcdexyz" if tier.lookup(name) is not Lookup.MISS] == ["a", "b", "x", "y", "z"]
     assert tier.lookup("x") is Lookup.PENDING
-    assert tier.store(["p", "q", "r"], 0, RequestUse()) is None, "what is on its way stays"
+    assert tier.store(["p", "q", "r"], places(3), RequestUse()) is None, "what is on its way stays"
 
 
-def test_options_that_are_not_simulated_with_offloading_are_refused() -> None:
-    with pytest.raises(EngineError, match="KV blocks are offloaded with engine vllm only"):
-        engine(OffloadConfig(5, 1.0), engine="blis")
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"engine": "blis"}, "KV blocks are offloaded with engine vllm only, got blis"),
+    (
+        {"speculation": Speculation(method="mtp", num_tokens=2, acceptance_rates=(0.5, 0.5))},
+        "hashes_next_token must be False where KV blocks are offloaded",
+    ),
+    (
+        {
+            "enable_prefix_caching": False,
+            "kv_groups": (KVCacheGroupSpec(FULL, 4), KVCacheGroupSpec(SLIDING, 8, 16)),
+            "total_kv_blocks": 60,
+        },
+        "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED)
+def test_what_vllm_refuses_is_refused_in_a_line(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(EngineError) as raised:
+        engine(OffloadConfig(5, 1.0), **settings)
+    assert str(raised.value) == message
+
+
+def test_cpu_memory_holds_a_block_at_least() -> None:
     with pytest.raises(EngineError, match="num_blocks must be at least 1"):
         OffloadConfig(0, 1.0)

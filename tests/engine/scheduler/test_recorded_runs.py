@@ -1,7 +1,8 @@
 """Random runs give what literal transcriptions of vLLM's and BLIS's rules gave, sequence by sequence.
 
 A line of the table has the rules and a digest of each run, by seed. The transcriptions had been compared with both
-originals; `git log -- tests/oracle_scheduler` finds them.
+originals; `git log -- tests/oracle_scheduler` finds them. Runs with CPU memory for KV blocks were compared with vLLM's
+own scheduler and OffloadingConnector: `python -m workshop.vllm_oracle --offloading`.
 """
 
 import csv
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from workshop.vllm_oracle.groups import with_groups
+from workshop.vllm_oracle.offloaded import with_offloading
+from workshop.vllm_oracle.pipeline import with_pipeline
 from workshop.vllm_oracle.simulated import changes
 from workshop.vllm_oracle.speculation import with_speculation
 from workshop.vllm_oracle.workload import Workload, draw_workload
@@ -24,12 +28,35 @@ def blis_workload(seed: int) -> Workload:
     return replace(workload, config=replace(workload.config, engine="blis"))
 
 
+def offloaded(
+    seed: int, is_async: bool, groups: str | None = None, has_drafts: bool = False, num_stages: int = 1
+) -> Workload:
+    """Return the workload of a seed with CPU memory for KV blocks, and what else is named."""
+    workload = draw_workload(seed, is_async)
+    if groups is not None:
+        workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
+        workload = with_groups(workload, seed, groups)
+    if has_drafts:
+        workload = with_speculation(workload, seed)
+    workload = with_offloading(workload, seed)
+    return with_pipeline(workload, seed, num_stages) if num_stages > 1 else workload
+
+
 RULES: dict[str, Callable[[int], Workload]] = {
     "vllm": lambda seed: draw_workload(seed, False),
     "vllm, asynchronous": lambda seed: draw_workload(seed, True),
     "drafts": lambda seed: with_speculation(draw_workload(seed, False), seed),
     "drafts, asynchronous": lambda seed: with_speculation(draw_workload(seed, True), seed),
     "blis": blis_workload,
+    "cpu memory": lambda seed: offloaded(seed, False),
+    "cpu memory, asynchronous": lambda seed: offloaded(seed, True),
+    "cpu memory, windows, asynchronous": lambda seed: offloaded(seed, True, "windows"),
+    "cpu memory, states": lambda seed: offloaded(seed, False, "states"),
+    "cpu memory, drafts, asynchronous": lambda seed: offloaded(seed, True, None, True),
+    "cpu memory, windows, drafts": lambda seed: offloaded(seed, False, "windows", True),
+    "cpu memory, states, drafts, asynchronous": lambda seed: offloaded(seed, True, "states", True),
+    "cpu memory, 2 stages, asynchronous": lambda seed: offloaded(seed, True, None, False, 2),
+    "cpu memory, windows, 2 stages": lambda seed: offloaded(seed, False, "windows", False, 2),
 }
 
 

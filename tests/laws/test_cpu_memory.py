@@ -1,0 +1,44 @@
+"""CPU memory for KV blocks goes with groups of layers, drafts and pipeline stages: laws on random workloads."""
+
+import pytest
+
+from blis_sim.engine.core import Engine
+from blis_sim.engine.events import Finished
+from blis_sim.engine.scheduler.vllm import VllmScheduler
+from tests.engine.scheduler.test_recorded_runs import offloaded
+from workshop.vllm_oracle.simulated import changes, requests_of
+
+KINDS = [
+    {"groups": "windows"},
+    {"groups": "chunks", "has_drafts": True},
+    {"groups": "states", "has_drafts": True},
+    {"groups": "latent", "num_stages": 2},
+    {"has_drafts": True, "num_stages": 2},
+]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+@pytest.mark.parametrize("is_async", [False, True])
+def test_every_request_ends_once_and_nothing_stays_held(kind: dict[str, object], seed: int, is_async: bool) -> None:
+    workload = offloaded(seed, is_async, **kind)  # type: ignore[arg-type]
+    engine = Engine(workload.config, workload.latency)
+    for request, at in requests_of(workload):
+        engine.submit(request, at)
+    ended: list[str] = []
+    scheduler, offload = engine._scheduler, workload.config.offload
+    assert isinstance(scheduler, VllmScheduler)
+    assert offload is not None
+    while (due_at := engine.next_event_at()) is not None:
+        ended += [event.sequence.request.id for event in engine.advance(due_at) if isinstance(event, Finished)]
+        engine.check_integrity()
+        assert scheduler._offloader is not None
+        assert scheduler._offloader.num_blocks <= offload.num_blocks
+    assert sorted(ended) == sorted(arrival.id for arrival in workload.arrivals)
+    assert engine.stats.kv_blocks_used == 0
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+def test_steps_that_are_not_reported_are_the_same(kind: dict[str, object]) -> None:
+    workload = offloaded(7, True, **kind)  # type: ignore[arg-type]
+    assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)
