@@ -231,6 +231,8 @@ _TRITON_SHARE = 0.12
 """Share of the peak that Triton's attention reaches on prompts: with gpt-oss-20b two prompts of 32,000 tokens on an
 A100 take 4.4 s each, of which kernels of other kinds take 1.8."""
 _OUTLIER = 0.97
+_SPIKE = 0.2
+"""Share by which the attention of decodes falls with one more point of a grid where a measurement went wrong."""
 _REACHED_BANDWIDTH = 0.92
 """Share of the peak bandwidth that the best kernels reach; 0.88 to 0.90 are learned of weights and KV caches."""
 _ELEMENTWISE_START_US, _ELEMENTWISE_SHARE = 3.0, 0.8
@@ -388,6 +390,10 @@ class RepairedTables:
         if tokens[0] < shortest:
             self._notes["all-reduces shorter than 256 bytes take as long as those of 256"] = None
         times = self._tables.token_us(measured, np.maximum(np.array(tokens, dtype=np.float64), shortest))
+        least: Times = np.minimum.accumulate(times[::-1])[::-1]
+        if (least < _OUTLIER * times).any():
+            self._notes["exchanges that are faster with more tokens take what lies between"] = None
+            times = ordered(times, 0)
         if not has_nvlink(gpu, in_node) and gpu.pcie_gb_s:
             self._notes["GPUs without NVLink exchange through the memory of the host"] = None
             times = staged_all_reduce_us(gpu, in_node, sent)
@@ -522,7 +528,15 @@ def _decode_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: Re
     requests, context = _all_of(DECODE_REQUESTS, DECODE_CONTEXT)
     times = sum((count * tables.decode_us(each, requests, context) for each, count in attention), 0.0 * requests)
     grid = times.reshape(len(DECODE_REQUESTS), len(DECODE_CONTEXT))
-    return ordered_decodes(grid) if _is_latent(attention) else grid
+    return ordered_decodes(grid) if _is_latent(attention) or _has_spike(grid) else grid
+
+
+def _has_spike(grid: Times) -> bool:
+    """Whether decodes with more requests or context take less by far, which others do by 3 % of a step at most."""
+    return any(
+        bool((np.diff(grid, axis=axis) < -_SPIKE * grid.take(range(grid.shape[axis] - 1), axis)).any())
+        for axis in (0, 1)
+    )
 
 
 def _prompt_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: RepairedTables) -> Times:
@@ -539,7 +553,7 @@ def _prompt_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: Re
 
 
 def _is_latent(attention: Sequence[tuple[AttentionOperation, int]]) -> bool:
-    """Whether attention is latent: what its projections take was subtracted. Other decodes are in order within 3 %."""
+    """Whether attention is latent: what its projections take was subtracted."""
     return any(isinstance(each, LatentAttention | SparseLatentAttention) for each, _ in attention)
 
 
