@@ -291,8 +291,31 @@ class RepairedTables:
         if isinstance(operation, Elementwise):
             return elementwise_us(self._gpu, operation, tokens)
         measured = operation.matmul if isinstance(operation, SharedExpert) else operation
-        if isinstance(measured, Experts) and measured.weights == MXFP4_BY_MARLIN:
-            return self._marlin_us(measured, tokens)
+        if isinstance(measured, Experts):
+            return self._experts_us(measured, tokens)
+        return self._in_order_us(measured, tokens)
+
+    def _experts_us(self, experts: Experts, tokens: tuple[int, ...]) -> Times:
+        """Return the times of experts: a GPU with a part of them never takes longer than one with twice as much."""
+        is_marlin = experts.weights == MXFP4_BY_MARLIN
+        times = self._marlin_us(experts, tokens) if is_marlin else self._in_order_us(experts, tokens)
+        shared = "tp" if experts.ep % 2 else "ep"
+        half = getattr(experts, shared) // 2
+        if getattr(experts, shared) != 2 * half or (
+            is_marlin and shared == "tp"
+        ):  # Marlin's are padded to equal widths
+            return times
+        try:
+            of_more = self._experts_us(experts._replace(**{shared: half}), tokens)
+        except EngineError:  # they were measured on as many GPUs only
+            return times
+        if (of_more < _OUTLIER * times).any():
+            self._notes["experts that are slower on more GPUs take what they take on half as many"] = None
+            times = np.minimum(times, of_more)
+        return times
+
+    def _in_order_us(self, measured: MeasuredOperation, tokens: tuple[int, ...]) -> Times:
+        """Return the times of a measured operation, which more tokens never make shorter."""
         operation = self._source(measured)
         times = self._measured_us(operation, np.array(tokens, dtype=np.float64))
         if isinstance(operation, Matmul):
