@@ -15,7 +15,7 @@ from blis_sim.engine.lora import LoraSettings
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
 from blis_sim.engine.simulation import CHECK_EVERY, CHUNK_US, ProgressWatch, Simulation
 from blis_sim.engine.units import Micros
-from replay.analysis.steady import Steadiness, steadiness
+from replay.analysis.steady import LEAST_TIME_SCALES, Steadiness, steadiness
 from replay.arrivals import Arrival, Arrivals, ConversationBlocks, arrivals_of_rows, known_labels
 from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from replay.simulation.simulate import Simulated, simulate
@@ -457,6 +457,8 @@ FIRST_LENGTH = 1_000
 _MOST_CHOSEN = 16_000
 _MOST_TO_JUDGE = 24_000
 _CHOICE_FACTOR, _JUDGING_FACTOR = 2, 4
+_NEAR = 0.6
+"""Share of the time scales of a steady state from which twice the length has them."""
 
 
 def is_endless(spec: WorkloadSpec) -> bool:
@@ -492,7 +494,9 @@ def judged_by_longer(
     found, length = first, spec.num_requests
     longest = min(_MOST_TO_JUDGE, _JUDGING_FACTOR**2 * length)
     while not found.is_known:
-        length *= _JUDGING_FACTOR
+        # A queue whose time scale is known by then needs no more than the rest of its time scales.
+        is_near = found is not first and found.num_time_scales >= _NEAR * LEAST_TIME_SCALES
+        length *= _CHOICE_FACTOR if is_near else _JUDGING_FACTOR
         if length > longest:
             return first
         found = steadiness(simulate(dataclasses.replace(spec, num_requests=length)).requests)

@@ -21,6 +21,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
+from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.options import BlisError
 from blis_sim.options.option import load_json
 from blis_sim.options.provenance import blis_version
@@ -678,6 +679,7 @@ def _instances(
     refused: dict[str, str],
 ) -> Iterator[_Instance]:
     crowded: set[tuple[Any, ...]] = set()
+    seen: list[tuple[list[tuple[str, Any]], MemoryLayout | None]] = []
     for tp, pp, dp in product(choices.tps, choices.pps, choices.dps):
         for own in variants(settings, choices, {"hardware": gpu, "tp": tp, "pp": pp, "dp": dp}):
             place, label = tuple(each for each in own.items() if each[0] != "max_num_batched_tokens"), _label(own)
@@ -694,6 +696,10 @@ def _instances(
                 continue
             if own.get("enable_expert_parallel") and not deployment.model.is_moe:
                 continue
+            planned = ([each for each in own.items() if each[0] != "quantization"], deployment.memory)
+            if deployment.memory is not None and planned in seen:  # the checkpoint is in that precision already
+                continue
+            seen.append(planned)
             seconds = seconds_per_request(deployment, load, targets)
             if seconds.refusal:
                 refused[seconds.refusal] = min(label, refused.get(seconds.refusal, label), key=len)

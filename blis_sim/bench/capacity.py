@@ -833,7 +833,7 @@ def _best(
         grids = [[each for one in of_cell for each in (one, *_variants(one, query.settings))] for of_cell in members]
         searches = [by_longer(every_count(each, query.most_gpus)) for each in grids]
         return dict(zip(keys, side_by_side(searches, judge), strict=True))
-    searches = [_cheapest_of_cell(each, query.settings, query.most_gpus, advance) for each in members]
+    searches = [settled(partial(_cheapest_of_cell, each, query.settings, query.most_gpus, advance)) for each in members]
     return dict(zip(keys, side_by_side(searches, judge), strict=True))
 
 
@@ -841,8 +841,8 @@ def _cheapest_of_cell(
     candidates: Sequence[Candidate], settings: Mapping[str, Any], most_gpus: int, advance: Callable[[], None]
 ) -> Search:
     """Search all candidates of a GPU type and shape, and then variants of the best."""
-    found = yield from settled(partial(cheapest, candidates, most_gpus, on_settled=advance))
-    return (yield from settled(partial(_refined, found, candidates, settings, most_gpus)))
+    found = yield from cheapest(candidates, most_gpus, on_settled=advance)
+    return (yield from _refined(found, candidates, settings, most_gpus))
 
 
 def _refined(

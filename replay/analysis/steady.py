@@ -21,7 +21,7 @@ _LEAST_ARRIVALS = 20
 _NUM_SAMPLES = 256
 _FILLING_SHARE = 0.2
 """Share of the time of arrivals in which a system fills up, which says nothing about its steady state."""
-_LEAST_TIME_SCALES = 8.0
+LEAST_TIME_SCALES = 8.0
 """Time scales of the number of requests in the system that a steady state lasts. A straight line has three."""
 _LEAST_SHARE = 0.05
 _DEVIATIONS = 4.0
@@ -102,7 +102,7 @@ def steadiness(record: Record) -> Steadiness:
     time_scale_s = step_s * _autocorrelation_time(present.astype(np.float64))
     num_time_scales = step_s * (_NUM_SAMPLES - 1) / time_scale_s
     found = _growth(record, arrived_at)
-    is_steady = found is None and num_time_scales >= _LEAST_TIME_SCALES
+    is_steady = found is None and num_time_scales >= LEAST_TIME_SCALES
     return Steadiness(is_steady=is_steady, overload=found, time_scale_s=time_scale_s, num_time_scales=num_time_scales)
 
 

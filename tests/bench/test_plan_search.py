@@ -80,6 +80,17 @@ def test_data_parallel_ranks_kv_types_and_drafts_are_searched_when_asked() -> No
     assert ranks.gpus_per_instance == (2,)
 
 
+@pytest.mark.parametrize(("model", "precisions"), [("llama-3.1-8b-instruct-fp8", {""}), ("qwen3-14b", {"", "fp8"})])
+def test_a_precision_that_the_checkpoint_has_is_not_tried_twice(model: str, precisions: set[str]) -> None:
+    line = SMALL.replace("qwen3-14b", model).replace("--precisions checkpoint", "--precisions checkpoint,fp8")
+    options = options_of_line(line)
+    query = _query(options, plan_of(options.simulation, (), None, PlanOptions))
+    found = candidates_of(
+        query.simulation, query.settings, query.choices, query.prices, MeanLoad(12, 800, 60), query.targets
+    ).found
+    assert {each.settings.get("quantization", "") for each in found} == precisions
+
+
 def test_what_is_searched_and_what_is_given_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="--dp and --dp-sizes exclude each other"):
         planned(SMALL, "--dp", "2", "--dp-sizes", "1,2")

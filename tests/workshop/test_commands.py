@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.server": ("--only", "admission", "--repetitions", "1", "--share", "0.001"),
     "workshop.server_scale": ("killed", "--streams", "5"),
     "workshop.spans": ("--requests", "20", "--rounds", "1"),
+    "workshop.step_laws": ("--models", "qwen3-14b", "--gpus", "H100,B200"),
 }
 """Commands that exit with 0, with the smallest arguments that let them do their work."""
 

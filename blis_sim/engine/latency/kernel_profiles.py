@@ -240,6 +240,8 @@ _TRITON_SHARE = 0.12
 """Share of the peak that Triton's attention reaches on prompts: with gpt-oss-20b two prompts of 32,000 tokens on an
 A100 take 4.4 s each, of which kernels of other kinds take 1.8."""
 _OUTLIER = 0.97
+_SPIKE = 0.2
+"""Share by which the attention of decodes falls with one more point of a grid where a measurement went wrong."""
 _REACHED_BANDWIDTH = 0.92
 """Share of the peak bandwidth that the best kernels reach; 0.88 to 0.90 are learned of weights and KV caches."""
 _ELEMENTWISE_START_US, _ELEMENTWISE_SHARE = 3.0, 0.8
@@ -304,8 +306,31 @@ class RepairedTables:
         if isinstance(operation, Elementwise):
             return elementwise_us(self._gpu, operation, tokens)
         measured = operation.matmul if isinstance(operation, SharedExpert) else operation
-        if isinstance(measured, Experts) and measured.weights == MXFP4_BY_MARLIN:
-            return self._marlin_us(measured, tokens)
+        if isinstance(measured, Experts):
+            return self._experts_us(measured, tokens)
+        return self._in_order_us(measured, tokens)
+
+    def _experts_us(self, experts: Experts, tokens: tuple[int, ...]) -> Times:
+        """Return the times of experts: a GPU with a part of them never takes longer than one with twice as much."""
+        is_marlin = experts.weights == MXFP4_BY_MARLIN
+        times = self._marlin_us(experts, tokens) if is_marlin else self._in_order_us(experts, tokens)
+        shared = "tp" if experts.ep % 2 else "ep"
+        half = getattr(experts, shared) // 2
+        if getattr(experts, shared) != 2 * half or (
+            is_marlin and shared == "tp"
+        ):  # Marlin's are padded to equal widths
+            return times
+        try:
+            of_more = self._experts_us(experts._replace(**{shared: half}), tokens)
+        except EngineError:  # they were measured on as many GPUs only
+            return times
+        if (of_more < _OUTLIER * times).any():
+            self._notes["experts that are slower on more GPUs take what they take on half as many"] = None
+            times = np.minimum(times, of_more)
+        return times
+
+    def _in_order_us(self, measured: MeasuredOperation, tokens: tuple[int, ...]) -> Times:
+        """Return the times of a measured operation, which more tokens never make shorter."""
         operation = self._source(measured)
         times = self._measured_us(operation, np.array(tokens, dtype=np.float64))
         if isinstance(operation, Matmul):
@@ -539,7 +564,15 @@ def _decode_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: Re
     requests, context = _all_of(DECODE_REQUESTS, DECODE_CONTEXT)
     times = sum((count * tables.decode_us(each, requests, context) for each, count in attention), 0.0 * requests)
     grid = times.reshape(len(DECODE_REQUESTS), len(DECODE_CONTEXT))
-    return ordered_decodes(grid, DECODE_REQUESTS) if _is_latent(attention) else grid
+    return ordered_decodes(grid, DECODE_REQUESTS) if _is_latent(attention) or _has_spike(grid) else grid
+
+
+def _has_spike(grid: Times) -> bool:
+    """Whether decodes with more requests or context take less by far, which others do by 3 % of a step at most."""
+    return any(
+        bool((np.diff(grid, axis=axis) < -_SPIKE * grid.take(range(grid.shape[axis] - 1), axis)).any())
+        for axis in (0, 1)
+    )
 
 
 def _prompt_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: RepairedTables) -> Times:
@@ -556,7 +589,7 @@ def _prompt_grid(attention: Sequence[tuple[AttentionOperation, int]], tables: Re
 
 
 def _is_latent(attention: Sequence[tuple[AttentionOperation, int]]) -> bool:
-    """Whether attention is latent: what its projections take was subtracted. Other decodes are in order within 3 %."""
+    """Whether attention is latent: what its projections take was subtracted."""
     return any(isinstance(each, LatentAttention | SparseLatentAttention) for each, _ in attention)
 
 

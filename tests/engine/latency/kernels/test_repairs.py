@@ -66,6 +66,37 @@ def test_all_reduces_of_whole_tokens_are_as_measured() -> None:
     assert not repaired.notes
 
 
+class Spike:
+    """Tables in which an exchange of two tokens takes twice as long as those of four."""
+
+    def token_us(self, operation: Any, tokens: Times) -> Times:
+        assert isinstance(operation, AllReduce)
+        return np.interp(tokens, (1, 2, 4, 8), (100, 800, 400, 900))
+
+
+def test_exchanges_that_are_faster_with_more_tokens_take_what_lies_between() -> None:
+    repaired = RepairedTables(load_gpu("A100-SXM"), cast(Tables, Spike()))
+    between = (800 * 400) ** 0.5
+    assert repaired.token_us(AllReduce(4096, 8), (1, 2, 4, 8)).tolist() == pytest.approx([100, between, between, 900])
+    assert any("exchanges" in note for note in repaired.notes)
+
+
+class SlowWhenShared:
+    """Tables in which every GPU that shares experts adds to their time."""
+
+    def token_us(self, operation: Any, tokens: Times) -> Times:
+        assert isinstance(operation, Experts)
+        return 1000.0 * operation.ep * operation.tp + tokens
+
+
+@pytest.mark.parametrize(("tp", "ep"), [(1, 8), (8, 1), (2, 4)])
+def test_experts_never_take_longer_on_a_gpu_that_has_a_part_of_them(tp: int, ep: int) -> None:
+    repaired = RepairedTables(load_gpu("H100"), cast(Tables, SlowWhenShared()))
+    whole = experts(1, "")
+    assert (repaired.token_us(whole._replace(tp=tp, ep=ep), (1, 64)) == repaired.token_us(whole, (1, 64))).all()
+    assert any("slower on more GPUs" in note for note in repaired.notes)
+
+
 class PromptsInProportion:
     """Tables in which the shortest prompt of 16 tokens takes 10 us, longer ones 1 us per 16 tokens, shorter ones and
     those after others in proportion, without the start of a kernel."""
