@@ -86,10 +86,10 @@ class SlowWhenShared:
 
     def token_us(self, operation: Any, tokens: Times) -> Times:
         assert isinstance(operation, Experts)
-        return 1000.0 * operation.ep * operation.tp + tokens
+        return 900.0 + 100 * operation.ep * operation.tp + tokens
 
 
-@pytest.mark.parametrize(("tp", "ep"), [(1, 8), (8, 1), (2, 4)])
+@pytest.mark.parametrize(("tp", "ep"), [(1, 2), (2, 1)])
 def test_experts_never_take_longer_on_a_gpu_that_has_a_part_of_them(tp: int, ep: int) -> None:
     repaired = RepairedTables(load_gpu("H100"), cast(Tables, SlowWhenShared()))
     whole = experts(1, "")
