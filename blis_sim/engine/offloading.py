@@ -119,6 +119,8 @@ class OffloadCounters:
     """Time from the first look-up of a request that found blocks still on their way to the one that did not."""
     allocated_chunks: Observations = field(default_factory=lambda: Observations(ALLOCATED_CHUNKS))
     num_allocation_failures: int = 0
+    num_loaded_tokens: int = 0
+    """Prompt tokens that loads bring, counted once per request."""
     num_blocks: int = 0
     """Blocks that CPU memory holds; 0 before the first step."""
     num_pinned: int = 0

@@ -275,7 +275,8 @@ def _known(column_us: Ints) -> Latency:
 
 def _hit_rate(engine: Engine) -> float:
     kv: KVUsage = engine.kv
-    return kv.hit_tokens / kv.queried_tokens if kv.queried_tokens else 0.0
+    num_found = kv.hit_tokens + engine.counters.offload.num_loaded_tokens
+    return num_found / kv.queried_tokens if kv.queried_tokens else 0.0
 
 
 def _rate(amount: float, duration_s: float) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 
 from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.engine.core import Engine
+from blis_sim.engine.offloading import OffloadCounters
 from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
@@ -91,13 +92,16 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
 
 
 def cache_hit_rate(simulated: Simulated) -> float:
-    """The share of prompt tokens found in the prefix cache, 0 when none were looked for: the mean of the instances."""
-    rates = [_hit_rate(engine.kv) for engine in simulated.simulation.instances]
+    """The share of prompt tokens found in the prefix cache, 0 when none were looked for: the mean of the instances.
+
+    Tokens that are loaded from CPU memory with vLLM's scheduling count as found.
+    """
+    rates = [_hit_rate(engine.kv, engine.counters.offload) for engine in simulated.simulation.instances]
     return sequential_sum(rates) / len(rates) if rates else 0
 
 
-def _hit_rate(kv: KVUsage) -> float:
-    return kv.hit_tokens / kv.queried_tokens if kv.queried_tokens else 0
+def _hit_rate(kv: KVUsage, offload: OffloadCounters) -> float:
+    return (kv.hit_tokens + offload.num_loaded_tokens) / kv.queried_tokens if kv.queried_tokens else 0
 
 
 def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:

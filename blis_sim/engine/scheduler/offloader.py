@@ -91,8 +91,17 @@ class Offloader:
     __slots__ = (
         *("_allocated", "_alignment", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
         *("_deferred_frees", "_depth", "_finished", "_free_at", "_is_idle", "_is_planned_at", "_kv"),
-        *("_loads", "_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_offload", "_prefills"),
-        *("_queue", "_requests", "_state_unit"),
+        *(
+            "_loads",
+            "_lookup_order",
+            "_managers",
+            "_now",
+            "_num_composed",
+            "_num_processed",
+            "_num_transfers",
+            "_offload",
+        ),
+        *("_prefills", "_queue", "_requests", "_state_unit"),
         *("_spec_blocks", "_spec_tokens", "_tier", "_transfers", "_unbegun", "_windows", "defers_frees"),
         *("num_loaded_tokens",),
     )
@@ -142,7 +151,9 @@ class Offloader:
         self._unbegun: deque[Batch] = deque()
         """Composed steps that have not begun."""
         self._transfers: list[Transfer] = []
-        """Transfers under way."""
+        """Transfers that have begun and were not found ended."""
+        self._num_transfers = 0
+        """Transfers that the scheduler has not heard the end of."""
         self._free_at = [0.0, 0.0]
         """When the transfer to CPU memory, and that from there, ends that began last."""
         self._computes_until: Micros = 0
@@ -207,6 +218,7 @@ class Offloader:
             # The last token is computed whatever is loaded, for its logits.
             sequence.num_cached_tokens = min(num_computed, sequence.num_tokens - 1)
             sequence.num_external_tokens = sequence.num_cached_tokens - num_local
+            self._counters.num_loaded_tokens += sequence.num_external_tokens
         keys: list[object] = []
         places: list[Place] = []
         for manager, table in zip(self._managers, self._kv.tables[sequence], strict=True):
@@ -223,6 +235,7 @@ class Offloader:
         load = Transfer(sequence, keys, is_load=True)
         request.has_load = True
         request.num_transfers = 1
+        self._num_transfers += 1
         self._loads.append(load)
         self._prefills.add(sequence)
         self.num_loaded_tokens += num_loaded
@@ -426,11 +439,17 @@ class Offloader:
         if has_waiting and not self._has_reports():
             self._plan_after_transfers()
 
-    def needs_composition(self) -> bool:
-        """Whether an idle core composes again with another result: requests have ended, or reports are to come."""
-        if self._finished or self._has_reports():
+    @property
+    def has_work(self) -> bool:
+        """Whether requests have ended since the latest composition, or transfers are under way."""
+        return bool(self._finished or self._num_transfers)
+
+    def needs_composition(self, at: Micros) -> bool:
+        """Whether an idle core composes at `at` with another result: requests or transfers have ended."""
+        if self._finished or self._has_reports() or any(transfer.ends_at <= at for transfer in self._transfers):
             return True
         self._queue.clear()
+        self._is_idle, self._now = True, at
         return False
 
     def _has_reports(self) -> bool:
@@ -587,6 +606,7 @@ class Offloader:
         if stored:
             stores.append(Transfer(sequence, stored, is_load=False))
             request.num_transfers += 1
+            self._num_transfers += 1
         return True
 
     # --- transfers, one after the other in each direction ---
@@ -624,6 +644,7 @@ class Offloader:
             sequence, keys = transfer.sequence, transfer.keys
             request = self._requests[sequence]
             request.num_transfers -= 1
+            self._num_transfers -= 1
             counts = self._counters.loads if transfer.is_load else self._counters.stores
             counts.add(len(keys) * self._offload.block_bytes, transfer.took_us / 1e6, self._offload.num_gpus)
             if transfer.is_load:

@@ -444,7 +444,11 @@ class VllmScheduler(BatchScheduler):
         offloader = self._offloader
         if offloader is None or not self._composes:
             return
-        while not self.in_flight and offloader.needs_composition():
+        if self.in_flight and len(self.in_flight) < self._depth and not (self.explicit or self.waiting):
+            if offloader.has_work:  # for which vLLM's core composes an empty batch
+                self.schedule(at)
+            return
+        while not self.in_flight and offloader.needs_composition(at):
             if self.explicit or self.waiting:
                 super()._compose(at)
             else:
