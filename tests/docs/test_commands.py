@@ -62,7 +62,7 @@ def test_commands_marked_as_executed_elsewhere_are(fence: Fence) -> None:
 def test_commands_stand_in_fences_that_are_executed() -> None:
     """A fence in another language is an excerpt of a file or a drawing, not something to type."""
     assert {language for page in PAGES for language in languages(page)} <= {
-        *("console", "text", "toml", "python", "yaml", "javascript")
+        *("console", "csv", "text", "toml", "python", "yaml", "javascript")
     }
 
 

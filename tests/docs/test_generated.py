@@ -77,7 +77,14 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         "--entrypoint",
         "--blis-flags",
     }
-    others |= {"--described", "--shrink", "--test", "--dist", "--no-deps"}  # of the workshop, Node.js, xdist and pip
+    others |= {
+        "--described",
+        "--offloading",
+        "--shrink",
+        "--test",
+        "--dist",
+        "--no-deps",
+    }  # of the workshop, Node.js, xdist and pip
     others |= {"--endpoint-type", "--request-count", "--synthetic-input-tokens-mean", "--output-tokens-mean"}
     spoken_of = {
         flag
