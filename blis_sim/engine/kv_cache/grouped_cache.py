@@ -639,6 +639,7 @@ class GroupedKVCache(CohortCache):
         "_changes",
         "_found",
         "_has_context",
+        "_is_plain",
         "_lacked",
         "_lookahead_tokens",
         "_num_detached",
@@ -671,6 +672,8 @@ class GroupedKVCache(CohortCache):
         self._found = CacheHit(0, [], 0)
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
+        self._is_plain = len(groups) == 1 and groups[0].is_whole_context
+        """Whether nothing changes but where a block begins or is full."""
         self._num_detached = 0
         """Blocks that no request holds and that are not free yet."""
         self._has_context = groups[self.reported_group].is_whole_context
@@ -749,10 +752,18 @@ class GroupedKVCache(CohortCache):
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         computed = sequence.num_computed_tokens
+        if self._is_plain and self._changes_nothing(sequence, computed + num_tokens):
+            return True
         if not self.advance(sequence, computed, computed - sequence.num_in_flight_tokens, num_tokens):
             return False
         self.register(sequence, min(computed + num_tokens, sequence.num_tokens))
         return True
+
+    def _changes_nothing(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether a request has slots for `num_tokens` tokens already, and fills no block with them."""
+        table, size = self.tables[sequence][0], self.block_size
+        has_slots = self._slots_for(num_tokens) <= len(table.blocks) * size
+        return has_slots and (not self.enables_caching or num_tokens // size <= table.num_cached)
 
     def advance(self, sequence: Sequence, computed: int, processed: int, num_tokens: int) -> bool:
         """Give slots for `num_tokens` tokens after `computed` ones, of which steps that have ended brought `processed`.
@@ -911,6 +922,8 @@ class GroupedKVCache(CohortCache):
 
     def register(self, sequence: Sequence, num_tokens: int) -> None:
         if not self.enables_caching:
+            return
+        if self._is_plain and num_tokens // self.block_size <= self.tables[sequence][0].num_cached:
             return
         tables, coordinator, boundary = self.tables[sequence], self.coordinator, self._boundaries.get(sequence, 0)
         unit = self.block_size

@@ -20,7 +20,7 @@ PLAIN = -1
 class BlockTable:
     """Blocks by position; those no longer needed are `NULL`."""
 
-    __slots__ = ("blocks", "is_allocated", "last_state", "left", "num_cached", "num_retired", "reserved")
+    __slots__ = ("blocks", "is_allocated", "kept", "last_state", "left", "num_cached", "num_retired", "reserved")
 
     def __init__(self) -> None:
         self.blocks: list[int] = []
@@ -36,6 +36,8 @@ class BlockTable:
         """Leading places from which states have been given back."""
         self.reserved: tuple[int, int] | None = None
         """Where the latest chunk keeps a state inside of itself: after how many tokens, and its place."""
+        self.kept: tuple[int, int] | None = None
+        """The latest of these that was made findable although its block does not end there."""
 
 
 class KVBlocks(ABC):
@@ -446,7 +448,9 @@ class MambaManager(SingleTypeManager):
             if blocks[index] != NULL and self.blocks.is_cached(self.group, blocks[index]):
                 self._cached_this_step.add(self._identity(sequence, index + 1))
                 if self.settings.reports_states:
-                    self._kept_states.append((sequence, (index + 1) * self.block_tokens))
+                    is_kept = table.kept is not None and table.kept == table.reserved and table.kept[1] == index
+                    end = table.kept[0] if is_kept and table.kept is not None else (index + 1) * self.block_tokens
+                    self._kept_states.append((sequence, end))
         return None
 
     def leave(self, sequence: Sequence) -> None:
@@ -477,6 +481,12 @@ class MambaManager(SingleTypeManager):
         shared_end = boundaries[2:3] if self.settings.drops_last_block else boundaries[1:]
         if position != prompt_end and position not in shared_end:
             self.blocks.uncache(self.group, table.blocks, index)
+        elif position != (index + 1) * self.block_tokens:
+            if table.blocks[index] != NULL and table.kept != table.reserved:
+                table.kept = table.reserved
+                unit = position // self.settings.hash_tokens - 1
+                self.blocks.cache_part(self.group, sequence, table.blocks, index, unit)
+                self._cached_this_step.add(sequence.request.blocks.identity(unit))
         elif table.blocks[index] != NULL and not self.blocks.is_cached(self.group, table.blocks[index]):
             self.blocks.cache(self.group, sequence, table.blocks, index, index + 1)
             self._cached_this_step.add(self._identity(sequence, index + 1))
