@@ -316,9 +316,8 @@ class RepairedTables:
         times = self._marlin_us(experts, tokens) if is_marlin else self._in_order_us(experts, tokens)
         shared = "tp" if experts.ep % 2 else "ep"
         half = getattr(experts, shared) // 2
-        if getattr(experts, shared) != 2 * half or (
-            is_marlin and shared == "tp"
-        ):  # Marlin's are padded to equal widths
+        is_padded = is_marlin and shared == "tp"  # to equal widths
+        if getattr(experts, shared) != 2 * half or is_padded:
             return times
         try:
             of_more = self._experts_us(experts._replace(**{shared: half}), tokens)
@@ -337,6 +336,10 @@ class RepairedTables:
             times = np.maximum(times, self._least_us(operation.rows * operation.columns * bits_of(operation.weights)))
         if isinstance(operation, Experts):
             times = self._untuned_us(operation, tokens, self._plausible_us(operation, tokens, times))
+        return self._rising(times)
+
+    def _rising(self, times: Times) -> Times:
+        """Return times by number of tokens of which none is longer than one of more tokens."""
         least: Times = np.minimum.accumulate(times[::-1])[::-1]
         if (least < _OUTLIER * times).any():
             self._notes["a kernel that is faster with more tokens is taken for fewer ones, too"] = None
@@ -428,7 +431,7 @@ class RepairedTables:
         if tokens[0] < shortest:
             self._notes["all-reduces shorter than 256 bytes take as long as those of 256"] = None
         times = self._tables.token_us(measured, np.maximum(np.array(tokens, dtype=np.float64), shortest))
-        times = np.minimum.accumulate(times[::-1])[::-1]
+        times = self._rising(times)
         if not has_nvlink(gpu, in_node) and gpu.pcie_gb_s:
             self._notes["GPUs without NVLink exchange through the memory of the host"] = None
             times = staged_all_reduce_us(gpu, in_node, sent)

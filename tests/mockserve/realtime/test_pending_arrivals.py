@@ -85,7 +85,8 @@ async def test_the_engine_waits_for_the_first_of_several_arrivals(drive: NewDriv
         await asyncio.sleep(0.001 * SLOWNESS)
         with driver.pending_arrival(driver.clock()):
             await asyncio.sleep(0.001 * SLOWNESS)
-        assert driver.submit(request("first"), Listener(), first).arrived_at == first
+        late_us = driver.submit(request("first"), Listener(), first).arrived_at - first
+        assert 0 <= late_us <= 1  # one when a step ended at that very instant
 
 
 async def test_the_engine_does_not_wait_for_ever(drive: NewDriver) -> None:
