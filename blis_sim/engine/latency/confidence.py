@@ -473,10 +473,11 @@ def ratio_spread(
     near = [ratio for each in like.nearest for ratio in each.ratios[metric]]
     of_all = [ratio for each in known if not each.is_learned_from for ratio in each.ratios[metric]] or near
     own = len(near) / (len(near) + _RECORDINGS_OF_ALL)
-    centre = own * median(near) + (1 - own) * median(of_all)
-    apart = median(abs(ratio - median(near)) for ratio in near)
-    apart_of_all = median(abs(ratio - median(of_all)) for ratio in of_all)
+    middle, middle_of_all = median(near), median(of_all)
+    apart = median(abs(ratio - middle) for ratio in near)
+    apart_of_all = median(abs(ratio - middle_of_all) for ratio in of_all)
     scale = max(own * apart + (1 - own) * apart_of_all, _LEAST_SCALE)
+    centre = own * middle + (1 - own) * middle_of_all
     return RatioSpread(centre, scale, scores["unlike" if like.num_unlike else "alike"])
 
 
