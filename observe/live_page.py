@@ -85,13 +85,13 @@ class LivePage:
         method, target, *_ = [*first.split(" "), "", ""]
         hosts = [line[5:].strip().lower() for line in lines if line.lower().startswith("host:")]
         if method != "GET" or len(hosts) != 1 or hosts[0] not in self._hosts:
-            return _http("403 Forbidden", "text/plain", b"", self._policy)
+            return self._http("403 Forbidden")
         url = urlsplit(target)
         if url.path == "/":
-            return _http("200 OK", "text/html; charset=utf-8", self._page, self._policy)
+            return self._http("200 OK", "text/html; charset=utf-8", self._page)
         if url.path == "/snapshots":
-            return _http("200 OK", "application/json", self._since(url.query), self._policy)
-        return _http("404 Not Found", "text/plain", b"", self._policy)
+            return self._http("200 OK", "application/json", self._since(url.query))
+        return self._http("404 Not Found")
 
     def _since(self, query: str) -> bytes:
         """Return the snapshots from a number on, as far as they are kept."""
@@ -102,14 +102,13 @@ class LivePage:
             {"title": self._title, "next": self._num_shown, "snapshots": [asdict(snapshot) for snapshot in new]}
         )
 
-
-def _http(status: str, kind: str, body: bytes, policy: str) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
-        f"cache-control: no-store\r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n"
-        f"content-security-policy: {policy}\r\n\r\n"
-    )
-    return head.encode("latin-1") + body
+    def _http(self, status: str, kind: str = "text/plain", body: bytes = b"") -> bytes:
+        head = (
+            f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+            f"cache-control: no-store\r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n"
+            f"content-security-policy: {self._policy}\r\n\r\n"
+        )
+        return head.encode("latin-1") + body
 
 
 async def with_live_page(beside: View, port: int | None, title: str) -> View:

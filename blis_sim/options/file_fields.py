@@ -81,7 +81,7 @@ class FieldError(ValueError):
 
     @property
     def noun(self) -> str:
-        """What a value of the type is called, without bounds."""
+        """The noun of the type, without bounds."""
         return _NOUNS.get(self.kind, self.expected)
 
 

@@ -471,7 +471,7 @@ class Placed(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Its source as an error names it."""
+        """The source as an error names it."""
         return f"{self.source} key {self.key}" if self.key else self.source
 
 

@@ -344,7 +344,7 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
     return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts))
 
 
-_POOLED = (*("messages", "query", "queries", "documents", "text_1", "text_2", "data_1", "data_2"),)
+_POOLED = ("messages", "query", "queries", "documents", "text_1", "text_2", "data_1", "data_2")
 """Members of bodies with texts to be computed, beside `input`."""
 
 

@@ -209,7 +209,7 @@ class PolicyKeys(TypedDict, total=False):
 
 
 class GroupKeys(TypedDict, total=False):
-    """What an entry of `instances` has besides settings."""
+    """The keys of an entry of `instances` that are no settings."""
 
     count: AtLeastOne
 

@@ -642,6 +642,7 @@ class GroupedKVCache(CohortCache):
         "_is_plain",
         "_lacked",
         "_lookahead_tokens",
+        "_none_found",
         "_num_detached",
         "_withheld",
         "blocks",
@@ -670,6 +671,7 @@ class GroupedKVCache(CohortCache):
         self._boundaries: dict[Sequence, int] = {}
         """Where the beginning ends that a request shares with others, beyond what all groups hold of it."""
         self._found = CacheHit(0, [], 0)
+        self._none_found: list[list[int]] = [[] for _ in groups]
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
         self._is_plain = len(groups) == 1 and groups[0].is_whole_context
@@ -765,19 +767,18 @@ class GroupedKVCache(CohortCache):
         has_slots = self._slots_for(num_tokens) <= len(table.blocks) * size
         return has_slots and (not self.enables_caching or num_tokens // size <= table.num_cached)
 
-    def advance(self, sequence: Sequence, computed: int, processed: int, num_tokens: int) -> bool:
+    def advance(
+        self, sequence: Sequence, computed: int, processed: int, num_tokens: int, num_reserved: int = 0
+    ) -> bool:
         """Give slots for `num_tokens` tokens after `computed` ones, of which steps that have ended brought `processed`.
 
-        Returns False if free blocks are too few.
+        Returns False if too few blocks are free beside `num_reserved`.
         """
         tables, managers = self.tables[sequence], self.coordinator.managers
         self._retire(sequence, tables, processed)
         main_tokens = computed + num_tokens
         needs = allocation_needs(sequence, computed, self._slots_for(main_tokens), main_tokens)
-        num_lacking = 0
-        for manager, table in zip(managers, tables, strict=True):
-            num_lacking += manager.num_lacking(sequence, table, [], needs)
-        if num_lacking > self.blocks.num_free:
+        if self._num_lacking(sequence, tables, self._none_found, needs) > self.blocks.num_free - num_reserved:
             return False
         for manager, table in zip(managers, tables, strict=True):
             manager.allocate(table, needs)
@@ -813,9 +814,7 @@ class GroupedKVCache(CohortCache):
         asked = [allocation_needs(sequence, start, whole, whole, whole=True)] if whole_must_fit else []
         asked.append(allocation_needs(sequence, start, self._slots_for(main_tokens), main_tokens))
         for needs in asked:
-            num_lacking = 0
-            for manager, table, own in zip(managers, tables, blocks, strict=True):
-                num_lacking += manager.num_lacking(sequence, table, own, needs)
+            num_lacking = self._num_lacking(sequence, tables, blocks, needs)
             if num_lacking > free:
                 if needs.is_whole_prompt:
                     evictable = sum(self.blocks.num_evictable(own) for own in blocks)
@@ -865,31 +864,19 @@ class GroupedKVCache(CohortCache):
 
     def resume(self, sequence: Sequence, num_tokens: int, whole_must_fit: bool, others_run: bool) -> bool:
         """Allocate slots for the next `num_tokens` tokens of a waiting sequence that holds blocks."""
-        tables, computed = self.tables[sequence], sequence.num_computed_tokens
-        none: list[list[int]] = [[] for _ in tables]
-        free = self.blocks.num_free - (self.watermark_blocks if others_run else 0)
-        whole = min(sequence.num_tokens, self._limit_tokens)
-        if whole_must_fit:
-            all_needs = allocation_needs(sequence, computed, whole, whole, whole=True)
-            if self._num_lacking(sequence, tables, none, all_needs) > free:
-                return False
-        before = self.blocks.num_free
-        self._retire(sequence, tables, computed)
-        free += self.blocks.num_free - before
-        main_tokens = computed + num_tokens
-        needs = allocation_needs(sequence, computed, self._slots_for(main_tokens), main_tokens)
-        if self._num_lacking(sequence, tables, none, needs) > free:
+        computed, watermark = sequence.num_computed_tokens, self.watermark_blocks if others_run else 0
+        if whole_must_fit and self.num_remaining(sequence, 0) > self.blocks.num_free - watermark:
             return False
-        for manager, table in zip(self.coordinator.managers, tables, strict=True):
-            manager.allocate(table, needs)
-        self.register(sequence, min(main_tokens, sequence.num_tokens))
+        if not self.advance(sequence, computed, computed, num_tokens, watermark):
+            return False
+        self.register(sequence, min(computed + num_tokens, sequence.num_tokens))
         return True
 
     def num_remaining(self, sequence: Sequence, num_more_tokens: int) -> int:
         """Return the blocks that a sequence lacks for all its tokens and `num_more_tokens` more."""
         whole, tables = min(sequence.num_tokens, self._limit_tokens), self.tables[sequence]
         needs = allocation_needs(sequence, sequence.num_computed_tokens, whole + num_more_tokens, whole, whole=True)
-        return self._num_lacking(sequence, tables, [[] for _ in tables], needs)
+        return self._num_lacking(sequence, tables, self._none_found, needs)
 
     def _num_lacking(
         self, sequence: Sequence, tables: list[BlockTable], found: list[list[int]], needs: AllocationNeeds

@@ -754,9 +754,7 @@ class BatchScheduler(ABC):
 
     def _is_decode_only(self) -> bool:
         """Whether the cohort alone computes, and takes blocks by their sums alone."""
-        return (
-            self._composes and not self.explicit and not self.cohort.num_filling and len(self.in_flight) == self._depth
-        )
+        return self._composes and not self.explicit and not self.cohort.num_filling
 
     def _end_late(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`, and process the

@@ -20,7 +20,7 @@ from blis_sim.engine.units import Micros
 
 
 class OffloadedRequest:
-    """What CPU memory knows of a request: the blocks it had, group by group, and how many of them were offered."""
+    """The state of a request in CPU memory: its blocks by group, and how many of each group were offered."""
 
     __slots__ = (
         *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "num_offered"),
@@ -81,29 +81,18 @@ class Batch:
         self.transfers = transfers
         """Transfers that begin when the step is computed: vLLM submits them behind its kernels."""
         self.reports: list[Transfer] = []
-        """Transfers that a worker found ended when it was handed the batch; the scheduler hears of them with its
-        outputs."""
+        """Ended transfers that a worker reports with the outputs of the batch."""
 
 
 class Offloader:
     """CPU memory behind a KV cache, and the transfers in both directions."""
 
     __slots__ = (
-        *("_allocated", "_alignment", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
-        *("_deferred_frees", "_depth", "_finished", "_free_at", "_is_idle", "_is_planned_at", "_kv"),
-        *(
-            "_loads",
-            "_lookup_order",
-            "_managers",
-            "_now",
-            "_num_composed",
-            "_num_processed",
-            "_num_transfers",
-            "_offload",
-        ),
-        *("_prefills", "_queue", "_requests", "_state_unit"),
-        *("_spec_blocks", "_spec_tokens", "_tier", "_transfers", "_unbegun", "_windows", "defers_frees"),
-        *("num_loaded_tokens",),
+        *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
+        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_kv", "_loads"),
+        *("_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_num_transfers", "_offload"),
+        *("_planned_at", "_prefills", "_queue", "_requests", "_spec_blocks", "_spec_tokens", "_state_unit"),
+        *("_tier", "_transfers", "_unbegun", "_windowed", "_windows", "num_loaded_tokens"),
     )
 
     def __init__(self, context: EngineContext, offload: OffloadConfig, kv: GroupedKVCache, depth: int) -> None:
@@ -117,8 +106,8 @@ class Offloader:
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
         whole = [manager.group for manager in managers if not self._windows[manager.group]]
         windowed = [manager.group for manager in managers if self._windows[manager.group]]
-        windowed.sort(key=self._windows.__getitem__, reverse=True)
-        self._lookup_order = [*whole, *windowed]
+        self._windowed = sorted(windowed, key=self._windows.__getitem__, reverse=True)
+        self._lookup_order = [*whole, *self._windowed]
         sizes = {managers[group].block_tokens for group in whole}
         self._alignment = max(sizes or {manager.block_tokens for manager in managers}) if len(sizes) < 2 else 0
         """Tokens of which loads are multiples; 0 where groups that need all have blocks of several sizes."""
@@ -131,7 +120,7 @@ class Offloader:
         self._spec_blocks = sum(
             [-(-self._spec_tokens // each.block_tokens) for each in managers if each.spec.kind != STATE]
         )
-        self.defers_frees = depth > 1
+        self._defers_frees = depth > 1
         """Whether blocks that a step in flight may write are given back when that step has ended."""
         self._deferred_frees: deque[tuple[int, list[int]]] = deque()
         self._num_composed = self._num_processed = 0
@@ -160,7 +149,7 @@ class Offloader:
         """Instant at which the step that began last is computed."""
         self._is_idle = True
         """Whether no step was in flight after the latest composition, which was of none."""
-        self._is_planned_at: Micros = -1
+        self._planned_at: Micros = -1
         self.num_loaded_tokens = 0
         """Tokens that loads have brought or are bringing."""
 
@@ -203,9 +192,8 @@ class Offloader:
         if not num_loaded:
             return Admission.NOW
         config = self._context.config
-        reserved = sum(map(self._num_remaining, self._prefills)) + self._spec_blocks
         watermark = kv.watermark_blocks if others_run else 0
-        if not kv.admit_load(sequence, num_loaded, config.reserve_full_prompt, watermark, reserved):
+        if not kv.admit_load(sequence, num_loaded, config.reserve_full_prompt, watermark, self._num_reserved()):
             return Admission.BLOCKED
         kv.count_lookup(sequence, len(hits))
         self._begin_waiting(sequence, request, num_local, num_loaded)
@@ -253,8 +241,9 @@ class Offloader:
         if num_left > 0:
             self._prefills.add(sequence)
 
-    def _num_remaining(self, sequence: Sequence) -> int:
-        return self._kv.num_remaining(sequence, self._spec_tokens)
+    def _num_reserved(self) -> int:
+        """Return the blocks that are kept for the rest of prompts under way, and for drafts."""
+        return self._spec_blocks + sum([self._kv.num_remaining(each, self._spec_tokens) for each in self._prefills])
 
     def _end_deferral(self, request: OffloadedRequest) -> None:
         """Count how long a look-up was deferred, if it was."""
@@ -283,7 +272,7 @@ class Offloader:
 
     def free(self, sequence: Sequence) -> None:
         """Give the blocks of a sequence back, at once or when the steps in flight have ended."""
-        if not self.defers_frees or not sequence.num_in_flight_tokens:
+        if self.may_lose_blocks(sequence):
             self._kv.release(sequence)
             return
         blocks = self._kv.detach(sequence)
@@ -292,7 +281,7 @@ class Offloader:
 
     def may_lose_blocks(self, sequence: Sequence) -> bool:
         """Whether a running sequence can be preempted: no step in flight writes its blocks."""
-        return not self.defers_frees or not sequence.num_in_flight_tokens
+        return not self._defers_frees or not sequence.num_in_flight_tokens
 
     # --- look-ups ---
 
@@ -306,8 +295,7 @@ class Offloader:
         vLLM's `_lookup_complete_chunks`: a group may shorten the hit of groups before it, which are looked up again.
         """
         most, num_hit = sequence.num_tokens, 0
-        windowed = [group for group in self._lookup_order if self._windows[group]]
-        if windowed:
+        if self._windowed:
             most -= 1
             if self._state_unit:
                 most -= most % self._state_unit
@@ -341,7 +329,7 @@ class Offloader:
                         is_deferred = False
                         groups = self._lookup_order
                     elif looked_up_window and not groups:
-                        groups = windowed
+                        groups = self._windowed
                 looked_up_window |= window > 0
                 num_hit = num_new
         if is_deferred or self._awaits_other_load(sequence, num_local, num_hit):
@@ -431,8 +419,7 @@ class Offloader:
         """
         self._note_tables({}, [])
         self._begin_behind([*self._loads, *self._stores({})])
-        batch = Batch(False, [])
-        self._end_composition(batch)
+        self._end_composition(Batch(False, []))
         if not is_idle:
             return
         self._is_idle = True
@@ -491,12 +478,11 @@ class Offloader:
                 known += added
                 self._allocated.update(added)
         self._allocated.discard(NULL)
-        windowed = [group for group in self._lookup_order if self._windows[group]]
-        if not windowed or not self._allocated:
+        if not self._windowed or not self._allocated:
             return
         for sequence, request in self._requests.items():
             end_of = ends.get(request)
-            for group in windowed:
+            for group in self._windowed:
                 known, most = request.tables[group], sequence.input_tokens // self._managers[group].block_tokens
                 end = min(len(known) if end_of is None else end_of[group], most)
                 for index in range(request.num_offered[group], end):
@@ -651,23 +637,19 @@ class Offloader:
                 for key in keys:
                     self._tier.unpin(key)
                 self._being_loaded.difference_update(keys)
-                self._end_load(sequence, request)
+                request.has_load = False
+                if sequence.outcome is None:
+                    request.is_loaded = True
+                else:  # the client is gone
+                    self._kv.release(sequence)
             else:
                 self._tier.stored(keys, transfer.ends_at)
             if request.is_finished and not request.num_transfers:
                 del self._requests[sequence]
 
-    def _end_load(self, sequence: Sequence, request: OffloadedRequest) -> None:
-        """Let a waiting request go on with what was loaded. Blocks of one whose client is gone are given back."""
-        request.has_load = False
-        if sequence.outcome is None:
-            request.is_loaded = True
-        else:
-            self._kv.release(sequence)
-
     def _plan_after_transfers(self) -> None:
         """Plan a composition when the next transfer has ended: nothing else runs."""
         ends = [transfer.ends_at for transfer in self._transfers]
-        if ends and (soonest := max(min(ends), self._now + 1)) != self._is_planned_at:
-            self._is_planned_at = soonest
+        if ends and (soonest := max(min(ends), self._now + 1)) != self._planned_at:
+            self._planned_at = soonest
             self._context.queue.push(soonest, EventKind.STEP)
