@@ -40,7 +40,7 @@ class Balancer:
         client.send(
             addressed_to(client.server, request, self.server),
             streaming=streaming,
-            finished=partial(_finish, finished, client.server.url),
+            finished=partial(_finish_with_server, finished, client.server.url),
             timeout_s=timeout_s,
             hang_up_s=hang_up_s,
         )
@@ -64,5 +64,5 @@ class Balancer:
         return lambda: self.clients[next(turns) % len(self.clients)]
 
 
-def _finish(finished: Callable[[Outcome], None], url: str, outcome: Outcome) -> None:
+def _finish_with_server(finished: Callable[[Outcome], None], url: str, outcome: Outcome) -> None:
     finished(replace(outcome, server=url))

@@ -83,14 +83,14 @@ def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int])
         code, figures = _numbered_run(options, measure, number, rate=rate)
         if code or not figures:
             return code or 1
-        output = _numbered(options, number)
+        output = _recording_of(options, number)
         run = Run(rate, figures.get("slo_attainment", 0.0), figures["request_throughput_per_s"], output)
         search.add(run)
         print_message(f"{rate:.3g} requests/s: {run.share:.1%} meet the targets")
     return _report_knee(options, search)
 
 
-def _numbered(options: ObserveOptions, number: int) -> str:
+def _recording_of(options: ObserveOptions, number: int) -> str:
     return f"{options.output}-{number}"
 
 
@@ -101,7 +101,7 @@ def _numbered_run(
     # A run with the seed of an earlier one would find its prompts in the server's cache.
     own = with_settings(
         options,
-        output=_numbered(options, number),
+        output=_recording_of(options, number),
         seed=options.prompt_seed + number,
         find_knee=False,
         until_within=None,
@@ -195,7 +195,7 @@ def _report_repeated(options: ObserveOptions, runs: list[dict[str, Any]], found:
     assert options.until_within is not None
     is_narrow = all(each.within <= options.until_within for each in found.values())
     means = [
-        {"recording": _numbered(options, number)}
+        {"recording": _recording_of(options, number)}
         | {key: run[key] and run[key]["mean"] for key in _MEANS.values()}
         | {name: run[name] for name in ("completed", "request_throughput_per_s", "output_throughput_tokens_per_s")}
         for number, run in enumerate(runs, start=1)
@@ -263,13 +263,13 @@ def _gentle_load(given: dict[str, object]) -> list[str]:
         added += ["--duration", f"{GENTLE_SECONDS}s"] if "find_knee" in given else in_a_run
     if rate is None:
         lengths = () if "workload" in given else (("prompt_tokens", 512), ("output_tokens", 128))
-        added += [word for name, mean in lengths if name not in given for word in (_flag(name), str(mean))]
+        added += [word for name, mean in lengths if name not in given for word in (_flag_of(name), str(mean))]
         if given.keys().isdisjoint(("max_concurrency", "processes", "ray", "find_knee")):
             added += ["--max-concurrency", str(GENTLE_IN_FLIGHT)]
     return added
 
 
-def _flag(name: str) -> str:
+def _flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 

@@ -183,7 +183,7 @@ class Offloader:
         if request.num_transfers:
             return Admission.LATER
         self._counters.lookup_s.observe(0.0)
-        num_loaded = self._lookup(sequence, num_local)
+        num_loaded = self._loadable_tokens(sequence, num_local)
         if num_loaded < 0:
             if request.deferred_since < 0:
                 request.deferred_since = self._now
@@ -215,7 +215,7 @@ class Offloader:
             first = -(-num_local // size)
             while first < end and table.blocks[first] == NULL:
                 first += 1
-            keys += [self._key(sequence, group, index) for index in range(first, end)]
+            keys += [self._block_key(sequence, group, index) for index in range(first, end)]
             places += [((index + 1) * size, group) for index in range(first, end)]
             request.num_offered[group] = end
         self.note_blocks(sequence)
@@ -285,11 +285,11 @@ class Offloader:
 
     # --- look-ups ---
 
-    def _key(self, sequence: Sequence, group: int, index: int) -> object:
+    def _block_key(self, sequence: Sequence, group: int, index: int) -> object:
         scale = self._managers[group].hashes_per_block
         return sequence.request.blocks.identity((index + 1) * scale - 1), group
 
-    def _lookup(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
+    def _loadable_tokens(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
         """Return how many tokens after the first `num_local` can be loaded; -1 where that is not known yet.
 
         vLLM's `_lookup_complete_chunks`: a group may shorten the hit of groups before it, which are looked up again.
@@ -341,7 +341,7 @@ class Offloader:
         num_found = 0
         is_pending = False
         for index in range(first, end):
-            found = self._tier.lookup(self._key(sequence, group, index))
+            found = self._tier.lookup(self._block_key(sequence, group, index))
             if found is Lookup.MISS:
                 break
             is_pending |= found is Lookup.PENDING
@@ -356,7 +356,7 @@ class Offloader:
         num_in_a_row, required = 0, initial
         is_pending = False
         for index in range(end - 1, first - 1, -1):
-            found = self._tier.lookup(self._key(sequence, group, index))
+            found = self._tier.lookup(self._block_key(sequence, group, index))
             if found is Lookup.MISS:
                 num_in_a_row, required = 0, window
                 is_pending = False
@@ -378,7 +378,7 @@ class Offloader:
             if self._windows[group]:
                 first = max(first, end - manager.spec.window_blocks(total))
             for index in range(first, end):
-                if self._key(sequence, group, index) in self._being_loaded:
+                if self._block_key(sequence, group, index) in self._being_loaded:
                     return True
         return False
 
@@ -388,10 +388,10 @@ class Offloader:
         """Begin to compose a batch at `at`."""
         queue = self._queue
         if self._is_idle and at > self._now:  # an idle core composes on and on, and has heard of all that ended before
-            self._apply(self._take_ended(at - 1))
+            self._process_ended(self._take_ended(at - 1))
         self._is_idle = False
         while len(queue) == self._depth and not queue[0].is_step:
-            self._apply(queue.popleft().reports)
+            self._process_ended(queue.popleft().reports)
         self._now = at
         self._loads = []
         self._allocated.clear()
@@ -399,7 +399,7 @@ class Offloader:
     def composed(self, granted: dict[Sequence, int], admitted: list[Sequence]) -> None:
         """Offer the blocks that a composed step fills, and let transfers begin with it."""
         self._note_tables(granted, admitted)
-        stores = self._stores(granted)
+        stores = self._new_stores(granted)
         self._begin_behind([each for each in stores if each.is_urgent])
         batch = Batch(True, [*self._loads, *[each for each in stores if not each.is_urgent]])
         self._num_composed += 1
@@ -418,7 +418,7 @@ class Offloader:
         An idle engine composes again when the next transfer that a waiting request may need has ended.
         """
         self._note_tables({}, [])
-        self._begin_behind([*self._loads, *self._stores({})])
+        self._begin_behind([*self._loads, *self._new_stores({})])
         self._end_composition(Batch(False, []))
         if not is_idle:
             return
@@ -451,8 +451,8 @@ class Offloader:
         """Take in what ended before the step was handed over whose outputs have just been processed."""
         queue = self._queue
         while not queue[0].is_step:
-            self._apply(queue.popleft().reports)
-        self._apply(queue.popleft().reports)
+            self._process_ended(queue.popleft().reports)
+        self._process_ended(queue.popleft().reports)
 
     def step_ended(self) -> None:
         """Give back blocks that waited for the step whose outputs are to be processed now."""
@@ -489,15 +489,15 @@ class Offloader:
                     if known[index] in self._allocated:
                         known[index] = NULL
 
-    def _stores(self, granted: dict[Sequence, int]) -> list[Transfer]:
+    def _new_stores(self, granted: dict[Sequence, int]) -> list[Transfer]:
         """Offer full blocks to CPU memory. Returns the transfers of those that it takes."""
         stores = self._state_stores()
         for sequence, num_tokens in granted.items():
-            self._offer(sequence, sequence.num_computed_tokens + num_tokens, stores)
+            self._offer_blocks(sequence, sequence.num_computed_tokens + num_tokens, stores)
         finished, self._finished = self._finished, []
         for sequence, is_aborted in finished:
             num_stores = len(stores)
-            self._offer(sequence, sequence.num_computed_tokens if is_aborted else sequence.num_tokens, stores)
+            self._offer_blocks(sequence, sequence.num_computed_tokens if is_aborted else sequence.num_tokens, stores)
             for store in stores[num_stores:]:
                 store.is_urgent = self._loses_blocks(store)
         for sequence, _ in finished:
@@ -532,10 +532,10 @@ class Offloader:
                 if num_tokens > sequence.input_tokens:
                     continue
                 index = num_tokens // self._managers[group].block_tokens - 1
-                self._store(sequence, [(group, index)], stores)
+                self._store_blocks(sequence, [(group, index)], stores)
         return stores
 
-    def _offer(self, sequence: Sequence, num_tokens: int, stores: list[Transfer]) -> None:
+    def _offer_blocks(self, sequence: Sequence, num_tokens: int, stores: list[Transfer]) -> None:
         """Offer the full blocks of a request's prompt that were not offered before.
 
         vLLM's `offload_prompt_only` is set by default: replies stay on the GPU.
@@ -560,7 +560,7 @@ class Offloader:
                 for index in range(request.num_offered[group], end)
                 if table[index] != NULL and self._is_reachable(manager, index, boundaries)
             ]
-        if not indexes or self._store(sequence, indexes, stores):
+        if not indexes or self._store_blocks(sequence, indexes, stores):
             request.num_offered = [max(before, end) for before, end in zip(request.num_offered, ends, strict=True)]
             request.is_offered = all(
                 offered >= sequence.input_tokens // manager.block_tokens
@@ -581,10 +581,10 @@ class Offloader:
                 return True
         return False
 
-    def _store(self, sequence: Sequence, indexes: list[tuple[int, int]], stores: list[Transfer]) -> bool:
+    def _store_blocks(self, sequence: Sequence, indexes: list[tuple[int, int]], stores: list[Transfer]) -> bool:
         """Offer blocks by group and index. Returns False where CPU memory has no room for them."""
         request = self._requests[sequence]
-        keys = [self._key(sequence, group, index) for group, index in indexes]
+        keys = [self._block_key(sequence, group, index) for group, index in indexes]
         places = [((index + 1) * self._managers[group].block_tokens, group) for group, index in indexes]
         stored = self._tier.store(keys, places, request.use)
         if stored is None:
@@ -600,16 +600,16 @@ class Offloader:
     def step_began(self, computed_at: Micros) -> None:
         """Let the transfers that go with a step begin when it is computed."""
         self._computes_until = computed_at
-        self._begin(self._unbegun.popleft().transfers, computed_at)
+        self._begin_transfers(self._unbegun.popleft().transfers, computed_at)
 
     def _begin_behind(self, transfers: list[Transfer]) -> None:
         """Let transfers begin when all steps are computed that were composed before."""
         if self._unbegun:
             self._unbegun[-1].transfers += transfers
         else:
-            self._begin(transfers, max(self._now, self._computes_until))
+            self._begin_transfers(transfers, max(self._now, self._computes_until))
 
-    def _begin(self, transfers: list[Transfer], at: Micros) -> None:
+    def _begin_transfers(self, transfers: list[Transfer], at: Micros) -> None:
         for transfer in transfers:
             direction = int(transfer.is_load)
             transfer.took_us = len(transfer.keys) * self._block_us
@@ -624,7 +624,7 @@ class Offloader:
             self._transfers = [transfer for transfer in self._transfers if transfer.ends_at > at]
         return ended
 
-    def _apply(self, ended: list[Transfer]) -> None:
+    def _process_ended(self, ended: list[Transfer]) -> None:
         """Take note of ended transfers, as vLLM's scheduler does with the outputs of a batch."""
         for transfer in ended:
             sequence, keys = transfer.sequence, transfer.keys
