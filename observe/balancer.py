@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from random import Random
 
 from observe.client import Client, Outcome
@@ -60,8 +61,7 @@ class Balancer:
         if strategy == LEAST_OUTSTANDING:
             # As a router of a cluster does, of equal ones it takes any.
             return lambda: min(self.clients, key=lambda client: (client.num_in_flight, random.random()))
-        turns = iter(range(2**63))
-        return lambda: self.clients[next(turns) % len(self.clients)]
+        return cycle(self.clients).__next__
 
 
 def _finish_with_server(finished: Callable[[Outcome], None], url: str, outcome: Outcome) -> None:
