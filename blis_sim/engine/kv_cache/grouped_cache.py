@@ -657,14 +657,14 @@ class GroupedKVCache(CohortCache):
         With `counts` blocks have numbers only where another request may find them.
         """
         super().__init__(config)
-        groups = config.kv_groups or (KVCacheGroupSpec(config.context_kind, config.block_size_tokens),)
+        groups = config.cache_groups
         self.reported_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
         self._changes = changes
         spans = [max(1, spec.block_tokens // config.block_size_tokens) for spec in groups]
         self.blocks: KVBlocks = (
             CountedBlocks(self.free, spans) if counts else NumberedBlocks(self.num_blocks, spans, changes)
         )
-        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config, groups))
+        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
         self.index = self.blocks.indexes[self.reported_group]
         self.tables: dict[Sequence, list[BlockTable]] = {}
         """The block tables of every request that holds blocks, one for each group."""
@@ -1006,11 +1006,11 @@ class GroupedKVCache(CohortCache):
         return min(num_tokens + self._lookahead_tokens, self._limit_tokens)
 
 
-def group_settings(config: EngineConfig, groups: tuple[KVCacheGroupSpec, ...]) -> GroupSettings:
+def group_settings(config: EngineConfig) -> GroupSettings:
     """Return what a deployment decides about all groups."""
     speculation = config.speculation
     return GroupSettings(
-        alignment_tokens=scheduler_block_tokens(groups),
+        alignment_tokens=scheduler_block_tokens(config.cache_groups),
         hash_tokens=config.block_size_tokens,
         enables_caching=config.enable_prefix_caching,
         max_model_len=config.limit_tokens,
