@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.block_pool import BlockPool, CohortCache, FreeRuns
+from blis_sim.engine.kv_cache.block_pool import BlockPool, CohortCache, FreeBlockRuns
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.single_type_manager import (
     NEVER,
@@ -166,7 +166,7 @@ class CountedBlocks(KVBlocks):
 
     __slots__ = ("_caches", "_group_of", "_hash_blocks", "free_runs")
 
-    def __init__(self, runs: FreeRuns, hash_blocks: SequenceOf[int]) -> None:
+    def __init__(self, runs: FreeBlockRuns, hash_blocks: SequenceOf[int]) -> None:
         """`hash_blocks` has for each group how many identities one of its blocks spans."""
         super().__init__(len(hash_blocks))
         self.free_runs = runs
