@@ -18,7 +18,7 @@ from blis_sim.engine.latency.blackbox import InstantLatency
 from blis_sim.engine.latency.catalogue import has_model
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
-from blis_sim.engine.latency.wrapped import ApiServers, EvenRanks, JointSteps, SlowedLatency, with_joint_steps
+from blis_sim.engine.latency.wrapped import ApiServers, BalancedRanks, JointSteps, SlowedLatency, with_joint_steps
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
@@ -140,7 +140,7 @@ def _resolved(options: DeploymentOptions) -> Deployment:
     return replace(
         together,
         config=together.rank,
-        latency=EvenRanks(together.latency, options.dp),
+        latency=BalancedRanks(together.latency, options.dp),
         rank=None,
         notes=(
             *together.notes,

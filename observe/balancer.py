@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from random import Random
 
 from observe.client import Client, Outcome
@@ -40,7 +41,7 @@ class Balancer:
         client.send(
             addressed_to(client.server, request, self.server),
             streaming=streaming,
-            finished=partial(_finish, finished, client.server.url),
+            finished=partial(_finish_with_server, finished, client.server.url),
             timeout_s=timeout_s,
             hang_up_s=hang_up_s,
         )
@@ -60,9 +61,8 @@ class Balancer:
         if strategy == LEAST_OUTSTANDING:
             # As a router of a cluster does, of equal ones it takes any.
             return lambda: min(self.clients, key=lambda client: (client.num_in_flight, random.random()))
-        turns = iter(range(2**63))
-        return lambda: self.clients[next(turns) % len(self.clients)]
+        return cycle(self.clients).__next__
 
 
-def _finish(finished: Callable[[Outcome], None], url: str, outcome: Outcome) -> None:
+def _finish_with_server(finished: Callable[[Outcome], None], url: str, outcome: Outcome) -> None:
     finished(replace(outcome, server=url))

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any, NamedTuple
 
 from blis_sim.options import with_settings
@@ -15,7 +15,7 @@ from blis_sim.options.printing import JSON, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
-from observe.errors import print_message
+from observe.errors import RunError, messages_through, print_message
 from observe.options import LEAST_RUNS, ObserveOptions
 
 # The knee of a server: the highest rate of requests at which a share of them still meets the targets.
@@ -83,14 +83,14 @@ def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int])
         code, figures = _numbered_run(options, measure, number, rate=rate)
         if code or not figures:
             return code or 1
-        output = _numbered(options, number)
+        output = _recording_of(options, number)
         run = Run(rate, figures.get("slo_attainment", 0.0), figures["request_throughput_per_s"], output)
         search.add(run)
         print_message(f"{rate:.3g} requests/s: {run.share:.1%} meet the targets")
-    return _report(options, search)
+    return _report_knee(options, search)
 
 
-def _numbered(options: ObserveOptions, number: int) -> str:
+def _recording_of(options: ObserveOptions, number: int) -> str:
     return f"{options.output}-{number}"
 
 
@@ -101,7 +101,7 @@ def _numbered_run(
     # A run with the seed of an earlier one would find its prompts in the server's cache.
     own = with_settings(
         options,
-        output=_numbered(options, number),
+        output=_recording_of(options, number),
         seed=options.prompt_seed + number,
         find_knee=False,
         until_within=None,
@@ -115,18 +115,27 @@ def _numbered_run(
     return code, json.loads(written.getvalue() or "{}")
 
 
-def _report(options: ObserveOptions, search: Search) -> int:
+def _print_report(
+    options: ObserveOptions, title: str, data: dict[str, Any], rows: list[dict[str, Any]], table: TextTable
+) -> None:
+    """Print the answer of several runs, with one row for each."""
+    answer = Report(
+        title=title,
+        origin=lambda: Provenance(command=command_line("blis observe", options), inputs=input_hashes(options)),
+        data=lambda: data,
+        rows=lambda: rows,
+        sections=lambda: [Section(table=table)],
+    )
+    answer.print(printed_format(options))
+
+
+def _report_knee(options: ObserveOptions, search: Search) -> int:
     knee = search.highest_met
     runs = [run._asdict() for run in search.runs]
     cells = [[run.recording, f"{run.rate_per_s:.3g}", f"{run.share:.1%}"] for run in search.runs]
-    answer = Report(
-        title="Knee of a server",
-        origin=lambda: Provenance(command=command_line("blis observe", options), inputs=input_hashes(options)),
-        data=lambda: {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs},
-        rows=lambda: runs,
-        sections=lambda: [Section(table=TextTable(("recording", "requests/s", "within targets"), cells))],
-    )
-    answer.print(printed_format(options))
+    data = {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs}
+    table = TextTable(("recording", "requests/s", "within targets"), cells)
+    _print_report(options, "Knee of a server", data, runs, table)
     if knee is None:
         print_message("no rate meets the targets")
         return 1
@@ -186,7 +195,7 @@ def _report_repeated(options: ObserveOptions, runs: list[dict[str, Any]], found:
     assert options.until_within is not None
     is_narrow = all(each.within <= options.until_within for each in found.values())
     means = [
-        {"recording": _numbered(options, number)}
+        {"recording": _recording_of(options, number)}
         | {key: run[key] and run[key]["mean"] for key in _MEANS.values()}
         | {name: run[name] for name in ("completed", "request_throughput_per_s", "output_throughput_tokens_per_s")}
         for number, run in enumerate(runs, start=1)
@@ -195,14 +204,9 @@ def _report_repeated(options: ObserveOptions, runs: list[dict[str, Any]], found:
         _MEANS[name]: {"mean": round(each.mean, 6), "within": round(each.within, 6)} for name, each in found.items()
     }
     cells = [[name, f"{each.mean:.3f}", f"± {each.within:.2%}"] for name, each in found.items()]
-    answer = Report(
-        title="Repeated load on",
-        origin=lambda: Provenance(command=command_line("blis observe", options), inputs=input_hashes(options)),
-        data=lambda: {"is_within": is_narrow, "confidence": _CONFIDENCE, "means": intervals, "runs": means},
-        rows=lambda: means,
-        sections=lambda: [Section(table=TextTable(("mean over runs", "value", f"{_CONFIDENCE:.0%} interval"), cells))],
-    )
-    answer.print(printed_format(options))
+    data = {"is_within": is_narrow, "confidence": _CONFIDENCE, "means": intervals, "runs": means}
+    table = TextTable(("mean over runs", "value", f"{_CONFIDENCE:.0%} interval"), cells)
+    _print_report(options, "Repeated load on", data, means, table)
     if not is_narrow:
         print_message(f"{len(runs)} runs are not enough for means within {options.until_within:.1%}")
     return 0 if is_narrow else 1
@@ -253,20 +257,19 @@ def _gentle_load(given: dict[str, object]) -> list[str]:
     """Return the flags of the load that were not given."""
     rate = given.get("rate")
     added = [] if rate is not None else ["--rate", f"{GENTLE_RATE:g}"]
-    if "find_knee" in given and given.keys().isdisjoint(("num_requests", "horizon", "duration")):
-        added += ["--duration", f"{GENTLE_SECONDS}s"]
-    elif given.keys().isdisjoint(("num_requests", "horizon", "duration")):
+    if given.keys().isdisjoint(("num_requests", "horizon", "duration")):
         per_second = rate if isinstance(rate, float) and math.isfinite(rate) else GENTLE_RATE
-        added += ["--num-requests", str(max(1, round(per_second * GENTLE_SECONDS)))]
+        in_a_run = ["--num-requests", str(max(1, round(per_second * GENTLE_SECONDS)))]
+        added += ["--duration", f"{GENTLE_SECONDS}s"] if "find_knee" in given else in_a_run
     if rate is None:
         lengths = () if "workload" in given else (("prompt_tokens", 512), ("output_tokens", 128))
-        added += [word for name, mean in lengths if name not in given for word in (_flag(name), str(mean))]
+        added += [word for name, mean in lengths if name not in given for word in (_flag_of(name), str(mean))]
         if given.keys().isdisjoint(("max_concurrency", "processes", "ray", "find_knee")):
             added += ["--max-concurrency", str(GENTLE_IN_FLIGHT)]
     return added
 
 
-def _flag(name: str) -> str:
+def _flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
@@ -281,22 +284,25 @@ def run(options: ObserveOptions) -> int:
         return find_knee(options, run)
     if options.until_within is not None:
         return repeat_runs(options, run)
-    with exclusive_writer(options.paths.header), open_pipes(options.paths.rows_and_companions):
-        if not options.proxying.redact:
-            return _run(options)
-        from observe.errors import messages_through
-        from traces.redaction import Redactor
+    send = _record_through_proxy if options.proxying.proxy else _send_load
+    with exclusive_writer(options.paths.header), open_pipes(options.paths.rows_and_companions), _redacted(options):
+        try:
+            return send(options)
+        except RunError as error:
+            print_message(f"blis observe: error: {error}")
+            return 1
 
-        with messages_through(Redactor(options.proxying.redact).text):
-            return _run(options)
+
+def _redacted(options: ObserveOptions) -> AbstractContextManager[None]:
+    """Return a context in which messages are printed as the options redact them."""
+    if not options.proxying.redact:
+        return nullcontext()
+    from traces.redaction import Redactor
+
+    return messages_through(Redactor(options.proxying.redact).text)
 
 
-def _run(options: ObserveOptions) -> int:
-    if options.proxying.proxy:
-        return _run_proxy(options)
-    from contextlib import nullcontext
-
-    from observe.errors import RunError, print_message
+def _send_load(options: ObserveOptions) -> int:
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
     from observe.sending import SENDERS
@@ -308,23 +314,14 @@ def _run(options: ObserveOptions) -> int:
         return 0
     allow_many_connections()
     result = sys.stdout  # which means something else while a Ray cluster is open
-    try:
-        # Before any signal is listened to: Ray would take SIGTERM away.
-        with SENDERS["ray"].connect(options.ray_address, options.processes) if options.ray else nullcontext():
-            return run_loop(measure(options, request_schedule, result))
-    except RunError as error:
-        print_message(f"blis observe: error: {error}")
-        return 1
+    # Before any signal is listened to: Ray would take SIGTERM away.
+    with SENDERS["ray"].connect(options.ray_address, options.processes) if options.ray else nullcontext():
+        return run_loop(measure(options, request_schedule, result))
 
 
-def _run_proxy(options: ObserveOptions) -> int:
-    from observe.errors import RunError, print_message
+def _record_through_proxy(options: ObserveOptions) -> int:
     from observe.event_loop import allow_many_connections, run_loop
     from observe.proxy.command import record_through_proxy
 
     allow_many_connections()
-    try:
-        return run_loop(record_through_proxy(options, sys.stdout))
-    except RunError as error:
-        print_message(f"blis observe: error: {error}")
-        return 1
+    return run_loop(record_through_proxy(options, sys.stdout))

@@ -50,7 +50,7 @@ class LivePage:
     async def listen(self, port: int) -> str:
         """Serve the page at this port, 0 for a free one, and return its address. Raises RunError."""
         try:
-            self._server = await asyncio.start_server(self._answer, _HOST, port, limit=_MOST_HEAD_BYTES)
+            self._server = await asyncio.start_server(self._answer_request, _HOST, port, limit=_MOST_HEAD_BYTES)
         except OSError as error:
             raise RunError(f"--live-html cannot listen on port {port}: {reason_of(error)}") from error
         port = self._server.sockets[0].getsockname()[1]
@@ -71,29 +71,29 @@ class LivePage:
             self._server.close()
         self._beside.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request, and close its connection."""
         with suppress(OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             async with asyncio.timeout(_TIMEOUT_S):
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-                writer.write(self._reply(head))
+                writer.write(self._reply_to(head))
                 await writer.drain()
         writer.close()
 
-    def _reply(self, head: str) -> bytes:
+    def _reply_to(self, head: str) -> bytes:
         first, *lines = head.split("\r\n")
         method, target, *_ = [*first.split(" "), "", ""]
         hosts = [line[5:].strip().lower() for line in lines if line.lower().startswith("host:")]
         if method != "GET" or len(hosts) != 1 or hosts[0] not in self._hosts:
-            return _http("403 Forbidden", "text/plain", b"", self._policy)
+            return self._http_reply("403 Forbidden")
         url = urlsplit(target)
         if url.path == "/":
-            return _http("200 OK", "text/html; charset=utf-8", self._page, self._policy)
+            return self._http_reply("200 OK", "text/html; charset=utf-8", self._page)
         if url.path == "/snapshots":
-            return _http("200 OK", "application/json", self._since(url.query), self._policy)
-        return _http("404 Not Found", "text/plain", b"", self._policy)
+            return self._http_reply("200 OK", "application/json", self._snapshots_from(url.query))
+        return self._http_reply("404 Not Found")
 
-    def _since(self, query: str) -> bytes:
+    def _snapshots_from(self, query: str) -> bytes:
         """Return the snapshots from a number on, as far as they are kept."""
         number = parse_qs(query).get("from", ["0"])[0]
         num_new = self._num_shown - (int(number) if number.isdecimal() and len(number) < 10 else 0)
@@ -102,14 +102,13 @@ class LivePage:
             {"title": self._title, "next": self._num_shown, "snapshots": [asdict(snapshot) for snapshot in new]}
         )
 
-
-def _http(status: str, kind: str, body: bytes, policy: str) -> bytes:
-    head = (
-        f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
-        f"cache-control: no-store\r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n"
-        f"content-security-policy: {policy}\r\n\r\n"
-    )
-    return head.encode("latin-1") + body
+    def _http_reply(self, status: str, kind: str = "text/plain", body: bytes = b"") -> bytes:
+        head = (
+            f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n"
+            f"cache-control: no-store\r\nx-content-type-options: nosniff\r\nreferrer-policy: no-referrer\r\n"
+            f"content-security-policy: {self._policy}\r\n\r\n"
+        )
+        return head.encode("latin-1") + body
 
 
 async def with_live_page(beside: View, port: int | None, title: str) -> View:

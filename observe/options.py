@@ -168,61 +168,15 @@ TEXT, FILES = "text", "files"
 LEAST_RUNS = 3
 """Runs that a spread is taken from."""
 
-_OF_LOAD = frozenset(
+_OF_PROXY = frozenset(
     (
-        *(setting.name for setting in options_of(SyntheticOptions)),
-        "num_requests",
-        "trace",
-        "speedup",
-        "scale_pauses",
-        "session_mode",
-        "session_pool",
-        "think_time_ms",
-        "think_time_dist",
-        "concurrency",
-        "workload",
-        "horizon",
-        "duration",
-        "find_knee",
-        "until_within",
-        "url_strategy",
-        "prewarm_duration",
-        "cancel_rate",
-        "cancel_delay",
-        "kv_metrics_url",
-        "server_type",
-        "vllm_commit",
-        "detectors",
-        "saturation_config",
-        "saturation_report",
-        "saturation_final_window",
-        "prompts",
-        "workload_spec",
-        "seed",
-        "api_format",
-        "media",
-        "streaming",
-        "unconstrained_output",
-        "ignore_eos",
-        "max_concurrency",
-        "processes",
-        "ray",
-        "ray_address",
-        "warmup_requests",
-        "api_key",
-        "header",
-        "scrape_metrics",
-        "plot",
-        "html",
-        "live_html",
-        "goodput",
-        "slo_ttft",
-        "slo_itl",
-        "slo_e2e",
-        "otlp_traces_endpoint",
+        *(setting.name for kind in (ProxyOptions, BlisOptions) for setting in options_of(kind)),
+        *("url", "model", "output", "trace_header", "trace_data", "itl_output", "record_itl", "resume", "overwrite"),
+        *("timeout", "insecure", "ca_file", "rtt_ms", "server_config", "scrape_interval", "format", "json"),
+        *("knee_share", "most_runs"),
     )
 )
-"""Settings of the requests that are sent, which a proxy does not have."""
+"""Settings that a proxy takes; all others are about the requests that are sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -572,7 +526,7 @@ class ObserveOptions(SyntheticOptions):
         if len({port for port in ports if port}) < len([port for port in ports if port]):
             raise OptionError(f"--proxy must have different ports, got {', '.join(map(str, ports))}")
         for setting in options_of(type(self)):
-            if setting.name in _OF_LOAD and setting.of(self) != setting.default:
+            if setting.name not in _OF_PROXY and setting.of(self) != setting.default:
                 raise OptionError(f"--proxy and {setting.label} exclude each other: the proxy sends nothing by itself")
         if self.trace_header is not None or self.trace_data is not None or self.itl_output is not None:
             raise OptionError("--proxy needs --output, which names all of its files")

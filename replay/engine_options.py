@@ -159,13 +159,13 @@ def adapter_settings(options: AdapterOptions) -> LoraSettings | None:
     """Return the adapters of the flags and of `--lora-config`; None without any. Raises EngineError or OptionError."""
     if options.lora_config is None:
         return options.lora.settings
-    file = _read(options.lora_config)
+    file = _read_adapters(options.lora_config)
     capacity = options.lora_adapter_capacity or file.capacity
     if capacity is None:
         raise OptionError(f"{options.lora_config} needs adapter_capacity, or give --lora-adapter-capacity")
-    base_us = _first(options.lora_load_base_latency_us, file.base_latency_us, DEFAULT_BASE_LATENCY_US)
-    bandwidth = _first(options.lora_load_bandwidth_bytes_us, file.bandwidth_bytes_us, DEFAULT_BANDWIDTH_BYTES_US)
-    per_rank = _first(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
+    base_us = _first_given(options.lora_load_base_latency_us, file.base_latency_us, DEFAULT_BASE_LATENCY_US)
+    bandwidth = _first_given(options.lora_load_bandwidth_bytes_us, file.bandwidth_bytes_us, DEFAULT_BANDWIDTH_BYTES_US)
+    per_rank = _first_given(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
     adapters = tuple(
         Adapter(name, rank, max(1, math.ceil(base_us + math.ceil(rank * per_rank / bandwidth))))
         for name, rank in file.ranks.items()
@@ -177,7 +177,7 @@ def check_declared(options: AdapterOptions, adapters: Collection[str]) -> None:
     """Raise OptionError for an adapter of a request that `--lora-config` does not declare."""
     if options.lora_config is None:
         return
-    known = _read(options.lora_config).ranks
+    known = _read_adapters(options.lora_config).ranks
     for each in sorted(set(adapters) - {"", *known}):
         raise OptionError(
             f"{options.lora_config} must declare all adapters of requests, got {each!r}, known are {', '.join(known)}"
@@ -188,16 +188,16 @@ def _reserved_bytes(options: AdapterOptions) -> float:
     """Return the bytes of GPU memory that are kept free for adapters: for as many as fit of the largest."""
     if options.lora_config is None:
         return 0
-    file = _read(options.lora_config)
-    per_rank = _first(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
+    file = _read_adapters(options.lora_config)
+    per_rank = _first_given(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
     return (options.lora_adapter_capacity or file.capacity or 0) * per_rank * max(file.ranks.values())
 
 
-def _first(flag: float | None, key: float | None, default: float) -> float:
+def _first_given(flag: float | None, key: float | None, default: float) -> float:
     return next(each for each in (flag, key, default) if each is not None)
 
 
-def _read(path: str) -> AdapterFile:
+def _read_adapters(path: str) -> AdapterFile:
     """Return the adapters of a file. Raises EngineError that names the file and the key."""
     from blis_sim.engine.latency.catalogue import read_mapping
 
@@ -312,7 +312,7 @@ def read_offload(options: OffloadFileOptions, cluster: Options) -> tuple[Options
     from blis_sim.engine.latency.catalogue import read_mapping
 
     path = Path(options.kv_offload_config)
-    return with_offload(_parsed(path, read_mapping(path)), cluster, f"{path}")
+    return with_offload(_offload_file(path, read_mapping(path)), cluster, f"{path}")
 
 
 def with_offload(file: OffloadFile, cluster: Options, source: str) -> tuple[Options, OffloadFile, list[str]]:
@@ -356,21 +356,21 @@ def with_chain(file: OffloadFile | None, deployment: "Deployment", seed: int) ->
 
 def offload_of_header(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
     """Return the chain that the header of a simulated trace describes. Raises EngineError."""
-    return _parsed(path, {"kv_offload": content})
+    return _offload_file(path, {"kv_offload": content})
 
 
-def _parsed(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
+def _offload_file(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
     section: OffloadKeys = read_part(path, OffloadFileKeys, content).get("kv_offload", {})
     if "cpu_bytes_to_use" not in section:
         raise problem_in(path, "kv_offload", "cpu_bytes_to_use must be given")
     if section.get("blocks_per_chunk", 1) != 1:
         raise problem_in(path, "kv_offload", "blocks_per_chunk must be 1")
-    devices = tuple(_device(path, *each) for each in enumerate(section.get("secondary_tiers", [])))
+    devices = tuple(_device_of(path, *each) for each in enumerate(section.get("secondary_tiers", [])))
     prompt_only = section.get("offload_prompt_only", True)
     return OffloadFile(section["cpu_bytes_to_use"], prompt_only, devices, content["kv_offload"])
 
 
-def _device(path: Path, number: int, keys: TierKeys) -> "Device":
+def _device_of(path: Path, number: int, keys: TierKeys) -> "Device":
     from blis_sim.engine.offloading import Device
 
     within = f"kv_offload.secondary_tiers[{number}]"

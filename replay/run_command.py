@@ -157,14 +157,13 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
     from replay.output.report import analysis_config_of
     from replay.provenance import title_of
     from traces import TraceHeader
-    from traces.workload.generate import targets_of
 
     in_one_model = with_one_latency_model(with_policies(options.cluster))
     cluster, chain, offload_notes = read_offload(options.offload, in_one_model)
     options = dataclasses.replace(options, cluster=cluster)
     spec = spec_of(options)
     options.report.check_files(options, *spec.files)
-    analysis_config = analysis_config_of(options.report, targets_of(spec))
+    analysis_config = analysis_config_of(options.report, spec.goodput_slo_targets)
     cluster = with_deadlines(options.cluster, analysis_config.targets)
     for flag in options.flags_without_effect:
         on_note(f"{flag} has no effect, --workload-spec, --workload or --concurrency say it already")

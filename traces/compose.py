@@ -1,7 +1,7 @@
 """Several traces, or several workload specs, as one workload."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
@@ -12,7 +12,7 @@ from traces.rows import TraceRow
 from traces.slo import SloTargets
 from traces.text_file import TraceError
 from traces.trace_v2 import Trace, TraceHeader
-from traces.workload.spec import Client, Cohort, GoodputTargets, Traffic, WorkloadSpec
+from traces.workload.spec import Client, Cohort, Traffic, WorkloadSpec
 
 T = TypeVar("T", Client, Cohort)
 
@@ -38,7 +38,7 @@ def merge_specs(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec
         aggregate_rate=total,
         horizon=max(spec.horizon for _, spec in named) if all(spec.horizon for _, spec in named) else 0,
         num_requests=sum(spec.num_requests for _, spec in named) if all(spec.num_requests for _, spec in named) else 0,
-        goodput_slo_targets=_targets_of_specs(named),
+        goodput_slo_targets=_common_targets((source, spec.goodput_slo_targets) for source, spec in named),
     )
     return result, notes
 
@@ -64,10 +64,11 @@ def _scaled(traffic: T, spec: WorkloadSpec, total: float) -> T:
     return replace(traffic, rate_fraction=traffic.rate_fraction / fractions * (spec.aggregate_rate / total))
 
 
-def _targets_of_specs(named: Sequence[tuple[str, WorkloadSpec]]) -> Mapping[str, GoodputTargets]:
-    targets: dict[str, GoodputTargets] = {}
-    for source, spec in named:
-        for slo_class, limits in spec.goodput_slo_targets.items():
+def _common_targets(named: Iterable[tuple[object, Mapping[str, SloTargets]]]) -> dict[str, SloTargets]:
+    """Return the targets of files by class. Raises TraceError where two files differ about a class."""
+    targets: dict[str, SloTargets] = {}
+    for source, found in named:
+        for slo_class, limits in found.items():
             if targets.setdefault(slo_class, limits) != limits:
                 raise TraceError(f"{source} key goodput_slo_targets.{slo_class}: another file has other targets for it")
     return targets
@@ -123,7 +124,7 @@ def merge_traces(traces: Sequence[Trace]) -> tuple[TraceHeader, list[TraceRow], 
         mode="generated",
         workload_spec=" + ".join(str(trace.header_path) for trace in traces),
         session_context_growth=growth.pop(),
-        goodput_slo_targets=_targets_of_traces(traces),
+        goodput_slo_targets=_common_targets((trace.header_path, trace.header.goodput_slo_targets) for trace in traces),
     )
     return header, [renumbered(row, place, ids[number]) for place, (number, row) in enumerate(rows)], notes
 
@@ -154,12 +155,3 @@ def _shifted(row: TraceRow, number: int, start_us: int, names: Mapping[str, set[
 def _shared_names(traces: Sequence[Trace], field: str) -> set[str]:
     by_trace = [{getattr(row, field) for row in trace.rows} for trace in traces]
     return {name for name, count in Counter(chain(*by_trace)).items() if name and count > 1}
-
-
-def _targets_of_traces(traces: Sequence[Trace]) -> dict[str, SloTargets]:
-    targets: dict[str, SloTargets] = {}
-    for trace in traces:
-        for slo_class, limits in trace.header.goodput_slo_targets.items():
-            if targets.setdefault(slo_class, limits) != limits:
-                raise TraceError(f"{trace.header_path}: another trace has other goodput targets for {slo_class}")
-    return targets

@@ -211,7 +211,7 @@ class SessionPool:
             if self._names[place] and place not in waits:
                 begins[self._names[place]].append(place)
         self._left = iter(list(begins.values()))
-        self._first = [place for places in islice(self._left, size) for place in places]
+        self._first = {place for places in islice(self._left, size) for place in places}
         for place in self._first:
             self._under_way[self._names[place]] += 1
         self.num_waiting = sum(len(places) for places in begins.values()) - len(self._first)

@@ -105,7 +105,7 @@ _PREFIXES = (
     *("lin_api_", "ntn_", "fig[dour]_", "gl(?:sa|c)_", "sntry[su]_", "sq0[a-z]{3}-", "pul-", "ATATT3x", "PMAK-"),
     *("rubygems_", "pscale_[a-z]{1,8}_"),
 )
-"""What keys of well-known services begin with."""
+"""Prefixes of the keys of well-known services."""
 _SHAPES = (
     rf"\b(?:sk|rk|pk)[-_]{_KEY}{{10,}}",
     r"\b(?:AKIA|ASIA|ABIA|ACCA|AIDA|AROA)[A-Z0-9]{12,}",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from blis_sim.options import OptionError
 from blis_sim.options.addition import sequential_sum
+from blis_sim.options.file_fields import Amount
 
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
@@ -15,9 +16,9 @@ _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 class SloTargets:
     """The latencies a request of a class should stay within, in milliseconds; 0 means no limit."""
 
-    ttft_ms: float = 0.0
-    itl_ms: float = 0.0
-    e2e_ms: float = 0.0
+    ttft_ms: Amount = 0.0
+    itl_ms: Amount = 0.0
+    e2e_ms: Amount = 0.0
 
 
 def parse_duration_ms(text: str) -> float:

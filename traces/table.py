@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from traces.collector import gc_disabled
-from traces.text_file import TraceError, read_text
+from traces.text_file import TraceError, read_text, shortened
 
 INT64_MAX = 2**63 - 1
 # Few enough rows at a time that their cells stay in the processor's cache.
@@ -76,7 +76,7 @@ class Table:
     def cell_error(self, row: int, name: str, expected: str, cell: str) -> TraceError:
         """The error for the cell of a row, counted from 0 without header and blank lines."""
         line = _line_of(self.text, row + 1)
-        return TraceError(f"{self.path} line {line} column {name}: expected {expected}, got {_shown(cell)}")
+        return TraceError(f"{self.path} line {line} column {name}: expected {expected}, got {shortened(cell)!r}")
 
     def row_error(self, row: int, expected: str) -> TraceError:
         """The error for a whole row, counted from 0 without header and blank lines."""
@@ -154,7 +154,7 @@ def _places(path: Path, names: list[str], columns: Sequence[Column]) -> dict[str
     known = {column.name for column in columns}
     if not known.intersection(names):
         required = ", ".join(column.name for column in columns if column.required)
-        found = _shown(",".join(names))
+        found = repr(shortened(",".join(names)))
         raise TraceError(f"{path} line 1: expected a header row with the columns {required}, got {found}")
     places: dict[str, int] = {}
     for place, name in enumerate(names):
@@ -236,10 +236,6 @@ def _converted(column: Column, cells: Sequence[str]) -> list[Any] | None:
     except (ValueError, KeyError):
         return None
     return values if column.allows(values) else None
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 _CONVERTERS: dict[type, Callable[[str], Any]] = {int: int, float: float, bool: _BOOLS.__getitem__}

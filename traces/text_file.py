@@ -130,6 +130,11 @@ def parse_yaml(path: Path | str, text: str) -> Any:
         raise TraceError(f"{path}{place}: expected YAML, {error.problem}") from error
 
 
+def shortened(text: str) -> str:
+    """Return the text of a value as an error shows it, up to 60 characters."""
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def field_error(source: Path | str, error: FieldError, expected: str = "") -> TraceError:
     """The error about a key of a file, with `expected` in place of the usual words where these differ."""
     if error.known:
@@ -140,9 +145,7 @@ def field_error(source: Path | str, error: FieldError, expected: str = "") -> Tr
     place = f"{source} key {error.place}" if error.place else source
     if error.problem:
         return TraceError(f"{place}: {error.problem}")
-    shown = repr(error.loaded)
-    found = shown if len(shown) <= 60 else shown[:57] + "..."
-    return TraceError(f"{place}: expected {expected or error.expected}, got {found}")
+    return TraceError(f"{place}: expected {expected or error.expected}, got {shortened(repr(error.loaded))}")
 
 
 def write_text(path: Path, text: str) -> None:

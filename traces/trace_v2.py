@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
 from blis_sim.options.file_fields import Amount, Bounds, Count, FieldError, number_text, read
@@ -23,6 +22,7 @@ from traces.text_file import (
     open_for_writing,
     read_yaml,
     replacing,
+    shortened,
     write_text,
 )
 
@@ -63,7 +63,7 @@ class KVOffload(TypedDict, total=False):
 
 
 class ServerFacts(TypedDict, total=False):
-    """What a recording knows of its server."""
+    """Facts of a recording about its server."""
 
     type: str
     model: str
@@ -75,7 +75,7 @@ class ServerFacts(TypedDict, total=False):
 
 
 class ObservedKVMetrics(TypedDict, total=False):
-    """What a server counted of its prefix cache while it was recorded."""
+    """Counters of a server's prefix cache over the recording."""
 
     source: str
     hit_rate: Amount
@@ -84,14 +84,6 @@ class ObservedKVMetrics(TypedDict, total=False):
     read_time_total: Amount
     write_time_total: Amount
     vllm_commit: str
-
-
-class LatencyLimits(TypedDict, total=False):
-    """Latencies that requests of a class should keep."""
-
-    ttft_ms: Amount
-    itl_ms: Amount
-    e2e_ms: Amount
 
 
 class NetworkFacts(TypedDict, total=False):
@@ -113,7 +105,7 @@ class HeaderFile(TypedDict, total=False):
     session_context_growth: Annotated[str, Bounds(choices=("", "accumulate"))]
     server: ServerFacts
     network: NetworkFacts
-    goodput_slo_targets: Mapping[str, LatencyLimits]
+    goodput_slo_targets: Mapping[str, SloTargets]
     kv_offload: KVOffload
     observed_kv_metrics: ObservedKVMetrics
 
@@ -163,14 +155,8 @@ def read_header(path: Path | str) -> TraceHeader:
         values: dict[str, Any] = read(HeaderFile, loaded)
     except FieldError as error:
         raise field_error(path, error, _expected(error)) from None
-    network = values.pop("network", {})
-    targets = values.pop("goodput_slo_targets", {})
-    given: dict[str, Any] = {"trace_version": 0, "time_unit": "", "mode": ""} | values
-    return TraceHeader(
-        measured_rtt_ms=network.get("measured_rtt_ms"),
-        goodput_slo_targets={name: SloTargets(**limits) for name, limits in targets.items()},
-        **given,
-    )
+    rtt_ms = values.pop("network", {}).get("measured_rtt_ms")
+    return TraceHeader(measured_rtt_ms=rtt_ms, **{"trace_version": 0, "time_unit": "", "mode": "", **values})
 
 
 def write_header(path: Path | str, header: TraceHeader, *, in_place: bool = False) -> None:
@@ -188,9 +174,7 @@ def write_header(path: Path | str, header: TraceHeader, *, in_place: bool = Fals
 
 
 def _start_of(loaded: Any) -> str:
-    text = repr(loaded)
-    shown = text if len(text) <= 60 else text[:57] + "..."
-    return f"{shown}; a trace is named by its .yaml file, the rows are in the .csv beside it"
+    return f"{shortened(repr(loaded))}; a trace is named by its .yaml file, the rows are in the .csv beside it"
 
 
 def _content(header: TraceHeader) -> dict[str, Any]:
@@ -293,7 +277,23 @@ def _chunks(table: Table) -> dict[int, list[int]]:
     return {request_id: chunks[request_id] for request_id in dict.fromkeys(columns["request_id"])}
 
 
-class ItlWriter:
+class _RowWriter:
+    """A file of rows that is open within a `with` block."""
+
+    _file: AppendFile
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class ItlWriter(_RowWriter):
     """Appends the chunk times of whole requests to a new file, each with the operating system before the next.
 
     With `kept` it takes the place of a file that has these chunks per request. Raises TraceError when the file cannot
@@ -316,18 +316,6 @@ class ItlWriter:
     def write_all(self, requests: Iterable[tuple[int, Sequence[int]]]) -> None:
         """Append the chunks of several requests; all of them, or none if there is no room."""
         self._file.write("".join([_piece(*each) for each in requests]))
-
-    def close(self) -> None:
-        """Close the file; nothing can be written afterwards."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _piece(request_id: int, timestamps_us: Sequence[int]) -> str:
@@ -405,7 +393,7 @@ def write_trace(
         write_header(header_path, header)
 
 
-class TraceWriter:
+class TraceWriter(_RowWriter):
     """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
 
     `columns` names the columns written on request, which are those with `on_request` in `TraceRow`. With `kept` it
@@ -456,18 +444,6 @@ class TraceWriter:
         cells = (_cell(value).replace("%", "%%") for value in self._values(said))
         places = {**dict.fromkeys(numbers, "%d"), **dict.fromkeys(texts, "%s")}
         return ",".join(places.get(name, cell) for name, cell in zip(self._names, cells, strict=True)) + "\n"
-
-    def close(self) -> None:
-        """Close the file; nothing can be written afterwards."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _data_beside(header_path: Path) -> Path:

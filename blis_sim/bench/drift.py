@@ -294,7 +294,6 @@ def _readings(series: Sequence[dict[str, Any]]) -> list[Reading]:
 
 # Predicted figures of a stretch of time, with intervals: requests that readings show, simulated several times.
 
-FloatArray = npt.NDArray[np.float64]
 _SHARED = "shared prompts"
 
 

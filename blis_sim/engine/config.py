@@ -221,6 +221,11 @@ class EngineConfig:
         return self.max_num_batched_tokens * self.max_concurrent_batches
 
     @property
+    def cache_groups(self) -> tuple[KVCacheGroupSpec, ...]:
+        """Return all groups of layers: `kv_groups`, or the one group that `kv_groups` leaves out."""
+        return self.kv_groups or (KVCacheGroupSpec(self.context_kind, self.block_size_tokens),)
+
+    @property
     def limit_tokens(self) -> int:
         """Return the most tokens one request can ever have: max_model_len, or without it all that fits in the KV
         cache."""

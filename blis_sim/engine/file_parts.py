@@ -32,10 +32,10 @@ def _in_words(error: FieldError) -> str:
         return f"{error.key}: {error.problem}"
     if error.loaded is None:
         return f"{error.key} must be given a value"
-    return f"{error.key} must be {_allowed(error)}, got {error.loaded!r}"
+    return f"{error.key} must be {_allowed_values(error)}, got {error.loaded!r}"
 
 
-def _allowed(error: FieldError) -> str:
+def _allowed_values(error: FieldError) -> str:
     bounds, value = error.bounds, error.loaded
     if error.kind is None:
         return "a list of mappings" if error.expected == "a list" else "a mapping of names to values"

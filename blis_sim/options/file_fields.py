@@ -81,7 +81,7 @@ class FieldError(ValueError):
 
     @property
     def noun(self) -> str:
-        """What a value of the type is called, without bounds."""
+        """The noun of the type, without bounds."""
         return _NOUNS.get(self.kind, self.expected)
 
 
@@ -95,7 +95,8 @@ def read(kind: Any, loaded: Any, within: str = "", *, numbers_are_text: bool = F
 
     Keys without a value count as absent. With `numbers_are_text` a whole number where text stands becomes its digits.
     """
-    return _Reader(numbers_are_text).part(kind, *_split(within), loaded)
+    place, _, key = within.rpartition(".")
+    return _Reader(numbers_are_text).part(kind, place, key, loaded)
 
 
 @cache
@@ -112,11 +113,6 @@ def keys_of(kind: Any) -> Mapping[str, tuple[Any, Bounds, bool]]:
         for field in dataclasses.fields(kind)
         if field.metadata.get("from_file", True)
     }
-
-
-def _split(place: str) -> tuple[str, str]:
-    within, _, key = place.rpartition(".")
-    return within, key
 
 
 def _kind_and_bounds(declared: Any) -> tuple[Any, Bounds]:
@@ -182,16 +178,16 @@ class _Reader(NamedTuple):
     def scalar(self, kind: Any, bounds: Bounds, within: str, key: str, loaded: Any) -> Any:
         """Text, a number, or true or false."""
         is_digits = self.numbers_are_text and kind is str and type(loaded) is int  # a float's are not as written
-        value = str(loaded) if is_digits else _converted(kind, loaded)
+        value = str(loaded) if is_digits else _as_number(kind, loaded)
         is_of_kind = type(value) is kind
         if is_of_kind and (kind is bool or bounds.allow(value)):
             return value
-        error = FieldError(within, key, _expected(kind, bounds) + _limit(bounds, loaded), loaded)
+        error = FieldError(within, key, _allowed_values(kind, bounds) + _magnitude_limit(bounds, loaded), loaded)
         error.kind, error.bounds, error.is_of_kind = kind, bounds, is_of_kind
         raise error
 
 
-def _converted(kind: type, loaded: Any) -> Any:
+def _as_number(kind: type, loaded: Any) -> Any:
     """Convert a number to the expected type where nothing is lost by it; otherwise return None, which is never of the
     expected type."""
     if kind not in (int, float) or isinstance(loaded, bool):
@@ -203,7 +199,7 @@ def _converted(kind: type, loaded: Any) -> Any:
     return kind(loaded + 0)  # which makes of -0.0 the 0 that it is
 
 
-def _expected(kind: type, bounds: Bounds) -> str:
+def _allowed_values(kind: type, bounds: Bounds) -> str:
     if bounds.choices:
         return " or ".join(filter(None, bounds.choices))
     least, most, above = (None if each is None else number_text(each) for each in bounds[:3])
@@ -215,7 +211,7 @@ def _expected(kind: type, bounds: Bounds) -> str:
     return noun if least is None else f"{noun} of at least {least}"
 
 
-def _limit(bounds: Bounds, loaded: Any) -> str:
+def _magnitude_limit(bounds: Bounds, loaded: Any) -> str:
     """The limit of all numbers, for an error about one that is refused for nothing else."""
     is_number = isinstance(loaded, int | float) and not isinstance(loaded, bool)
     return ", below 2**63 in magnitude" if is_number and abs(loaded) > _INT64_MAX and bounds.allow(loaded) else ""

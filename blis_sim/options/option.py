@@ -214,15 +214,13 @@ def option(
 ) -> Any:
     """A dataclass field that is also a setting. Without a default the setting is required.
 
-    `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit,
-    which is refused where there is no such word. `choices` closes the set of strings, but for
-    those in the table that `open_to` returns; `suggested` are names that a shell offers where any is allowed. A
-    `repeatable` tuple may be given
-    in several places, and its items are taken as they are. `writes` are the endings that its value gets in the names of
-    the files that are written there, with the kinds of these files where they may replace earlier ones. What follows
-    stands below `heading` in the help, up to the next one. `former_flags` are spellings of earlier versions, which are
-    read but not shown. `help` and `choices` may be functions, which are called when
-    help is printed or a value other than the default is given.
+    `at_least` and `at_most` include their limit, `above` does not. `infinity` is the word for a number without limit;
+    without such a word an unlimited number is refused. `choices` closes the set of strings, except for keys of the
+    table that `open_to` returns. `suggested` are names that a shell offers where any string is allowed. A `repeatable`
+    tuple may be given in several places, and its items are taken as they are. `writes` are the endings of the files
+    that are written at the value, with the kinds of files that may replace earlier ones. Settings stand below `heading`
+    in the help, up to the next heading. `former_flags` are spellings of earlier versions, which are read but not shown.
+    `help` and `choices` may be functions, called when help is printed or a value other than the default is given.
     """
     known = Option(
         help_text=help,
@@ -446,11 +444,7 @@ def parse_value(setting: Setting, text: str) -> Any:
         if text.lower() not in _SWITCHES:
             raise OptionError(f"{setting.label} must be true or false, got {text!r}")
         return _SWITCHES[text.lower()]
-    if kind in NUMBERS:
-        return parse_number(kind, setting.label, text, setting.option.infinity)
-    if setting.is_list:
-        return parse_list(typing.get_args(kind)[0], setting.label, text)
-    return text
+    return parse_flag_value(setting, text)
 
 
 def parse_yaml_value(setting: Setting, value: Any) -> Any:
@@ -471,7 +465,7 @@ class Placed(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Its source as an error names it."""
+        """The source as an error names it."""
         return f"{self.source} key {self.key}" if self.key else self.source
 
 

@@ -23,11 +23,11 @@ def layers_of_file(path: str, command: Sequence[str], commands: Collection[tuple
 
     A mapping below the first words of one of `commands` holds settings of these alone. Raises OptionError.
     """
-    content: Any = _read(path)
+    content: Any = _read_settings(path)
     above = _TABLE if path == PYTHON_PROJECT else ()
     for key in above:
         content = content.get(key, {})
-    return list(_layers(content, path, above, (), command, commands))
+    return list(_layers_below(content, path, above, (), command, commands))
 
 
 def values_of(settings: Sequence[Setting], layers: Sequence[Layer]) -> dict[str, Placed]:
@@ -44,7 +44,7 @@ def values_of(settings: Sequence[Setting], layers: Sequence[Layer]) -> dict[str,
     return found
 
 
-def _read(path: str) -> Mapping[str, Any]:
+def _read_settings(path: str) -> Mapping[str, Any]:
     parse = {".toml": tomllib.loads, ".json": json.loads}.get(Path(path).suffix, load_yaml)
     try:
         found: Any = parse(read_text(path))
@@ -58,7 +58,7 @@ def _read(path: str) -> Mapping[str, Any]:
     return found
 
 
-def _layers(
+def _layers_below(
     content: Mapping[str, Any],
     path: str,
     above: tuple[str, ...],
@@ -73,7 +73,7 @@ def _layers(
         here = (*words, key)
         if isinstance(value, dict) and any(each[: len(here)] == here for each in commands):
             if here == tuple(command[: len(here)]):
-                own = _layers(value, path, (*above, key), here, command, commands)
+                own = _layers_below(value, path, (*above, key), here, command, commands)
             continue
         spelling = key.removeprefix("--").replace("_", "-")
         found = Placed(value, path, ".".join((*above, key)))

@@ -82,7 +82,6 @@ def split_at(text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) 
 
 DEFAULT_VOCABULARY_SIZE = 128_000
 MAX_CACHED_PIECES = 100_000
-LONG_TEXT_CHARS = 100_000
 
 _PIECE = re.compile(
     r"<\|\w{1,12}\|>|</?(?:think|tool_call)>"  # the markers of chat templates and parsers are one token each

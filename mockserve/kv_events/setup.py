@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.memory.kv_groups import KVCacheGroupSpec
 from blis_sim.engine.request import ExternalPrompt
 from blis_sim.installation import install_command
 from blis_sim.options import OptionError
@@ -96,9 +95,12 @@ def open_publisher(
         from mockserve.kv_events.events import BatchEncoder, KVEventPublisher
     except ImportError as error:
         raise _missing(KV_EVENTS_FLAG) from error
-    size = config.block_size_tokens
-    groups = config.kv_groups or (KVCacheGroupSpec(config.context_kind, size),)
-    encoder = BatchEncoder(size, environment.kv_events_use_int_hashes, config.num_hash_lookahead_tokens, groups)
+    encoder = BatchEncoder(
+        config.block_size_tokens,
+        environment.kv_events_use_int_hashes,
+        config.num_hash_lookahead_tokens,
+        config.cache_groups,
+    )
     return KVEventPublisher(events.of_rank(rank), encoder, rank)
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.memory.kv_groups import STATE, KVCacheGroupSpec
+from blis_sim.engine.memory.kv_groups import STATE
 from blis_sim.engine.offloading import Observations, OffloadConfig, TransferCounters
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from mockserve.metrics.counters import SLEEP_STATES, EngineMetrics, Histogram
@@ -196,7 +196,7 @@ OFFLOAD_INFO_HELP = (
 def offload_labels(config: EngineConfig, offload: OffloadConfig) -> dict[str, str]:
     """Label to value of the settings of CPU memory: a chunk is one block."""
     longest, blocks_per_request = config.limit_tokens, 0
-    for group in config.kv_groups or (KVCacheGroupSpec(config.context_kind, config.block_size_tokens),):
+    for group in config.cache_groups:
         whole, window = -(-longest // group.block_tokens), group.window_blocks(0)
         blocks_per_request += min(whole, window) if window else whole
     return {

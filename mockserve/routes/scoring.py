@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, overload
+from typing import Any
 
 from aiohttp import web
 
@@ -25,6 +25,7 @@ from mockserve.reply.answer import json_body
 from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.prefill import prefill
+from mockserve.serving.prompts import LazyPrompts
 from mockserve.serving.service import SERVICE
 
 FEW_PROMPTS = 16
@@ -69,7 +70,7 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     return await json_body(request, reply, is_large(len(prompts), prompt_tokens))
 
 
-class _ItemPrompts(Sequence[list[int]]):
+class _ItemPrompts(LazyPrompts):
     """The query joined lazily with each item, truncated to leave one token of the context."""
 
     def __init__(self, query: list[int], items: Sequence[list[int]], item_first: bool, most_tokens: int) -> None:
@@ -81,26 +82,13 @@ class _ItemPrompts(Sequence[list[int]]):
     def __len__(self) -> int:
         return len(self._items)
 
-    @overload
-    def __getitem__(self, index: int) -> list[int]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[list[int]]: ...
-
-    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+    def joined(self, index: int) -> list[int]:
         item = self._items[index]
         joined = [*item, *self._query] if self._item_first else [*self._query, *item]
         return joined[: self._most_tokens]
 
     def lengths(self) -> Iterator[int]:
-        """Return the length of each prompt."""
         return (min(self._most_tokens, len(self._query) + len(item)) for item in self._items)
-
-    def num_tokens(self) -> int:
-        """Return the length of all prompts together."""
-        return sum(self.lengths())
 
     def check_ids(self, vocabulary_size: int) -> None:
         """Raise ApiError for the first prompt that is empty or has a token id outside of the vocabulary."""

@@ -56,7 +56,7 @@ NUM_BODY_BYTES = web.RequestKey("num_body_bytes", int)
 GENERATES = web.RequestKey("generates", bool)
 """Request key that is present if the engine generates the reply."""
 
-BODY_RESERVATION = web.RequestKey("room_taken", BodyReservation)
+BODY_RESERVATION = web.RequestKey("body_reservation", BodyReservation)
 """Request key of the memory that the request has acquired for its body."""
 
 LOGGED_BODY = web.RequestKey("logged_body", bytes)

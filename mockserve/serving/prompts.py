@@ -1,8 +1,9 @@
 """Functions for all planners: prompts as token ids within the model's limits, settings of replies, and beam search."""
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.generation.tokenizer import Tokenizer
@@ -111,6 +112,33 @@ def truncate_prompt(
     return ids
 
 
+class LazyPrompts(Sequence[list[int]]):
+    """Prompts whose parts are joined when one is read, since one long part may belong to thousands of them."""
+
+    @abstractmethod
+    def joined(self, index: int) -> list[int]:
+        """Return the token ids of one prompt."""
+
+    @abstractmethod
+    def lengths(self) -> Iterator[int]:
+        """Return the length of each prompt."""
+
+    @overload
+    def __getitem__(self, index: int) -> list[int]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[list[int]]: ...
+
+    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
+        if isinstance(index, slice):
+            return [self.joined(each) for each in range(*index.indices(len(self)))]
+        return self.joined(index)
+
+    def num_tokens(self) -> int:
+        """Return the length of all prompts together."""
+        return sum(self.lengths())
+
+
 def pad_prompt(planner: Planner, ids: list[int], pads: bool) -> list[int]:
     """Return the token ids, with `pads` filled up to the whole context with id 0."""
     return ids + [0] * (planner.max_model_len - len(ids)) if pads else ids
@@ -182,17 +210,22 @@ def check_unicode(text: str) -> None:
         raise ApiError(message) from None
 
 
-def _truncation(sampling: SamplingParams, max_model_len: int) -> int | None:
-    """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
-    limit = sampling.truncate_prompt_tokens
-    if limit is None:
-        return None
-    if limit > max_model_len:
+def check_truncation(limit: int | None, max_model_len: int) -> None:
+    """Raise ApiError for a prompt that is to be cut to more tokens than a context has."""
+    if limit is not None and limit > max_model_len:
         message = (
             f"truncate_prompt_tokens={limit} cannot be greater than max_model_len = {max_model_len}. "
             "Please request a smaller truncation size."
         )
         raise bad_value(message, "truncate_prompt_tokens", limit)
+
+
+def _truncation(sampling: SamplingParams, max_model_len: int) -> int | None:
+    """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
+    limit = sampling.truncate_prompt_tokens
+    if limit is None:
+        return None
+    check_truncation(limit, max_model_len)
     return max_model_len - 1 if limit < 0 else limit
 
 

@@ -68,7 +68,7 @@ class CacheBound:
         other requests under way.
         """
         found = -1, 0
-        names = self._names(root, tokens[: len(tokens) - 1])  # the last token is always computed
+        names = self._block_names(root, tokens[: len(tokens) - 1])  # the last token is always computed
         in_flight = -(-in_flight_tokens // self._block_tokens)
         for place, name in enumerate(names):
             block = self._blocks.get(name)
@@ -91,7 +91,7 @@ class CacheBound:
     ) -> None:
         """A request has ended; `ready` is the instant of its first token. Requests come in the order of their ends."""
         self.occupied(len(tokens) + output_tokens, ended)
-        for name in self._names(root, tokens):
+        for name in self._block_names(root, tokens):
             block = self._blocks.setdefault(name, _Block(ready, sent, number))
             block.ready, block.used = min(block.ready, ready), max(block.used, sent)
             self._blocks.move_to_end(name)
@@ -112,7 +112,7 @@ class CacheBound:
         before = self._allocated[place - 1] if place else 0
         return (self._allocated[-1] if self._allocated else 0) - before
 
-    def _names(self, root: bytes, tokens: Sequence[int]) -> list[bytes]:
+    def _block_names(self, root: bytes, tokens: Sequence[int]) -> list[bytes]:
         names, name = [], root
         size = self._block_tokens
         for end in range(size, len(tokens) + 1, size):
@@ -199,8 +199,8 @@ class Canary:
 
     def start(self) -> None:
         """Begin to check."""
-        self._poll()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._poll_counters()
+        self._thread = threading.Thread(target=self._run_thread, daemon=True)
         self._thread.start()
 
     def check(self, request: CheckedRequest) -> None:
@@ -220,7 +220,7 @@ class Canary:
             self._queue.put(None)
             self._thread.join(_TIMEOUT_S * 4)
 
-    def _run(self) -> None:
+    def _run_thread(self) -> None:
         next_poll_s = next_line_s = time.monotonic() + _POLL_S
         is_open = True
         while is_open:
@@ -231,22 +231,22 @@ class Canary:
             else:
                 is_open = request is not None
             if request is not None:
-                self._check(request)
+                self._check_request(request)
             if time.monotonic() >= next_poll_s or not is_open:
-                self._poll()
+                self._poll_counters()
                 next_poll_s = time.monotonic() + _POLL_S
             if time.monotonic() >= next_line_s and self.figures.requests:
-                print_message(self._line())
+                print_message(self._summary_line())
                 next_line_s = time.monotonic() + _LINE_S
 
-    def _line(self) -> str:
+    def _summary_line(self) -> str:
         figures = self.figures
         return (
             f"prefix cache of {self.server.url}: {figures.requests} requests had to find {figures.must_hit_tokens}"
             f" prompt tokens, {figures.reported_hit_tokens} are reported"
         )
 
-    def _check(self, request: CheckedRequest) -> None:
+    def _check_request(self, request: CheckedRequest) -> None:
         if self._has_missed_requests.is_set():
             self._has_missed_requests.clear()
             self.bound.forget()
@@ -254,7 +254,7 @@ class Canary:
             self.bound.forget()
             return
         self._tells_cached = self._tells_cached or request.cached_tokens is not None
-        root, tokens = self._tokens(request)
+        root, tokens = self._prompt_tokens(request)
         if not tokens:
             self.bound.occupied(request.prompt_tokens + request.output_tokens, request.ended)
             return
@@ -274,12 +274,12 @@ class Canary:
         # vLLM leaves the details of a usage out where nothing was found; a stream may have no usage at all.
         is_told = self._tells_cached and request.prompt_tokens > 0
         if is_told and (request.cached_tokens or 0) < must.num_tokens and not self._has_restarted():
-            self._alarm(
+            self._raise_alarm(
                 f"request {request.number} found {request.cached_tokens or 0} of {must.num_tokens} prompt tokens that "
                 f"request {must.number} had left in the prefix cache of {self.server.url}"
             )
 
-    def _alarm(self, text: str) -> None:
+    def _raise_alarm(self, text: str) -> None:
         self.figures.missed += 1
         if not self.figures.first_miss:
             self.figures.first_miss = text
@@ -287,9 +287,9 @@ class Canary:
 
     def _has_restarted(self) -> bool:
         """Read the counters; whether they have begun anew, so that the cache is another one."""
-        return not self._poll()
+        return not self._poll_counters()
 
-    def _poll(self) -> bool:
+    def _poll_counters(self) -> bool:
         """Read the counters and judge by them; false where the server cannot be read or has begun anew."""
         began = time.perf_counter_ns()
         page = self._fetched("GET", "/metrics", b"", "")
@@ -321,14 +321,14 @@ class Canary:
             if must > latest.hits - poll.hits:
                 self._judged_until = until
                 request, first = there[0]
-                self._alarm(
+                self._raise_alarm(
                     f"{len(there)} requests from request {request.number} on found {latest.hits - poll.hits:.0f} of "
                     f"{must} prompt tokens that earlier ones had left in the prefix cache of {self.server.url}, of"
                     f" which {first.num_tokens} are those of request {first.number}"
                 )
                 return
 
-    def _tokens(self, request: CheckedRequest) -> tuple[bytes, list[int]]:
+    def _prompt_tokens(self, request: CheckedRequest) -> tuple[bytes, list[int]]:
         """Return what names the blocks of a prompt, and its tokens as the server counts them; none where unsure."""
         try:
             body = orjson.loads(request.body)

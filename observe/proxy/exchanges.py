@@ -324,13 +324,19 @@ def is_pooling(method: str, target: str) -> bool:
     return method == "POST" and target.partition("?")[0].rstrip("/").endswith(POOLING)
 
 
-def pooling_metadata_of(body: bytes) -> RequestMetadata:
-    """The facts of a body whose texts are computed, as far as it is JSON."""
+def _members_of(body: bytes) -> dict[str, Any] | None:
+    """Return the members of a JSON object; None for any other body."""
     try:
         members = orjson.loads(body)
     except orjson.JSONDecodeError:
-        members = None
-    if not isinstance(members, dict):
+        return None
+    return members if isinstance(members, dict) else None
+
+
+def pooling_metadata_of(body: bytes) -> RequestMetadata:
+    """The facts of a body whose texts are computed, as far as it is JSON."""
+    members = _members_of(body)
+    if members is None:
         return RequestMetadata(is_pooling=True, num_prompt_bytes=len(body))
     model = members.pop("model", None)
     common: dict[str, Any] = {
@@ -344,17 +350,14 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
     return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts))
 
 
-_POOLED = (*("messages", "query", "queries", "documents", "text_1", "text_2", "data_1", "data_2"),)
+_POOLED = ("messages", "query", "queries", "documents", "text_1", "text_2", "data_1", "data_2")
 """Members of bodies with texts to be computed, beside `input`."""
 
 
 def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
     """The facts of a body, as far as it is JSON; `client` keeps conversations of different clients apart."""
-    try:
-        members = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return RequestMetadata(num_prompt_bytes=len(body))
-    if not isinstance(members, dict):
+    members = _members_of(body)
+    if members is None:
         return RequestMetadata(num_prompt_bytes=len(body))
     model = members.get("model")
     priority = members.get("priority")

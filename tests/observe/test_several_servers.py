@@ -27,8 +27,9 @@ def two_urls(server_url: str) -> tuple[str, str]:
 
 
 def hosts(requests: list[dict[str, Any]]) -> list[str]:
-    """The names under which a run's own requests went to the server."""
-    return [each["headers"]["host"].split(":")[0] for each in requests if "x-request-id" in each["headers"]]
+    """The names under which a run's own requests went to the server, in the order of sending."""
+    sent = [each["headers"] for each in requests if "x-request-id" in each["headers"]]
+    return [each["host"].split(":")[0] for each in sorted(sent, key=lambda headers: headers["x-request-start"])]
 
 
 def test_servers_take_turns(observe: Observe, two_urls: tuple[str, str], seen: Seen) -> None:

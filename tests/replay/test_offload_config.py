@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from blis_sim.cli.main import run
+from blis_sim.options.file_fields import keys_of
+from replay.engine_options import OffloadKeys, TierKeys
+from traces.trace_v2 import KVOffload, Tier
 
 MODEL = ["--model", "qwen/qwen3-14b", "--total-kv-blocks", "400"]
 TIER = "{type: fs, root_dir: /mnt, direct_io: true, %s}"
@@ -105,3 +108,8 @@ def test_what_a_file_lacks_is_named(
     config = offload(tmp_path, content)
     assert run(["run", *MODEL, "--engine", "blis", "--num-requests", "1", "--kv-offload-config", config]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_the_header_of_a_trace_has_the_keys_of_the_file() -> None:
+    assert keys_of(KVOffload).keys() == keys_of(OffloadKeys).keys()
+    assert keys_of(Tier).keys() == keys_of(TierKeys).keys()

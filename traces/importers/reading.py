@@ -16,7 +16,7 @@ from traces.graph import restricted_to
 from traces.importers.registry import ConvertOptions, in_order
 from traces.rows import TraceRow
 from traces.table import Table
-from traces.text_file import TraceError, read_bytes
+from traces.text_file import TraceError, read_bytes, shortened
 
 MAX_S = 9_000_000_000
 """Times in seconds are below: in microseconds they fit into the columns of a trace."""
@@ -216,8 +216,7 @@ def expect(place: str, kind: str, value: Any) -> Any:
     """The value, if it is of this kind; numbers are not negative. Raises TraceError."""
     fits = isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
     if not fits or (kind in _NUMBERS and not 0 <= value < _NUMBERS[kind]):
-        shown = repr(value)
-        raise TraceError(f"{place}: expected {kind}, got {shown if len(shown) <= 60 else shown[:57] + '...'}")
+        raise TraceError(f"{place}: expected {kind}, got {shortened(repr(value))}")
     return value
 
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from blis_sim.options.file_fields import number_text
 from blis_sim.options.option import LEAST_RATE, MOST_RATE
-from traces.slo import SloTargets
 from traces.text_file import TraceError
 from traces.workload.distributions import Ints, LengthProfile, Streams, draw_turns
 from traces.workload.inference_perf import has_waiting_requests, inference_perf_sources, staged_rows
@@ -145,7 +144,7 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         sessions=sessions,
         max_requests=spec.num_requests if users and spec.num_requests else None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=targets_of(spec),
+        goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
     )
 
@@ -161,7 +160,7 @@ def _with_agents(spec: WorkloadSpec, kept: Sequence["_KeptRequests"], timeout_us
         sessions=[],
         max_requests=None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=targets_of(spec),
+        goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
         rows=graph.rows,
         fixed_sessions=graph.fixed_sessions,
@@ -182,7 +181,7 @@ def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> W
         sessions=[],
         max_requests=None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=targets_of(spec),
+        goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
         rows=rows,
         fixed_sessions=frozenset(row.session_id for row in rows) if section.stages else frozenset(),
@@ -206,17 +205,9 @@ def _limited_to_spec(spec: WorkloadSpec, requests: list[WorkloadRequest], timeou
         sessions=[],
         max_requests=None,
         horizon_us=spec.horizon or None,
-        goodput_slo_targets=targets_of(spec),
+        goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
     )
-
-
-def targets_of(spec: WorkloadSpec) -> dict[str, SloTargets]:
-    """Return the targets of a spec by SLO class."""
-    return {
-        name: SloTargets(targets.ttft_ms, targets.itl_ms, targets.e2e_ms)
-        for name, targets in spec.goodput_slo_targets.items()
-    }
 
 
 def _sources(spec: WorkloadSpec) -> tuple[list[Source], list[Users]]:

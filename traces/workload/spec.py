@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeAlias
 from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Count, FieldError, Positive, read
 from blis_sim.options.option import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from blis_sim.options.yaml_text import dump_yaml
+from traces.slo import SloTargets
 from traces.text_file import TraceError, field_error, parse_yaml, read_text
 
 # Sections of a workload spec that name the generator of another program.
@@ -392,15 +393,6 @@ class InferencePerf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GoodputTargets:
-    """Latencies that requests of a class should keep, 0 is no limit."""
-
-    ttft_ms: Amount = 0.0
-    itl_ms: Amount = 0.0
-    e2e_ms: Amount = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """A whole workload. An `aggregate_rate` of 0 leaves the rates to the windows; `horizon` and `num_requests` of 0
     limit nothing."""
@@ -416,7 +408,7 @@ class WorkloadSpec:
     inference_perf: InferencePerf | None = None
     vidur: Vidur | None = None
     scenario: Scenario | None = None
-    goodput_slo_targets: Mapping[str, GoodputTargets] = field(default_factory=dict)
+    goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=(), metadata={"from_file": False})
     """Notes for the user on keys that the reader changed or ignored."""
 

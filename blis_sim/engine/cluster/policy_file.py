@@ -209,7 +209,7 @@ class PolicyKeys(TypedDict, total=False):
 
 
 class GroupKeys(TypedDict, total=False):
-    """What an entry of `instances` has besides settings."""
+    """The keys of an entry of `instances` that are no settings."""
 
     count: AtLeastOne
 
@@ -238,12 +238,12 @@ def read_policy_file(path: str | Path) -> PolicyFile:
         slo_targets_us={name: round(target) for name, target in targets.items()},
         slo_priorities=SloPriorities({**SLO_CLASS_PRIORITIES, **priorities}) if priorities else None,
         routing_policy=routing.get("policy"),
-        scorers=_scorers(path, routing.get("scorers", [])),
+        scorers=_read_scorers(path, routing.get("scorers", [])),
         priority_policy=top.get("priority", {}).get("policy"),
         scheduler=top.get("scheduler"),
         preemption_policy=top.get("preemption", {}).get("policy"),
         tenant_budgets=top.get("tenant_budgets", {}),
-        instances=tuple(_group(path, number, each) for number, each in enumerate(top.get("instances", []))),
+        instances=tuple(_instance_group(path, number, each) for number, each in enumerate(top.get("instances", []))),
         scaling=_scaling_policy(path, top),
     )
 
@@ -256,7 +256,7 @@ def with_interval(policy: ScalingPolicy, interval_us: float) -> ScalingPolicy:
     return replace(policy, autoscaler=replace(autoscaler, interval_us=max(1, round(interval_us))))
 
 
-def _scorers(path: Path, scorers: Sequence[ScorerKeys]) -> Weights:
+def _read_scorers(path: Path, scorers: Sequence[ScorerKeys]) -> Weights:
     for number, each in enumerate(scorers):
         if "weight" not in each:
             raise problem_in(path, f"routing.scorers[{number}]", "weight must be given a value")
@@ -264,7 +264,7 @@ def _scorers(path: Path, scorers: Sequence[ScorerKeys]) -> Weights:
     return checked_weights(pairs, f"{path}: routing.scorers")
 
 
-def _group(path: Path, number: int, entry: Mapping[str, Any]) -> InstanceGroup:
+def _instance_group(path: Path, number: int, entry: Mapping[str, Any]) -> InstanceGroup:
     count = {"count": entry["count"]} if "count" in entry else {}
     return InstanceGroup(
         count=read_part(path, GroupKeys, count, f"instances[{number}]").get("count", 1),
@@ -280,7 +280,7 @@ def _scaling_policy(path: Path, top: PolicyKeys) -> ScalingPolicy:
             node_pools=tuple(map(_node_pool, top.get("node_pools", []))),
             loading=Delay(**lifecycle.get("loading_delay", {})),
             starts_warm=lifecycle.get("warm_start_initial_instances", False),
-            autoscaler=_autoscaler(path, top.get("autoscaler", {})),
+            autoscaler=_read_autoscaler(path, top.get("autoscaler", {})),
         )
     except EngineError as error:
         text = str(error)
@@ -292,7 +292,7 @@ def _node_pool(keys: NodePoolKeys) -> NodePool:
     return NodePool(provisioning=Delay(**own.pop("provisioning_delay", {})), **own)
 
 
-def _autoscaler(path: Path, content: Mapping[str, Any]) -> AutoscalerSettings | None:
+def _read_autoscaler(path: Path, content: Mapping[str, Any]) -> AutoscalerSettings | None:
     """Read the autoscaler. Its thresholds stand below `analyzer`, as in BLIS, or beside the name of an analyzer."""
     if not content:
         return None
@@ -305,13 +305,13 @@ def _autoscaler(path: Path, content: Mapping[str, Any]) -> AutoscalerSettings | 
             scale_up_us=round(keys.get("scale_up_stabilization_window_us", 0)),
             scale_down_us=round(keys.get("scale_down_stabilization_window_us", 0)),
         ),
-        thresholds=_thresholds(path, keys["analyzer"] if is_nested else keys, is_nested),
+        thresholds=_read_thresholds(path, keys["analyzer"] if is_nested else keys, is_nested),
         **({} if is_nested else given(keys, analyzer="analyzer")),
         **given(keys, optimizer="engine"),
     )
 
 
-def _thresholds(path: Path, keys: ThresholdKeys, is_nested: bool) -> Thresholds:
+def _read_thresholds(path: Path, keys: ThresholdKeys, is_nested: bool) -> Thresholds:
     own = given(
         keys,
         kv_usage="kv_cache_threshold",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
-from blis_sim.engine.kv_cache.block_pool import BlockPool, FreeRuns, PagedCache, PrefixIndex
+from blis_sim.engine.kv_cache.block_pool import BlockPool, FreeBlockRuns, PagedCache, PrefixIndex
 from blis_sim.engine.offloading import ChainedBlocks, CpuTierConfig, OffloadChain
 from blis_sim.engine.request import BlockIdentities
 from blis_sim.engine.sequence import Sequence
@@ -165,7 +165,7 @@ class CountingPromptCache(PromptCache):
 
     def __init__(self, num_blocks: int, block_size_tokens: int) -> None:
         super().__init__(num_blocks, block_size_tokens)
-        self.free = FreeRuns(num_blocks)
+        self.free = FreeBlockRuns(num_blocks)
 
     @property
     def num_used_blocks(self) -> int:

@@ -89,7 +89,7 @@ class BlockPool:
             assert references >= 0, f"block {block} has {references} references"
 
 
-class FreeRuns:
+class FreeBlockRuns:
     """The free blocks of a cache of `num_blocks`, with blocks that no lookup can find as counts.
 
     Order of reuse: useless ones, ones never used, then freed ones as they were freed. A block that may be found has a
@@ -587,7 +587,7 @@ class CohortCache(SlotCache):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__(config)
-        self.free = FreeRuns(self.num_blocks)
+        self.free = FreeBlockRuns(self.num_blocks)
 
     @abstractmethod
     def take(self, num_blocks: int) -> None:

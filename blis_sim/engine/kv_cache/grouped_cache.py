@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.kv_cache.block_pool import BlockPool, CohortCache, FreeRuns
+from blis_sim.engine.kv_cache.block_pool import BlockPool, CohortCache, FreeBlockRuns
 from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlockRemoved, BlocksStored, CacheChange
 from blis_sim.engine.kv_cache.single_type_manager import (
     NEVER,
@@ -166,7 +166,7 @@ class CountedBlocks(KVBlocks):
 
     __slots__ = ("_caches", "_group_of", "_hash_blocks", "free_runs")
 
-    def __init__(self, runs: FreeRuns, hash_blocks: SequenceOf[int]) -> None:
+    def __init__(self, runs: FreeBlockRuns, hash_blocks: SequenceOf[int]) -> None:
         """`hash_blocks` has for each group how many identities one of its blocks spans."""
         super().__init__(len(hash_blocks))
         self.free_runs = runs
@@ -642,6 +642,7 @@ class GroupedKVCache(CohortCache):
         "_is_plain",
         "_lacked",
         "_lookahead_tokens",
+        "_none_found",
         "_num_detached",
         "_withheld",
         "blocks",
@@ -656,20 +657,21 @@ class GroupedKVCache(CohortCache):
         With `counts` blocks have numbers only where another request may find them.
         """
         super().__init__(config)
-        groups = config.kv_groups or (KVCacheGroupSpec(config.context_kind, config.block_size_tokens),)
+        groups = config.cache_groups
         self.reported_group = next((number for number, spec in enumerate(groups) if spec.is_whole_context), 0)
         self._changes = changes
         spans = [max(1, spec.block_tokens // config.block_size_tokens) for spec in groups]
         self.blocks: KVBlocks = (
             CountedBlocks(self.free, spans) if counts else NumberedBlocks(self.num_blocks, spans, changes)
         )
-        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config, groups))
+        self.coordinator = KVCacheCoordinator(groups, self.blocks, group_settings(config))
         self.index = self.blocks.indexes[self.reported_group]
         self.tables: dict[Sequence, list[BlockTable]] = {}
         """The block tables of every request that holds blocks, one for each group."""
         self._boundaries: dict[Sequence, int] = {}
         """Where the beginning ends that a request shares with others, beyond what all groups hold of it."""
         self._found = CacheHit(0, [], 0)
+        self._none_found: list[list[int]] = [[] for _ in groups]
         self._lookahead_tokens = config.speculation.num_lookahead_tokens if config.speculation else 0
         self._withheld: list[int] = []
         self._is_plain = len(groups) == 1 and groups[0].is_whole_context
@@ -765,19 +767,18 @@ class GroupedKVCache(CohortCache):
         has_slots = self._slots_for(num_tokens) <= len(table.blocks) * size
         return has_slots and (not self.enables_caching or num_tokens // size <= table.num_cached)
 
-    def advance(self, sequence: Sequence, computed: int, processed: int, num_tokens: int) -> bool:
+    def advance(
+        self, sequence: Sequence, computed: int, processed: int, num_tokens: int, num_reserved: int = 0
+    ) -> bool:
         """Give slots for `num_tokens` tokens after `computed` ones, of which steps that have ended brought `processed`.
 
-        Returns False if free blocks are too few.
+        Returns False if too few blocks are free beside `num_reserved`.
         """
         tables, managers = self.tables[sequence], self.coordinator.managers
         self._retire(sequence, tables, processed)
         main_tokens = computed + num_tokens
         needs = allocation_needs(sequence, computed, self._slots_for(main_tokens), main_tokens)
-        num_lacking = 0
-        for manager, table in zip(managers, tables, strict=True):
-            num_lacking += manager.num_lacking(sequence, table, [], needs)
-        if num_lacking > self.blocks.num_free:
+        if self._num_lacking(sequence, tables, self._none_found, needs) > self.blocks.num_free - num_reserved:
             return False
         for manager, table in zip(managers, tables, strict=True):
             manager.allocate(table, needs)
@@ -813,9 +814,7 @@ class GroupedKVCache(CohortCache):
         asked = [allocation_needs(sequence, start, whole, whole, whole=True)] if whole_must_fit else []
         asked.append(allocation_needs(sequence, start, self._slots_for(main_tokens), main_tokens))
         for needs in asked:
-            num_lacking = 0
-            for manager, table, own in zip(managers, tables, blocks, strict=True):
-                num_lacking += manager.num_lacking(sequence, table, own, needs)
+            num_lacking = self._num_lacking(sequence, tables, blocks, needs)
             if num_lacking > free:
                 if needs.is_whole_prompt:
                     evictable = sum(self.blocks.num_evictable(own) for own in blocks)
@@ -865,31 +864,19 @@ class GroupedKVCache(CohortCache):
 
     def resume(self, sequence: Sequence, num_tokens: int, whole_must_fit: bool, others_run: bool) -> bool:
         """Allocate slots for the next `num_tokens` tokens of a waiting sequence that holds blocks."""
-        tables, computed = self.tables[sequence], sequence.num_computed_tokens
-        none: list[list[int]] = [[] for _ in tables]
-        free = self.blocks.num_free - (self.watermark_blocks if others_run else 0)
-        whole = min(sequence.num_tokens, self._limit_tokens)
-        if whole_must_fit:
-            all_needs = allocation_needs(sequence, computed, whole, whole, whole=True)
-            if self._num_lacking(sequence, tables, none, all_needs) > free:
-                return False
-        before = self.blocks.num_free
-        self._retire(sequence, tables, computed)
-        free += self.blocks.num_free - before
-        main_tokens = computed + num_tokens
-        needs = allocation_needs(sequence, computed, self._slots_for(main_tokens), main_tokens)
-        if self._num_lacking(sequence, tables, none, needs) > free:
+        computed, watermark = sequence.num_computed_tokens, self.watermark_blocks if others_run else 0
+        if whole_must_fit and self.num_remaining(sequence, 0) > self.blocks.num_free - watermark:
             return False
-        for manager, table in zip(self.coordinator.managers, tables, strict=True):
-            manager.allocate(table, needs)
-        self.register(sequence, min(main_tokens, sequence.num_tokens))
+        if not self.advance(sequence, computed, computed, num_tokens, watermark):
+            return False
+        self.register(sequence, min(computed + num_tokens, sequence.num_tokens))
         return True
 
     def num_remaining(self, sequence: Sequence, num_more_tokens: int) -> int:
         """Return the blocks that a sequence lacks for all its tokens and `num_more_tokens` more."""
         whole, tables = min(sequence.num_tokens, self._limit_tokens), self.tables[sequence]
         needs = allocation_needs(sequence, sequence.num_computed_tokens, whole + num_more_tokens, whole, whole=True)
-        return self._num_lacking(sequence, tables, [[] for _ in tables], needs)
+        return self._num_lacking(sequence, tables, self._none_found, needs)
 
     def _num_lacking(
         self, sequence: Sequence, tables: list[BlockTable], found: list[list[int]], needs: AllocationNeeds
@@ -1019,11 +1006,11 @@ class GroupedKVCache(CohortCache):
         return min(num_tokens + self._lookahead_tokens, self._limit_tokens)
 
 
-def group_settings(config: EngineConfig, groups: tuple[KVCacheGroupSpec, ...]) -> GroupSettings:
+def group_settings(config: EngineConfig) -> GroupSettings:
     """Return what a deployment decides about all groups."""
     speculation = config.speculation
     return GroupSettings(
-        alignment_tokens=scheduler_block_tokens(groups),
+        alignment_tokens=scheduler_block_tokens(config.cache_groups),
         hash_tokens=config.block_size_tokens,
         enables_caching=config.enable_prefix_caching,
         max_model_len=config.limit_tokens,

@@ -83,11 +83,11 @@ class OffloadTier:
         Blocks that are here count as used by the request. None, and nothing stored, where too few can be evicted.
         """
         new = [identity for identity in identities if identity not in self._ranks]
-        self._use(identities, places, use)
+        self._note_use(identities, places, use)
         if new:
             self._counters.allocated_chunks.observe(len(new))
         num_lacking = len(self._ranks) + len(new) - self.num_blocks
-        if num_lacking > 0 and not self._evict(num_lacking, set(identities)):
+        if num_lacking > 0 and not self._evict_blocks(num_lacking, set(identities)):
             self._counters.num_allocation_failures += 1
             return None
         self._num_written += len(new)
@@ -96,7 +96,7 @@ class OffloadTier:
             if identity in absent:
                 self._ready_at[identity] = None
                 self._ranks[identity] = (use.rank, -num_tokens, group)
-                self._pin(identity)
+                self._add_pin(identity)
         return new
 
     def stored(self, identities: Iterable[object], at: Micros) -> None:
@@ -118,17 +118,17 @@ class OffloadTier:
     def load(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
         """Keep blocks that are being loaded; `unpin` ends that."""
         for identity in identities:
-            self._pin(identity)
-        self._use(identities, places, use)
+            self._add_pin(identity)
+        self._note_use(identities, places, use)
 
     def finish(self, use: RequestUse) -> None:
         """Let the blocks of a request that has ended be the most recently used, its first one before all others."""
         for identity in sorted(use.places, key=use.places.__getitem__, reverse=True):
             if identity in self._ranks:
                 self._next_rank += 1
-                self._rank(identity, (self._next_rank, 0, 0))
+                self._set_rank(identity, (self._next_rank, 0, 0))
 
-    def _use(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
+    def _note_use(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
         """Note blocks that a request uses for the first time, those that are on their way left out."""
         for identity, place in zip(identities, places, strict=True):
             if identity in use.places or (identity in self._ranks and self._ready_at[identity] is None):
@@ -139,14 +139,14 @@ class OffloadTier:
             use.places[identity] = place
             rank = (use.rank, -place[0], place[1])
             if identity in self._ranks and self._ranks[identity] < rank:
-                self._rank(identity, rank)
+                self._set_rank(identity, rank)
 
-    def _rank(self, identity: object, rank: tuple[int, int, int]) -> None:
+    def _set_rank(self, identity: object, rank: tuple[int, int, int]) -> None:
         self._ranks[identity] = rank
         if identity not in self._pins:
             heappush(self._heap, (rank, next(self._numbers), identity))
 
-    def _pin(self, identity: object) -> None:
+    def _add_pin(self, identity: object) -> None:
         self._pins[identity] = self._pins.get(identity, 0) + 1
 
     def unpin(self, identity: object) -> None:
@@ -157,7 +157,7 @@ class OffloadTier:
         del self._pins[identity]
         heappush(self._heap, (self._ranks[identity], next(self._numbers), identity))
 
-    def _evict(self, num_blocks: int, protected: set[object]) -> bool:
+    def _evict_blocks(self, num_blocks: int, protected: set[object]) -> bool:
         """Evict `num_blocks` blocks, none of them `protected`; False, unchanged, where there are fewer."""
         chosen: list[object] = []
         kept: list[tuple[tuple[int, int, int], int, object]] = []

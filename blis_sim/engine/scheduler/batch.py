@@ -14,11 +14,11 @@ from blis_sim.engine.compilation import mypyc_attr
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import MAX_INSTANT_US, EngineContext, too_late
 from blis_sim.engine.events import BatchDone, Event, EventKind, Finished, Scheduled, StepDone, StepsDone
-from blis_sim.engine.kv_cache.block_pool import FreeRuns, PagedCache
+from blis_sim.engine.kv_cache.block_pool import FreeBlockRuns, PagedCache
 from blis_sim.engine.kv_cache.vllm_cache import CountingKVCache
 from blis_sim.engine.latency.decode_sums import STEPS_PER_RUN
 from blis_sim.engine.request import EncoderLimits, Medium
-from blis_sim.engine.scheduler.cohort import DecodeCohort, MemberBlocks, hold_none, running_number, take_none
+from blis_sim.engine.scheduler.cohort import DecodeCohort, MemberBlocks, no_blocks, no_hold, running_number
 from blis_sim.engine.scheduler.interface import PauseState
 from blis_sim.engine.scheduler.policies import ORDERS
 from blis_sim.engine.sequence import DecodeSpan, Sequence
@@ -458,9 +458,9 @@ class BatchScheduler(ABC):
         self._max_decodes = self._token_budget if has_cohort else -1
         """With more decodes the order of admission decides which of them fit the budget."""
         self._most_running = config.max_num_seqs
-        self._free = FreeRuns(0)
-        self._take_blocks: Callable[[int], None] = take_none
-        self._hold_prompt: Callable[[Sequence, int], int] = hold_none
+        self._free = FreeBlockRuns(0)
+        self._take_blocks: Callable[[int], None] = no_blocks
+        self._hold_prompt: Callable[[Sequence, int], int] = no_hold
         if member_blocks is not None:
             self._free, self._take_blocks = member_blocks.free, member_blocks.take
             self._hold_prompt = member_blocks.hold_prompt
@@ -754,9 +754,7 @@ class BatchScheduler(ABC):
 
     def _is_decode_only(self) -> bool:
         """Whether the cohort alone computes, and takes blocks by their sums alone."""
-        return (
-            self._composes and not self.explicit and not self.cohort.num_filling and len(self.in_flight) == self._depth
-        )
+        return self._composes and not self.explicit and not self.cohort.num_filling
 
     def _end_late(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
         """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`, and process the

@@ -132,8 +132,6 @@ class BlisScheduler(BatchScheduler):
         if self.admitted or self.preempted:
             self._report_composition(at)
             self.explicit += self.admitted
-        if tokens:
-            self.cohort.decode_only_from = self.next_step + 1
         self.in_flight.append((num_decodes, context, tokens, NO_NEWCOMERS))
         self.next_step += 1
         return True

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.kv_cache.block_pool import FreeRuns
+from blis_sim.engine.kv_cache.block_pool import FreeBlockRuns
 from blis_sim.engine.sequence import DecodeSpan, Sequence
 
 
@@ -27,7 +27,7 @@ class MemberBlocks(Protocol):
     """Blocks of a cohort, which are counted instead of numbered."""
 
     @property
-    def free(self) -> FreeRuns:
+    def free(self) -> FreeBlockRuns:
         """The free blocks."""
         ...
 
@@ -40,11 +40,11 @@ class MemberBlocks(Protocol):
         ...
 
 
-def take_none(_num_blocks: int) -> None:
+def no_blocks(_num_blocks: int) -> None:
     """Take nothing: without a cohort, blocks are taken sequence by sequence."""
 
 
-def hold_none(_sequence: Sequence, _num_tokens: int) -> int:
+def no_hold(_sequence: Sequence, _num_tokens: int) -> int:
     """Hold nothing: without a cohort, no prompt joins it."""
     return 0
 

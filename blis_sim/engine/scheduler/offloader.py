@@ -20,7 +20,7 @@ from blis_sim.engine.units import Micros
 
 
 class OffloadedRequest:
-    """What CPU memory knows of a request: the blocks it had, group by group, and how many of them were offered."""
+    """The state of a request in CPU memory: its blocks by group, and how many of each group were offered."""
 
     __slots__ = (
         *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "num_offered"),
@@ -81,29 +81,18 @@ class Batch:
         self.transfers = transfers
         """Transfers that begin when the step is computed: vLLM submits them behind its kernels."""
         self.reports: list[Transfer] = []
-        """Transfers that a worker found ended when it was handed the batch; the scheduler hears of them with its
-        outputs."""
+        """Ended transfers that a worker reports with the outputs of the batch."""
 
 
 class Offloader:
     """CPU memory behind a KV cache, and the transfers in both directions."""
 
     __slots__ = (
-        *("_allocated", "_alignment", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
-        *("_deferred_frees", "_depth", "_finished", "_free_at", "_is_idle", "_is_planned_at", "_kv"),
-        *(
-            "_loads",
-            "_lookup_order",
-            "_managers",
-            "_now",
-            "_num_composed",
-            "_num_processed",
-            "_num_transfers",
-            "_offload",
-        ),
-        *("_prefills", "_queue", "_requests", "_state_unit"),
-        *("_spec_blocks", "_spec_tokens", "_tier", "_transfers", "_unbegun", "_windows", "defers_frees"),
-        *("num_loaded_tokens",),
+        *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
+        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_kv", "_loads"),
+        *("_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_num_transfers", "_offload"),
+        *("_planned_at", "_prefills", "_queue", "_requests", "_spec_blocks", "_spec_tokens", "_state_unit"),
+        *("_tier", "_transfers", "_unbegun", "_windowed", "_windows", "num_loaded_tokens"),
     )
 
     def __init__(self, context: EngineContext, offload: OffloadConfig, kv: GroupedKVCache, depth: int) -> None:
@@ -117,8 +106,8 @@ class Offloader:
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
         whole = [manager.group for manager in managers if not self._windows[manager.group]]
         windowed = [manager.group for manager in managers if self._windows[manager.group]]
-        windowed.sort(key=self._windows.__getitem__, reverse=True)
-        self._lookup_order = [*whole, *windowed]
+        self._windowed = sorted(windowed, key=self._windows.__getitem__, reverse=True)
+        self._lookup_order = [*whole, *self._windowed]
         sizes = {managers[group].block_tokens for group in whole}
         self._alignment = max(sizes or {manager.block_tokens for manager in managers}) if len(sizes) < 2 else 0
         """Tokens of which loads are multiples; 0 where groups that need all have blocks of several sizes."""
@@ -131,7 +120,7 @@ class Offloader:
         self._spec_blocks = sum(
             [-(-self._spec_tokens // each.block_tokens) for each in managers if each.spec.kind != STATE]
         )
-        self.defers_frees = depth > 1
+        self._defers_frees = depth > 1
         """Whether blocks that a step in flight may write are given back when that step has ended."""
         self._deferred_frees: deque[tuple[int, list[int]]] = deque()
         self._num_composed = self._num_processed = 0
@@ -160,7 +149,7 @@ class Offloader:
         """Instant at which the step that began last is computed."""
         self._is_idle = True
         """Whether no step was in flight after the latest composition, which was of none."""
-        self._is_planned_at: Micros = -1
+        self._planned_at: Micros = -1
         self.num_loaded_tokens = 0
         """Tokens that loads have brought or are bringing."""
 
@@ -194,7 +183,7 @@ class Offloader:
         if request.num_transfers:
             return Admission.LATER
         self._counters.lookup_s.observe(0.0)
-        num_loaded = self._lookup(sequence, num_local)
+        num_loaded = self._loadable_tokens(sequence, num_local)
         if num_loaded < 0:
             if request.deferred_since < 0:
                 request.deferred_since = self._now
@@ -203,9 +192,8 @@ class Offloader:
         if not num_loaded:
             return Admission.NOW
         config = self._context.config
-        reserved = sum(map(self._num_remaining, self._prefills)) + self._spec_blocks
         watermark = kv.watermark_blocks if others_run else 0
-        if not kv.admit_load(sequence, num_loaded, config.reserve_full_prompt, watermark, reserved):
+        if not kv.admit_load(sequence, num_loaded, config.reserve_full_prompt, watermark, self._num_reserved()):
             return Admission.BLOCKED
         kv.count_lookup(sequence, len(hits))
         self._begin_waiting(sequence, request, num_local, num_loaded)
@@ -227,7 +215,7 @@ class Offloader:
             first = -(-num_local // size)
             while first < end and table.blocks[first] == NULL:
                 first += 1
-            keys += [self._key(sequence, group, index) for index in range(first, end)]
+            keys += [self._block_key(sequence, group, index) for index in range(first, end)]
             places += [((index + 1) * size, group) for index in range(first, end)]
             request.num_offered[group] = end
         self.note_blocks(sequence)
@@ -253,8 +241,9 @@ class Offloader:
         if num_left > 0:
             self._prefills.add(sequence)
 
-    def _num_remaining(self, sequence: Sequence) -> int:
-        return self._kv.num_remaining(sequence, self._spec_tokens)
+    def _num_reserved(self) -> int:
+        """Return the blocks that are kept for the rest of prompts under way, and for drafts."""
+        return self._spec_blocks + sum([self._kv.num_remaining(each, self._spec_tokens) for each in self._prefills])
 
     def _end_deferral(self, request: OffloadedRequest) -> None:
         """Count how long a look-up was deferred, if it was."""
@@ -283,7 +272,7 @@ class Offloader:
 
     def free(self, sequence: Sequence) -> None:
         """Give the blocks of a sequence back, at once or when the steps in flight have ended."""
-        if not self.defers_frees or not sequence.num_in_flight_tokens:
+        if self.may_lose_blocks(sequence):
             self._kv.release(sequence)
             return
         blocks = self._kv.detach(sequence)
@@ -292,22 +281,21 @@ class Offloader:
 
     def may_lose_blocks(self, sequence: Sequence) -> bool:
         """Whether a running sequence can be preempted: no step in flight writes its blocks."""
-        return not self.defers_frees or not sequence.num_in_flight_tokens
+        return not self._defers_frees or not sequence.num_in_flight_tokens
 
     # --- look-ups ---
 
-    def _key(self, sequence: Sequence, group: int, index: int) -> object:
+    def _block_key(self, sequence: Sequence, group: int, index: int) -> object:
         scale = self._managers[group].hashes_per_block
         return sequence.request.blocks.identity((index + 1) * scale - 1), group
 
-    def _lookup(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
+    def _loadable_tokens(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
         """Return how many tokens after the first `num_local` can be loaded; -1 where that is not known yet.
 
         vLLM's `_lookup_complete_chunks`: a group may shorten the hit of groups before it, which are looked up again.
         """
         most, num_hit = sequence.num_tokens, 0
-        windowed = [group for group in self._lookup_order if self._windows[group]]
-        if windowed:
+        if self._windowed:
             most -= 1
             if self._state_unit:
                 most -= most % self._state_unit
@@ -341,7 +329,7 @@ class Offloader:
                         is_deferred = False
                         groups = self._lookup_order
                     elif looked_up_window and not groups:
-                        groups = windowed
+                        groups = self._windowed
                 looked_up_window |= window > 0
                 num_hit = num_new
         if is_deferred or self._awaits_other_load(sequence, num_local, num_hit):
@@ -353,7 +341,7 @@ class Offloader:
         num_found = 0
         is_pending = False
         for index in range(first, end):
-            found = self._tier.lookup(self._key(sequence, group, index))
+            found = self._tier.lookup(self._block_key(sequence, group, index))
             if found is Lookup.MISS:
                 break
             is_pending |= found is Lookup.PENDING
@@ -368,7 +356,7 @@ class Offloader:
         num_in_a_row, required = 0, initial
         is_pending = False
         for index in range(end - 1, first - 1, -1):
-            found = self._tier.lookup(self._key(sequence, group, index))
+            found = self._tier.lookup(self._block_key(sequence, group, index))
             if found is Lookup.MISS:
                 num_in_a_row, required = 0, window
                 is_pending = False
@@ -390,7 +378,7 @@ class Offloader:
             if self._windows[group]:
                 first = max(first, end - manager.spec.window_blocks(total))
             for index in range(first, end):
-                if self._key(sequence, group, index) in self._being_loaded:
+                if self._block_key(sequence, group, index) in self._being_loaded:
                     return True
         return False
 
@@ -400,10 +388,10 @@ class Offloader:
         """Begin to compose a batch at `at`."""
         queue = self._queue
         if self._is_idle and at > self._now:  # an idle core composes on and on, and has heard of all that ended before
-            self._apply(self._take_ended(at - 1))
+            self._process_ended(self._take_ended(at - 1))
         self._is_idle = False
         while len(queue) == self._depth and not queue[0].is_step:
-            self._apply(queue.popleft().reports)
+            self._process_ended(queue.popleft().reports)
         self._now = at
         self._loads = []
         self._allocated.clear()
@@ -411,7 +399,7 @@ class Offloader:
     def composed(self, granted: dict[Sequence, int], admitted: list[Sequence]) -> None:
         """Offer the blocks that a composed step fills, and let transfers begin with it."""
         self._note_tables(granted, admitted)
-        stores = self._stores(granted)
+        stores = self._new_stores(granted)
         self._begin_behind([each for each in stores if each.is_urgent])
         batch = Batch(True, [*self._loads, *[each for each in stores if not each.is_urgent]])
         self._num_composed += 1
@@ -430,9 +418,8 @@ class Offloader:
         An idle engine composes again when the next transfer that a waiting request may need has ended.
         """
         self._note_tables({}, [])
-        self._begin_behind([*self._loads, *self._stores({})])
-        batch = Batch(False, [])
-        self._end_composition(batch)
+        self._begin_behind([*self._loads, *self._new_stores({})])
+        self._end_composition(Batch(False, []))
         if not is_idle:
             return
         self._is_idle = True
@@ -464,8 +451,8 @@ class Offloader:
         """Take in what ended before the step was handed over whose outputs have just been processed."""
         queue = self._queue
         while not queue[0].is_step:
-            self._apply(queue.popleft().reports)
-        self._apply(queue.popleft().reports)
+            self._process_ended(queue.popleft().reports)
+        self._process_ended(queue.popleft().reports)
 
     def step_ended(self) -> None:
         """Give back blocks that waited for the step whose outputs are to be processed now."""
@@ -491,27 +478,26 @@ class Offloader:
                 known += added
                 self._allocated.update(added)
         self._allocated.discard(NULL)
-        windowed = [group for group in self._lookup_order if self._windows[group]]
-        if not windowed or not self._allocated:
+        if not self._windowed or not self._allocated:
             return
         for sequence, request in self._requests.items():
             end_of = ends.get(request)
-            for group in windowed:
+            for group in self._windowed:
                 known, most = request.tables[group], sequence.input_tokens // self._managers[group].block_tokens
                 end = min(len(known) if end_of is None else end_of[group], most)
                 for index in range(request.num_offered[group], end):
                     if known[index] in self._allocated:
                         known[index] = NULL
 
-    def _stores(self, granted: dict[Sequence, int]) -> list[Transfer]:
+    def _new_stores(self, granted: dict[Sequence, int]) -> list[Transfer]:
         """Offer full blocks to CPU memory. Returns the transfers of those that it takes."""
         stores = self._state_stores()
         for sequence, num_tokens in granted.items():
-            self._offer(sequence, sequence.num_computed_tokens + num_tokens, stores)
+            self._offer_blocks(sequence, sequence.num_computed_tokens + num_tokens, stores)
         finished, self._finished = self._finished, []
         for sequence, is_aborted in finished:
             num_stores = len(stores)
-            self._offer(sequence, sequence.num_computed_tokens if is_aborted else sequence.num_tokens, stores)
+            self._offer_blocks(sequence, sequence.num_computed_tokens if is_aborted else sequence.num_tokens, stores)
             for store in stores[num_stores:]:
                 store.is_urgent = self._loses_blocks(store)
         for sequence, _ in finished:
@@ -546,10 +532,10 @@ class Offloader:
                 if num_tokens > sequence.input_tokens:
                     continue
                 index = num_tokens // self._managers[group].block_tokens - 1
-                self._store(sequence, [(group, index)], stores)
+                self._store_blocks(sequence, [(group, index)], stores)
         return stores
 
-    def _offer(self, sequence: Sequence, num_tokens: int, stores: list[Transfer]) -> None:
+    def _offer_blocks(self, sequence: Sequence, num_tokens: int, stores: list[Transfer]) -> None:
         """Offer the full blocks of a request's prompt that were not offered before.
 
         vLLM's `offload_prompt_only` is set by default: replies stay on the GPU.
@@ -574,7 +560,7 @@ class Offloader:
                 for index in range(request.num_offered[group], end)
                 if table[index] != NULL and self._is_reachable(manager, index, boundaries)
             ]
-        if not indexes or self._store(sequence, indexes, stores):
+        if not indexes or self._store_blocks(sequence, indexes, stores):
             request.num_offered = [max(before, end) for before, end in zip(request.num_offered, ends, strict=True)]
             request.is_offered = all(
                 offered >= sequence.input_tokens // manager.block_tokens
@@ -595,10 +581,10 @@ class Offloader:
                 return True
         return False
 
-    def _store(self, sequence: Sequence, indexes: list[tuple[int, int]], stores: list[Transfer]) -> bool:
+    def _store_blocks(self, sequence: Sequence, indexes: list[tuple[int, int]], stores: list[Transfer]) -> bool:
         """Offer blocks by group and index. Returns False where CPU memory has no room for them."""
         request = self._requests[sequence]
-        keys = [self._key(sequence, group, index) for group, index in indexes]
+        keys = [self._block_key(sequence, group, index) for group, index in indexes]
         places = [((index + 1) * self._managers[group].block_tokens, group) for group, index in indexes]
         stored = self._tier.store(keys, places, request.use)
         if stored is None:
@@ -614,16 +600,16 @@ class Offloader:
     def step_began(self, computed_at: Micros) -> None:
         """Let the transfers that go with a step begin when it is computed."""
         self._computes_until = computed_at
-        self._begin(self._unbegun.popleft().transfers, computed_at)
+        self._begin_transfers(self._unbegun.popleft().transfers, computed_at)
 
     def _begin_behind(self, transfers: list[Transfer]) -> None:
         """Let transfers begin when all steps are computed that were composed before."""
         if self._unbegun:
             self._unbegun[-1].transfers += transfers
         else:
-            self._begin(transfers, max(self._now, self._computes_until))
+            self._begin_transfers(transfers, max(self._now, self._computes_until))
 
-    def _begin(self, transfers: list[Transfer], at: Micros) -> None:
+    def _begin_transfers(self, transfers: list[Transfer], at: Micros) -> None:
         for transfer in transfers:
             direction = int(transfer.is_load)
             transfer.took_us = len(transfer.keys) * self._block_us
@@ -638,7 +624,7 @@ class Offloader:
             self._transfers = [transfer for transfer in self._transfers if transfer.ends_at > at]
         return ended
 
-    def _apply(self, ended: list[Transfer]) -> None:
+    def _process_ended(self, ended: list[Transfer]) -> None:
         """Take note of ended transfers, as vLLM's scheduler does with the outputs of a batch."""
         for transfer in ended:
             sequence, keys = transfer.sequence, transfer.keys
@@ -651,23 +637,19 @@ class Offloader:
                 for key in keys:
                     self._tier.unpin(key)
                 self._being_loaded.difference_update(keys)
-                self._end_load(sequence, request)
+                request.has_load = False
+                if sequence.outcome is None:
+                    request.is_loaded = True
+                else:  # the client is gone
+                    self._kv.release(sequence)
             else:
                 self._tier.stored(keys, transfer.ends_at)
             if request.is_finished and not request.num_transfers:
                 del self._requests[sequence]
 
-    def _end_load(self, sequence: Sequence, request: OffloadedRequest) -> None:
-        """Let a waiting request go on with what was loaded. Blocks of one whose client is gone are given back."""
-        request.has_load = False
-        if sequence.outcome is None:
-            request.is_loaded = True
-        else:
-            self._kv.release(sequence)
-
     def _plan_after_transfers(self) -> None:
         """Plan a composition when the next transfer has ended: nothing else runs."""
         ends = [transfer.ends_at for transfer in self._transfers]
-        if ends and (soonest := max(min(ends), self._now + 1)) != self._is_planned_at:
-            self._is_planned_at = soonest
+        if ends and (soonest := max(min(ends), self._now + 1)) != self._planned_at:
+            self._planned_at = soonest
             self._context.queue.push(soonest, EventKind.STEP)

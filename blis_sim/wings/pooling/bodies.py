@@ -30,7 +30,9 @@ from mockserve.protocol.forms import LARGEST_INT64
 _Tokens: TypeAlias = Items[int]
 
 
-class _Basic(OpenObject):
+class Basic(OpenObject):
+    """The fields of every pooling request."""
+
     model: str | None = None
     user: str | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
@@ -91,15 +93,15 @@ class _Embedding(_Activated, _Dimensioned, Encoded, _Padded):
     pass
 
 
-class EmbeddingCompletionRequest(_Basic, _Prompted, _Embedding, _OfText):
+class EmbeddingCompletionRequest(Basic, _Prompted, _Embedding, _OfText):
     """Texts or token ids to embed."""
 
 
-class EmbeddingChatRequest(_Basic, _Conversed, _Templated, _Embedding, _OfChat):
+class EmbeddingChatRequest(Basic, _Conversed, _Templated, _Embedding, _OfChat):
     """A conversation to embed."""
 
 
-class EmbeddingBatchChatRequest(_Basic, _Templated, _Embedding, _OfChat):
+class EmbeddingBatchChatRequest(Basic, _Templated, _Embedding, _OfChat):
     """Conversations to embed."""
 
     messages: Conversations
@@ -132,19 +134,19 @@ class EmbeddingBody(BodyOfOneKind):
 _Task: TypeAlias = Literal["embed", "classify", "token_embed", "token_classify", "plugin", "embed&token_classify"]
 
 
-class PoolingCompletionRequest(_Basic, _Prompted, _Dimensioned, Encoded, _Activated, _OfText):
+class PoolingCompletionRequest(Basic, _Prompted, _Dimensioned, Encoded, _Activated, _OfText):
     """Texts or token ids to pool."""
 
     task: _Task | None = None
 
 
-class PoolingChatRequest(_Basic, _Conversed, _Templated, _Dimensioned, Encoded, _Activated, _OfChat):
+class PoolingChatRequest(Basic, _Conversed, _Templated, _Dimensioned, Encoded, _Activated, _OfChat):
     """A conversation to pool."""
 
     task: _Task | None = None
 
 
-class IOProcessorRequest(_Basic, Encoded):
+class IOProcessorRequest(Basic, Encoded):
     """Data that a plugin makes prompts of."""
 
     data: Any
@@ -169,7 +171,7 @@ class LateChunkingConfig(OpenObject):
     chunk_size: Annotated[int, Field(gt=0, le=LARGEST_INT64)]
 
 
-class TokenEmbeddingRequest(_Basic, _Prompted, _Activated, _Dimensioned, Encoded, _OfText):
+class TokenEmbeddingRequest(Basic, _Prompted, _Activated, _Dimensioned, Encoded, _OfText):
     """Texts or token ids of which every token is embedded."""
 
     encoding_format: Literal["float"] = "float"
@@ -177,11 +179,11 @@ class TokenEmbeddingRequest(_Basic, _Prompted, _Activated, _Dimensioned, Encoded
     late_chunking_params: LateChunkingConfig | None = None
 
 
-class ClassificationCompletionRequest(_Basic, _Prompted, _Activated, _OfText):
+class ClassificationCompletionRequest(Basic, _Prompted, _Activated, _OfText):
     """Texts or token ids to classify."""
 
 
-class ClassificationChatRequest(_Basic, _Conversed, _Templated, _Activated, _OfChat):
+class ClassificationChatRequest(Basic, _Conversed, _Templated, _Activated, _OfChat):
     """A conversation to classify."""
 
 
@@ -271,7 +273,7 @@ ScoreInput: TypeAlias = str | ScoreMultiModalParam
 ScoreInputs: TypeAlias = str | ScoreMultiModalParam | Items[str | ScoreMultiModalParam]
 
 
-class Scored(_Basic, _Activated):
+class Scored(Basic, _Activated):
     """The fields of every request for scores."""
 
     max_tokens_per_query: int = 0

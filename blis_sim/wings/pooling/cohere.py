@@ -9,7 +9,7 @@ import numpy as np
 from blis_sim.wings.pooling.bodies import CohereEmbedInput, CohereEmbedRequest
 from blis_sim.wings.pooling.replies import Vector
 from mockserve.protocol.bodies import read_as
-from mockserve.protocol.errors import ApiError, bad_value
+from mockserve.protocol.errors import ApiError
 
 IMAGE_SCHEMES = ("http:", "https:", "data:", "file:")
 
@@ -25,18 +25,6 @@ def parse_cohere_embed(body: dict[str, Any]) -> tuple[CohereEmbedRequest, list[s
     for image in request.images or ():
         raise _refused_image(image)
     return request, request.texts or [_input_text(each) for each in request.inputs or ()]
-
-
-def check_max_tokens(request: CohereEmbedRequest, max_model_len: int) -> None:
-    """Raise ApiError for a `max_tokens` above the context length."""
-    length = request.truncate_to
-    if length is not None and length > max_model_len:
-        raise bad_value(
-            f"truncate_prompt_tokens={length} cannot be greater than max_model_len = {max_model_len}. "
-            "Please request a smaller truncation size.",
-            "truncate_prompt_tokens",
-            length,
-        )
 
 
 def check_lengths(request: CohereEmbedRequest, lengths: Sequence[int]) -> None:

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.specs import ModelSpec
 from blis_sim.options import OptionError
-from blis_sim.options.files import read_text
-from blis_sim.options.option import load_json
 from blis_sim.wings.pooling.replies import Vector
+from mockserve.options.serve import folder_config
 from mockserve.options.server import (
     RouteOptions,
     config_overrides,
@@ -191,8 +189,5 @@ def new_pooler(options: RouteOptions, model: ModelSpec, folder: str, seed: int) 
 
 def _architecture(model: str) -> str:
     """Return the class name from the config.json of a model folder, if there is one."""
-    try:
-        found = load_json(read_text(Path(model) / "config.json"))["architectures"][0]
-    except (OSError, ValueError, TypeError, LookupError):
-        return "a text model"
-    return str(found)
+    classes = (folder_config(model) or {}).get("architectures")
+    return str(classes[0]) if isinstance(classes, list) and classes else "a text model"

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel, RootModel
 
 from blis_sim.wings.pooling.bodies import (
+    Basic,
     ClassificationBody,
     ClassificationChatRequest,
     EmbeddingBatchChatInputRequest,
@@ -56,26 +57,43 @@ NUM_EMBEDDING_KINDS, NUM_POOLING_KINDS, NUM_CLASSIFY_KINDS = 5, 3, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolingRequest:
-    """A parsed pooling request: the inputs and the encoding of the result. An empty `model` means the first served
-    name."""
+class BasicRequest:
+    """The fields of every parsed request. An empty `model` means the first served name."""
 
     model: str
+    truncate_to: int | None
+    """Maximum number of tokens kept of a prompt, -1 for the whole context; None refuses longer prompts."""
+    truncates_left: bool
+    pads: bool
+    """Whether a prompt is padded to the whole context."""
+    request_id: str | None
+    cache_salt: str | None
+
+
+def basic_fields(body: Basic) -> dict[str, Any]:
+    """Return the values of the fields of `BasicRequest`."""
+    return {
+        "model": body.model or "",
+        "truncate_to": body.truncate_prompt_tokens,
+        "truncates_left": body.truncation_side != "right",
+        "pads": body.padding == "max_length",
+        "request_id": body.request_id if "request_id" in body.model_fields_set else None,
+        "cache_salt": body.cache_salt,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingRequest(BasicRequest):
+    """A parsed pooling request: the inputs and the encoding of the result."""
+
     prompts: tuple[Prompt, ...]
     is_chat: bool
     encoding: Encoding
     dimensions: int | None
     task: str | None
     add_special_tokens: bool
-    truncate_to: int | None
-    """Maximum number of tokens kept of a prompt, -1 for the whole context; None refuses longer prompts."""
-    truncates_left: bool
-    pads: bool
-    """Whether a prompt is padded to the whole context."""
     use_activation: bool
-    request_id: str | None
     priority: int
-    cache_salt: str | None
 
 
 def parse_embeddings(body: dict[str, Any]) -> PoolingRequest:
@@ -133,7 +151,7 @@ def _read(body: dict[str, Any], kind: type[BaseModel], of_chats: tuple[type[Base
     is_raw = isinstance(given, IOProcessorRequest)
     prompts = _conversations(body["messages"]) if is_chat else () if is_raw else _prompts(given.input)
     return PoolingRequest(
-        model=given.model or "",
+        **basic_fields(given),
         prompts=prompts,
         is_chat=is_chat,
         encoding=Encoding(given.encoding_format, given.embed_dtype, given.endianness)
@@ -142,13 +160,8 @@ def _read(body: dict[str, Any], kind: type[BaseModel], of_chats: tuple[type[Base
         dimensions=getattr(given, "dimensions", None),
         task=getattr(given, "task", None),
         add_special_tokens=getattr(given, "add_special_tokens", True),
-        truncate_to=given.truncate_prompt_tokens,
-        truncates_left=given.truncation_side != "right",
-        pads=given.padding == "max_length",
         use_activation=getattr(given, "use_activation", None) is not False,
-        request_id=given.request_id if "request_id" in given.model_fields_set else None,
         priority=given.priority,
-        cache_salt=given.cache_salt,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from aiohttp import web
 
 from blis_sim.engine.units import Micros
-from blis_sim.wings.pooling.cohere import check_lengths, check_max_tokens, cohere_embeddings, parse_cohere_embed
+from blis_sim.wings.pooling.cohere import check_lengths, cohere_embeddings, parse_cohere_embed
 from blis_sim.wings.pooling.pooler import Pooler
 from blis_sim.wings.pooling.replies import (
     Encoding,
@@ -41,7 +41,7 @@ from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
 from mockserve.serving.prefill import prefill
-from mockserve.serving.prompts import pad_prompt, truncate_prompt
+from mockserve.serving.prompts import check_truncation, pad_prompt, truncate_prompt
 from mockserve.serving.service import SERVICE, Service
 
 ITEMS_PER_BLOCK = 8
@@ -223,7 +223,7 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     arrived = arrived_at(request, service.delivery.driver)
     api_request, texts = await offload(request, parse_cohere_embed, body)
     adapter = find_adapter(service.model, api_request.model or "")
-    check_max_tokens(api_request, service.model.planner.max_model_len)
+    check_truncation(api_request.truncate_to, service.model.planner.max_model_len)
     keeps_end = api_request.truncate == "START"
 
     def token_ids() -> list[list[int]]:

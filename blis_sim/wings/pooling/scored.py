@@ -3,12 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from blis_sim.wings.pooling.bodies import (
-    RerankRequest,
-    ScoreBody,
-    Scored,
-    ScoreInputs,
-)
+from blis_sim.wings.pooling.bodies import RerankRequest, ScoreBody, Scored, ScoreInputs
+from blis_sim.wings.pooling.requests import BasicRequest, basic_fields
 from mockserve.protocol.bodies import read_as
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import refuse_bad_salt, refuse_media_arguments
@@ -18,10 +14,9 @@ NUM_SCORE_KINDS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringRequest:
-    """Texts to compare: one query with each document, or pair by pair. An empty `model` means the first served name."""
+class ScoringRequest(BasicRequest):
+    """Texts to compare: one query with each document, or pair by pair."""
 
-    model: str
     queries: tuple[str, ...]
     documents: tuple[str, ...]
     has_media: bool
@@ -31,12 +26,6 @@ class ScoringRequest:
     max_query_tokens: int
     """Maximum number of tokens of a query; 0 for no limit, as for documents."""
     max_document_tokens: int
-    truncate_to: int | None
-    truncates_left: bool
-    pads: bool
-    """Whether a prompt is padded to the whole context."""
-    request_id: str | None
-    cache_salt: str | None
 
     def query_of(self, document: int) -> int:
         """Return the number of the query that a document is compared with."""
@@ -82,17 +71,12 @@ def check_scoring(request: ScoringRequest, max_model_len: int, architecture: str
 
 def _read(body: Scored, queries: ScoreInputs, documents: ScoreInputs) -> ScoringRequest:
     return ScoringRequest(
-        model=body.model or "",
+        **basic_fields(body),
         queries=_texts(queries),
         documents=_texts(documents),
         has_media=any(isinstance(each, dict) for given in (queries, documents) for each in _inputs(given)),
         max_query_tokens=body.max_tokens_per_query,
         max_document_tokens=body.max_tokens_per_doc,
-        truncate_to=body.truncate_prompt_tokens,
-        truncates_left=body.truncation_side != "right",
-        pads=body.padding == "max_length",
-        request_id=body.request_id if "request_id" in body.model_fields_set else None,
-        cache_salt=body.cache_salt,
     )
 
 

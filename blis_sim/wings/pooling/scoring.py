@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, overload
+from typing import Any
 
 from aiohttp import web
 
@@ -24,7 +24,7 @@ from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.model import ServedModel
 from mockserve.serving.planner import Planner, RequestContext
-from mockserve.serving.prompts import cut_text, pad_prompt, truncate_prompt
+from mockserve.serving.prompts import LazyPrompts, cut_text, pad_prompt, truncate_prompt
 
 
 async def score(request: web.Request) -> web.StreamResponse:
@@ -90,11 +90,8 @@ def _token_ids(model: ServedModel, text: str, most_tokens: int, api_request: Sco
     )
 
 
-class _Prompts(Sequence[list[int]]):
-    """Prompts for the engine: one per pair of texts for a cross-encoder, else one per text.
-
-    Pairs are joined lazily, since one long query may belong to thousands of documents.
-    """
+class _Prompts(LazyPrompts):
+    """Prompts for the engine: one per pair of texts for a cross-encoder, else one per text."""
 
     def __init__(
         self,
@@ -114,15 +111,7 @@ class _Prompts(Sequence[list[int]]):
     def __len__(self) -> int:
         return len(self._documents) + (len(self._queries) if self._query_of is None else 0)
 
-    @overload
-    def __getitem__(self, index: int) -> list[int]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[list[int]]: ...
-
-    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
+    def joined(self, index: int) -> list[int]:
         return pad_prompt(self._planner, self._bare(index), self._pads)
 
     def _bare(self, index: int) -> list[int]:
@@ -131,13 +120,8 @@ class _Prompts(Sequence[list[int]]):
         return self._queries[index] if index < len(self._queries) else self._documents[index - len(self._queries)]
 
     def lengths(self) -> Iterator[int]:
-        """Return the length of each prompt."""
         least = self._planner.max_model_len if self._pads else 0
         return (max(least, each) for each in self._bare_lengths())
-
-    def num_tokens(self) -> int:
-        """Return the length of all prompts together."""
-        return sum(self.lengths())
 
     def _bare_lengths(self) -> Iterator[int]:
         query_of = self._query_of

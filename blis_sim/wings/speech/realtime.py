@@ -183,13 +183,11 @@ class _EventError(Exception):
 
 def error_event(message: str, code: str) -> str:
     """Return an error event. A message that cannot be encoded in UTF-8 is replaced by vLLM's error about it."""
-    event = {"type": "error", "error": message, "code": code}
-    text = json.dumps(event, separators=(",", ":"), ensure_ascii=False)
     try:
         message.encode()
     except UnicodeEncodeError as error:
         return error_event(f"Error serializing to JSON: UnicodeEncodeError: {error}", "processing_error")
-    return text
+    return _event("error", error=message, code=code)
 
 
 def read_event(text: str, models: Collection[str], has_model: bool) -> ClientEvent:

@@ -140,7 +140,7 @@ async def realtime(request: web.Request) -> web.StreamResponse:
     service = request.app[SERVICE]
     counts = service.metrics_source.http.websockets
     with nullcontext() if counts is None else counts.counted():
-        await _Connection(socket, service, caller_of(request)).serve()
+        await _Connection(socket, service, _trace_context(request)).serve()
     return socket
 
 
@@ -150,7 +150,7 @@ class _Connection:
     def __init__(self, socket: web.WebSocketResponse, service: Service, caller: Caller) -> None:
         self._socket = socket
         self._service = service
-        self._caller = Caller(traceparent=caller.traceparent, tracestate=caller.tracestate)
+        self._caller = caller
         self._id = f"ws-{uuid4()}"
         self._audio = AudioBuffer()
         self._transcript = asyncio.Event()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.engine.kv_cache.block_pool import FreeRuns
+from blis_sim.engine.kv_cache.block_pool import FreeBlockRuns
 
 NUM_BLOCKS = 12
 NAMELESS = 0
@@ -13,7 +13,7 @@ NAMELESS = 0
 
 @dataclass
 class ListedBlocks:
-    """The blocks of `FreeRuns` one by one: the reference for its results."""
+    """The blocks of `FreeBlockRuns` one by one: the reference for its results."""
 
     free: list[int] = field(default_factory=lambda: [NAMELESS] * NUM_BLOCKS)
     """In the order of reuse: names, or `NAMELESS`."""
@@ -54,7 +54,7 @@ Joining = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 def test_blocks_are_reused_in_the_order_in_which_a_list_of_them_would_be(
     acts: list[tuple[int, int, int] | tuple[int, int]],
 ) -> None:
-    runs, listed = FreeRuns(NUM_BLOCKS), ListedBlocks()
+    runs, listed = FreeBlockRuns(NUM_BLOCKS), ListedBlocks()
     sequences: list[Held] = []
     findable: list[int] = []
     for act in acts:
@@ -92,7 +92,7 @@ def test_blocks_are_reused_in_the_order_in_which_a_list_of_them_would_be(
 
 
 def test_blocks_that_several_sequences_hold_are_free_when_the_last_releases_them() -> None:
-    runs = FreeRuns(4)
+    runs = FreeBlockRuns(4)
     runs.take(2)
     names = list(runs.new_names(2, references=1))
     for _ in range(2):
