@@ -45,7 +45,7 @@ def values_of(settings: Sequence[Setting], layers: Sequence[Layer]) -> dict[str,
 
 
 def _read(path: str) -> Mapping[str, Any]:
-    parse = {".toml": tomllib.loads, ".json": json.loads}.get(Path(path).suffix, load_yaml)
+    parse = {".toml": tomllib.loads, ".json": _load_json}.get(Path(path).suffix, load_yaml)
     try:
         found: Any = parse(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
@@ -56,6 +56,20 @@ def _read(path: str) -> Mapping[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise OptionError(f"{path}: expected names of settings with values, got {type(found).__name__}")
     return found
+
+
+def _load_json(text: str) -> Any:
+    """Raise ValueError for a key that stands twice, as the other two formats do."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"the key {key!r} stands twice")
+            found[key] = value
+        return found
+
+    return json.loads(text, object_pairs_hook=mapping)
 
 
 def _layers(
