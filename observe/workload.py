@@ -437,6 +437,9 @@ def plan_of(options: ObserveOptions) -> Plan:
     plan = _until_horizon(options, _plan(options))
     if not plan.requests:
         raise ObserveError("the workload has no requests: nothing arrives before its end")
+    if options.stages and len(plan.requests) <= options.warmup_requests:
+        given = f"{len(plan.requests)} requests of --stages"
+        raise ObserveError(f"--warmup-requests must be below the {given}, got {options.warmup_requests}")
     _note_streaming(options, plan.requests)
     for number, planned in enumerate(plan.requests):
         if not planned.prompt:

@@ -32,6 +32,7 @@ from blis_sim.options.command_line import (
     no_such_option,
 )
 from blis_sim.options.option import spellings_of
+from blis_sim.options.printing import printable
 
 if TYPE_CHECKING:
     from blis_sim.options.settings_file import Layer
@@ -92,7 +93,7 @@ def _cannot_print(program: str, error: OSError) -> int:
 
 
 def _print_error(program: str, message: str, code: int) -> int:
-    one_line = " ".join(message.split())
+    one_line = printable(message)
     if len(one_line) > _MOST_CHARACTERS:
         one_line = f"{one_line[:_MOST_CHARACTERS]}..."
     with suppress(OSError):  # standard error is closed
@@ -211,7 +212,7 @@ class SimulatorCommand(SettingsCommand):
         ctx.meta[FILE_LAYERS] = layers
         settings = options_of(self.options)
         if self.row.passes_flags_on:
-            settings = [*settings, *options_of(_options_class(COMMANDS["run"]))]
+            settings += options_of(_options_class(COMMANDS["run"]))
         if named is None and (found := values_of(settings, layers)):
             keys = ", ".join(each.key for each in found.values())
             with suppress(OSError):

@@ -19,6 +19,14 @@ def json_option() -> Any:
     return option(False, "Print one JSON object: --format json.")
 
 
+def printable(text: str) -> str:
+    """One line for a terminal, of text that a server or a file of others may have written: what controls it is spelt.
+
+    Blanks and ends of lines are one blank each.
+    """
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
+
+
 def printed_format(options: Any) -> str:
     """Return the format of standard output. Raises OptionError for two that differ."""
     if not options.json:

@@ -320,3 +320,12 @@ def test_what_a_plan_searches_is_not_set_by_a_file(folder: Path, capsys: pytest.
     assert "a plan needs a target" in capsys.readouterr().err
     assert run(["plan", "--rate", "1", "--num-requests", "5", "--ttft-p99", "1s", "--hardware", "H100"]) == 2
     assert "--hardware is what a plan searches: give --gpus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("tool = 3 # [tool.blis]", "tool"), ("[[tool.blis]]\nmodel = 'x'", "tool.blis")]
+)
+def test_a_table_of_a_python_project_that_is_none_is_an_error(text: str, key: str, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(OptionError, match=f"pyproject.toml key {key}: expected names of settings with values, got"):
+        layers_of_file("pyproject.toml", (), [])

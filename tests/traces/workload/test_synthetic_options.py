@@ -116,6 +116,8 @@ def test_a_duration_says_how_many_requests_are_sent_and_stages_without_any_are_r
     assert capsys.readouterr().err == ""
     with pytest.raises(ObserveError, match="the workload has no requests: nothing arrives before its end"):
         plan_of(ObserveOptions(**given, stages=("0.001:1ms",)))
+    with pytest.raises(ObserveError, match="--warmup-requests must be below the 4 requests of --stages, got 9"):
+        plan_of(ObserveOptions(**given, stages=("5:1s",), warmup_requests=9, seed=4))
 
 
 @pytest.mark.parametrize("load", LOADS)
