@@ -285,7 +285,7 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
         added += words
         said.append(" ".join(words))
     with suppress(OSError):
-        taken_over = printable(" ".join(said))
+        taken_over = printable(" ".join(" ".join(said).split()))
         sys.stderr.write(f"{program}: from the server of {header}: {taken_over} (flags win over these)\n")
     return [*added, *arguments]
 

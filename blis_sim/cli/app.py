@@ -93,7 +93,7 @@ def _cannot_print(program: str, error: OSError) -> int:
 
 
 def _print_error(program: str, message: str, code: int) -> int:
-    one_line = printable(message)
+    one_line = printable(" ".join(message.split()))
     if len(one_line) > _MOST_CHARACTERS:
         one_line = f"{one_line[:_MOST_CHARACTERS]}..."
     with suppress(OSError):  # standard error is closed

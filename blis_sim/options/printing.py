@@ -20,11 +20,8 @@ def json_option() -> Any:
 
 
 def printable(text: str) -> str:
-    """One line for a terminal, of text that a server or a file of others may have written: what controls it is spelt.
-
-    Blanks and ends of lines are one blank each.
-    """
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in " ".join(text.split()))
+    """Text for a terminal that a server or a file of others may have written: what controls it is spelt out."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
 
 
 def printed_format(options: Any) -> str:
