@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from typing import Any, NamedTuple
 
-from blis_sim.options import with_settings
+from blis_sim.options import options_of, with_settings
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.printing import JSON, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
@@ -94,6 +94,14 @@ def _recording_of(options: ObserveOptions, number: int) -> str:
     return f"{options.output}-{number}"
 
 
+_ONCE = {
+    each.name: each.default
+    for each in options_of(ObserveOptions)
+    if each.name in ("find_knee", "knee_share", "until_within", "most_runs")
+}
+"""Settings that measure once."""
+
+
 def _numbered_run(
     options: ObserveOptions, measure: Callable[[ObserveOptions], int], number: int, **changes: Any
 ) -> tuple[int, dict[str, Any]]:
@@ -103,8 +111,7 @@ def _numbered_run(
         options,
         output=_recording_of(options, number),
         seed=options.prompt_seed + number,
-        find_knee=False,
-        until_within=None,
+        **_ONCE,
         format=JSON,
         json=False,
         **changes,

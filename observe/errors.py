@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from blis_sim.options import BlisError
+from blis_sim.options.printing import printable
 
 
 class ObserveError(BlisError):
@@ -36,6 +37,7 @@ def print_message(text: str) -> None:
     """Print one or several lines. A full log or a closed pipe does not stop the measurement."""
     for change in _SHOWN:
         text = change(text)
+    text = printable(text)
     with suppress(OSError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()

@@ -122,6 +122,11 @@ def with_send_time(request: bytes, sent_at_us: int) -> bytes:
     return request.replace(_NO_STAMP, b"t=%016d" % sent_at_us, 1)
 
 
+def without_value(header: str) -> str:
+    """The name of a header written with a colon or a blank, for messages: its value may be secret."""
+    return re.split(r"[:\s]", header, maxsplit=1)[0]
+
+
 def check_header(label: str, name: str, value: str) -> None:
     """Raise ObserveError unless this can be sent as a header; `label` is the flag it came from."""
     if not name or not all(each.isascii() and (each.isalnum() or each in "!#$%&'*+-.^_`|~") for each in name):

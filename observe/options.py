@@ -12,7 +12,7 @@ from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
 from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option, printed_format
 from blis_sim.options.without_effect import BlisOptions
 from observe.body import APIS
-from observe.http import Server, check_header, parse_server, tls_context
+from observe.http import Server, check_header, parse_server, tls_context, without_value
 from observe.spans import TracingOptions
 from traces import SloTargets, beside, parse_duration_ms, slo_targets
 from traces.load import (
@@ -427,7 +427,7 @@ class ObserveOptions(SyntheticOptions):
         for pair in self.header:
             name, is_there, value = pair.partition("=")
             if not is_there:
-                raise OptionError(f"--header must be NAME=VALUE,..., got {pair!r}")
+                raise OptionError(f"--header must be NAME=VALUE,..., got {without_value(pair)!r}")
             check_header("--header", name, value)
             headers[name.lower()] = value
         if self.api_key is not None:
@@ -630,7 +630,7 @@ class ObserveOptions(SyntheticOptions):
 
     @property
     def max_requests_at_rate(self) -> int:
-        """Requests at --rate: --num-requests, or as many as are due by --horizon; those of --stages are 0, all."""
+        """Requests that --rate may send: --num-requests, or as many as may be due by --horizon; 0 with --stages."""
         if self.num_requests is not None:
             return self.num_requests
         if self.rate is None:

@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
+from blis_sim.options.printing import printable
 from observe.errors import ResponseError, RunError, warn
 from observe.http import Server
 
@@ -72,9 +74,9 @@ def parse_metrics_page(text: str) -> MetricsPage:
                 continue
             for sample in family.samples:
                 labels = sample.labels
-                engine = engines[labels.get("engine", "")]
+                engine = engines[printable(labels.get("engine", ""))]
                 if name := labels.get("model_name"):
-                    names[name] = None
+                    names[printable(name)] = None
                 if sample.name.endswith("_bucket"):
                     engine.buckets[sample.name.removesuffix("_bucket")][float(labels["le"])] += sample.value
                 else:
@@ -345,14 +347,15 @@ def build_table(title: str, figures: Mapping[str, EngineStats], height: int = 24
     """Return a table with a row for all engines, a row for each engine, and a caption with figures of the server. A
     terminal of `height` lines that is too small for all engines shows those with the most requests.
     """
-    table = Table(title=title, title_justify="left", caption_justify="left", box=None, padding=(0, 1, 0, 0))
+    # As plain text, since names with brackets are no markup.
+    table = Table(title=Text(title), title_justify="left", caption_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("engine", no_wrap=True)
     for label, _ in COLUMNS:
         table.add_column(label, justify="right", vertical="bottom", no_wrap=True)
     engines = {name: each for name, each in figures.items() if name != ALL}
     shown = _most_loaded(engines, max(1, height - _LINES_AROUND))
     for name in [*([ALL] if ALL in figures else []), *shown]:
-        table.add_row(name, *(cell(figures[name]) for _, cell in COLUMNS), style="bold" if name == ALL else "")
+        table.add_row(Text(name), *(cell(figures[name]) for _, cell in COLUMNS), style="bold" if name == ALL else "")
     together = combined_stats(figures)
     caption = [f"and {len(engines) - len(shown):,} engines more"] if len(shown) < len(engines) else []
     if together is not None:

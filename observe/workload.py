@@ -435,6 +435,11 @@ def _plan_of_rows(workload: GeneratedWorkload) -> Plan:
 def plan_of(options: ObserveOptions) -> Plan:
     """Return the plan of the options. Raises BlisError when the recording to send cannot be used."""
     plan = _until_horizon(options, _plan(options))
+    if not plan.requests:
+        raise ObserveError("the workload has no requests: nothing arrives before its end")
+    if options.stages and len(plan.requests) <= options.warmup_requests:
+        given = f"{len(plan.requests)} requests of --stages"
+        raise ObserveError(f"--warmup-requests must be below the {given}, got {options.warmup_requests}")
     _note_streaming(options, plan.requests)
     for number, planned in enumerate(plan.requests):
         if not planned.prompt:
@@ -528,7 +533,7 @@ def _plan(options: ObserveOptions) -> Plan:
         return _plan_from_spec(options, read_spec_at(options.workload_spec, options.rate), options.workload_spec)
     if options.concurrency:
         return _plan_from_spec(options, _users_of(options), "--concurrency")
-    spec = options.synthetic_spec(num_requests=options.max_requests_at_rate, seed=options.prompt_seed)
+    spec = options.synthetic_spec(num_requests=options.num_requests or 0, seed=options.prompt_seed)
     workload = generate(spec if options.horizon is None else replace(spec, horizon=options.horizon))
     for note in workload.notes:
         warn(note)

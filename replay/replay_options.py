@@ -16,6 +16,7 @@ from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.option import MOST_REQUESTS, Setting
+from blis_sim.options.printing import printable
 from blis_sim.options.without_effect import BlisOptions
 from replay.engine_options import AdapterOptions, OffloadFileOptions
 from replay.report_options import ReportOptions
@@ -274,7 +275,7 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
     if missing := settings_not_taken(options_class, given, header):
         note = f"a recording brings no files or code, give what the server of {header} had: {missing}"
         with suppress(OSError):
-            sys.stderr.write(f"{program}: {note}\n")
+            sys.stderr.write(f"{program}: {printable(note)}\n")
     if not taken:
         return list(arguments)
     flags = {setting.name: setting for setting in options_of(options_class)}
@@ -284,7 +285,8 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
         added += words
         said.append(" ".join(words))
     with suppress(OSError):
-        sys.stderr.write(f"{program}: from the server of {header}: {' '.join(said)} (flags win over these)\n")
+        taken_over = printable(" ".join(" ".join(said).split()))
+        sys.stderr.write(f"{program}: from the server of {header}: {taken_over} (flags win over these)\n")
     return [*added, *arguments]
 
 

@@ -332,7 +332,7 @@ def _workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCallback"
 
     generated = generate(spec, options.timeout_us)
     for note in generated.notes:
-        on_note(f"{options.workload_spec}: {note}")
+        on_note(note if options.workload_spec is None else f"{options.workload_spec}: {note}")
     if generated.is_empty:
         raise OptionError("the workload has no requests: nothing arrives before its end")
     model = options.cluster.deployment.model

@@ -153,7 +153,7 @@ def run(options: PlanOptions) -> int:
     from blis_sim.bench.points import plan_of
     from blis_sim.options.progress import progress_bar
 
-    plan = plan_of(options.simulation, (), None, PlanOptions)
+    plan = plan_of(options.simulation, (), None, PlanOptions, (*_SEARCHED, *_lists_asked(options)))
     found = find_plan(options, plan, _print_note, progress_bar)
     plan_report(found, _origin(options, plan, found)).print(printed_format(options))
     if found.is_interrupted:
@@ -212,9 +212,7 @@ def find_plan(
 def _check(options: PlanOptions, plan: "Plan") -> None:
     """Raise OptionError for settings that the plan varies itself, and where a target or a model is missing."""
     searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
-    asked = {"dp": options.dp_sizes != (1,), "kv_cache_dtype": options.kv_cache_dtypes != ("auto",)}
-    asked["speculative_config"] = bool(options.speculative_configs)
-    for name in (name for name, is_searched in asked.items() if is_searched and name in plan.settings):
+    for name in (name for name in _lists_asked(options) if name in plan.settings):
         flag = f"--{name.replace('_', '-')}"
         raise OptionError(f"{flag if name != 'dp' else '--dp'} and {_LISTS[name]} exclude each other")
     for name in _SEARCHED:
@@ -225,6 +223,13 @@ def _check(options: PlanOptions, plan: "Plan") -> None:
         raise OptionError("a plan needs a target, such as --ttft-p99 1s or --itl-p99 40ms")
     if not plan.settings.get("model"):
         raise OptionError("--model must name the model to plan for")
+
+
+def _lists_asked(options: PlanOptions) -> list[str]:
+    """Return the names of settings that are searched where a flag lists their values."""
+    asked = {"dp": options.dp_sizes != (1,), "kv_cache_dtype": options.kv_cache_dtypes != ("auto",)}
+    asked["speculative_config"] = bool(options.speculative_configs)
+    return [name for name, is_searched in asked.items() if is_searched]
 
 
 _LISTS = {

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from io import StringIO
@@ -186,11 +186,18 @@ def _texts(values: Sequence[Any]) -> Iterator[str]:
         yield from (each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, str))
 
 
-def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, beside: type | None = None) -> Plan:
+def plan_of(
+    words: Sequence[str],
+    vary: Sequence[str],
+    config: str | None,
+    beside: type | None = None,
+    searched: Collection[str] = (),
+) -> Plan:
     """Return the plan that a command line and a YAML file describe; the command line wins where both have a setting.
 
     `words` are the command, if it is not `run`, and its flags; `vary` holds `NAME=VALUE,...`. `beside` has the
-    settings that were read before. Raises BlisError.
+    settings that were read before. Variables and the file of settings give way to `vary`, and have no say about
+    settings in `searched`. Raises BlisError.
     """
     given = _read(config) if config is not None else {}
     has_command = bool(words) and words[0] in SIMULATIONS
@@ -205,7 +212,7 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, besid
     coupled_by_flags = dict(_coupled_of_flags(found, coupled))
     together = {name for names in coupled_by_flags for name in names}
     _check_varied_once([*vary_by_flags, *(name for names in coupled_by_flags for name in names)])
-    for name in by_flags.keys() & {*vary_by_flags, *together}:
+    for name in by_flags.keys() & ({*vary_by_flags, *together} - flags.places.keys()):
         raise OptionError(f"--vary {name} and one value for it exclude each other, got {by_flags[name]!r}")
     settings |= by_flags
     _check_numbers(found, settings)
@@ -213,6 +220,9 @@ def plan_of(words: Sequence[str], vary: Sequence[str], config: str | None, besid
     varied = {name: values for name, values in (in_file | vary_by_flags).items() if name not in together}
     for name in {*varied, *together}:
         settings.pop(name, None)
+    for name in sorted(flags.places.keys() & {*searched}):
+        del settings[name]
+        notes.append(f"{flags.places[name]} has no effect: it is searched")
     notes += _notes_on_names([*(each.partition("=")[0] for each in single), *_names_in_file(given)], found)
     return Plan(found, settings, varied, tuple(notes), coupled_by_flags)
 

@@ -14,7 +14,7 @@ from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_written, option, section
 from blis_sim.options.option import MOST_REQUESTS, load_json
 from blis_sim.options.printing import format_option, json_option, printed_format
-from observe.http import Server, check_header, parse_server
+from observe.http import Server, check_header, parse_server, without_value
 from traces.slo import parse_duration_ms
 
 PATHS: Mapping[str, str] = {
@@ -328,6 +328,6 @@ def _pairs(flag: str, given: tuple[str, ...]) -> dict[str, str]:
     for pair in given:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise OptionError(f"{flag} must be KEY=VALUE, got {pair!r}")
+            raise OptionError(f"{flag} must be KEY=VALUE, got {without_value(pair)!r}")
         pairs[name.strip()] = value.strip()
     return pairs

@@ -142,7 +142,7 @@ def _plan(options: TuneOptions) -> "Plan":
     """Return the plan of trials. Raises BlisError, also when no combination has valid settings."""
     from blis_sim.bench.points import plan_of
 
-    plan = plan_of(options.simulation, options.vary, options.config, TuneOptions)
+    plan = plan_of(options.simulation, options.vary, options.config, TuneOptions, searched=("rate",))
     if plan.simulation.name != "run":
         raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
     for name in ("rate", "concurrency", "workload_spec"):

@@ -4,7 +4,7 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -32,6 +32,7 @@ from blis_sim.options.command_line import (
     no_such_option,
 )
 from blis_sim.options.option import spellings_of
+from blis_sim.options.printing import printable
 
 if TYPE_CHECKING:
     from blis_sim.options.settings_file import Layer
@@ -92,7 +93,7 @@ def _cannot_print(program: str, error: OSError) -> int:
 
 
 def _print_error(program: str, message: str, code: int) -> int:
-    one_line = " ".join(message.split())
+    one_line = printable(" ".join(message.split()))
     if len(one_line) > _MOST_CHARACTERS:
         one_line = f"{one_line[:_MOST_CHARACTERS]}..."
     with suppress(OSError):  # standard error is closed
@@ -173,10 +174,14 @@ class SimulatorCommand(SettingsCommand):
         self.get_params(ctx)
         if ctx.resilient_parsing:  # for a shell, which completes
             return super().parse_args(ctx, args)
-        if ctx.parent is not None:  # else it is a program of another name
-            args = self._without_file(ctx, args)
-        if os.environ.get(FORMAT_VARIABLE):
-            args = _with_format(self.options, args, ctx.command_path)
+        try:
+            if ctx.parent is not None:  # else it is a program of another name
+                args = self._without_file(ctx, args)
+            if os.environ.get(FORMAT_VARIABLE):
+                args = _with_format(self.options, args, ctx.command_path)
+        except OptionError:
+            if not any(flag in args for flag in (*HELP_FLAGS, HELP_ALL_FLAG)):
+                raise  # help shows no values, and who mends a file or a variable may need it
         asks_for_help = args[:1] in ([HELP_ALL_FLAG], *([flag] for flag in HELP_FLAGS))
         if self.row.has_other_syntax and not asks_for_help:
             args = self.module.rewritten(args)
@@ -199,9 +204,16 @@ class SimulatorCommand(SettingsCommand):
 
         commands = {_words(name): name for name in commands_in("")}
         layers = layers_of_file(path, _words(ctx.command_path)[1:], commands)
-        _check_known(layers, [self.row, *(row for name in commands.values() if (row := COMMANDS[name]) != self.row)])
+        rows = {words: COMMANDS[name] for words, name in commands.items()}
+        _check_known(layers, [self.row, *(row for row in rows.values() if row != self.row)])
+        for num_words, layer in enumerate(layers[1:], start=1):
+            own = _words(ctx.command_path)[1:][:num_words]
+            _check_own(layer, own, [row for words, row in rows.items() if words[:num_words] == own])
         ctx.meta[FILE_LAYERS] = layers
-        if named is None and (found := values_of(options_of(self.options), layers)):
+        settings = options_of(self.options)
+        if self.row.passes_flags_on:
+            settings += options_of(_options_class(COMMANDS["run"]))
+        if named is None and (found := values_of(settings, layers)):
             keys = ", ".join(each.key for each in found.values())
             with suppress(OSError):
                 sys.stderr.write(f"{ctx.command_path}: from {path}: {keys} (flags and variables win over these)\n")
@@ -425,16 +437,32 @@ def _file_of_folder() -> str | None:
     return None
 
 
-def _check_known(layers: "Sequence[Layer]", rows: Iterable[CommandRow]) -> None:
+def _check_known(layers: "Sequence[Layer]", rows: Sequence[CommandRow]) -> None:
     """Raise OptionError for a key of a file that names a setting of no command; the first row is tried first."""
     unknown = {key: each for layer in layers for key, each in layer.items()}
     known: dict[str, None] = {}
     for row in rows:
         if not unknown.keys() - known.keys():
             return
-        known |= dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
+        known |= _names_of(row)
     for key in unknown.keys() - known.keys():
-        raise OptionError(f"{unknown[key].place}: no setting has this name{did_you_mean(key, known)}")
+        alike = did_you_mean(key, _names_of(rows[0])) or did_you_mean(key, known)
+        raise OptionError(f"{unknown[key].place}: no setting has this name{alike}")
+
+
+def _check_own(layer: "Layer", words: Sequence[str], rows: Sequence[CommandRow]) -> None:
+    """Raise OptionError for a key of a file that stands below the words of commands of which none has the setting."""
+    if any(row.passes_flags_on for row in rows):
+        rows = [*rows, *(COMMANDS[name] for name in ("run", "replay"))]  # which they repeat
+    known = {name for row in rows for name in _names_of(row)}
+    for key, found in layer.items():
+        if key not in known:
+            command = " ".join(("blis", *words))
+            raise OptionError(f"{found.place}: {command} has no setting of this name{did_you_mean(key, known)}")
+
+
+def _names_of(row: CommandRow) -> dict[str, None]:
+    return dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
 
 
 def _paragraphs(text: str, title: str, lines: tuple[str, ...]) -> str:

@@ -35,6 +35,8 @@ class CommandLine:
     values: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     requests_help: bool = False
+    places: dict[str, str] = field(default_factory=dict)
+    """The variable, or the file and its key, of each value that no flag gave."""
 
 
 def parse_command_line(
@@ -418,7 +420,16 @@ def given(ctx: Any) -> CommandLine:
         for name, value in ctx.params.items()
         if (source := ctx.get_parameter_source(name)) is not None and source.name != "DEFAULT"
     }
-    return CommandLine(values, list(ctx.meta.get(_NOTES, ())))
+    labels = {each.name: each.setting.label for each in ctx.command.params if isinstance(each, _PlacedParameter)}
+    placed = ctx.meta.get(PLACES, {})
+    places = {
+        name: placed[labels[name]] for name in values if ctx.get_parameter_source(name).name in _OUTSIDE_COMMAND_LINE
+    }
+    return CommandLine(values, list(ctx.meta.get(_NOTES, ())), places=places)
+
+
+_OUTSIDE_COMMAND_LINE = ("ENVIRONMENT", "DEFAULT_MAP")
+"""Sources of values that typer names so: variables, and the file of settings."""
 
 
 def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ()) -> OptionError:

@@ -19,6 +19,11 @@ def json_option() -> Any:
     return option(False, "Print one JSON object: --format json.")
 
 
+def printable(text: str) -> str:
+    """Text for a terminal that a server or a file of others may have written: what controls it is spelt out."""
+    return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+
+
 def printed_format(options: Any) -> str:
     """Return the format of standard output. Raises OptionError for two that differ."""
     if not options.json:

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,10 +23,10 @@ def layers_of_file(path: str, command: Sequence[str], commands: Collection[tuple
 
     A mapping below the first words of one of `commands` holds settings of these alone. Raises OptionError.
     """
-    content: Any = _read_settings(path)
+    content = _read_settings(path)
     above = _TABLE if path == PYTHON_PROJECT else ()
-    for key in above:
-        content = content.get(key, {})
+    for number, key in enumerate(above, start=1):
+        content = _checked(content.get(key, {}), f"{path} key {'.'.join(above[:number])}")
     return list(_layers_below(content, path, above, (), command, commands))
 
 
@@ -45,17 +45,34 @@ def values_of(settings: Sequence[Setting], layers: Sequence[Layer]) -> dict[str,
 
 
 def _read_settings(path: str) -> Mapping[str, Any]:
-    parse = {".toml": tomllib.loads, ".json": json.loads}.get(Path(path).suffix, load_yaml)
+    parsers: dict[str, Callable[[str], Any]] = {".toml": tomllib.loads, ".json": _load_json}
+    parse = parsers.get(Path(path).suffix, load_yaml)
     try:
         found: Any = parse(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise OptionError(f"{path}: cannot be read: {reason}") from error
-    if found is None:
-        return {}
+    return {} if found is None else _checked(found, path)
+
+
+def _checked(found: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise OptionError(f"{path}: expected names of settings with values, got {type(found).__name__}")
+        raise OptionError(f"{place}: expected names of settings with values, got {type(found).__name__}")
     return found
+
+
+def _load_json(text: str) -> Any:
+    """Raise ValueError for a key that stands twice, as the other two formats do."""
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise ValueError(f"the key {key!r} stands twice")
+            found[key] = value
+        return found
+
+    return json.loads(text, object_pairs_hook=mapping)
 
 
 def _layers_below(

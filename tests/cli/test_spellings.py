@@ -247,3 +247,85 @@ def test_the_file_of_a_server_is_vllms_and_gives_way_to_a_variable(
     monkeypatch.setenv("BLIS_MAX_NUM_SEQS", "9")
     found = parse_command_line(kind, rewritten(["--config", str(path)])).values
     assert (found["max_num_seqs"], found["tp"]) == (9, 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("text", ["modle = 3", "model = ["])
+def test_help_is_shown_beside_a_file_that_cannot_be_used(
+    text: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blis.toml").write_text(text)
+    assert run(["gpus"]) == 2
+    assert run(["gpus", "--help"]) == 0
+    assert "Usage: blis gpus" in capsys.readouterr().out
+
+
+def test_help_is_shown_beside_a_format_that_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("BLIS_FORMAT", "tabel")
+    assert run(["compare", "--help"]) == 0
+    assert "Usage: blis compare" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "message"),
+    [
+        ("run", "run.port = 3", "key run.port: blis run has no setting of this name"),
+        (
+            "bench latency",
+            "bench.latency.port = 3",
+            "key bench.latency.port: blis bench latency has no",
+        ),
+        ("sweep", "sweep.port = 3", "key sweep.port: blis sweep has no setting of this name"),
+        ("bench latency", "bench.port = 3", "--model must be given"),
+        ("run", 'modle = "x"', "key modle: no setting has this name, did you mean model?"),
+    ],
+)
+def test_a_key_below_the_words_of_commands_is_a_setting_of_one_of_them(
+    command: str, text: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blis.toml").write_text(text)
+    assert run(command.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_key_that_stands_twice_is_an_error_in_json_too(folder: Path) -> None:
+    (folder / "s.json").write_text('{"rate": 1, "rate": 2}')
+    with pytest.raises(OptionError, match="the key 'rate' stands twice"):
+        layers_of_file("s.json", (), [])
+
+
+def test_what_a_sweep_varies_wins_over_a_variable_and_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blis.toml").write_text('model = "qwen/qwen3-14b"\nmax-num-seqs = 3\n[sweep]\nprocesses = 1\n')
+    monkeypatch.setenv("BLIS_RATE", "7")
+    flags = ["--num-requests", "2", "--vary", "rate=2,4", "--vary", "max_num_seqs=8", "--format", "json"]
+    assert run(["sweep", *flags]) == 0
+    written = capsys.readouterr()
+    points = [(each["rate"], each["max_num_seqs"]) for each in json.loads(written.out)["points"]]
+    assert points == [(2, 8), (4, 8)]
+    assert "from blis.toml: model, max-num-seqs, sweep.processes (flags" in written.err
+
+
+def test_what_a_plan_searches_is_not_set_by_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "blis.toml").write_text('model = "qwen/qwen3-14b"\nhardware = "H200"\n')
+    assert run(["plan", "--rate", "1", "--num-requests", "5"]) == 2
+    assert "a plan needs a target" in capsys.readouterr().err
+    assert run(["plan", "--rate", "1", "--num-requests", "5", "--ttft-p99", "1s", "--hardware", "H100"]) == 2
+    assert "--hardware is what a plan searches: give --gpus" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("tool = 3 # [tool.blis]", "tool"), ("[[tool.blis]]\nmodel = 'x'", "tool.blis")]
+)
+def test_a_table_of_a_python_project_that_is_none_is_an_error(text: str, key: str, folder: Path) -> None:
+    (folder / "pyproject.toml").write_text(text)
+    with pytest.raises(OptionError, match=f"pyproject.toml key {key}: expected names of settings with values, got"):
+        layers_of_file("pyproject.toml", (), [])

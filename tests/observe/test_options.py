@@ -45,6 +45,7 @@ def options(**given: Any) -> ObserveOptions:
         ({"url": "http://:8000"}, "--url must be like http://host:port, got 'http://:8000'"),
         ({"header": ("a b=c",)}, "--header must be NAME=VALUE with a header name, got the name 'a b'"),
         ({"header": ("X-A=1", "2")}, "--header must be NAME=VALUE,..., got '2'"),
+        ({"header": ("Authorization: Bearer secret",)}, "--header must be NAME=VALUE,..., got 'Authorization'"),
         ({"concurrency": 2}, "--concurrency and --rate exclude each other, give one of them"),
         ({"rate": None, "workload": "chatbot"}, "--workload needs --rate or --concurrency"),
         (

@@ -45,6 +45,7 @@ def test_means_that_stay_wide_end_with_the_most_runs(
     assert len(json.loads(written.out)["runs"]) == 4
     assert not json.loads(written.out)["is_within"]
     assert "4 runs are not enough for means within 0.0%" in written.err
+    assert "has no effect" not in written.err
 
 
 def test_a_run_without_answers_ends_the_repetition(server_url: str, tmp_path: Path) -> None:

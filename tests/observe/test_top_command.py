@@ -23,6 +23,7 @@ from observe.top import (
     format_line,
     format_short,
     parse_dashboard_figures,
+    parse_metrics_page,
     percentiles_ms,
     with_dashboard_stats,
 )
@@ -176,6 +177,15 @@ def shown(figures: dict[str, EngineStats], height: int = 24) -> str:
     console = Console(file=io.StringIO(), width=80)
     console.print(build_table("m", figures, height))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_names_of_a_page_control_no_terminal_and_are_no_markup() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    (name,) = parse_metrics_page(page_of().replace('model_name="m"', 'model_name="\x1b[2J[red]m"')).model_names
+    console.print(build_table(name, {"[bold]0": FIGURES}))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert r"\x1b[2J[red]m" in text
+    assert "[bold]0" in text
 
 
 def test_the_table_has_a_row_for_each_engine_and_the_lag_of_a_mock_server() -> None:

@@ -260,6 +260,11 @@ def test_bad_flags_are_refused_in_one_line(flags: str, message: str, capsys: Cap
     assert refused(capsys, *flags.split()) == message
 
 
+def test_a_workload_that_ends_before_its_last_request_is_noted_without_a_file(capsys: Captured) -> None:
+    _, said = ran(capsys, "--stages", "2:5s", "--num-requests", "50", "--output-tokens", "8")
+    assert "blis run: 9 of the 50 requests of num_requests arrive before the workload ends" in said
+
+
 def test_a_spec_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, capsys: Captured) -> None:
     message = refused(capsys, "--workload-spec", written(tmp_path, client(rate_fraction=0)))
     assert message == f"{tmp_path}/spec.yaml key clients[0].rate_fraction: expected a number above 0, got 0"

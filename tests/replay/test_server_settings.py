@@ -49,6 +49,15 @@ def test_settings_of_the_recording_become_flags_and_are_said_in_one_line(tmp_pat
     assert said.startswith(f"blis replay: from the server of {path}: --model qwen/qwen3-14b --max-num-seqs 2")
 
 
+def test_a_name_that_a_server_gave_does_not_control_the_terminal(tmp_path: Path, capsys: Captured) -> None:
+    path = recording(tmp_path)
+    Path(path).with_suffix(".server.yaml").write_text(BESIDE.replace("qwen/qwen3-14b", r'"x\n\x1b[2Jy"'))
+    assert run(["replay", path]) == 2
+    said = capsys.readouterr().err
+    assert r"--model x \x1b[2Jy" in said
+    assert (said.count("\n"), said.count("\x1b")) == (2, 0)
+
+
 def test_a_replay_needs_no_flag(tmp_path: Path, capsys: Captured) -> None:
     assert run(["replay", recording(tmp_path), "--json"]) == 0
     assert '"completed_requests": 2' in capsys.readouterr().out

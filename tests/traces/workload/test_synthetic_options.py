@@ -8,6 +8,7 @@ import pytest
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError
+from observe.errors import ObserveError
 from observe.options import ObserveOptions
 from observe.workload import plan_of
 from replay.run_command import RunOptions, spec_of
@@ -103,6 +104,20 @@ def test_run_and_observe_send_the_same_requests(load: dict[str, Any]) -> None:
     fields = ("input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "client_id")
     ours = [(each.arrival_us, *(getattr(each, name) for name in fields)) for each in simulated]
     assert [(each.at_us, *(getattr(each, name) for name in fields)) for each in sent] == ours
+
+
+def test_a_duration_says_how_many_requests_are_sent_and_stages_without_any_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given: dict[str, Any] = {"url": "http://h:1", "output": "out"}
+    sent = plan_of(ObserveOptions(**given, rate=8.0, horizon=3_000_000)).requests
+    simulated = generate(spec_of(run_options(rate=8.0, horizon=3_000_000))).requests
+    assert [each.at_us for each in sent] == [each.arrival_us for each in simulated]
+    assert capsys.readouterr().err == ""
+    with pytest.raises(ObserveError, match="the workload has no requests: nothing arrives before its end"):
+        plan_of(ObserveOptions(**given, stages=("0.001:1ms",)))
+    with pytest.raises(ObserveError, match="--warmup-requests must be below the 4 requests of --stages, got 9"):
+        plan_of(ObserveOptions(**given, stages=("5:1s",), warmup_requests=9, seed=4))
 
 
 @pytest.mark.parametrize("load", LOADS)
