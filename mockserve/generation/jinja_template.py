@@ -51,7 +51,7 @@ class JinjaTemplate:
         try:
             self._template = environment.from_string(source)
             tree = environment.parse(source)
-        except (jinja2.TemplateError, SyntaxError, RecursionError) as error:
+        except (jinja2.TemplateError, SyntaxError, ValueError, RecursionError) as error:  # of too many digits
             raise OptionError(f"--chat-template: not a Jinja template: {error}") from error
         self._source = source
         self._special_tokens = dict(special_tokens)

@@ -362,13 +362,17 @@ def _apply_llama_spaces(tokenizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _add_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> None:
-    """Add the special tokens of the settings that the file lacks, with the next ids."""
+    """Add the special tokens of the settings that the file lacks, with the next ids. Raises OptionError."""
     from tokenizers import AddedToken
 
     added = {each.content for each in tokenizer.get_added_tokens_decoder().values()}
     missing = dict.fromkeys(text for text in _named(settings) if text and text not in added)
-    if missing:
+    try:
         tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
+    except UnicodeEncodeError as error:  # half of a surrogate pair
+        raise OptionError(
+            f"--tokenizer: special tokens of tokenizer_config.json or special_tokens_map.json must be text: {error}"
+        ) from error
 
 
 def _named(settings: Mapping[str, Any]) -> Iterator[str]:

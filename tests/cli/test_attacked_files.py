@@ -107,7 +107,9 @@ def test_refuses_a_pause_that_no_clock_holds(
     assert "t.csv line 7 column think_time_us: expected a whole number between 0 and 9007" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("template", ["{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "{% if %}"])
+@pytest.mark.parametrize(
+    "template", ["{{ " + "(" * 300 + "1" + ")" * 300 + " }}", "{% if %}", "{{ " + "9" * 5000 + " }}"]
+)
 def test_refuses_a_chat_template_that_cannot_be_compiled(
     template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

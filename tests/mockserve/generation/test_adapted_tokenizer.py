@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, processors
 
+from blis_sim.options import OptionError
 from mockserve.generation.tokenizer import FileTokenizer, open_tokenizer, read_settings, special_tokens
 
 LLAMA = {"tokenizer_class": "LlamaTokenizer", "model_type": "llama"}
@@ -72,6 +73,11 @@ def test_special_tokens_that_the_file_lacks_get_the_next_ids(tmp_path: Path) -> 
     tokenizer = opened(tmp_path, settings)
     assert [tokenizer.marker_id(each) for each in ("<begin>", "<image>", "</s>", "<never>")] == [293, 294, 2, None]
     assert tokenizer.special_ids >= {293, 294}
+
+
+def test_special_tokens_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"--tokenizer: special tokens of tokenizer_config\.json or .* must be text"):
+        opened(tmp_path, {"bos_token": "\ud800"})
 
 
 def test_the_map_of_special_tokens_of_an_older_folder_counts_where_no_added_tokens_are_listed(tmp_path: Path) -> None:
