@@ -310,7 +310,7 @@ class LiveCluster:
         """
         from blis_sim.engine.cluster.policies import policies_of
 
-        if self.driver.cluster.disaggregation is not None:
+        if self.driver.cluster.hides_prefill_sub_requests:
             raise OptionError("instances cannot be added where some compute prompts and others answer")
         if policies_of(self._options.cluster).scaling.node_pools:
             raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")

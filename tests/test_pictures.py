@@ -26,7 +26,6 @@ from blis_sim.report.figures import (
     time_panel,
 )
 from blis_sim.report.pages import figures_html, page, section_html
-from blis_sim.report.report import Section
 from blis_sim.report.tables import TextTable
 
 pytest.importorskip("matplotlib")
@@ -130,7 +129,7 @@ class Tags(HTMLParser):
 
 def test_a_page_is_whole_needs_nothing_else_and_fits_a_phone_in_light_and_dark() -> None:
     origin = Provenance(command="blis run --model <m>", model="<m>", seed=3)
-    table = section_html(Section("Heading", TextTable(["name", "value"], [["<a>", "1"]])))
+    table = section_html("Heading", TextTable(["name", "value"], [["<a>", "1"]]), "")
     text = page(
         "Run of <m>",
         origin,

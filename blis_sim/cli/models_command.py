@@ -19,8 +19,7 @@ from blis_sim.engine.latency.catalogue import (
 from blis_sim.engine.latency.catalogue_reader import load_checkpoint, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.model_operations import KernelPlacement
-from blis_sim.engine.latency.one_model import one_model
-from blis_sim.engine.latency.registry import LATENCY_MODELS, build
+from blis_sim.engine.latency.registry import LATENCY_MODELS, build, one_model
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, available_kv_bytes, check_fits, plan_layout
 from blis_sim.engine.specs import GpuSpec
 from blis_sim.options import check_options, option

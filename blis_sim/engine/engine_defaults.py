@@ -5,8 +5,8 @@ vLLM's are those of `EngineArgs` in 0.33 for an API server; BLIS's those of its 
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.specs import GpuSpec
+from blis_sim.options.registry import Registry
 
 if TYPE_CHECKING:
     from blis_sim.engine.speculation import Speculation
@@ -166,6 +166,10 @@ ENGINE_DEFAULTS = {
 """Defaults by the name of the engine."""
 
 
+OTHER_ENGINES = Registry[object]("blis.schedulers")
+"""Engines of other packages: `ENGINES` in `blis_sim/engine/scheduler/registry.py` without its rows."""
+
+
 def engine_defaults(engine: str) -> EngineDefaults:
     """Return the defaults of the engine of that name that do not depend on the hardware.
 
@@ -174,7 +178,7 @@ def engine_defaults(engine: str) -> EngineDefaults:
     if (known := ENGINE_DEFAULTS.get(engine)) is not None:
         return known
     usual = ENGINE_DEFAULTS["vllm"]
-    found: EngineDefaults = getattr(ENGINES[engine], "defaults", usual) if engine in ENGINES else usual
+    found: EngineDefaults = getattr(OTHER_ENGINES[engine], "defaults", usual) if engine in OTHER_ENGINES else usual
     return found
 
 

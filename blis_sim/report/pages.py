@@ -8,7 +8,6 @@ from string import Template
 
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import COLORS, DARK_COLORS, GRID, INK, MUTED, TARGET, Panel, panel_png, panel_svg
-from blis_sim.report.report import Section
 from blis_sim.report.tables import TextTable
 
 _STYLE = """
@@ -124,11 +123,11 @@ def _picture(panel: Panel) -> str:
     return f'<img src="data:image/png;base64,{b64encode(panel_png(panel)).decode()}" alt="{escape(panel.title)}">'
 
 
-def section_html(section: Section) -> str:
+def section_html(heading: str, table: TextTable | None, text: str) -> str:
     """Return a table, which scrolls by itself where it is wider than the page, and lines under their heading."""
-    title = f"<h2>{escape(section.heading)}</h2>" if section.heading else ""
-    text = f"<pre>{escape(section.text)}</pre>" if section.text else ""
-    return title + ("" if section.table is None else _table_html(section.table)) + text
+    title = f"<h2>{escape(heading)}</h2>" if heading else ""
+    lines = f"<pre>{escape(text)}</pre>" if text else ""
+    return title + ("" if table is None else _table_html(table)) + lines
 
 
 def _table_html(table: TextTable) -> str:

@@ -95,7 +95,7 @@ class Report:
         """Return the answer as one HTML file."""
         from blis_sim.report.pages import figures_html, page, section_html
 
-        parts = [section_html(section) for section in self.sections()]
+        parts = [section_html(each.heading, each.table, each.text) for each in self.sections()]
         parts += figures_html(self.panels())
         origin = self.origin()
         title = " ".join(filter(None, (self.title, origin.model)))

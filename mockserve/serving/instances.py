@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from blis_sim.engine.cluster.gateway import FlowControl
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.core import Engine
 from blis_sim.options import OptionError, with_settings
@@ -119,7 +120,7 @@ class InstanceControl:
     def unrouted_counts(self) -> Mapping[str, int]:
         """Counts of requests that reached no instance."""
         cluster = self._live_cluster.driver.cluster
-        counters, gateway = cluster.counters, cluster.gateway
+        counters, gateway = cluster.counters, cluster.part(FlowControl)
         return {
             "num_waiting": gateway.num_waiting if gateway is not None else 0,
             "num_rejected_at_admission": counters.num_rejected_at_admission,

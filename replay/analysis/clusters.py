@@ -129,14 +129,17 @@ def routing_summary_of(simulation: Simulation) -> RoutingSummary:
     cluster = cluster_of(simulation)
     if cluster is None:
         return RoutingSummary()
-    counters = cluster.counters
+    from blis_sim.engine.cluster.autoscaler import Autoscaler
+    from blis_sim.engine.cluster.gateway import FlowControl
+
+    counters, gateway, autoscaler = cluster.counters, cluster.part(FlowControl), cluster.part(Autoscaler)
     return RoutingSummary(
         num_rejected_at_admission=counters.num_rejected_at_admission,
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
         num_rejected_at_routing=counters.num_rejected_at_routing,
         decisions=None if cluster.decisions is None else _figures(cluster.decisions),
-        scaling=None if cluster.autoscaler is None else _scaling_figures(cluster.autoscaler, cluster.clock),
-        gateway=None if cluster.gateway is None else _gateway_figures(cluster.gateway),
+        scaling=None if autoscaler is None else _scaling_figures(autoscaler, cluster.clock),
+        gateway=None if gateway is None else _gateway_figures(gateway),
     )
 
 
@@ -258,7 +261,11 @@ def without_prefill_requests(totals: Totals, simulation: Simulation) -> Totals:
 def disaggregation_of(simulation: Simulation) -> "Disaggregation | None":
     """Return the cluster's disaggregation; None without it."""
     cluster = cluster_of(simulation)
-    return None if cluster is None else cluster.disaggregation
+    if cluster is None:
+        return None
+    from blis_sim.engine.cluster.disaggregation import Disaggregation
+
+    return cluster.part(Disaggregation)
 
 
 def _computed_prompts(disaggregation: "Disaggregation") -> Counter[Outcome]:
@@ -284,10 +291,10 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
     if instance is None:
         return columns
     is_its = record.instance == instance
-    cluster = cluster_of(simulation)
-    if cluster is None or cluster.disaggregation is None:
+    disaggregation = disaggregation_of(simulation)
+    if disaggregation is None:
         return Columns(*(column[is_its] for column in columns))
-    separated = cluster.disaggregation.separated
+    separated = disaggregation.separated
     view = ClientView(simulation.instances[instance])
     parts = _prompts(view, instance, separated)
     if view.engine.config.engine == "blis":

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.settings import Latencies
@@ -46,7 +45,7 @@ def one_by_one(given_: ClusterWorkload) -> Cluster:
         cluster.enter(sequence, number, at)
 
     cluster.place = place
-    assert not can_dispatch_in_batches(cluster)
+    assert not cluster.dispatches_in_batches
     for at, request in given_.workload.arrivals:
         cluster.submit(request, at)
     return with_everything_ahead(given_, cluster)
@@ -54,7 +53,7 @@ def one_by_one(given_: ClusterWorkload) -> Cluster:
 
 def many_at_once(given_: ClusterWorkload) -> Cluster:
     cluster = given_.cluster()
-    assert can_dispatch_in_batches(cluster)
+    assert cluster.dispatches_in_batches
     arrivals = sorted(given_.workload.arrivals, key=lambda arrival: arrival[0])
     cluster.submit_all([request for _, request in arrivals], [at for at, _ in arrivals])
     return with_everything_ahead(given_, cluster)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.disaggregation import Role
+from blis_sim.engine.cluster.disaggregation import Disaggregation, Role
+from blis_sim.engine.cluster.gateway import FlowControl
 from blis_sim.engine.events import Event, Finished
 from replay.simulation.record import COMPLETED
 from tests.examples import examples
@@ -19,9 +20,10 @@ from tests.laws.test_engine_laws import reported
 
 def num_prompts_computed(cluster: Cluster) -> int:
     """Requests of instances that were only the prompts of others and ended as such."""
-    if cluster.disaggregation is None:
+    disaggregation = cluster.part(Disaggregation)
+    if disaggregation is None:
         return 0
-    prompts = [each.prompt_part for each in cluster.disaggregation.separated]
+    prompts = [each.prompt_part for each in disaggregation.separated]
     return sum(each is not None and each.outcome is not None for each in prompts)
 
 
@@ -43,11 +45,11 @@ def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: Contr
         engine.check_integrity()
         assert engine.stats.kv_blocks_used == 0
         assert not engine.live
-    if cluster.gateway is not None:
-        assert cluster.gateway.num_waiting == 0
-    if cluster.disaggregation is not None:
-        assert cluster.disaggregation.num_in_transfer == 0
-        assert cluster.disaggregation.network.num_active == 0
+    if (gateway := cluster.part(FlowControl)) is not None:
+        assert gateway.num_waiting == 0
+    if (disaggregation := cluster.part(Disaggregation)) is not None:
+        assert disaggregation.num_in_transfer == 0
+        assert disaggregation.network.num_active == 0
 
 
 @pytest.mark.slow
@@ -124,8 +126,9 @@ def test_instances_keep_to_their_role(given_: ControlledWorkload) -> None:
     for event in finished(events):
         if event.sequence.instance >= 0 and event.outcome in COMPLETED:
             assert roles[event.sequence.instance] in (Role.DECODE, Role.BOTH)
-    assert cluster.disaggregation is not None
-    for sequence in cluster.disaggregation.separated:
+    disaggregation = cluster.part(Disaggregation)
+    assert disaggregation is not None
+    for sequence in disaggregation.separated:
         assert sequence.prompt_part is not None
         assert roles[sequence.prompt_part.instance] in (Role.PREFILL, Role.BOTH)
 
@@ -135,7 +138,7 @@ def test_instances_keep_to_their_role(given_: ControlledWorkload) -> None:
 def test_no_instance_answers_before_the_prompt_has_come(given_: ControlledWorkload) -> None:
     """INV-PD-1, 3 and 4."""
     cluster, events = drained(given_)
-    disaggregation = cluster.disaggregation
+    disaggregation = cluster.part(Disaggregation)
     assert disaggregation is not None
     assert disaggregation.network.num_started == disaggregation.network.num_ended == len(disaggregation.transfer_us)
     for event in finished(events):

@@ -502,7 +502,7 @@ class Autoscaler:
         self._fleet = fleet
         self._pipeline = AutoscalerPipeline(settings)
         self._num_decisions = 0
-        cluster.autoscaler = self
+        cluster.add_part(self)
         cluster.add_background(0, ClusterEventKind.SCALING, self._tick)
 
     @property

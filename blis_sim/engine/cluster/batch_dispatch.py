@@ -5,54 +5,44 @@ depends on them, routes the request and enters it at its instance. Until the nex
 after the other is dispatched without advancing the instances.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from blis_sim.engine.cluster.admission import FunctionPolicy, always_admit
-from blis_sim.engine.cluster.routing import LoadObliviousRouter
-from blis_sim.engine.cluster.settings import Latencies
+from blis_sim.engine.cluster.event_queue import ClusterEventQueue
+from blis_sim.engine.cluster.instance import Instances
+from blis_sim.engine.cluster.routing import LoadObliviousRouter, Router
+from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
-if TYPE_CHECKING:
-    from blis_sim.engine.cluster.cluster import Cluster
 
+def dispatch_arrivals(
+    event_queue: ClusterEventQueue,
+    state: RoutingState,
+    router: Router,
+    members: Instances,
+    until: Micros,
+    refresh: Callable[[Micros], None] | None,
+    at_most: int | None,
+) -> None:
+    """Dispatch all requests that arrive by `until` and before all other entries of the event queue.
 
-_ALWAYS_ADMIT = FunctionPolicy(always_admit)
-_AT_ONCE = Latencies()
-
-
-def can_dispatch_in_batches(cluster: "Cluster") -> bool:
-    """Whether routing at the arrival is the only decision about a request."""
-    return (
-        cluster.decisions is None
-        and cluster.gateway is None
-        and cluster.admission == _ALWAYS_ADMIT
-        and cluster.latencies == _AT_ONCE
-        and cluster.admitted == cluster.dispatch
-        and cluster.place == cluster.enter
-    )
-
-
-def dispatch_arrivals(cluster: "Cluster", until: Micros) -> None:
-    """Dispatch all requests that arrive by `until` and before all other entries of the event queue."""
-    state, event_queue = cluster.state, cluster.event_queue
+    `refresh` reads the reports that are due, None where the router reads none. At most `at_most` requests are routed by
+    one report; None means no limit.
+    """
     if not state.candidates:
         return  # without candidates each request is rejected on its own
     while (at := event_queue.next_arrival_at(until)) is not None:
         last = until
-        if cluster.router_reads_snapshots:
-            cluster.refresh_snapshots_if_needed(at)
+        if refresh is not None:
+            refresh(at)
             last = min(until, max(at, state.reports_due_at - 1))
-        arrivals = event_queue.take_arrivals(
-            last, at_most=1 if cluster.always_reads_snapshots and cluster.router_reads_snapshots else None
-        )
-        for number, sequences in _routed(cluster, arrivals).items():
-            cluster.members.enter_all(number, sequences)
+        arrivals = event_queue.take_arrivals(last, at_most=at_most)
+        for number, sequences in _routed(state, router, arrivals).items():
+            members.enter_all(number, sequences)
 
 
-def _routed(cluster: "Cluster", arrivals: list[Sequence]) -> dict[int, list[Sequence]]:
+def _routed(state: RoutingState, router: Router, arrivals: list[Sequence]) -> dict[int, list[Sequence]]:
     """Route each request. Returns the requests by number of their instance."""
-    state, router = cluster.state, cluster.router
     numbers = [snapshot.instance for snapshot in state.candidates]
     chosen: dict[int, list[Sequence]] = {}
     if isinstance(router, LoadObliviousRouter):

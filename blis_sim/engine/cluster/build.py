@@ -13,7 +13,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.one_model import one_model
+from blis_sim.engine.latency.registry import one_model
 from blis_sim.engine.simulation import Simulation
 from blis_sim.options import BlisError, OptionError, ineffective_flags, options_of, with_settings
 

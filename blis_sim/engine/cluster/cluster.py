@@ -5,10 +5,10 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
-from blis_sim.engine.cluster.admission import AdmissionPolicy
-from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches, dispatch_arrivals
+from blis_sim.engine.cluster.admission import AdmissionPolicy, FunctionPolicy, always_admit
+from blis_sim.engine.cluster.batch_dispatch import dispatch_arrivals
 from blis_sim.engine.cluster.event_queue import ClusterEventKind, ClusterEventQueue, RequestTable, Watchers
 from blis_sim.engine.cluster.instance import Instances, InstanceState
 from blis_sim.engine.cluster.routing import Choice, Router
@@ -20,10 +20,8 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
 
-if TYPE_CHECKING:
-    from blis_sim.engine.cluster.autoscaler import Autoscaler
-    from blis_sim.engine.cluster.disaggregation import Disaggregation
-    from blis_sim.engine.cluster.gateway import FlowControl
+Part = TypeVar("Part")
+"""The class of a part of a cluster: the gateway, disaggregation, the autoscaler."""
 
 # Reports of a cluster: counters, the decision about each request, and events without those of prefill sub-requests.
 
@@ -176,12 +174,12 @@ class Cluster:
         self.admission = admission
         self.router = router
         self.decisions = decisions
-        self.gateway: FlowControl | None = None
-        """The gateway in which requests wait before routing; None without one."""
-        self.disaggregation: Disaggregation | None = None
-        """Prefill/decode disaggregation; None without it."""
-        self.autoscaler: Autoscaler | None = None
-        """The autoscaler; None without one."""
+        self._parts: list[object] = []
+        """The parts that were added; each imports this class, so this class knows none of theirs."""
+        self.awaits_requests: list[Callable[[int], bool]] = []
+        """Functions that say whether requests are in transfer to an instance."""
+        self.schedules_routing = False
+        """Whether routing of a request is always an entry of the event queue, as behind a gateway."""
         self.num_starting = 0
         """Number of instances that are loading and will serve."""
         self.leaving: set[int] = set()
@@ -204,6 +202,25 @@ class Cluster:
         self.always_reads_snapshots = router.reads_in_flight or decisions is not None
         decides_at_once = self.latencies.admission_us == 0 and not admission.reads_snapshots
         self._arrived = self._decide if decides_at_once else self._await_decision
+
+    def add_part(self, part: object) -> None:
+        """Keep a part for `part`. A cluster has at most one part of a class."""
+        self._parts.append(part)
+
+    def part(self, kind: type[Part]) -> Part | None:
+        """Return the part of a class, such as `FlowControl`, `Disaggregation` or `Autoscaler`; None without one."""
+        return next((part for part in self._parts if isinstance(part, kind)), None)
+
+    @property
+    def dispatches_in_batches(self) -> bool:
+        """Whether routing at the arrival is the only decision about a request."""
+        return (
+            self.decisions is None
+            and self.admission == _ALWAYS_ADMIT
+            and self.latencies == _AT_ONCE
+            and self.admitted == self.dispatch
+            and self.place == self.enter
+        )
 
     @property
     def instances(self) -> list[Engine]:
@@ -272,8 +289,7 @@ class Cluster:
         """
         engine = self.members[number].engine
         is_idle = not engine.live and engine.next_event_at() is None
-        has_handover = self.disaggregation is not None and self.disaggregation.has_handover(number)
-        if number not in self.leaving or not is_idle or has_handover:
+        if number not in self.leaving or not is_idle or any(awaits(number) for awaits in self.awaits_requests):
             return False
         self.leaving.discard(number)
         self.members.remove(number)
@@ -322,10 +338,19 @@ class Cluster:
         pop_due = self.event_queue.pop_due
         if self.watchers:
             self._advance_watched(until)
-        in_batches = can_dispatch_in_batches(self)
+        in_batches = self.dispatches_in_batches
         while True:
             if in_batches and not self.watchers:
-                dispatch_arrivals(self, until)
+                reads, one_at_a_time = self.router_reads_snapshots, self.always_reads_snapshots
+                dispatch_arrivals(
+                    self.event_queue,
+                    self.state,
+                    self.router,
+                    self.members,
+                    until,
+                    self.refresh_snapshots_if_needed if reads else None,
+                    1 if reads and one_at_a_time else None,
+                )
             if (entry := pop_due(until)) is None:
                 break
             at, _, _, action, subject = entry
@@ -396,7 +421,7 @@ class Cluster:
     def dispatch(self, sequence: Sequence, at: Micros) -> None:
         """Route an admitted request after the routing latency."""
         routing_us = self.latencies.routing_us
-        if routing_us or self.router_reads_snapshots or self.gateway is not None:
+        if routing_us or self.router_reads_snapshots or self.schedules_routing:
             self.event_queue.add(at + routing_us, ClusterEventKind.ROUTING, self._route, sequence)
         else:
             self._route(sequence, at)  # other requests admitted at this instant do not matter
@@ -503,6 +528,8 @@ class Cluster:
             raise ValueError(f"the cluster has already done everything up to {self.now} us, so not at {at} us")
 
 
+_ALWAYS_ADMIT = FunctionPolicy(always_admit)
+_AT_ONCE = Latencies()
 _instant = attrgetter("at")
 
 

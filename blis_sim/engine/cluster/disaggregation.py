@@ -246,7 +246,8 @@ class Disaggregation:
         self._num_ended = dict.fromkeys(settings.pools.prefill, 0)
         """Instant of the latest look at each prefill instance."""
         self._reserves = all(engine.config.engine == "blis" for engine in cluster.instances)
-        cluster.disaggregation = self
+        cluster.add_part(self)
+        cluster.awaits_requests.append(self.has_handover)
         cluster.place = self._place
         cluster.hides_prefill_sub_requests = True
         cluster.departed.append(self._leave)

@@ -558,7 +558,8 @@ class FlowControl:
         self._sheddable = SheddableRequests()
         self._tick_planned = False
         self._completions = CompletionWatcher(cluster, self._plan_attempt_per_end)
-        cluster.gateway = self
+        cluster.add_part(self)
+        cluster.schedules_routing = True
         cluster.admitted = self._enter
         cluster.departed.append(self._leave)
 

@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.engine.batch_shape import BatchShape
-from blis_sim.engine.latency.model import MAX_MICROS, whole_micros
+from blis_sim.engine.latency.model import whole_micros
+from blis_sim.engine.units import MAX_MICROS
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 """One value per step, in float64 like Python's float, so both ways of computing agree to the last bit."""

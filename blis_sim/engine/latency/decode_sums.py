@@ -1,13 +1,14 @@
 """Sums of the times of decode steps, kept: what many steps in a row take is then a difference of two of them."""
 
 from array import array
+from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from blis_sim.engine.batch_shape import decodes
-from blis_sim.engine.latency.model import MAX_MICROS, LatencyModel
-from blis_sim.engine.units import Micros
+from blis_sim.engine.batch_shape import BatchShape, decodes
+from blis_sim.engine.units import MAX_MICROS, Micros
 
 MAX_SEQUENCES = 32
 """With more of them hardly any sum would be used twice."""
@@ -18,6 +19,8 @@ MIN_LOOKUPS = 3
 """Number of times that a run is requested before its sums are made."""
 LONGEST_STEP_US: Micros = MAX_MICROS // (2 * STEPS_PER_RUN)
 
+DecodeTimes: TypeAlias = "Callable[[BatchShape, int], npt.NDArray[np.int64]]"
+"""The method `decode_times` of a latency model."""
 
 Run: TypeAlias = "array[int]"
 """Steps in a row in which so many sequences decode: microseconds from the start of the first to the start of each, and
@@ -37,11 +40,11 @@ class DecodeSums:
         self._runs: dict[tuple[int, int], Run | int] = {}
         """By how many sequences and the context of the first step; or how often one has been requested."""
 
-    def find(self, latency: LatencyModel, num_sequences: int, context: int) -> "tuple[Run | None, int]":
+    def find(self, decode_times: DecodeTimes, num_sequences: int, context: int) -> "tuple[Run | None, int]":
         """The run that the step is part of in which so many sequences with so many context tokens decode; and where.
 
-        None where it does not pay, or where steps are so long that sums might get too large. `latency` is always the
-        same.
+        None where it does not pay, or where steps are so long that sums might get too large. `decode_times` is that of
+        one latency model.
         """
         if not 0 < num_sequences <= MAX_SEQUENCES:
             return None, 0
@@ -50,15 +53,15 @@ class DecodeSums:
         found = self._runs.get(key, 0)
         if not isinstance(found, int):
             return found, step
-        run = _run_from(latency, *key) if found == MIN_LOOKUPS else None
+        run = _run_from(decode_times, *key) if found == MIN_LOOKUPS else None
         if len(self._runs) >= MAX_RUNS:
             self._runs.clear()
         self._runs[key] = found % MIN_LOOKUPS + 1 if run is None else run
         return run, step
 
 
-def _run_from(latency: LatencyModel, num_sequences: int, context: int) -> "Run | None":
-    times = latency.decode_times(decodes(num_sequences, context), STEPS_PER_RUN)
+def _run_from(decode_times: DecodeTimes, num_sequences: int, context: int) -> "Run | None":
+    times = decode_times(decodes(num_sequences, context), STEPS_PER_RUN)
     if int(times.max()) > LONGEST_STEP_US:
         return None
     sums = array("q", bytes(8 * (STEPS_PER_RUN + 1)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.compilation import mypyc_attr
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.units import Micros
+from blis_sim.engine.units import MAX_MICROS, Micros
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,9 +26,6 @@ def checked_coefficients(name: str, values: tuple[float, ...], at_least: int, at
         if not (math.isfinite(value) and value >= 0):
             raise EngineError(f"{name} must be finite and at least 0, got {value}")
     return values
-
-
-MAX_MICROS: Micros = 2**63 - 1
 
 
 FewDecodesTimer: TypeAlias = Callable[[int, int, int], list[Micros]]

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.latency.decode_steps import Floats, context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import MAX_MICROS, FewDecodesTimer, LatencyModel, checked_coefficients, whole_micros
+from blis_sim.engine.latency.model import FewDecodesTimer, LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
-from blis_sim.engine.units import Micros
+from blis_sim.engine.units import MAX_MICROS, Micros
 
 _BEYOND_MICROS = float(MAX_MICROS)
 """The least float that is larger: Python compares two floats at less cost than a float with a large integer."""

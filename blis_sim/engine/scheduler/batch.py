@@ -167,11 +167,11 @@ MAX_REPEATED_STEPS = 64
 class MultiStep:
     """Takes steps of an engine in which no request joins or leaves. About 3 us, however many, where few decode."""
 
-    __slots__ = ("_context", "_latency", "_sums", "_times_of_few")
+    __slots__ = ("_context", "_decode_times", "_sums", "_times_of_few")
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._latency = context.latency
+        self._decode_times = context.latency.decode_times
         self._sums = context.latency.decode_sums
         self._times_of_few = context.latency.few_decodes_timer()
 
@@ -182,7 +182,7 @@ class MultiStep:
 
         Returns how many, and start and end of the last one.
         """
-        run, first = self._sums.find(self._latency, num_sequences, context_tokens)
+        run, first = self._sums.find(self._decode_times, num_sequences, context_tokens)
         if run is None:
             return self._take_unknown(at, last, num_sequences, context_tokens, most)
         shift = at - run[first]
@@ -209,7 +209,7 @@ class MultiStep:
             count, started_at, ends_at = len(instants) - 1, instants[-2], instants[-1]
             self._context.steps.move_contiguous(instants)
             return count, started_at, ends_at
-        ends = self._latency.decode_times(decodes(num_sequences, context_tokens), most).cumsum()
+        ends = self._decode_times(decodes(num_sequences, context_tokens), most).cumsum()
         ends += at
         ends = ends[: int(ends.searchsorted(last, side="right")) + 1]
         self._context.steps.extend(at, ends)

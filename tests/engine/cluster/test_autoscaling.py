@@ -382,7 +382,7 @@ def test_instances_take_memory_and_speed_of_the_gpus_of_their_node_pool(tmp_path
     assert "2 of --num-instances 5 find too few free GPUs and are absent" in list(notes_on_cluster(given, deployment))
     simulation = build_simulation(given, deployment)
     assert isinstance(simulation, Cluster)
-    assert simulation.autoscaler is None
+    assert simulation.part(Autoscaler) is None
 
 
 GROWING_POOLS = """
@@ -419,7 +419,7 @@ def test_an_autoscaler_without_an_interval_decides_nothing_until_a_flag_gives_on
     given = scaling_options(path)
     simulation = build_simulation(given, resolve(given.deployment))
     assert isinstance(simulation, Cluster)
-    assert simulation.autoscaler is None
+    assert simulation.part(Autoscaler) is None
     assert list(notes_on_cluster(given, resolve(given.deployment))) == [
         "autoscaler of --policy-config has no effect without interval_us or --model-autoscaler-interval-us",
         "max_nodes of --policy-config has no effect without an autoscaler, which alone buys nodes",
@@ -427,7 +427,7 @@ def test_an_autoscaler_without_an_interval_decides_nothing_until_a_flag_gives_on
     by_flag = scaling_options(path, model_autoscaler_interval_us=500)
     simulation = build_simulation(by_flag, resolve(by_flag.deployment))
     assert isinstance(simulation, Cluster)
-    assert simulation.autoscaler is not None
+    assert simulation.part(Autoscaler) is not None
 
 
 @pytest.mark.parametrize("interval_us", [500, 500.4, 1e7])
@@ -435,7 +435,7 @@ def test_the_flag_switches_the_autoscaler_on(interval_us: float, tmp_path: Path)
     given = scaling_options(written_policy(tmp_path, POOLS), model_autoscaler_interval_us=interval_us)
     simulation = build_simulation(given, resolve(given.deployment))
     assert isinstance(simulation, Cluster)
-    assert simulation.autoscaler is not None
+    assert simulation.part(Autoscaler) is not None
 
 
 def test_a_loading_delay_without_node_pools_is_reported_as_ineffective(tmp_path: Path) -> None:

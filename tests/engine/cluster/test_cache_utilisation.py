@@ -6,6 +6,7 @@ import pytest
 
 from blis_sim.engine.cluster.assembly import build_cluster
 from blis_sim.engine.cluster.cluster import Cluster
+from blis_sim.engine.cluster.gateway import FlowControl
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
 from blis_sim.engine.core import Engine
@@ -77,5 +78,6 @@ def test_a_gateway_holds_requests_until_a_place_is_free(detector: str) -> None:
         gated.submit(Request(f"r{number}", 40, 50, UniqueBlocks(f"r{number}"), 50), number)
     gated.advance(10_000)
     waiting = [engine.stats.num_waiting for engine in gated.instances]
-    assert gated.gateway is not None
-    assert (gated.gateway.num_waiting, sum(waiting)) == ((2, 0) if detector == "places" else (0, 2))
+    gateway = gated.part(FlowControl)
+    assert gateway is not None
+    assert (gateway.num_waiting, sum(waiting)) == ((2, 0) if detector == "places" else (0, 2))

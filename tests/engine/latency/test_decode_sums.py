@@ -28,13 +28,15 @@ def asked_for_often(
 ) -> "tuple[Run | None, int]":
     """Return the run that is found when it has been looked for often enough."""
     for _ in range(MIN_LOOKUPS):
-        kept.find(latency, num_sequences, context)
-    return kept.find(latency, num_sequences, context)
+        kept.find(latency.decode_times, num_sequences, context)
+    return kept.find(latency.decode_times, num_sequences, context)
 
 
 def test_a_run_that_is_rarely_looked_up_is_not_kept() -> None:
     kept = DecodeSums()
-    assert [kept.find(UNEVEN, 1, 7)[0] is None for _ in range(MIN_LOOKUPS + 2)] == [True] * MIN_LOOKUPS + [False] * 2
+    assert [kept.find(UNEVEN.decode_times, 1, 7)[0] is None for _ in range(MIN_LOOKUPS + 2)] == [True] * MIN_LOOKUPS + [
+        False
+    ] * 2
 
 
 @given(asked=st.lists(st.tuples(st.integers(1, MAX_SEQUENCES), st.integers(0, 9_000)), min_size=1, max_size=5))
@@ -52,7 +54,7 @@ def test_a_forgotten_run_is_found_again() -> None:
     kept = DecodeSums()
     first, _ = asked_for_often(kept, 1, 7)
     for number in range(1, MAX_RUNS + 1):
-        kept.find(UNEVEN, 1, number * STEPS_PER_RUN)
+        kept.find(UNEVEN.decode_times, 1, number * STEPS_PER_RUN)
     again, _ = asked_for_often(kept, 1, 7)
     assert first is not None
     assert again is not None

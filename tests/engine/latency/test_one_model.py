@@ -10,7 +10,7 @@ from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.model_operations import KernelPlacement
-from blis_sim.engine.latency.one_model import one_model
+from blis_sim.engine.latency.registry import one_model
 from blis_sim.engine.latency.roofline import Roofline
 
 REAL = dict(registry.LATENCY_MODELS)
