@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import partial, update_wrapper
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from http.client import responses
@@ -25,7 +25,7 @@ from mockserve.http.aiohttp_internals import AiohttpConnection, UnreadableBodyEr
 from mockserve.http.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 from mockserve.metrics.counters import counted_path
 from mockserve.options.faults import ERRORS, FaultSettings
-from mockserve.options.server import in_uvicorn_form
+from mockserve.options.server import ROUTE_FAMILIES, in_uvicorn_form
 from mockserve.protocol.errors import ApiError, engine_dead, in_form_of_route, unhandled_error
 from mockserve.realtime.driver import EngineFailedError
 from mockserve.reply.delivery import DELIVERY
@@ -39,7 +39,8 @@ from mockserve.routes.shared import (
     Handler,
     json_response,
 )
-from mockserve.routes.table import Route, routes_under, summaries
+from mockserve.routes.table import routes_under, summaries
+from mockserve.serving.model import PLAYBACK_FAMILY
 from mockserve.serving.service import SERVICE, Service
 
 MESSAGE = "Invalid HTTP request received."
@@ -391,26 +392,18 @@ def build_app(service: Service) -> web.Application:
     app[DELIVERY] = service.delivery
     routes = routes_under(service.conditions)
     app[OPENAPI] = OpenApiText(partial(summaries, routes))
-    handler_of = _played_handler if service.playback is not None else lambda route: route.responder
     taken: set[tuple[str, str]] = set()
     for route in routes:
         if route.condition in service.conditions and (route.method, route.path) not in taken:
             taken.add((route.method, route.path))
+            handler = route.responder
+            if service.playback is not None:
+                played_handler = ROUTE_FAMILIES[PLAYBACK_FAMILY].played_handler
+                handler = played_handler(route.method, route.path, handler, answer_with_fault)
             for path in service.network.paths_of(route.path):
-                app.router.add_route(route.method, path, handler_of(route))
+                app.router.add_route(route.method, path, handler)
     app.on_response_prepare.append(add_common_headers)
     return app
-
-
-def _played_handler(route: Route) -> Handler:
-    """Return the handler of a route, wrapped for recorded replies if the route supports them."""
-    from mockserve.http.playback import is_played, play_back  # few servers need it
-
-    if not is_played(route.method, route.path):
-        return route.responder
-    # The documents show the name and the docstring of a route's handler.
-    played = partial(play_back, handler=route.responder, answer_with_fault=answer_with_fault)
-    return update_wrapper(played, route.responder)
 
 
 Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

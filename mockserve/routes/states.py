@@ -1,11 +1,11 @@
-"""Routes that force a state: pinned metrics, synthetic load, recorded replies, and settings of llm-d-inference-sim."""
+"""Routes that force a state: pinned metrics, synthetic load, and settings of llm-d-inference-sim."""
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 from aiohttp import web
 
@@ -16,113 +16,10 @@ from mockserve.metrics.page import MOST_PINS, MetricOverrides, MetricsSource, Pi
 from mockserve.options.faults import FAILURE_TYPES
 from mockserve.options.server import check_deviation, go_duration, milliseconds, read_fake_metrics
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.json_text import compact_json, json_array, json_array_of_blocks
-from mockserve.reply.answer import json_body
+from mockserve.protocol.json_text import compact_json
 from mockserve.routes.shared import addressed_service, json_reply, read_object
 from mockserve.serving.background import MOST_KV_FRACTION, MOST_RUNNING, BackgroundLoad
 from mockserve.serving.service import SERVICE, Service
-
-if TYPE_CHECKING:
-    from mockserve.playback import Playback
-
-# Routes that force a state: pinned metrics, synthetic load, recorded replies.
-
-_FILTERS = ("path", "model", "contains", "answered_by", "matched_by")
-_MOST_SHOWN = 100
-
-
-async def show_playback(request: web.Request) -> web.StreamResponse:
-    """The number of recorded replies, and the fixtures with how often each was used."""
-    return await _shown(request)
-
-
-async def add_fixtures(request: web.Request) -> web.StreamResponse:
-    """Add fixtures, in the format of a fixture file, before the present ones."""
-    from mockserve.playback import MOST_BYTES, MOST_FIXTURES, read_fixtures  # few servers need it
-
-    playback = _playback(request)
-    body = await read_object(request)
-    try:
-        fixtures = await request.app[SERVICE].delivery.executor.run(True, read_fixtures, body, "the body")
-    except OptionError as error:
-        raise ApiError(str(error)) from None
-    if len(playback.http_fixtures) + len(fixtures) > MOST_FIXTURES:
-        raise ApiError(f"there may be at most {MOST_FIXTURES} fixtures")
-    if sum(each.num_bytes for each in (*fixtures, *playback.http_fixtures)) > MOST_BYTES:
-        raise ApiError(f"the fixtures may take at most {MOST_BYTES >> 20} MB")
-    playback.http_fixtures[:0] = fixtures
-    return await _shown(request, HTTPStatus.CREATED)
-
-
-async def remove_fixtures(request: web.Request) -> web.StreamResponse:
-    """Remove the fixtures that were set over HTTP."""
-    _playback(request).http_fixtures.clear()
-    return await _shown(request)
-
-
-async def list_requests(request: web.Request) -> web.StreamResponse:
-    """The latest requests, the oldest first, filtered by the query: path, model, contains, answered_by, matched_by."""
-    query = dict(request.query)
-    limit = query.pop("limit", str(_MOST_SHOWN))
-    if not (limit.isascii() and limit.isdecimal() and 1 <= len(limit) <= 5):
-        raise ApiError(f"limit must be a number of requests, got {limit[:40]!r}")
-    from mockserve.playback import matching  # few servers need it
-
-    journal, num_shown = _playback(request).journal, int(limit)
-    found = await request.app[SERVICE].delivery.executor.run(True, matching, journal.entries, _filters(query))
-    shown = found[-num_shown:] if num_shown else []
-    requests = json_array_of_blocks(lambda: (each.shown() for each in shown))
-    reply = {"count": len(found), "seen": journal.num_seen, "requests": requests}
-    return await json_body(request, lambda: reply, is_long=True)
-
-
-async def assert_requests(request: web.Request) -> web.StreamResponse:
-    """Compare the number of requests that the filters of the body find with its `count`: 200 if equal, else 417."""
-    body = await read_object(request)
-    count = body.pop("count", None)
-    if type(count) is not int or count < 0:
-        raise ApiError(f"count must be a whole number of at least 0, got {count!r:.40}")
-    from mockserve.playback import matching  # few servers need it
-
-    entries, filters = _playback(request).journal.entries, _filters(body)
-    found = len(await request.app[SERVICE].delivery.executor.run(True, matching, entries, filters))
-    status = HTTPStatus.OK if found == count else HTTPStatus.EXPECTATION_FAILED
-    return json_reply({"expected": count, "found": found}, status)
-
-
-async def forget_requests(request: web.Request) -> web.StreamResponse:
-    """Clear the journal of requests."""
-    journal = _playback(request).journal
-    journal.reset()
-    return json_reply({"count": 0, "seen": journal.num_seen, "requests": []})
-
-
-def _filters(given: dict[str, Any]) -> dict[str, str]:
-    for name, value in given.items():
-        if name not in _FILTERS or not isinstance(value, str):
-            raise ApiError(f"requests are found by {', '.join(_FILTERS)}, each a text; got {name[:40]!r}")
-    return given
-
-
-def _playback(request: web.Request) -> "Playback":
-    playback = request.app[SERVICE].playback
-    assert playback is not None  # a condition of these routes
-    return playback
-
-
-async def _shown(request: web.Request, status: HTTPStatus = HTTPStatus.OK) -> web.StreamResponse:
-    """Reply with the number of recorded replies, and the fixtures with how often each was used."""
-    playback = _playback(request)
-    fixtures = playback.fixtures
-
-    def shown() -> Iterator[dict[str, Any]]:
-        for each in fixtures:
-            match = {**each.conditions, "headers": dict(each.headers)}
-            yield {"match": match, "times": each.times, "used": each.num_used}
-
-    reply = {"recorded": playback.num_replies, "fixtures": json_array(shown)}
-    return await json_body(request, lambda: reply, is_long=True, status=status)
-
 
 _LONGEST_S = 1e6
 

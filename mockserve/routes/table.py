@@ -11,7 +11,7 @@ from aiohttp import web
 from mockserve.options.server import POOLING_FAMILY, ROUTE_FAMILIES
 from mockserve.routes.control import SETTINGS_PATH
 from mockserve.routes.shared import Handler
-from mockserve.serving.model import RouteCondition
+from mockserve.serving.model import PLAYBACK_FAMILY, RouteCondition
 
 _COMMON = frozenset(f"mockserve.routes.{name}" for name in ("completions", "control", "server", "states"))
 """Modules that a server loads before it listens. The others define many types of bodies, and most servers use few."""
@@ -167,12 +167,6 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", "/fake_metrics", "states.set_fake_metrics", RouteCondition.READY_ROUTE),
     Route("GET", "/admin/config", "states.show_admin_config", RouteCondition.READY_ROUTE),
     Route("POST", "/admin/config", "states.change_admin_config", RouteCondition.READY_ROUTE),
-    Route("GET", "/blis/playback", "states.show_playback", RouteCondition.PLAYBACK_CONTROL),
-    Route("POST", "/blis/playback", "states.add_fixtures", RouteCondition.PLAYBACK_CONTROL),
-    Route("DELETE", "/blis/playback", "states.remove_fixtures", RouteCondition.PLAYBACK_CONTROL),
-    Route("GET", "/blis/requests", "states.list_requests", RouteCondition.PLAYBACK_CONTROL),
-    Route("POST", "/blis/requests/assert", "states.assert_requests", RouteCondition.PLAYBACK_CONTROL),
-    Route("DELETE", "/blis/requests", "states.forget_requests", RouteCondition.PLAYBACK_CONTROL),
     Route("GET", "/blis/instances", "control.list_instances", RouteCondition.CLUSTER),
     Route("POST", "/blis/instances", "control.add_instance", RouteCondition.INSTANCE_CONTROL),
     Route("POST", "/blis/instances/{instance}/drain", "control.drain_instance", RouteCondition.INSTANCE_CONTROL),
@@ -184,6 +178,7 @@ _FAMILIES = {
     RouteCondition.TRANSCRIPTION: "speech",
     RouteCondition.REALTIME: "speech",
     RouteCondition.POOLING: POOLING_FAMILY,
+    RouteCondition.PLAYBACK_CONTROL: PLAYBACK_FAMILY,
 }
 """Names in `ROUTE_FAMILIES` of further routes, by their condition."""
 

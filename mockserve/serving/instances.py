@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from blis_sim.engine.cluster.gateway import FlowControl
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.core import Engine
 from blis_sim.options import OptionError, with_settings
@@ -119,6 +118,8 @@ class InstanceControl:
 
     def unrouted_counts(self) -> Mapping[str, int]:
         """Counts of requests that reached no instance."""
+        from blis_sim.engine.cluster.gateway import FlowControl  # servers of one engine need none
+
         cluster = self._live_cluster.driver.cluster
         counters, gateway = cluster.counters, cluster.part(FlowControl)
         return {

@@ -23,6 +23,9 @@ from mockserve.reply.plan import Generations
 from mockserve.serving.lifecycle import RequestQueue
 from mockserve.serving.planner import Planner
 
+PLAYBACK_FAMILY = "playback"
+"""Name in `ROUTE_FAMILIES` of the routes of recorded replies."""
+
 
 class RouteCondition(StrEnum):
     """Condition under which a route exists. The values are texts for the documentation."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from aiohttp import web
 
@@ -40,12 +40,16 @@ from mockserve.reply.observers import open_observers
 from mockserve.reply.pictures import Pictures
 from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.lifecycle import Lifecycle, QueueLimits, RequestQueue
-from mockserve.serving.model import Adapters, RouteCondition, ServedModel, open_conditions, with_modules
+from mockserve.serving.model import (
+    PLAYBACK_FAMILY,
+    Adapters,
+    RouteCondition,
+    ServedModel,
+    open_conditions,
+    with_modules,
+)
 from mockserve.serving.planner import Planner
 from mockserve.serving.response_store import ResponseStore
-
-if TYPE_CHECKING:
-    from mockserve.playback import Playback
 
 VLLM_VERSION = "0.33.0"
 
@@ -101,8 +105,8 @@ class Service:
     """Memory for the bodies of open requests."""
     background: BackgroundLoad | None = None
     """Synthetic load, where it can be set."""
-    playback: "Playback | None" = None
-    """Recorded replies, where there may be some."""
+    playback: object | None = None
+    """Recorded replies, where there may be some: the state of the routes of `PLAYBACK_FAMILY`."""
     cluster: "Instances | None" = None
     """The instances behind the router, if there is one."""
 
@@ -127,14 +131,6 @@ SERVICE = web.AppKey("service", Service)
 """The key of an application's service."""
 
 
-def _playback_of(options: ServeOptions) -> "Playback | None":
-    if not options.playing_back.is_on:
-        return None
-    from mockserve.playback import Playback  # loads recording formats that few servers need
-
-    return Playback(options.playing_back)
-
-
 def build_service(
     options: ServeOptions,
     deployment: Deployment,
@@ -147,7 +143,7 @@ def build_service(
 
     `fault_control` is given if the engines run in another process.
     """
-    network = network_of(options)
+    network, playing_back = network_of(options), options.playing_back
     lifecycle = Lifecycle(backend.driver, options.network.shutdown_timeout)
     adapters = with_modules(Adapters(options.model_names, options.lora.enable_lora), options.routes.lora_modules)
     delivery = ReplyDelivery(
@@ -189,7 +185,7 @@ def build_service(
         pictures=Pictures(options.pictures, options.content.seed),
         responses=ResponseStore(environment.stores_responses),
         background=BackgroundLoad(backend.driver, backend.engines) if options.routes.enable_state_control else None,
-        playback=_playback_of(options),
+        playback=ROUTE_FAMILIES[PLAYBACK_FAMILY].new_state(playing_back) if playing_back.is_on else None,
     )
 
 

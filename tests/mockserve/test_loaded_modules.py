@@ -26,7 +26,7 @@ def test_server_of_one_engine_loads_no_gateway_no_autoscaler_and_no_recorded_rep
     assert {"mockserve.listening", "mockserve.routes.states", "mockserve.http.application"} <= loaded
     cluster = "blis_sim.engine.cluster"
     unused = {f"{cluster}.{name}" for name in ("assembly", "autoscaler", "gateway", "policy_file")}
-    unused |= {"mockserve.playback", "mockserve.http.playback", "traces"}
+    unused |= {"blis_sim.wings.playback.recordings", "blis_sim.wings.playback.playing", "traces"}
     assert all(find_spec(each) for each in unused)
     assert loaded & unused == set()
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from mockserve import playback as module
-from mockserve.playback import Journal, JournalEntry, matching
+from blis_sim.wings.playback import recordings as module
+from blis_sim.wings.playback.recordings import Journal, JournalEntry, matching
 from mockserve.protocol.json_text import compact_json, json_array_of_blocks, json_blocks
 
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import partial, update_wrapper
 from http import HTTPStatus
 from pathlib import Path
 from time import perf_counter_ns, time_ns
@@ -13,9 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from aiohttp import ClientError, ClientSession, ClientTimeout, hdrs, web
 
 from blis_sim.engine.request import Request
-from mockserve.generation.composer import SCRIPTED, Scripted
-from mockserve.http.clients import arrived_at
-from mockserve.playback import (
+from blis_sim.wings.playback.recordings import (
     MOST_BODY_BYTES,
     MOST_CHARACTERS,
     MOST_SEARCH_S,
@@ -31,6 +29,8 @@ from mockserve.playback import (
     SearchTooLongError,
     conversation_of,
 )
+from mockserve.generation.composer import SCRIPTED, Scripted
+from mockserve.http.clients import arrived_at
 from mockserve.protocol.completions import chat_bodies_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import CHECKED_BYTES, LARGE_BYTES
@@ -211,9 +211,18 @@ _PATHS = frozenset({"/invocations", "/pooling", "/classify", "/score", "/rerank"
 _READ_IN_PLACE_BYTES = 1 << 13
 
 
-def is_played(method: str, path: str) -> bool:
-    """Whether requests to this route may have recorded replies."""
-    return method == "POST" and (path.startswith(_PREFIXES) or path in _PATHS)
+def played_handler(method: str, path: str, handler: Handler, answer_with_fault: FaultyAnswer) -> Handler:
+    """Return the handler of a route, wrapped for recorded replies if its requests may have some."""
+    if method != "POST" or not (path.startswith(_PREFIXES) or path in _PATHS):
+        return handler
+    # The documents show the name and the docstring of a route's handler.
+    return update_wrapper(partial(play_back, handler=handler, answer_with_fault=answer_with_fault), handler)
+
+
+def playback_of(service: Service) -> Playback:
+    """Return the recorded replies of a server that has some."""
+    assert isinstance(service.playback, Playback)
+    return service.playback
 
 
 async def play_back(request: web.Request, handler: Handler, answer_with_fault: FaultyAnswer) -> web.StreamResponse:
@@ -222,8 +231,7 @@ async def play_back(request: web.Request, handler: Handler, answer_with_fault: F
     The reply of a fixture with a fault goes through `answer_with_fault`.
     """
     service = request.app[SERVICE]
-    playback = service.playback
-    assert playback is not None
+    playback = playback_of(service)
     path = service.network.route_path(request.path)
     raw = await receive_body(request)
     headers = {name.lower(): value for name, value in request.headers.items()}
@@ -298,8 +306,7 @@ async def _texts_by_prompt(service: Service, playback_request: PlaybackRequest) 
 
     The result is empty for a request with one prompt, and where no prompt is known.
     """
-    playback = service.playback
-    assert playback is not None
+    playback = playback_of(service)
     find_parts = partial(_parts, service, playback_request)
     is_large = len(playback_request.raw) > _READ_IN_PLACE_BYTES
     parts = await service.delivery.executor.run(True, find_parts) if is_large else find_parts()
@@ -404,8 +411,7 @@ def _add_to_journal(
 async def _played(
     request: web.Request, handler: Handler, service: Service, playback_request: PlaybackRequest, reply: PlayedReply
 ) -> web.StreamResponse:
-    assert service.playback is not None
-    options = service.playback.options
+    options = playback_of(service).options
     has_output_constraint = bool(reply.pieces) and (
         reply.status != 200
         or (reply.is_stream == playback_request.is_stream and reply.path in ("", playback_request.path))

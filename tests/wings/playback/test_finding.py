@@ -6,9 +6,16 @@ import orjson
 import pytest
 
 from blis_sim.options import OptionError
-from mockserve import playback as fixtures
+from blis_sim.wings.playback import recordings as fixtures
+from blis_sim.wings.playback.recordings import (
+    Playback,
+    PlayedReply,
+    SearchTooLongError,
+    conversation_of,
+    read_fixtures,
+    recorded_reply,
+)
 from mockserve.options.content import PlaybackOptions
-from mockserve.playback import Playback, PlayedReply, SearchTooLongError, conversation_of, read_fixtures, recorded_reply
 from traces.content import ContentWriter, RecordedExchange, line_of
 from traces.redaction import Redactor
 from traces.text_file import dumped_in_pieces

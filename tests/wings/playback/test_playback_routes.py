@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.wings.playback.playing import playback_of
 from mockserve.protocol import json_text
 from mockserve.protocol import json_text as body
 from tests.patience import PATIENCE_S
@@ -345,7 +346,7 @@ def test_the_documents_are_those_of_a_server_without_playback(answering: TestSer
 
 
 def test_long_bodies_are_searched_and_few_of_the_journal_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mockserve.playback.MOST_BYTES", 500_000)
+    monkeypatch.setattr("blis_sim.wings.playback.routes.MOST_BYTES", 500_000)
     with running_server(enable_playback_control=True) as server:
         rule = {"match": {"body_regex": "a+ (?i)WEATHER"}, "reply": {"body": {"found": True}}}
         assert ask(server, [rule], "/blis/playback")[0] == 400, "the body is an object"
@@ -395,7 +396,7 @@ def test_a_forwarded_reply_that_ends_early_ends_the_connection_and_is_not_record
 
 
 def test_what_is_forwarded_is_kept_in_memory_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mockserve.playback.MOST_FORWARDED_BYTES", 1000)
+    monkeypatch.setattr("blis_sim.wings.playback.recordings.MOST_FORWARDED_BYTES", 1000)
     path = recording(tmp_path / "r.content.jsonl")
     whole = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
     with upstream_that_answers(whole) as url:
@@ -403,8 +404,7 @@ def test_what_is_forwarded_is_kept_in_memory_up_to_a_limit(tmp_path: Path, monke
         with running_server(**settings) as server:
             for number in range(10):
                 assert ask(server, {"prompt": str(number)})[1] == b"{}"
-            playback = server.service.playback
-            assert playback is not None
+            playback = playback_of(server.service)
             assert 1 < playback.num_replies < 6
     assert len(read_content(tmp_path / "r.content.jsonl").exchanges) == 11
 

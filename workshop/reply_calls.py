@@ -1,0 +1,83 @@
+"""Calls of product functions that one streamed chat reply of six tokens costs, by module.
+
+    python -m workshop.reply_calls [--functions]
+
+A server answers a few replies first, so that what is kept between requests is there. Then the calls of one reply are
+counted with `sys.setprofile`, from the bytes of its request to the end of its connection's turn.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from blis_sim.options import options_from
+from mockserve.engines import deployment_of
+from mockserve.listening import start
+from mockserve.options.serve import ServeOptions
+
+PROJECT = Path(__file__).resolve().parents[1]
+PACKAGES = ("blis_sim", "mockserve")
+BODY = (
+    b'{"model": "m", "messages": [{"role": "user", "content": "Say hello to all of them."}], "max_tokens": 6, '
+    b'"ignore_eos": true, "stream": true}'
+)
+REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+)
+NUM_BEFORE = 3
+SPEED = 0.1
+"""Simulated seconds in a real one: so few that every step is waited for."""
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the calls of one reply by module, or by function."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--functions", action="store_true", help="Count by function.")
+    given = parser.parse_args(arguments)
+    calls = asyncio.run(calls_of_a_reply())
+    counts: Counter[str] = Counter()
+    for (module, function), number in calls.items():
+        counts[f"{module} {function}" if given.functions else module] += number
+    for name, number in counts.most_common():
+        print(f"{number:5d}  {name}")
+    print(f"{sum(calls.values())} calls in {len({module for module, _ in calls})} modules")
+    return 0
+
+
+async def calls_of_a_reply() -> Counter[tuple[str, str]]:
+    """Return the calls of one reply by module and function."""
+    settings: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "served_model_name": ("m",)}
+    options = options_from(ServeOptions, **settings, max_model_len=2048, host="127.0.0.1", port=0, speed=SPEED)
+    server = await start(options, deployment_of(options))
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    calls: Counter[tuple[str, str]] = Counter()
+
+    def note(frame: FrameType, what: str, _: object) -> None:
+        code = frame.f_code
+        if what == "call" and code.co_filename.startswith(str(PROJECT)):
+            name = Path(code.co_filename).relative_to(PROJECT).with_suffix("").as_posix().replace("/", ".")
+            if name.startswith(PACKAGES):
+                calls[name, code.co_qualname] += 1
+
+    for number in range(NUM_BEFORE + 1):
+        await asyncio.sleep(0.05)
+        if number == NUM_BEFORE:
+            sys.setprofile(note)
+        writer.write(REQUEST)
+        await reader.readuntil(LAST_CHUNK)
+    await asyncio.sleep(0)
+    sys.setprofile(None)
+    writer.close()
+    await server.stop()
+    return calls
+
+
+if __name__ == "__main__":
+    sys.exit(main())
