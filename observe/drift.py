@@ -2,7 +2,6 @@
 
 import http.client
 import ssl
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,10 @@ from typing import Any, TypeAlias
 import orjson
 
 from blis_sim.options import check_options, option
+from blis_sim.options.printing import format_option, json_option, printable, printed_format
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable
 from observe.errors import print_message
 from observe.http import Server, check_header, parse_server, tls_context
 from traces.content import RecordedExchange, read_content
@@ -101,9 +104,12 @@ class DriftOptions:
     timeout: float = option(300.0, "Seconds until a request is given up.", above=0, at_most=86400)
     insecure: bool = option(False, "Take any certificate of an https server.")
     ca_file: str | None = option(None, "Trust these certificates (PEM) of an https server.", metavar="FILE")
+    format: str = format_option()
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
         parse_server(self.url)
         if self.api_key is not None:
             check_header("--api-key", "authorization", self.api_key)
@@ -119,21 +125,38 @@ def run(options: DriftOptions) -> int:
     tls = tls_context(options.ca_file, insecure=options.insecure) if server.tls else None
     asked = [each for each in recording.exchanges if each.method == "POST" and each.status and each.is_complete]
     asked = asked[: options.num_requests]
-    num_different = 0
+    if not asked:
+        print_message(f"blis playback check: error: {options.recording} has no whole reply to a POST request")
+        return 1
+    found_by_request: list[tuple[int, str, list[str]]] = []
     for number, exchange in enumerate(asked):
         recorded = shape_of(exchange.status, exchange.reply_header("content-type"), exchange.reply_body)
         try:
             found = differences(recorded, _server_shape(options, server, tls, exchange))
         except (OSError, http.client.HTTPException) as error:
             found = [f"no reply: {error}"]
-        num_different += bool(found)
-        for line in found:
-            sys.stdout.write(f"request {number} {exchange.path}: {line}\n")
-    if not asked:
-        print_message(f"blis playback check: error: {options.recording} has no whole reply to a POST request")
-        return 1
-    sys.stdout.write(f"{len(asked)} replies checked, {num_different} differ in shape\n")
-    return 1 if num_different else 0
+        if found:
+            found_by_request.append((number, printable(exchange.path), [printable(line) for line in found]))
+    _report(options, len(asked), found_by_request).print(printed_format(options))
+    return 1 if found_by_request else 0
+
+
+def _report(options: DriftOptions, num_checked: int, different: Sequence[tuple[int, str, list[str]]]) -> Report:
+    """Return the answer: a row for each difference."""
+    rows = [
+        {"request": number, "path": path, "difference": line} for number, path, lines in different for line in lines
+    ]
+    table = TextTable(
+        ("request", "path", "difference"), [[*map(str, row.values())] for row in rows], num_left_aligned=3
+    )
+    return Report(
+        title="Recorded replies",
+        origin=lambda: Provenance(command=command_line("blis playback check", options), inputs=input_hashes(options)),
+        data=lambda: {"num_checked": num_checked, "num_different": len(different), "differences": rows},
+        sections=lambda: [Section(table=table)] if rows else [],
+        remarks=lambda: [f"{num_checked} replies checked, {len(different)} differ in shape"],
+        rows=lambda: rows,
+    )
 
 
 def _server_shape(

@@ -9,7 +9,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from http.client import HTTPException
 from itertools import chain
 from math import inf, isfinite, nan
@@ -21,7 +21,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from blis_sim.options.printing import printable
+from blis_sim.options.printing import JSON, TABLE, printable
+from blis_sim.report.tables import flat, rows_csv
 from observe.errors import ResponseError, RunError, warn
 from observe.http import Server
 
@@ -434,16 +435,16 @@ class Report:
     failure: str = ""
 
 
-def watch(server: Server, interval_s: float, count: int, api_key: str | None) -> None:
+def watch(server: Server, interval_s: float, count: int, api_key: str | None, form: str = TABLE) -> None:
     """Show `count` reports, or reports without end for 0. Raises RunError when the first poll fails."""
-    live = Live(auto_refresh=False) if _can_redraw() else None
+    live = Live(auto_refresh=False) if form == TABLE and _can_redraw() else None
     screen: AbstractContextManager[object] = live or nullcontext()
     reports = _reports(server, interval_s, api_key)
     first = next(reports)  # the first poll precedes the live display
     with screen:
         for number, report in enumerate(chain([first], reports), start=1):
             if live is None:
-                _print_report(report)
+                _print_report(report, form, is_first=number == 1)
             else:
                 title = f"{', '.join(report.model_names)} on {server.url}, {time.strftime('%H:%M:%S')}"
                 lines = "\n".join(filter(None, (title, report.settings, report.failure)))
@@ -488,12 +489,34 @@ def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator
         yield Report(page.model_names, figures, format_error_counts(page.errors) if own is None else own.settings)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: Report, form: str, is_first: bool) -> None:
     if report.failure:
         warn(report.failure)
+        return
+    if form == TABLE:
+        text = f"{time.strftime('%H:%M:%S')} {format_line(report.figures)}\n"
     else:
-        sys.stdout.write(f"{time.strftime('%H:%M:%S')} {format_line(report.figures)}\n")
-        sys.stdout.flush()
+        found = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "models": report.model_names}
+        engines = {name: _plain_figures(stats) for name, stats in report.figures.items()}
+        if form == JSON:
+            text = json.dumps({**found, "engines": engines}) + "\n"
+        else:
+            text = rows_csv(flat({**found, "engine": name, **figures}) for name, figures in engines.items())
+            text = text if is_first else text.partition("\n")[2]
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _plain_figures(stats: EngineStats) -> dict[str, Any]:
+    """Return the figures of an engine as JSON has them, times in milliseconds; None for what was not observed."""
+    times = {"ttft": stats.ttft, "itl": stats.itl, "lag": stats.lag or ()}
+    numbers = {each.name: getattr(stats, each.name) for each in fields(stats) if each.name not in times}
+    found = {name: value if isfinite(value) else None for name, value in numbers.items()}
+    for name, percentiles in times.items():
+        values = [round(each.seconds * 1000, 3) if isfinite(each.seconds) else None for each in percentiles]
+        names = [f"{name}_p{round(100 * fraction)}_ms" for fraction in FRACTIONS]
+        found |= dict(zip(names, values or [None] * len(names), strict=True))
+    return found
 
 
 def _can_redraw() -> bool:

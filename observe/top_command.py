@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blis_sim.options import check_options, option
+from blis_sim.options.printing import CSV, JSON, TABLE, format_option, json_option, printed_format
 from observe.http import Server, parse_server
 
 __all__ = ["TopOptions", "run"]
@@ -16,10 +17,16 @@ class TopOptions:
     interval: float = option(2.0, "Seconds between two polls of the server.", at_least=0.1, at_most=3600)
     count: int = option(0, "Stop after so many reports. 0: go on until interrupted.", at_least=0)
     api_key: str | None = option(None, "Send this as bearer token.")
+    format: str = format_option(
+        "What standard output gets: a table for people, a line of JSON for each report, or rows of CSV, one for each "
+        "engine and report.",
+        (TABLE, JSON, CSV),
+    )
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
-        _ = self.server
+        _ = self.server, printed_format(self)
 
     @property
     def server(self) -> Server:
@@ -30,14 +37,14 @@ class TopOptions:
 def run(options: TopOptions) -> int:
     """Show the figures until `count` is reached or the user interrupts.
 
-    A table that is redrawn in place on a terminal, else a line for each report. Exit codes: 0 done, 1 when the first
+    A table is redrawn in place on a terminal; elsewhere each report is a line. Exit codes: 0 done, 1 when the first
     poll of the server fails; a server that fails later may come back.
     """
     from observe.errors import RunError, print_message
     from observe.top import watch
 
     try:
-        watch(options.server, options.interval, options.count, options.api_key)
+        watch(options.server, options.interval, options.count, options.api_key, printed_format(options))
     except RunError as error:
         print_message(f"blis top: error: {error}")
         return 1

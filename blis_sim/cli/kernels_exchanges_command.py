@@ -1,12 +1,15 @@
 """`blis kernels exchanges`: the bytes that the GPUs of a model with experts exchange in each layer, as AICB counts."""
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from blis_sim.engine.deployment_options import MODEL_NAMES
 from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.options import check_options, check_outputs, option
+from blis_sim.options.printing import TABLE, format_option, json_option, printed_format
+from blis_sim.options.provenance import Provenance, command_line
+from blis_sim.report.report import Report, Section
+from blis_sim.report.tables import TextTable
 
 __all__ = ["KernelsExchangesOptions", "run"]
 
@@ -36,21 +39,36 @@ class KernelsExchangesOptions:
         metavar="FILE",
         writes={"": "layer table"},
     )
+    format: str = format_option(
+        "What standard output gets: AICB's table, whose columns tabs separate, one JSON object, rows of CSV, Markdown, "
+        "or an HTML page."
+    )
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
         check_outputs(self)
+        _ = printed_format(self)
 
 
 def run(options: KernelsExchangesOptions) -> int:
     """Print or write the table. Raises EngineError for a model without experts."""
-    from blis_sim.engine.latency.aicb import exchange_table
+    from blis_sim.engine.latency.aicb import COLUMNS, exchange_rows, exchange_table
     from traces.text_file import write_text
 
     model = load_model(options.model)
-    table = exchange_table(model, options.tp, options.phase, options.batch_size, options.sequence_tokens)
+    rows = exchange_rows(model, options.tp, options.phase, options.batch_size, options.sequence_tokens)
     if options.output:
-        write_text(Path(options.output), table)
-    else:
-        sys.stdout.write(table)
+        write_text(Path(options.output), exchange_table(rows))
+        return 0
+    cells = [[*map(str, row.values())] for row in rows]
+    report = Report(
+        title="Exchanges",
+        origin=lambda: Provenance(command=command_line("blis kernels exchanges", options), model=model.name),
+        data=lambda: {"layers": rows},
+        sections=lambda: [Section(table=TextTable(COLUMNS, cells, num_left_aligned=2))],
+        rows=lambda: rows,
+        texts={TABLE: lambda: exchange_table(rows)},
+    )
+    report.print(printed_format(options))
     return 0

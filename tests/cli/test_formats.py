@@ -14,11 +14,12 @@ from blis_sim.report.tables import TextTable, facts_table
 Captured = pytest.CaptureFixture[str]
 ANSWERING = (
     *("run", "replay", "sweep", "plan", "compare", "calibrate", "loop", "observe", "fit", "models", "gpus", "doctor"),
-    *("bench serve", "bench latency", "bench throughput", "bench tune"),
+    *("bench serve", "bench latency", "bench throughput", "bench tune", "playback check", "kernels exchanges"),
 )
 QUICK = (
     ["gpus", "h2"],
     ["gpus", "H100"],
+    ["kernels", "exchanges", "qwen/qwen3-30b-a3b", "--tp", "2"],
     ["models", "gpt-oss"],
     ["bench", "latency", "--model", "qwen/qwen3-14b", "--num-iters", "1", "--num-iters-warmup", "0"],
     ["bench", "throughput", "--model", "qwen/qwen3-14b", "--num-prompts", "2"],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.engine.latency.aicb import AicbFolder, exchange_table, read_layers
+from blis_sim.engine.latency.aicb import AicbFolder, exchange_rows, exchange_table, read_layers
 from blis_sim.engine.latency.catalogue import model_names
 from blis_sim.engine.latency.catalogue_reader import load_model
 
@@ -25,7 +25,7 @@ def test_the_bytes_are_those_of_aicbs_own_tables(reference: Path, tmp_path: Path
             continue  # three lines separated by commas
         model = load_model(NAMES[deployment.model])
         path = tmp_path / "table.csv"
-        path.write_text(exchange_table(model, deployment.tp, *batch))
+        path.write_text(exchange_table(exchange_rows(model, deployment.tp, *batch)))
         ours, theirs = (
             [{name: part.exchange_bytes for name, part in layer.items()} for layer in layers]
             for layers in (read_layers(path), folder.layers(deployment, batch))
@@ -40,7 +40,7 @@ def test_every_model_of_the_catalogue_with_experts_has_a_table() -> None:
     models = [model for model in map(load_model, model_names()) if model.is_moe]
     assert len(models) > 80
     for model in models:
-        assert "\tmoe\t0\t" in exchange_table(model, 2, "decode", 3, 100)
+        assert "\tmoe\t0\t" in exchange_table(exchange_rows(model, 2, "decode", 3, 100))
 
 
 def test_a_table_is_printed_or_written(blis: Callable[..., Any], tmp_path: Path) -> None:

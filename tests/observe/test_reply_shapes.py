@@ -1,7 +1,10 @@
 import json
+from pathlib import Path
 from typing import Any
 
-from observe.drift import differences, shape_of
+import pytest
+
+from observe.drift import DriftOptions, differences, run, shape_of
 
 
 def compared(recorded: Any, seen: Any) -> list[str]:
@@ -43,3 +46,19 @@ def test_events_of_a_stream_have_one_shape_together() -> None:
         "body is new, object",
         "content type is application/json, recorded as text/event-stream",
     ]
+
+
+def test_each_difference_is_a_row_of_the_answer(
+    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = json.dumps({"model": "m", "prompt": "Once", "max_tokens": 1, "stream": False})
+    reply = {"after_us": 1, "text": json.dumps({"choices": "none"})}
+    exchange = {"path": "/v1/completions", "body": body, "status": 200, "reply": [reply]}
+    exchange["reply_headers"] = [["content-type", "application/json"]]
+    recording = tmp_path / "one.content.jsonl"
+    recording.write_text(f'{{"blis_content": 1}}\n{json.dumps(exchange)}\n')
+    assert run(DriftOptions(recording=str(recording), url=server_url, json=True)) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["num_checked"], answer["num_different"]) == (1, 1)
+    row = {"request": 0, "path": "/v1/completions", "difference": "body.choices is list, recorded as text"}
+    assert row in answer["differences"]

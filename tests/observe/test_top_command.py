@@ -1,5 +1,6 @@
 """`blis top` against a server over a socket, on a terminal and away from one."""
 
+import csv
 import io
 import json
 import os
@@ -78,6 +79,25 @@ def test_away_from_a_terminal_each_report_is_a_line(capsys: pytest.CaptureFixtur
     assert [line.split(", ")[0].split(" ", 1)[1] for line in lines] == ["running 1", "running 2", "running 3"]
     assert all("TTFT p50 / p90 / p99 ms 150.0 / 190.0 / 199.0" in line for line in lines)
     assert written.err == ""
+
+
+def test_each_report_is_a_line_of_json_with_the_figures_of_each_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([(200, page) for page in PAGES]) as url:
+        assert run(TopOptions(url=url, interval=0.1, count=2, json=True)) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [each["engines"]["0"]["running"] for each in (first, second)] == [1, 2]
+    figures = first["engines"]["0"]
+    assert (figures["ttft_p50_ms"], figures["ttft_p99_ms"], figures["itl_p50_ms"]) == (150.0, 199.0, None)
+
+
+def test_rows_of_csv_have_one_line_of_names(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([(200, page) for page in PAGES]) as url:
+        assert run(TopOptions(url=url, interval=0.1, count=2, format="csv")) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(row["engine"], row["running"], row["ttft_p50_ms"]) for row in rows] == [
+        ("0", "1.0", "150.0"),
+        ("0", "2.0", "150.0"),
+    ]
 
 
 def test_the_address_of_the_page_itself_will_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,6 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.kernels_left_out": ("--deployments", "1", "--gpu", "H200"),
     "workshop.proxy_latency": ("--rate", "50", "--seconds", "1"),
     "workshop.served_kinds": ("one engine", "--speed", "1", "--requests", "3", "--tries", "1", "--any-error"),
+    "workshop.reply_calls": (),
     "workshop.server": ("--only", "admission", "--repetitions", "1", "--share", "0.001"),
     "workshop.server_scale": ("killed", "--streams", "5"),
     "workshop.spans": ("--requests", "20", "--rounds", "1"),

@@ -341,8 +341,8 @@ class LayerPart(NamedTuple):
     experts_per_token: int = 0
 
 
-def exchange_table(model: ModelSpec, tp: int, phase: str, size: int, tokens: int) -> str:
-    """Return a table of AICB without its computation: a row for each part of each layer.
+def exchange_rows(model: ModelSpec, tp: int, phase: str, size: int, tokens: int) -> list[dict[str, int | str]]:
+    """Return the rows of a table of AICB without its computation, one for each part of each layer.
 
     A batch of prompts computes `tokens`, one of decodes `size`. Raises EngineError for a model without experts.
     """
@@ -350,8 +350,13 @@ def exchange_table(model: ModelSpec, tp: int, phase: str, size: int, tokens: int
     if not any(part.name == MOE for part in parts):
         raise EngineError(f"{model.name} has no experts, so its GPUs exchange nothing for them")
     num_tokens = tokens if phase == PREFILL else size
-    rows = (f"{part.layer}\t{part.name}\t0\t{exchanged_bytes(part, tp, num_tokens)}" for part in parts)
-    return "\n".join(("\t".join(COLUMNS), *rows)) + "\n"
+    rows = ((part.layer, part.name, 0, exchanged_bytes(part, tp, num_tokens)) for part in parts)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+
+
+def exchange_table(rows: Iterable[Mapping[str, int | str]]) -> str:
+    """Return rows in the form of AICB's tables, whose columns tabs separate."""
+    return "".join("\t".join(map(str, cells)) + "\n" for cells in (COLUMNS, *(row.values() for row in rows)))
 
 
 def exchanged_bytes(part: LayerPart, tp: int, num_tokens: int) -> int:
