@@ -39,6 +39,16 @@ def test_imports_point_one_way() -> None:
     assert process.returncode == 0, process.stdout + process.stderr
 
 
+def test_the_picture_of_the_architecture_has_the_order_of_the_contract() -> None:
+    page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = page.split("```")[1]
+    drawn = re.findall(rf"^   (?! )((?:(?:{'|'.join(PACKAGES)})[\w.]*(?: \| )?)+)", picture, re.MULTILINE)
+    (layers,) = (
+        each["layers"] for each in pyproject()["tool"]["importlinter"]["contracts"] if "blis_sim.wings" in str(each)
+    )
+    assert drawn == layers
+
+
 @pytest.mark.slow
 def test_every_module_imports_without_a_warning() -> None:
     modules = [module_name(file) for file in product_files() if file.stem != "__main__"]

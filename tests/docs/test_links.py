@@ -68,7 +68,7 @@ def test_the_names_in_the_recipes_are_in_the_files_they_speak_of() -> None:
 
 @pytest.mark.parametrize("package", ["blis_sim/engine", "mockserve", "replay"])
 def test_every_folder_of_a_package_has_a_line(package: str) -> None:
-    page = (PROJECT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "inside.md").read_text(encoding="utf-8")
     lines = re.findall(rf"^\| `{package}/(\w+)/` \|", page, re.MULTILINE)
     folders = {each.parent.name for each in (PROJECT / package).glob("*/__init__.py")}
     assert sorted(lines) == sorted(folders)
