@@ -95,7 +95,7 @@ class Terminal:
         self._reserved.close()
 
     def _serve(self, text: str) -> str:
-        """Start a server and return its start line, with the port that pages name."""
+        """Start a server and return its start line, which notes may precede, with the port that pages name."""
         self.close()
         self._port = self._reserved.enter_context(reserved_port())
         command = [*shlex.split(text), "--port", str(self._port)]
@@ -104,7 +104,8 @@ class Terminal:
             command, cwd=self._folder, env=self.environment, stderr=subprocess.PIPE, text=True
         )
         assert self._server.stderr is not None
-        return self._server.stderr.readline().replace(f":{self._port} ", f":{PORT_IN_PAGES} ")
+        line = next((each for each in self._server.stderr if not each.startswith("note: ")), "")
+        return line.replace(f":{self._port} ", f":{PORT_IN_PAGES} ")
 
 
 def missing_lines(command: Command, printed: str) -> list[str]:

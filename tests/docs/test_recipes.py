@@ -14,6 +14,7 @@ PAGE = PROJECT / "docs" / "recipes.md"
 PACKAGES = ("blis_sim", "mockserve", "replay", "traces")
 NEW_FILE = re.compile(r"`(\w+\.py)` in `([\w/]+/)`:$")
 NEW_DATA_ROW = re.compile(r"row of `([\w/]+\.csv)`:$")
+NEW_FIELD = re.compile(r"field of `(\w+)` in `([\w/]+\.py)`:$")
 NEW_ROW = re.compile(r"row of `(\w+)` in `([\w/]+\.py)`:$")
 
 
@@ -29,6 +30,8 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
         elif data_row := NEW_DATA_ROW.search(paragraph):
             with (project / data_row[1]).open("a") as table:
                 table.write(code)
+        elif new_field := NEW_FIELD.search(paragraph):
+            add_field(project / new_field[2], new_field[1], code)
         else:
             new_row = NEW_ROW.search(paragraph)
             assert new_row, f"neither a file nor a row: {paragraph}"
@@ -51,6 +54,13 @@ def add_row(file: Path, table: str, code: str) -> None:
     source = file.read_text()
     (opening,) = re.findall(rf"^{table}\b.*[{{(]\n", source, re.MULTILINE)
     file.write_text(source.replace(f"\n{opening}", f"\n{above}\n\n\n{opening}{row.lstrip()}\n"))
+
+
+def add_field(file: Path, class_name: str, code: str) -> None:
+    """The field becomes the first one of the class, below its docstring."""
+    source = file.read_text()
+    (head,) = re.findall(rf'^class {class_name}\b.*:\n    """.*"""\n\n', source, re.MULTILINE)
+    file.write_text(source.replace(head, head + code))
 
 
 @pytest.mark.slow
