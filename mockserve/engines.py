@@ -79,8 +79,8 @@ _MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
-    known, notes = _simulated(options)
-    deployment = _resolved(_with_store(known, options.kv_sharing.transfer))
+    known, notes = _simulated_options(options)
+    deployment = _resolved_deployment(_with_store(known, options.kv_sharing.transfer))
     window = _overridden_window(options, known) or deployment.model.max_model_len
     model = replace(deployment.model, max_model_len=window)
     deployment = replace(deployment, model=model, notes=(*notes, *deployment.notes))
@@ -94,10 +94,10 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 
 def simulated_deployment(options: ServeOptions) -> ServedDeploymentOptions:
     """Return the deployment to simulate, with a known model and with the CPU memory of a connector."""
-    return _with_store(_simulated(options)[0], options.kv_sharing.transfer)
+    return _with_store(_simulated_options(options)[0], options.kv_sharing.transfer)
 
 
-def _simulated(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:
+def _simulated_options(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:
     """Return the deployment to simulate, and notes. With set times model and GPU hardly matter."""
     deployment = options.deployment
     if not options.timing.sets_times or has_model(deployment.model):
@@ -126,7 +126,7 @@ def _with_store(options: ServedDeploymentOptions, transfer: TransferConfig) -> S
     return replace(options, kv_offloading_size=gib)
 
 
-def _resolved(options: DeploymentOptions) -> Deployment:
+def _resolved_deployment(options: DeploymentOptions) -> Deployment:
     """Return the deployment of one data-parallel rank; the experts that ranks share make its steps depend on them."""
     if options.dp == 1:
         return resolve(options)
@@ -286,7 +286,7 @@ class LiveCluster:
         """Engines of the present instances, by number."""
         self.num_created = 0
         """Number of the next instance."""
-        self.on_added: Callable[[int], None] = _ignore
+        self.on_added: Callable[[int], None] = _ignore_removal
         """Called with the number of each instance that is added later."""
         self.on_removed: Callable[[int, RankEngine, InstanceState], None] = _ignore_removed
         """Called with the number of each removed instance, its engine and its final state."""
@@ -295,7 +295,7 @@ class LiveCluster:
         self._outputs: dict[int, EngineOutput] = {}
         self._first_deployment: Deployment | None = None
         self._is_running = False
-        described = replace(options.cluster, deployment=_simulated(options)[0])
+        described = replace(options.cluster, deployment=_simulated_options(options)[0])
         cluster = build_cluster(described, deployment, self._new_engine, keeps_history=False)
         self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
         self.driver.on_removed = self._remove
@@ -352,7 +352,7 @@ class LiveCluster:
         engine.driver.engine.release()
 
 
-def _ignore(_number: int) -> None:
+def _ignore_removal(_number: int) -> None:
     """No-op default."""
 
 

@@ -275,7 +275,7 @@ class EngineFaults:
     def check(self, rank: int, kinds: Collection[str]) -> None:
         """Raise OptionError unless the engines of a rank support these kinds of faults; rank -1 means all."""
         for kind in kinds:
-            _check(kind)
+            _check_engine_fault(kind)
         configs = [each.driver.engine.config for each in self._of_rank(rank)] if kinds else []
         for config in configs:
             if "slow" in kinds and config.timing is not None:
@@ -306,7 +306,7 @@ class EngineFaults:
 
     def end(self, kind: str) -> None:
         """End a fault. An engine that has died stays dead. Raises OptionError for an unknown kind."""
-        _check(kind)
+        _check_engine_fault(kind)
         self._cancel_end(kind)
         if kind in self._active and kind != "death" and not self._has_died:
             del self._active[kind]
@@ -402,6 +402,6 @@ _ENDS: Mapping[str, Callable[[EngineFaults], None]] = {
 }
 
 
-def _check(kind: str) -> None:
+def _check_engine_fault(kind: str) -> None:
     if kind not in ENGINE_FAULTS:
         raise OptionError(f"an engine fault must be one of {', '.join(ENGINE_FAULTS)}, got {kind!r}")

@@ -286,7 +286,7 @@ async def listen(service: Service, reuse_port: bool = False) -> RunningServer:
         factory = new_connection if middleware_connections is None else middleware_connections.new
         if options.network.uds:
             uds = _unix_socket(options)
-        listeners = await _listen(factory, options, reuse_port, uds)
+        listeners = await _listen_on(factory, options, reuse_port, uds)
     except BaseException:
         if uds is not None:
             uds.listening.close()
@@ -304,7 +304,7 @@ async def listen(service: Service, reuse_port: bool = False) -> RunningServer:
     )
 
 
-async def _listen(
+async def _listen_on(
     factory: Callable[[], asyncio.Protocol], options: ServeOptions, reuse_port: bool, uds: "UnixSocket | None"
 ) -> list[asyncio.Server]:
     loop = asyncio.get_running_loop()

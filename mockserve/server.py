@@ -63,7 +63,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
         for problem in startup_problems(options, deployment, environment):
             refuse_start(options, problem)
     for note in (*deployed[0][1].notes, *notes_on_cluster(first.cluster, deployed[0][1]), *_notes(first)):
-        _say(note)
+        _say_note(note)
     raise_file_limit()
     return_large_blocks()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
@@ -72,7 +72,7 @@ def serve(all_options: Sequence[ServeOptions], environment: ServerEnvironment | 
         else:
             code = runner.run(_serve_until_signal(deployed, environment))
     for note in dict.fromkeys(note for _, deployment in deployed for note in notes_after(deployment)):
-        _say(note)
+        _say_note(note)
     return code
 
 
@@ -95,7 +95,7 @@ def _notes(options: ServeOptions) -> list[str]:
     return [*accepted, *warnings, *flags_without_effect(options)]
 
 
-def _say(note: str) -> None:
+def _say_note(note: str) -> None:
     if note.startswith("warning: "):
         _logger.warning("%s", note.removeprefix("warning: "))  # the level expresses the word
     else:

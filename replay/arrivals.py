@@ -162,7 +162,7 @@ def arrivals_of(
     names = frozenset((model.lower(), alias.lower()))
     served = restricted_to(trace.rows, [row for row in present if _is_served(row, names, config)])
     if trace.header.mode == "real":
-        served = [_unbounded(row, config) for row in served]
+        served = [_without_end(row, config) for row in served]
     arrivals = arrivals_of_rows(served, config, as_scheduled, model, alias)
     left_out = len(trace.rows) - len(present), len(present) - len(served)
     return Arrivals(arrivals, *left_out, _clock_offset(served))
@@ -187,10 +187,10 @@ def arrivals_of_rows(
     conversations = blocks_of_conversations(served, ids, prompt_tokens, config)
 
     def request_of(place: int, row: TraceRow) -> Request:
-        labels = _priority(row, config), _adapter(row, base, config)
+        labels = _request_priority(row, config), _request_adapter(row, base, config)
         if place in conversations:
-            return _request(row, ids[place], *labels, prompt_tokens[place], conversations[place])
-        return _request(row, ids[place], *labels, *_prompt(row, ids[place], prefix_tokens, config))
+            return _new_request(row, ids[place], *labels, prompt_tokens[place], conversations[place])
+        return _new_request(row, ids[place], *labels, *_prompt_blocks(row, ids[place], prefix_tokens, config))
 
     arrivals = [
         Arrival(
@@ -209,10 +209,10 @@ def sped_up(arrivals: Sequence[Arrival], speed: "SpeedOptions") -> list[Arrival]
     if not arrivals or speed.speedup == 1:
         return list(arrivals)
     first = min(each.at for each in arrivals)
-    return [_moved(each, speed.instant_us(each.at, first)) for each in arrivals]
+    return [_moved_arrival(each, speed.instant_us(each.at, first)) for each in arrivals]
 
 
-def _moved(arrival: Arrival, at: Micros) -> Arrival:
+def _moved_arrival(arrival: Arrival, at: Micros) -> Arrival:
     shift, request, row = at - arrival.at, arrival.request, arrival.row
     if request.deadline_us:
         request = request._replace(deadline_us=request.deadline_us + shift)
@@ -222,7 +222,7 @@ def _moved(arrival: Arrival, at: Micros) -> Arrival:
     return Arrival(at, request, row)
 
 
-def _unbounded(row: TraceRow, config: EngineConfig) -> TraceRow:
+def _without_end(row: TraceRow, config: EngineConfig) -> TraceRow:
     """Return the row with a reply as long as any, if its client hung up at its deadline, before the reply was over."""
     if row.status != "incomplete" or not row.deadline_us:
         return row
@@ -265,7 +265,7 @@ def _unique_ids(rows: Iterable[TraceRow]) -> list[str]:
     return ids
 
 
-def _prompt(
+def _prompt_blocks(
     row: TraceRow, request_id: str, prefix_tokens: dict[str, int], config: EngineConfig
 ) -> tuple[int, BlockIdentities]:
     """Return tokens and blocks of a prompt that stands for itself, or is shared with a group.
@@ -282,7 +282,7 @@ def _prompt(
     return total, blocks
 
 
-def _priority(row: TraceRow, config: EngineConfig) -> int | None:
+def _request_priority(row: TraceRow, config: EngineConfig) -> int | None:
     """The priority of a request as a server takes it: 0 means none where its SLO class has one.
 
     BLIS goes by the SLO class alone.
@@ -292,14 +292,14 @@ def _priority(row: TraceRow, config: EngineConfig) -> int | None:
     return row.vllm_priority or (None if row.slo_class else 0)
 
 
-def _adapter(row: TraceRow, base: Collection[str], config: EngineConfig) -> str:
+def _request_adapter(row: TraceRow, base: Collection[str], config: EngineConfig) -> str:
     """The adapter of a request, which clients may name as its model."""
     if row.adapter or config.lora is None or row.model.lower() in base:
         return row.adapter
     return row.model
 
 
-def _request(
+def _new_request(
     row: TraceRow, request_id: str, priority: int | None, adapter: str, input_tokens: int, blocks: BlockIdentities
 ) -> Request:
     return Request(  # by position, for there are millions

@@ -117,7 +117,9 @@ def arrivals_of_chunk(requests: Sequence[WorkloadRequest], number: int, config: 
     given = dict(zip(WorkloadRequest._fields, zip(*requests, strict=True), strict=True))
     ids = [f"request_{each}" for each in range(number, number + len(requests))]
     if any(given["prefix_group"]) or any(given["keeps_context"]):
-        blocks = iter([_blocks(request, request_id, config) for request, request_id in zip(requests, ids, strict=True)])
+        blocks = iter(
+            [_prompt_blocks(request, request_id, config) for request, request_id in zip(requests, ids, strict=True)]
+        )
     else:
         blocks = map(partial(tuple.__new__, UniqueBlocks), zip(ids, strict=True))
     columns: dict[str, Iterable[Any]] = {
@@ -140,7 +142,7 @@ def arrivals_of_chunk(requests: Sequence[WorkloadRequest], number: int, config: 
     return map(partial(tuple.__new__, Arrival), zip(given["arrival_us"], simulated, requests, strict=True))
 
 
-def _blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
+def _prompt_blocks(request: WorkloadRequest, request_id: str, config: EngineConfig) -> BlockIdentities:
     group = request.prefix_group
     if not group and not request.keeps_context:
         return UniqueBlocks(request_id)
@@ -204,7 +206,7 @@ def run_closed_loop(
     record = Record(simulation, on_tokens)
     waiting: dict[str, Conversation] = {}
     watch = ProgressWatch(simulation, every=CHECK_EVERY)
-    while (next_at := _earliest(queue.next_at(), simulation.next_event_at())) is not None:
+    while (next_at := _earlier(queue.next_at(), simulation.next_event_at())) is not None:
         if horizon_us is not None and next_at > horizon_us:
             break
         # Arrivals at an instant are submitted before the simulation advances to that instant.
@@ -214,7 +216,7 @@ def run_closed_loop(
                 waiting[arrival.request.id] = conversation
             record.arrived([simulation.submit(arrival.request, arrival.at)], [arrival.row])
         until = next_at + (queue.least_pause_us if waiting else CHUNK_US) - 1
-        for finished in record.note(simulation.advance(_least(until, horizon_us, queue.next_at()))):
+        for finished in record.note(simulation.advance(_horizon(until, horizon_us, queue.next_at()))):
             if on_finished is not None:
                 on_finished()
             conversation = waiting.pop(finished.sequence.request.id, None)
@@ -230,13 +232,13 @@ def run_closed_loop(
     return Simulated(simulation, record)
 
 
-def _earliest(one: Micros | None, other: Micros | None) -> Micros | None:
+def _earlier(one: Micros | None, other: Micros | None) -> Micros | None:
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)
 
 
-def _least(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | None) -> Micros:
+def _horizon(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros | None) -> Micros:
     """Return the instant to which the engine may advance: up to the horizon, and before the next arrival."""
     if horizon_us is not None:
         until = min(until, horizon_us)
@@ -307,7 +309,7 @@ class RecordedRounds:
             if self._pool is not None and rows[place].session_id:
                 at = first_at
             if place not in waits or keeps_times:
-                node.arrival = node.arrival if at == node.arrival.at else _moved(node.arrival, at)
+                node.arrival = node.arrival if at == node.arrival.at else _moved_arrival(node.arrival, at)
             if place not in waits and (self._pool is None or self._pool.begins_at_once(place)):
                 self._push(node)
 
@@ -330,7 +332,7 @@ class RecordedRounds:
             if self._keeps_times:
                 at = max(at, each.arrival.at)
             if not each.num_pending and (self._horizon_us is None or at <= self._horizon_us):
-                each.arrival = _moved(each.arrival, at)
+                each.arrival = _moved_arrival(each.arrival, at)
                 self._push(each)
                 following.append(each.place)
         self._begin_sessions(node, replied_at, following)
@@ -342,7 +344,7 @@ class RecordedRounds:
     def _begin_sessions(self, node: _RequestNode, at: Micros, following: Collection[int]) -> None:
         for place in () if self._pool is None else self._pool.ended(node.place, following):
             begun = self._nodes[place]
-            begun.arrival = _moved(begun.arrival, at + 1)
+            begun.arrival = _moved_arrival(begun.arrival, at + 1)
             self._push(begun)
 
     def _push(self, node: _RequestNode) -> None:
@@ -350,7 +352,7 @@ class RecordedRounds:
         heapq.heappush(self._heap, (node.arrival.at, self._order, node))
 
 
-def _moved(arrival: Arrival, at: Micros) -> Arrival:
+def _moved_arrival(arrival: Arrival, at: Micros) -> Arrival:
     request, row = arrival.request, arrival.row
     if request.deadline_us and isinstance(row, TraceRow):
         request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)

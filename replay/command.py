@@ -88,7 +88,9 @@ def simulate_replay(
     trace = in_server_time(read_trace(header_path, options.trace_data, distinct=True))
     if has_deltas(options.session_mode, trace.header.session_context_growth):
         trace = trace._replace(rows=accumulated(trace.rows))
-    cluster, chain, offload_notes = _offload(options, trace, with_one_latency_model(with_policies(options.cluster)))
+    cluster, chain, offload_notes = _with_offload_file(
+        options, trace, with_one_latency_model(with_policies(options.cluster))
+    )
     options = replace(options, cluster=cluster)
     analysis_config = analysis_config_of(options.report, trace.header.goodput_slo_targets)
     options = replace(options, cluster=with_deadlines(options.cluster, analysis_config.targets))
@@ -104,7 +106,7 @@ def simulate_replay(
     arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue, alias)
     if options.session_mode == FIXED:  # a closed loop finds its pauses in recorded times
         arrivals = arrivals._replace(arrivals=sped_up(arrivals.arrivals, options.speed))
-    interruptions = _interruptions(options, trace, arrivals)
+    interruptions = _recorded_interruptions(options, trace, arrivals)
     _note_omitted_rows(trace, arrivals, model, on_note)
     _note_missing_client_cap(options, [arrival.row for arrival in arrivals.arrivals], on_note)
     with (
@@ -112,8 +114,8 @@ def simulate_replay(
         progress("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
     ):
         runs = [
-            _replayed(
-                _simulation(options, deployment, phase, ties, bool(interruptions)),
+            _replayed_once(
+                _new_simulation(options, deployment, phase, ties, bool(interruptions)),
                 options,
                 deployment,
                 arrivals,
@@ -125,17 +127,17 @@ def simulate_replay(
             for phase in range(options.phase_average)
         ]
     if options.intervals:
-        for line in _intervals(options, deployment, arrivals, ties, runs[0]):
+        for line in _interval_lines(options, deployment, arrivals, ties, runs[0]):
             on_note(line)
     num_unsent = 0 if options.horizon else len(arrivals.arrivals) - len(runs[0].requests)
     _note_run_results(deployment, runs[0], analysis_config.targets, num_unsent, on_note)
     sending = SendPolicy(is_chosen_by_run=options.decides_sending, keeps_schedule=options.reissue)
-    origin = partial(_origin, options, deployment, trace.data_path)
+    origin = partial(_provenance, options, deployment, trace.data_path)
     header, title = _header_of(trace, analysis_config.targets), title_of(options, deployment)
     outcome = Outcome(
         analysis_config=analysis_config, simulated=runs[0], header=header, title=title, describe=origin, sending=sending
     )
-    return outcome if len(runs) == 1 else _averaged(outcome, runs)
+    return outcome if len(runs) == 1 else _mean_outcome(outcome, runs)
 
 
 def _header_of(trace: "Trace", targets: "Mapping[str, SloTargets]") -> "TraceHeader":
@@ -165,7 +167,7 @@ def _note_run_results(
         on_note(note)
 
 
-def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
+def _mean_outcome(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
     """Return the mean of several replays, with all else as in the first."""
     from replay.output.ensemble import averaged, mean_metrics
     from replay.output.metrics import aggregate
@@ -175,7 +177,7 @@ def _averaged(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
     return first._replace(simulated=mean, metrics=mean_metrics(list(map(aggregate, runs))), runs=tuple(runs))
 
 
-def _intervals(
+def _interval_lines(
     options: ReplayOptions, deployment: "Deployment", arrivals: "Arrivals", ties: "TieBreaker", run: "Simulated"
 ) -> "Iterator[str]":
     """Return a line with the interval of each figure.
@@ -199,23 +201,23 @@ def _intervals(
     draw = latency_sampler(deployment.latency, options.cluster.deployment.coefficients)
     figures = []
     for latency in sampled_latency_models(draw, options.intervals, options.seed):
-        simulation = build_simulation(options.cluster, deployment, ties=ties, adjusted=partial(_instead, latency))
-        other = _simulate(simulation, options, arrivals, is_real=False, on_finished=None, on_tokens=None)
+        simulation = build_simulation(options.cluster, deployment, ties=ties, adjusted=partial(_drawn_model, latency))
+        other = _run_mode(simulation, options, arrivals, is_real=False, on_finished=None, on_tokens=None)
         figures.append(figures_of(other.requests))
     return interval_lines(figures_of(run.requests), intervals_of(figures))
 
 
-def _instead(drawn: "LatencyModel", _: "LatencyModel") -> "LatencyModel":
+def _drawn_model(drawn: "LatencyModel", _: "LatencyModel") -> "LatencyModel":
     return drawn
 
 
-def _origin(options: ReplayOptions, deployment: "Deployment", data_path: Path) -> "Provenance":
+def _provenance(options: ReplayOptions, deployment: "Deployment", data_path: Path) -> "Provenance":
     from replay.provenance import provenance_of
 
     return provenance_of("blis replay", options, deployment, options.seed, [options.header_path, data_path])
 
 
-def _replayed(
+def _replayed_once(
     simulation: "Engine | RankGroup | Cluster",
     options: ReplayOptions,
     deployment: "Deployment",
@@ -230,12 +232,12 @@ def _replayed(
     from replay.metrics_dir.observing import observing
 
     with observing(options, deployment, simulation, "replay") as observed:
-        run = _interrupted(observed, simulation, interruptions) if interruptions else observed
-        simulated = _simulate(run, options, arrivals, is_real=is_real, on_finished=on_finished, on_tokens=on_tokens)
+        run = _with_interruptions(observed, simulation, interruptions) if interruptions else observed
+        simulated = _run_mode(run, options, arrivals, is_real=is_real, on_finished=on_finished, on_tokens=on_tokens)
     return simulated._replace(simulation=simulation)
 
 
-def _offload(
+def _with_offload_file(
     options: ReplayOptions, trace: "Trace", cluster: "ReplayClusterOptions"
 ) -> "tuple[ReplayClusterOptions, OffloadFile | None, list[str]]":
     """Return the options with CPU memory and devices behind the KV cache: those of a simulated trace, else the file's.
@@ -252,7 +254,7 @@ def _offload(
     return with_offload(offload_of_header(options.header_path, header.kv_offload), cluster, f"{options.header_path}")
 
 
-def _simulation(
+def _new_simulation(
     options: ReplayOptions, deployment: "Deployment", phase: int, ties: "TieBreaker", is_interrupted: bool = False
 ) -> "Engine | RankGroup | Cluster":
     """Return the simulation of one replay; each of several replays has its own phase of steps."""
@@ -277,7 +279,7 @@ def _simulation(
     )
 
 
-def _simulate(
+def _run_mode(
     simulation: "Simulation",
     options: ReplayOptions,
     arrivals: "Arrivals",
@@ -309,7 +311,7 @@ def _simulate(
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
 
 
-def _interruptions(options: ReplayOptions, trace: "Trace", arrivals: "Arrivals") -> "list[tuple[Micros, str]]":
+def _recorded_interruptions(options: ReplayOptions, trace: "Trace", arrivals: "Arrivals") -> "list[tuple[Micros, str]]":
     """Return when the recorded server was paused or emptied, on the clock of arrivals. Raises TraceError."""
     from traces.server_settings import interruptions_of
 
@@ -319,7 +321,7 @@ def _interruptions(options: ReplayOptions, trace: "Trace", arrivals: "Arrivals")
     return [(max(1, at_us - arrivals.clock_offset_us), kind) for at_us, kind in found]
 
 
-def _interrupted(
+def _with_interruptions(
     observed: "Simulation",
     simulation: "Engine | RankGroup | Cluster",
     interruptions: "SequenceOf[tuple[Micros, str]]",

@@ -205,9 +205,13 @@ def inherited_settings(options_class: type, given: Mapping[str, Any], header_pat
     """
     if _takes_none(given):
         return {}
-    found = {name: value for name, value in engine_settings(header_path).items() if name in _taken(options_class)}
+    found = {
+        name: value for name, value in engine_settings(header_path).items() if name in _recorded_settings(options_class)
+    }
     found = {name: value for name, value in found.items() if not _is_of_one_machine(options_class, name, value)}
-    is_other_model = "model" in given and _short(given["model"]) != _short(str(found.get("model", given["model"])))
+    is_other_model = "model" in given and _short_name(given["model"]) != _short_name(
+        str(found.get("model", given["model"]))
+    )
     return {
         name: value
         for name, value in found.items()
@@ -222,7 +226,7 @@ def _takes_none(given: Mapping[str, Any]) -> bool:
     return given.get("engine") == "blis" or bool(given.get("ignore_server_settings"))
 
 
-def _taken(options_class: type) -> Mapping[str, Setting]:
+def _recorded_settings(options_class: type) -> Mapping[str, Setting]:
     """Return the settings of a command that a recording may decide: those of the engine, and no file to write."""
     of_engine = {setting.name for kind in (ClusterOptions, LoraOptions) for setting in options_of(kind)}
     return {
@@ -234,7 +238,7 @@ def _taken(options_class: type) -> Mapping[str, Setting]:
 
 def _is_of_one_machine(options_class: type, name: str, value: Any) -> bool:
     """Return whether a value is a class of another package, or a file: a recording never decides what is loaded."""
-    known = _taken(options_class)[name].option
+    known = _recorded_settings(options_class)[name].option
     is_class = known.open_to is not None and value not in known.choices
     return is_class or (name != "model" and path_in(name, value) is not None)
 
@@ -246,7 +250,7 @@ def settings_not_taken(options_class: type, given: Mapping[str, Any], header_pat
     """
     if _takes_none(given):
         return ""
-    known = _taken(options_class)
+    known = _recorded_settings(options_class)
     of_machine = {
         name: str(value)
         for name, value in engine_settings(header_path).items()
@@ -261,7 +265,7 @@ def settings_not_taken(options_class: type, given: Mapping[str, Any], header_pat
     return ", ".join(words)
 
 
-def _short(model: str) -> str:
+def _short_name(model: str) -> str:
     """Return the name of a model without its organisation and case."""
     return model.rstrip("/").rpartition("/")[2].lower()
 

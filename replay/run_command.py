@@ -173,7 +173,7 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
         on_note(note)
     for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         on_note(note)
-    simulated, judge, workload = _simulated(options, cluster, deployment, spec, on_note, progress)
+    simulated, judge, workload = _simulated_spec(options, cluster, deployment, spec, on_note, progress)
     num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
     if workload.rows and num_unsent:
         on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
@@ -191,12 +191,12 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
         simulated=simulated,
         header=header,
         title=title_of(options, deployment),
-        describe=partial(_origin, options, deployment, spec),
+        describe=partial(_provenance, options, deployment, spec),
         judge=judge,
     )
 
 
-def _simulated(
+def _simulated_spec(
     options: RunOptions,
     cluster: ClusterOptions,
     deployment: "Deployment",
@@ -212,7 +212,7 @@ def _simulated(
     from replay.closed_loop import chosen_lengths, is_endless, judged_by_longer
 
     def alone(sized: "WorkloadSpec") -> "Simulated":
-        return _simulate(options, cluster, deployment, sized.seed, _workload(options, sized, ignore_note))
+        return _run_workload(options, cluster, deployment, sized.seed, _drawn_workload(options, sized, ignore_note))
 
     extends = is_endless(spec) and not options.draws_as_blis
     found = None
@@ -222,11 +222,11 @@ def _simulated(
             found = alone(spec)
             if steadiness(found.requests).is_known:
                 break
-    workload = _workload(options, spec, on_note)
+    workload = _drawn_workload(options, spec, on_note)
     if found is None or options.report.records_a_run:
         total = workload.max_requests if workload.sessions else len(workload.requests) + len(workload.rows)
         with progress("simulating", total) as advance:
-            found = _recorded(options, cluster, deployment, spec.seed, workload, advance)
+            found = _recorded_run(options, cluster, deployment, spec.seed, workload, advance)
     record = found.requests
 
     @cache
@@ -236,7 +236,7 @@ def _simulated(
     return found, judge if extends else None, workload
 
 
-def _recorded(
+def _recorded_run(
     options: RunOptions,
     cluster: ClusterOptions,
     deployment: "Deployment",
@@ -248,10 +248,10 @@ def _recorded(
     from replay.output.report import recording_tokens
 
     with recording_tokens(options.report) as on_tokens:
-        return _simulate(options, cluster, deployment, seed, workload, advance, on_tokens, is_recorded=True)
+        return _run_workload(options, cluster, deployment, seed, workload, advance, on_tokens, is_recorded=True)
 
 
-def _simulate(
+def _run_workload(
     options: RunOptions,
     cluster: ClusterOptions,
     deployment: "Deployment",
@@ -281,7 +281,7 @@ def _simulate(
     return simulated._replace(simulation=simulation)
 
 
-def _origin(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":
+def _provenance(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":
     from replay.provenance import provenance_of
 
     return provenance_of("blis run", options, deployment, spec.seed, spec.files)
@@ -324,7 +324,7 @@ def _synthetic_spec(options: RunOptions) -> "WorkloadSpec":
     return dataclasses.replace(spec, horizon=options.horizon or 0)
 
 
-def _workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCallback") -> "Workload":
+def _drawn_workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCallback") -> "Workload":
     """The requests to simulate, with notes about omissions and unused settings. Raises BlisError when none is left."""
     from replay.closed_loop import labels_of, requests_for_model, with_named_adapters
     from replay.engine_options import adapter_settings, check_declared

@@ -119,11 +119,11 @@ def value_from_python(setting: Setting, value: Any) -> Any:
     if setting.option.open_to is not None and callable(value):
         return policy_reference(setting, value)
     if setting.is_list and not isinstance(value, str):
-        return tuple(_items(setting, value))
+        return tuple(_list_items(setting, value))
     return parse_yaml_value(setting, value)
 
 
-def _items(setting: Setting, value: Any) -> list[Any]:
+def _list_items(setting: Setting, value: Any) -> list[Any]:
     """The items of a list, texts as they are, commas included."""
     try:
         items = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in value]
@@ -205,11 +205,11 @@ class Table:
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame. Raises MissingExtraError without pandas."""
-        return _library("pandas", "pandas").DataFrame(dict(self.columns))
+        return _import_library("pandas", "pandas").DataFrame(dict(self.columns))
 
     def to_arrow(self) -> Any:
         """Return a pyarrow.Table. Raises MissingExtraError without pyarrow."""
-        return _library("pyarrow", "parquet").table({name: list(each) for name, each in self.columns.items()})
+        return _import_library("pyarrow", "parquet").table({name: list(each) for name, each in self.columns.items()})
 
 
 class Tabular:
@@ -232,7 +232,7 @@ def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table({name: [row.get(name) for row in rows] for name in names})
 
 
-def _library(name: str, extra: str) -> ModuleType:
+def _import_library(name: str, extra: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -307,7 +307,7 @@ class RunResult(Tabular):
     @cached_property
     def requests(self) -> Table:
         """Each request that arrived: lengths, latencies, its end, its instance."""
-        return _requests(self.outcome)
+        return _request_table(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document that the command prints with --json."""
@@ -332,7 +332,7 @@ def run(**settings: Unpack[RunSettings]) -> RunResult:
 
     options = options_from_kwargs(RunOptions, settings, "run")
     notes: list[str] = []
-    return _result(options, simulate_run(options, notes.append, no_progress), notes)
+    return _run_result(options, simulate_run(options, notes.append, no_progress), notes)
 
 
 def replay(trace: str | PathLike[str], **settings: Unpack[ReplaySettings]) -> RunResult:
@@ -348,14 +348,14 @@ def replay(trace: str | PathLike[str], **settings: Unpack[ReplaySettings]) -> Ru
     options = options_from_kwargs(ReplayOptions, settings, "replay", trace=fspath(trace))
     notes: list[str] = []
     outcome = simulate_replay(options, SeededTieBreaker(options.seed), notes.append, no_progress)
-    return _result(options, outcome, notes)
+    return _run_result(options, outcome, notes)
 
 
 run.__signature__ = signature_of(RunSettings, run)  # type: ignore[attr-defined]
 replay.__signature__ = signature_of(ReplaySettings, replay)  # type: ignore[attr-defined]
 
 
-def _result(options: Any, outcome: "Outcome", notes: list[str]) -> RunResult:
+def _run_result(options: Any, outcome: "Outcome", notes: list[str]) -> RunResult:
     from replay.output.findings import as_json
     from replay.output.report import write_files
     from replay.simulation.record import pool_of
@@ -365,27 +365,27 @@ def _result(options: Any, outcome: "Outcome", notes: list[str]) -> RunResult:
     record, metrics = outcome.simulated.requests, as_json(found)
     return RunResult(
         metrics=metrics,
-        ttft=_latency("ttft", metrics, pool_of(_known(record.ttft_us))),
-        itl=_latency("itl", metrics, record.tokens.gaps()),
-        e2e=_latency("e2e", metrics, pool_of(record.e2e_us[record.is_completed])),
+        ttft=_latency_figures("ttft", metrics, pool_of(_known_latency(record.ttft_us))),
+        itl=_latency_figures("itl", metrics, record.tokens.gaps()),
+        e2e=_latency_figures("e2e", metrics, pool_of(record.e2e_us[record.is_completed])),
         notes=tuple(notes),
         outcome=outcome,
     )
 
 
-def _latency(name: str, metrics: Mapping[str, Any], pool: "Pool") -> Latency:
-    known = {f"{figure}_ms": float(metrics[f"{name}_{figure}_ms"]) for figure in ("mean", "p90", "p95", "p99")}
+def _latency_figures(name: str, metrics: Mapping[str, Any], pool: "Pool") -> Latency:
+    known = {f"{figure}_in_ms": float(metrics[f"{name}_{figure}_in_ms"]) for figure in ("mean", "p90", "p95", "p99")}
     return Latency(p50_ms=pool.percentile_ms(50), **known)
 
 
-def _known(column_us: "Ints") -> "Ints":
+def _known_latency(column_us: "Ints") -> "Ints":
     from replay.simulation.record import NEVER
 
     known: Ints = column_us[column_us != NEVER]
     return known
 
 
-def _requests(outcome: "Outcome") -> Table:
+def _request_table(outcome: "Outcome") -> Table:
     requests = list(outcome.simulated.requests)
     return Table(
         {
@@ -394,10 +394,10 @@ def _requests(outcome: "Outcome") -> Table:
             "outcome": ["unfinished" if each.outcome is None else each.outcome.value for each in requests],
             "prompt_tokens": [each.input_tokens for each in requests],
             "output_tokens": [each.output_tokens for each in requests],
-            "ttft_ms": [_ms(each.ttft_us) for each in requests],
+            "ttft_ms": [_in_ms(each.ttft_us) for each in requests],
             "mean_itl_ms": [each.itl_mean_us / 1000 if each.is_completed else None for each in requests],
-            "e2e_ms": [_ms(each.e2e_us) for each in requests],
-            "scheduling_delay_ms": [_ms(each.scheduling_delay_us) for each in requests],
+            "e2e_ms": [_in_ms(each.e2e_us) for each in requests],
+            "scheduling_delay_ms": [_in_ms(each.scheduling_delay_us) for each in requests],
             "instance": [each.instance if each.instance >= 0 else None for each in requests],
             "slo_class": [each.row.slo_class for each in requests],
             "tenant_id": [each.row.tenant_id for each in requests],
@@ -406,7 +406,7 @@ def _requests(outcome: "Outcome") -> Table:
     )
 
 
-def _ms(value_us: int | None) -> float | None:
+def _in_ms(value_us: int | None) -> float | None:
     return None if value_us is None else value_us / 1000
 
 
@@ -487,15 +487,15 @@ def sweep(
     from blis_sim.bench.sweep_report import frontier
     from blis_sim.options.progress import no_progress
 
-    found, (own, shared) = _simulation(SweepOptions, settings, trace, "sweep")
-    varied, coupled = _varied(found.options, vary)
+    found, (own, shared) = _simulated_command(SweepOptions, settings, trace, "sweep")
+    varied, coupled = _varied_settings(found.options, vary)
     together = {*varied, *(name for names in coupled for name in names)}
     plan = Plan(found, {name: each for name, each in shared.items() if name not in together}, varied, (), coupled)
     notes: list[str] = []
-    with _kept(own):
+    with _sweep_file(own):
         result = compute_sweep(options_from(SweepOptions, **own), plan, notes.append, no_progress)
     rows = result.rows
-    points = {row.key: _point(row) for row in rows}
+    points = {row.key: _sweep_point(row) for row in rows}
     return SweepResult(
         points=tuple(points.values()),
         frontier=tuple(points[row.key] for row in frontier(rows)),
@@ -572,16 +572,16 @@ def plan(*, trace: str | PathLike[str] | None = None, **settings: Unpack[PlanSet
     from blis_sim.bench.plan_report import document_of
     from blis_sim.bench.points import Plan
 
-    found, (own, shared) = _simulation(PlanOptions, settings, trace, "plan")
+    found, (own, shared) = _simulated_command(PlanOptions, settings, trace, "plan")
     notes: list[str] = []
     answer = find_plan(options_from(PlanOptions, **own), Plan(found, shared, {}), notes.append)
     if answer.is_interrupted:
         raise KeyboardInterrupt
     document = document_of(answer)
-    met = [_deployment(each) for each in document["answers"] if each["met"]]
+    met = [_planned_deployment(each) for each in document["answers"] if each["met"]]
     cheapest = document["cheapest"]
     return PlanResult(
-        cheapest=None if cheapest is None else _deployment(cheapest),
+        cheapest=None if cheapest is None else _planned_deployment(cheapest),
         deployments=tuple(sorted(met, key=lambda each: each.dollars_per_hour)),
         commands=() if cheapest is None else tuple(each["command"] for each in cheapest["commands"]),
         document=document,
@@ -594,7 +594,7 @@ sweep.__signature__ = signature_of(SweepSettings, sweep)  # type: ignore[attr-de
 plan.__signature__ = signature_of(PlanSettings, plan)  # type: ignore[attr-defined]
 
 
-def _simulation(
+def _simulated_command(
     options_class: type, given: Mapping[str, Any], trace: str | PathLike[str] | None, function: str
 ) -> "tuple[Simulation, Sequence[dict[str, Any]]]":
     """Return the simulated command, and the values of the options class and of that command."""
@@ -606,7 +606,7 @@ def _simulation(
 
 
 @contextmanager
-def _kept(own: dict[str, Any]) -> Iterator[None]:
+def _sweep_file(own: dict[str, Any]) -> Iterator[None]:
     """Yield the file for the points of a sweep: the given one, else a temporary one."""
     if "output" in own:
         yield
@@ -616,7 +616,7 @@ def _kept(own: dict[str, Any]) -> Iterator[None]:
         yield
 
 
-def _varied(
+def _varied_settings(
     options_class: type, vary: Mapping[str | tuple[str, ...], Sequence[Any]]
 ) -> tuple[dict[str, Sequence[Any]], dict[tuple[str, ...], Sequence[tuple[Any, ...]]]]:
     """The values of settings that vary alone, and of those that vary together."""
@@ -625,27 +625,27 @@ def _varied(
     for names, values in vary.items():
         if isinstance(names, str):
             setting = find_setting(options_class, names, "sweep")
-            alone[setting.name] = _distinct(names, [value_from_python(setting, each) for each in values])
+            alone[setting.name] = _distinct_values(names, [value_from_python(setting, each) for each in values])
             continue
         settings = [find_setting(options_class, name, "sweep") for name in names]
         rows = [tuple(map(value_from_python, settings, each)) for each in values]
         if any(len(each) != len(names) for each in rows):
             raise OptionError(f"vary must have {len(names)} values for each point of {names}")
-        together[tuple(each.name for each in settings)] = _distinct(str(names), rows)
+        together[tuple(each.name for each in settings)] = _distinct_values(str(names), rows)
     return alone, together
 
 
-def _distinct(name: str, values: list[Any]) -> list[Any]:
+def _distinct_values(name: str, values: list[Any]) -> list[Any]:
     if not values or len(set(values)) < len(values):
         raise OptionError(f"vary must have values for {name}, and each once, got {values!r}")
     return values
 
 
-def _point(row: "Row") -> SweepPoint:
+def _sweep_point(row: "Row") -> SweepPoint:
     return SweepPoint(settings=row.point.varied, figures=row.outcome.figures, error=row.outcome.error)
 
 
-def _deployment(found: Mapping[str, Any]) -> PlannedDeployment:
+def _planned_deployment(found: Mapping[str, Any]) -> PlannedDeployment:
     names = ("gpu", "shape", "label", "binds", "headroom", "settings", "figures")
     costs = ("dollars_per_hour", "dollars_per_month", "dollars_per_million_tokens")
     return PlannedDeployment(
@@ -695,7 +695,7 @@ class CalibrationResult(Tabular):
     @cached_property
     def requests(self) -> Table:
         """Each request that both sides have: recorded and simulated latencies."""
-        return _pairs(self.calibration)
+        return _pair_table(self.calibration)
 
     def __str__(self) -> str:
         return "; ".join(
@@ -720,11 +720,11 @@ def calibrate(
     more = {} if simulated is None else {"sim_results": "the simulation"}
     options = options_from_kwargs(CalibrateOptions, settings, "calibrate", trace=fspath(trace), **more)
     notes: list[str] = []
-    found, floor, _ = compare_runs(options, None if simulated is None else _results(simulated), notes.append)
+    found, floor, _ = compare_runs(options, None if simulated is None else _result_table(simulated), notes.append)
     document = json_content(found, floor, lambda: intervals_of(found))
     return CalibrationResult(
-        metrics={name: _error(each) for name, each in found.metrics.items()},
-        noise_floor={name: _error(each) for name, each in (floor or {}).items()},
+        metrics={name: _metric_error(each) for name, each in found.metrics.items()},
+        noise_floor={name: _metric_error(each) for name, each in (floor or {}).items()},
         in_words=tuple(document["in_words"]),
         notes=tuple(notes),
         document=document,
@@ -797,36 +797,36 @@ calibrate.__signature__ = signature_of(CalibrateSettings, calibrate)  # type: ig
 fit.__signature__ = signature_of(FitSettings, fit)  # type: ignore[attr-defined]
 
 
-def _results(simulated: RunResult) -> list[Any]:
+def _result_table(simulated: RunResult) -> list[Any]:
     from replay.output.metrics import result_rows
 
     outcome = simulated.outcome
     return list(result_rows(outcome.simulated.requests, outcome.sending.is_chosen_by_run))
 
 
-def _error(found: "Comparison") -> MetricError:
+def _metric_error(found: "Comparison") -> MetricError:
     return MetricError(
         count=found.count,
         mape=found.mape,
         pearson_r=found.pearson_r,
-        mean_error=_relative(found.real.mean, found.sim.mean),
-        p99_error=_relative(found.real.p99, found.sim.p99),
+        mean_error=_relative_error(found.real.mean, found.sim.mean),
+        p99_error=_relative_error(found.real.p99, found.sim.p99),
         grade=found.quality,
     )
 
 
-def _relative(real: float, simulated: float) -> float:
+def _relative_error(real: float, simulated: float) -> float:
     return simulated / real - 1 if real else 0.0
 
 
-def _pairs(found: "Calibration") -> Table:
+def _pair_table(found: "Calibration") -> Table:
     numbers = [row.request_id for row in found.pairing.rows]
     columns: dict[str, list[Any]] = {"request_id": numbers}
     for name, values in found.values.items():
         times = zip(values.real_us.tolist(), values.sim_us.tolist(), strict=True)
         by_number = dict(zip((row.request_id for row in values.rows), times, strict=True))
         for place, side in enumerate(("recorded", found.other)):
-            columns[f"{side}_{name}_ms"] = [
+            columns[f"{side}_{name}_in_ms"] = [
                 by_number[number][place] / 1000 if number in by_number else None for number in numbers
             ]
     return Table(columns)

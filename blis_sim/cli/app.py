@@ -143,7 +143,7 @@ class SimulatorCommand(SettingsCommand):
         self.row = row
         self.arguments: list[str] = []
         self.ignore_unknown_options = row.passes_flags_on
-        super().__init__(name=name, help=_paragraphs(row.help, "Examples", row.examples), first=row.first)
+        super().__init__(name=name, help=_with_examples(row.help, "Examples", row.examples), first=row.first)
 
     @property
     def module(self) -> ModuleType:
@@ -166,7 +166,7 @@ class SimulatorCommand(SettingsCommand):
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse a command line. What is wrong with it is one line and an exit code."""
         self.arguments = list(args)
-        with _reported(_path(parent, info_name)), self._locating():
+        with _reporting_errors(_command_path(parent, info_name)), self._locating():
             return super().make_context(info_name, args, parent, **extra)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -202,12 +202,12 @@ class SimulatorCommand(SettingsCommand):
             return rest
         from blis_sim.options.settings_file import layers_of_file, values_of
 
-        commands = {_words(name): name for name in commands_in("")}
-        layers = layers_of_file(path, _words(ctx.command_path)[1:], commands)
+        commands = {_command_words(name): name for name in commands_in("")}
+        layers = layers_of_file(path, _command_words(ctx.command_path)[1:], commands)
         rows = {words: COMMANDS[name] for words, name in commands.items()}
         _check_known(layers, [self.row, *(row for row in rows.values() if row != self.row)])
         for num_words, layer in enumerate(layers[1:], start=1):
-            own = _words(ctx.command_path)[1:][:num_words]
+            own = _command_words(ctx.command_path)[1:][:num_words]
             _check_own(layer, own, [row for words, row in rows.items() if words[:num_words] == own])
         ctx.meta[FILE_LAYERS] = layers
         settings = options_of(self.options)
@@ -226,7 +226,7 @@ class SimulatorCommand(SettingsCommand):
 
     def invoke(self, ctx: Any) -> int:
         """Run the command and return its exit code. What ends it is one line and an exit code."""
-        with _reported(ctx.command_path), self._locating(ctx.meta.get(PLACES, {})):
+        with _reporting_errors(ctx.command_path), self._locating(ctx.meta.get(PLACES, {})):
             code = self._run(ctx.obj.values)
             sys.stdout.flush()
             return code
@@ -283,7 +283,7 @@ class CommandGroup(TyperGroup):
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Parse the flags of the group. What is wrong with them is one line and an exit code."""
-        with _reported(_path(parent, info_name)):
+        with _reporting_errors(_command_path(parent, info_name)):
             try:
                 return super().make_context(info_name, args, parent, **extra)
             except NoSuchOption as error:
@@ -302,7 +302,7 @@ class CommandGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that is named."""
-        with _reported(ctx.command_path):
+        with _reporting_errors(ctx.command_path):
             return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
@@ -330,7 +330,7 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(_version())
+        typer.echo(_version_text())
         raise typer.Exit
 
 
@@ -376,7 +376,7 @@ def _exit_code() -> Iterator[_Ended]:
 
 
 @contextmanager
-def _reported(program: str) -> Iterator[None]:
+def _reporting_errors(program: str) -> Iterator[None]:
     """Turn an error of the user or of the machine into one line and an exit code."""
     try:
         with explain_import_errors():
@@ -406,7 +406,7 @@ def _options_class(row: CommandRow) -> type:
     return found
 
 
-def _words(name: str) -> tuple[str, ...]:
+def _command_words(name: str) -> tuple[str, ...]:
     """Return the words of a command as keys of a file have them."""
     return tuple(word.lstrip("-") for word in name.split())
 
@@ -465,11 +465,11 @@ def _names_of(row: CommandRow) -> dict[str, None]:
     return dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
 
 
-def _paragraphs(text: str, title: str, lines: tuple[str, ...]) -> str:
+def _with_examples(text: str, title: str, lines: tuple[str, ...]) -> str:
     return "\n\n".join((text, "\n".join((f"{title}:", *(f"$ {each}" for each in lines))))) if lines else text
 
 
-def _path(parent: Any, name: str | None) -> str:
+def _command_path(parent: Any, name: str | None) -> str:
     return " ".join(filter(None, (parent.command_path if parent is not None else "", name)))
 
 
@@ -511,7 +511,7 @@ def _unknown_command_message(word: str, known: list[str]) -> str:
     return f"unknown command {word!r}{question} known are {', '.join(known)}"
 
 
-def _version() -> str:
+def _version_text() -> str:
     from importlib.metadata import version
     from importlib.util import find_spec
 

@@ -61,17 +61,25 @@ class Finding:
 
 def findings(num_streams: int | None) -> list[Finding]:
     """Run all checks, with the needs of `num_streams` concurrent streams."""
-    return [_python(), _cores(), _load(), _timer(), _open_files(num_streams), _memory(num_streams), _extras()]
+    return [
+        _check_python(),
+        _check_cores(),
+        _check_load(),
+        _check_timer(),
+        _open_files(num_streams),
+        _check_memory(num_streams),
+        _check_extras(),
+    ]
 
 
-def _python() -> Finding:
+def _check_python() -> Finding:
     core = find_spec("blis_sim.engine.core")
     is_compiled = core is not None and core.origin is not None and not core.origin.endswith(".py")
     build = "compiled engine" if is_compiled else "plain engine"
     return Finding("Python", f"{platform.python_version()} on {sys.platform} {platform.machine()}, {build}")
 
 
-def _cores() -> Finding:
+def _check_cores() -> Finding:
     cores = available_cores()
     if cores < 1:
         return Finding("cores", f"{cores:.2g}", WARNING, "tokens are late with less than a whole core")
@@ -81,7 +89,7 @@ def _cores() -> Finding:
     return Finding("cores", f"{cores:.2g}")
 
 
-def _load() -> Finding:
+def _check_load() -> Finding:
     try:
         busy = os.getloadavg()[0]
     except OSError:
@@ -93,7 +101,7 @@ def _load() -> Finding:
     return Finding("load average", text)
 
 
-def _timer() -> Finding:
+def _check_timer() -> Finding:
     late_ms = sorted(asyncio.run(_lateness_ms()))
     p50, p99 = late_ms[len(late_ms) // 2], late_ms[int(0.99 * len(late_ms))]
     text = f"sleeps end {p50:.2f} ms late, {p99:.2f} ms at p99"
@@ -128,7 +136,7 @@ def _open_files(num_streams: int | None) -> Finding:
     return Finding("open files", text)
 
 
-def _memory(num_streams: int | None) -> Finding:
+def _check_memory(num_streams: int | None) -> Finding:
     free_mib = min(_free_mib(), default=None)
     if free_mib is None:
         return Finding("memory", "unknown")
@@ -151,7 +159,7 @@ def _free_mib() -> Iterator[float]:
         return
 
 
-def _extras() -> Finding:
+def _check_extras() -> Finding:
     missing = [name for name, modules in _EXTRAS.items() if any(find_spec(each) is None for each in modules)]
     there = [name for name in _EXTRAS if name not in missing]
     text = ", ".join(there) or "none"
@@ -208,13 +216,15 @@ def _load_findings(running: Server, summary: dict[str, Any], server_cpu_s: float
     send_lag_ms = float(summary["send_lag_ms"]["p99"])
     busy = server_cpu_s / max(1e-3, float(summary["duration_s"]))
     findings = [
-        _finding(
+        _new_finding(
             "answered", f"{num_ok} of {number}", num_ok == number, "requests failed, see ulimit -n and the memory"
         ),
-        _finding(
+        _new_finding(
             "tokens late", f"{late:.2%} by more than {_LATE_MS:g} ms", late <= _LATE_SHARE, "too much for this host"
         ),
-        _finding("requests late", f"{send_lag_ms:.2f} ms at p99", send_lag_ms <= _LATE_MS, "too much for blis observe"),
+        _new_finding(
+            "requests late", f"{send_lag_ms:.2f} ms at p99", send_lag_ms <= _LATE_MS, "too much for blis observe"
+        ),
     ]
     text = f"{busy:.0%} of a core, of {available_cores():.2g}"
     if busy > _BUSY:
@@ -226,7 +236,7 @@ def _load_findings(running: Server, summary: dict[str, Any], server_cpu_s: float
     return findings
 
 
-def _finding(check: str, found: str, is_well: bool, advice: str) -> Finding:
+def _new_finding(check: str, found: str, is_well: bool, advice: str) -> Finding:
     return Finding(check, found) if is_well else Finding(check, found, FAILED, advice)
 
 
@@ -304,12 +314,14 @@ def run(options: DoctorOptions) -> int:
         data=lambda: {"ok": is_well, "checks": rows},
         rows=lambda: rows,
         sections=lambda: [
-            Section(table=TextTable(("check", "found", "verdict"), [[e.check, e.found, _verdict(e)] for e in found], 3))
+            Section(
+                table=TextTable(("check", "found", "verdict"), [[e.check, e.found, _verdict_text(e)] for e in found], 3)
+            )
         ],
     )
     report.print(printed_format(options))
     return int(not is_well)
 
 
-def _verdict(finding: Finding) -> str:
+def _verdict_text(finding: Finding) -> str:
     return f"{_MARKS[finding.verdict]}: {finding.advice}" if finding.advice else _MARKS[finding.verdict]

@@ -52,12 +52,12 @@ def run(options: GpusOptions) -> int:
     if is_one and part:
         report = _one_gpu(options, gpu_entry(load_gpu(options.gpu).name))
     else:
-        report = _list(options, [gpu_entry(name) for name in found])
+        report = _gpu_list(options, [gpu_entry(name) for name in found])
     report.print(printed_format(options))
     return 0
 
 
-def _list(options: GpusOptions, entries: list[GpuEntry]) -> Report:
+def _gpu_list(options: GpusOptions, entries: list[GpuEntry]) -> Report:
     titles = ("GPU", "TFLOP/s", "FP8", "FP4", "TB/s", "GiB", "NVLink GB/s", "PCIe GB/s")
     rates = ("tflops", "tflops_fp8", "tflops_fp4", "bandwidth_tb_s", "memory_gib", "nvlink_gb_s", "pcie_gb_s")
     rows = [[each.gpu.name, *(f"{rate:g}" if (rate := getattr(each.gpu, name)) else "-" for name in rates)]
@@ -73,7 +73,7 @@ def _list(options: GpusOptions, entries: list[GpuEntry]) -> Report:
 
 
 def _one_gpu(options: GpusOptions, entry: GpuEntry) -> Report:
-    stated = _statements(entry.gpu)
+    stated = _stated_errors(entry.gpu)
     least_sure = max(stated.values(), key=lambda each: each.expected_error)
     return Report(
         title=f"GPU {entry.gpu.name}",
@@ -82,7 +82,7 @@ def _one_gpu(options: GpusOptions, entry: GpuEntry) -> Report:
             step_error=least_sure.step_error, sureness=least_sure.as_json,
         ),
         data=lambda: {**_as_json(entry), "sureness": {what: each.as_json for what, each in stated.items()}},
-        sections=lambda: [Section(table=facts_table(_facts(entry, stated)))],
+        sections=lambda: [Section(table=facts_table(_gpu_facts(entry, stated)))],
     )  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def _as_json(entry: GpuEntry) -> dict[str, object]:
     }
 
 
-def _statements(gpu: GpuSpec) -> "dict[str, Sureness]":
+def _stated_errors(gpu: GpuSpec) -> "dict[str, Sureness]":
     """Return the errors to expect on a GPU by the kind of server measured on it, else those of a usual model."""
     from blis_sim.engine.latency.confidence import statements_on
     from blis_sim.engine.latency.registry import one_model  # Imported here: it loads numpy, and a list needs neither.
@@ -107,7 +107,7 @@ def _statements(gpu: GpuSpec) -> "dict[str, Sureness]":
     return {f"{_USUAL}, as nothing was measured on {gpu.name}": found.least_sure}
 
 
-def _facts(entry: GpuEntry, stated: "Mapping[str, Sureness]") -> list[tuple[str, str]]:
+def _gpu_facts(entry: GpuEntry, stated: "Mapping[str, Sureness]") -> list[tuple[str, str]]:
     gpu = entry.gpu
     nvlink = f"{gpu.nvlink_gb_s:g} GB/s in each direction among {gpu.nvlink_gpus} GPUs" if gpu.nvlink_gb_s else "none"
     narrow = (("8-bit floats", gpu.tflops_fp8), ("4-bit floats", gpu.tflops_fp4), ("8-bit integers", gpu.tflops_int8))

@@ -40,14 +40,14 @@ def start(program: str, row: "CommandRow | None" = None) -> NoReturn:
 
         gc.set_threshold(_NEW_OBJECTS_BEFORE_A_COLLECTION, *gc.get_threshold()[1:])
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, _interrupted)
+            signal.signal(signal.SIGINT, _on_interrupt)
         from blis_sim.cli.search_path import move_foreign_folders_last
 
         move_foreign_folders_last(sys.path)
         code = run(sys.argv[1:], program, row)
         # At exit the process frees all memory; searching it for garbage first takes as long as a simulation.
         gc.freeze()
-        if signal.getsignal(signal.SIGINT) is _interrupted:
+        if signal.getsignal(signal.SIGINT) is _on_interrupt:
             # All is done: a late Ctrl-C must not make Python print a traceback at its exit.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def start(program: str, row: "CommandRow | None" = None) -> NoReturn:
     sys.exit(code)
 
 
-def _interrupted(_number: int, frame: "FrameType | None") -> None:
+def _on_interrupt(_number: int, frame: "FrameType | None") -> None:
     """Raise KeyboardInterrupt, but end the process at once while something is imported.
 
     Some libraries crash when the imports of their own fail, and others raise an error in which the interrupt is lost.

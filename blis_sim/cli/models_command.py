@@ -88,22 +88,22 @@ def fitting_gpus(request: PlanRequest, limits: StepLimits) -> dict[str, int]:
         for tp in _TPS:
             key = (int(gpu.compute_capability), tp)
             if key not in layouts:
-                layouts[key] = _layout(request._replace(tp=tp, pp=1, capability_major=key[0]))
+                layouts[key] = _planned_layout(request._replace(tp=tp, pp=1, capability_major=key[0]))
             layout = layouts[key]
-            if layout is not None and _fits(layout, free_bytes(layout, gpu, limits)):
+            if layout is not None and _layout_fits(layout, free_bytes(layout, gpu, limits)):
                 found[name] = tp
                 break
     return found
 
 
-def _layout(request: PlanRequest) -> MemoryLayout | None:
+def _planned_layout(request: PlanRequest) -> MemoryLayout | None:
     try:
         return plan_layout(request)
     except EngineError:
         return None
 
 
-def _fits(layout: MemoryLayout, kv_bytes: int) -> bool:
+def _layout_fits(layout: MemoryLayout, kv_bytes: int) -> bool:
     try:
         check_fits(layout, kv_bytes)
     except EngineError:
@@ -190,20 +190,20 @@ def plan_report(plan: ModelPlan, command: str) -> Report:
         ),
         data=lambda: as_json(plan),
         sections=lambda: [
-            Section(table=facts_table(_facts(plan))),
+            Section(table=facts_table(_plan_facts(plan))),
             Section(table=TextTable(("KV group", "layers", "block tokens", "page bytes"), groups)),
         ],
     )
 
 
-def _facts(plan: ModelPlan) -> list[tuple[str, str]]:
+def _plan_facts(plan: ModelPlan) -> list[tuple[str, str]]:
     layout, request = plan.layout, plan.request
     blocks = layout.num_blocks(plan.kv_bytes)
     longest = f"{layout.limits.max_model_len:,}"
     weights = ", ".join(f"{size / _GIB:.2f}" for size in layout.weight_bytes_per_gpu)
     return [
         ("model", f"{layout.shape.model} (tp {request.tp}, pp {request.pp}, {plan.gpu.name})"),
-        *_origin(plan.entry),
+        *_entry_origin(plan.entry),
         ("quantization", layout.quantization or "none"),
         ("weights", f"{weights} GiB per GPU" + (", by pipeline stage" if request.pp > 1 else "")),
         ("KV cache", f"{plan.kv_bytes / _GIB:.2f} GiB per GPU, type {layout.kv_cache_dtype}"),
@@ -226,7 +226,7 @@ def _step_time_rows(plan: ModelPlan) -> list[tuple[str, str]]:
     ]
 
 
-def _origin(entry: ModelEntry | None) -> list[tuple[str, str]]:
+def _entry_origin(entry: ModelEntry | None) -> list[tuple[str, str]]:
     if entry is None:
         return []
     unsure = f"; not checked: {', '.join(entry.assumed)}" if entry.assumed else ""
@@ -315,14 +315,18 @@ class ModelsOptions:
 def run(options: ModelsOptions) -> int:
     """Print the plan of a model, or the models with a part of a name. Raises EngineError for an impossible plan."""
     is_one = has_model(options.model) or config_path(Path(options.model)) is not None if options.model else False
-    found = [] if is_one else _search(options.model)
+    found = [] if is_one else _found_models(options.model)
     command = command_line("blis models", options)
-    report = _list(command, [model_entry(name) for name in found]) if found else plan_report(_plan(options), command)
+    report = (
+        _model_list(command, [model_entry(name) for name in found])
+        if found
+        else plan_report(_planned_model(options), command)
+    )
     report.print(printed_format(options))
     return 0
 
 
-def _search(part: str) -> list[str]:
+def _found_models(part: str) -> list[str]:
     """Return the models that have every word of `part` in their name, their organisation or another name."""
     words = part.lower().replace("/", " ").split()
     return [name for name in model_names() if all(word in _all_names(name) for word in words)]
@@ -333,7 +337,7 @@ def _all_names(name: str) -> str:
     return " ".join((entry.organisation.lower(), entry.name, *entry.aliases))
 
 
-def _list(command: str, entries: list[ModelEntry]) -> Report:
+def _model_list(command: str, entries: list[ModelEntry]) -> Report:
     rows = []
     cells = []
     for entry in entries:
@@ -359,7 +363,7 @@ def _list(command: str, entries: list[ModelEntry]) -> Report:
     )
 
 
-def _plan(options: ModelsOptions) -> ModelPlan:
+def _planned_model(options: ModelsOptions) -> ModelPlan:
     name, checkpoint = load_checkpoint(options.model)
     entry = model_entry(name) if config_path(Path(options.model)) is None else None
     hardware = options.hardware or (entry.gpu if entry else "")

@@ -31,7 +31,7 @@ def move_foreign_folders_last(path: list[str]) -> None:
         path[:] = [_INSTALLED_FOLDER, *(each for each in path if each != _INSTALLED_FOLDER)]
     if _OWN_FOLDER in path:
         names = ("blis_sim",) if is_installed else PACKAGES
-        hiding = [each for each in path[: path.index(_OWN_FOLDER)] if any(_has(each, name) for name in names)]
+        hiding = [each for each in path[: path.index(_OWN_FOLDER)] if any(_has_module(each, name) for name in names)]
         path[:] = [*(each for each in path if each not in hiding), *hiding]
 
 
@@ -72,7 +72,7 @@ def explain_import_errors() -> Iterator[None]:
         raise BrokenInstallationError(f"{error}: {found}; install it in a virtual environment of its own") from error
 
 
-def _has(folder: str, name: str) -> bool:
+def _has_module(folder: str, name: str) -> bool:
     """Whether a module is imported from a folder; a mere folder of that name has no origin and hides nothing."""
     spec = PathFinder.find_spec(name, [folder])
     return spec is not None and spec.origin is not None

@@ -248,7 +248,11 @@ def cdf_panel(title: str, x_label: str, samples: Mapping[str, Floats], targets: 
     def draw(axes: "Axes") -> None:
         for name, values in samples.items():
             if len(values):
-                axes.plot(*_cdf(np.sort(values)), drawstyle="steps-post", label=name if len(samples) > 1 else None)
+                axes.plot(
+                    *_cumulative_shares(np.sort(values)),
+                    drawstyle="steps-post",
+                    label=name if len(samples) > 1 else None,
+                )
         for target in targets:
             target_line(axes, target.value, target.words, is_vertical=True)
         drawn = [float(each) for values in samples.values() if len(values) for each in (values.min(), values.max())]
@@ -258,7 +262,7 @@ def cdf_panel(title: str, x_label: str, samples: Mapping[str, Floats], targets: 
     return Panel(title=title, x_label=x_label, y_label="share of requests", draw=draw)
 
 
-def _cdf(ascending: Floats) -> tuple[Floats, Floats]:
+def _cumulative_shares(ascending: Floats) -> tuple[Floats, Floats]:
     """Return values and shares, of a large sample at so many ranks only, the extremes among them."""
     even = np.linspace(0, len(ascending) - 1, min(len(ascending), _MOST_POINTS))
     tail = np.arange(max(0, len(ascending) - _TAIL_POINTS), len(ascending))

@@ -45,13 +45,15 @@ _NAMES = ("ink", "muted", "grid", "target", "paper", "card", "shade", "c2")
 """Variables of the style sheet that its rules use; pictures use all of the palette."""
 
 
-def _variables(colors: Sequence[str], **others: str) -> str:
+def _style_variables(colors: Sequence[str], **others: str) -> str:
     known = {**others, **{f"c{number}": color for number, color in enumerate(colors)}}
     return " ".join(f"--{name}: {value};" for name, value in known.items())
 
 
-_LIGHT = _variables(COLORS, ink=INK, muted=MUTED, grid=GRID, target=TARGET, paper="#fff", card="#f6f7f8", shade="#0003")
-_DARK = _variables(
+_LIGHT = _style_variables(
+    COLORS, ink=INK, muted=MUTED, grid=GRID, target=TARGET, paper="#fff", card="#f6f7f8", shade="#0003"
+)
+_DARK = _style_variables(
     DARK_COLORS,
     ink="#e6e7e8",
     muted="#a3a7ab",
@@ -111,12 +113,12 @@ def figures_html(panels: Sequence[Panel]) -> list[str]:
     if not panels or find_spec("matplotlib") is None:
         return []
     drawn = "".join(
-        f"<figure><figcaption>{escape(panel.title)}</figcaption>{_picture(panel)}</figure>" for panel in panels
+        f"<figure><figcaption>{escape(panel.title)}</figcaption>{_picture_html(panel)}</figure>" for panel in panels
     )
     return ["<h2>Pictures</h2>", f'<div class="figures">{drawn}</div>']
 
 
-def _picture(panel: Panel) -> str:
+def _picture_html(panel: Panel) -> str:
     """Return a panel as an element of a page."""
     if not panel.has_many_points:
         return panel_svg(panel)

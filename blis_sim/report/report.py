@@ -35,7 +35,7 @@ class Section:
         return heading + ("" if self.table is None else self.table.markdown) + text
 
 
-def _nothing() -> tuple[()]:
+def _no_lines() -> tuple[()]:
     return ()
 
 
@@ -51,16 +51,16 @@ class Report:
     origin: "Callable[[], Provenance]"
     data: Callable[[], Any]
     """The answer as JSON has it."""
-    sections: Callable[[], Iterable[Section]] = _nothing
+    sections: Callable[[], Iterable[Section]] = _no_lines
     headline: str = ""
     """The subject of a table, where text has no place for the origin."""
-    lead: Callable[[], Iterable[str]] = _nothing
+    lead: Callable[[], Iterable[str]] = _no_lines
     """Lines above the tables."""
-    remarks: Callable[[], Iterable[str]] = _nothing
+    remarks: Callable[[], Iterable[str]] = _no_lines
     """Lines below the tables."""
     rows: Callable[[], Iterable[Mapping[str, Any]]] | None = None
     """The rows of CSV; None makes one row of the data."""
-    panels: "Callable[[], Sequence[Panel]]" = _nothing
+    panels: "Callable[[], Sequence[Panel]]" = _no_lines
     texts: Mapping[str, Callable[[], str]] = field(default_factory=dict)
     refresh_s: float = 0.0
     """Seconds after which a browser loads the page again; 0 means never."""

@@ -32,9 +32,9 @@ class TextTable(NamedTuple):
         """
         rows = [self.titles, *self.rows] if self.titles else list(self.rows)
         widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
-        if _span(widths) > width:
+        if _table_width(widths) > width:
             self._narrow(widths, width)
-        parts = _parts(widths, self.num_labels, width)
+        parts = _column_parts(widths, self.num_labels, width)
         return [line for number, part in enumerate(parts) for line in (*[""] * bool(number), *self._part(part, widths))]
 
     def _narrow(self, widths: list[int], width: int) -> None:
@@ -49,7 +49,7 @@ class TextTable(NamedTuple):
         by_texts = {place: self._least_width(place) for place in range(self.num_left_aligned)}
         texts = {place: least for place, least in by_texts.items() if place >= self.num_labels}
         for least in (by_titles, texts, by_texts):
-            while _span(widths) > width and (wide := [place for place in least if widths[place] > least[place]]):
+            while _table_width(widths) > width and (wide := [place for place in least if widths[place] > least[place]]):
                 widths[max(wide, key=lambda place: widths[place] - least[place])] -= 1
 
     def _least_width(self, place: int) -> int:
@@ -62,7 +62,7 @@ class TextTable(NamedTuple):
         rows = [self.titles, *self.rows] if self.titles else list(self.rows)
         lines = []
         for number, row in enumerate(rows):
-            cells = [_wrapped(row[place], widths[place]) for place in places]
+            cells = [_wrapped_lines(row[place], widths[place]) for place in places]
             height = max(map(len, cells))
             is_head = bool(self.titles) and number == 0
             cells = [
@@ -92,22 +92,22 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> TextTable:
     return TextTable((), [*facts], num_left_aligned=2)
 
 
-def _span(widths: Sequence[int]) -> int:
+def _table_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(_BETWEEN) * max(0, len(widths) - 1)
 
 
-def _parts(widths: Sequence[int], num_labels: int, width: int) -> list[list[int]]:
+def _column_parts(widths: Sequence[int], num_labels: int, width: int) -> list[list[int]]:
     """Return the columns that stand beside each other; all parts begin with the labels."""
     labels = list(range(min(num_labels, len(widths))))
     parts = [labels[:]]
     for place in range(len(labels), len(widths)):
-        if len(parts[-1]) > len(labels) and _span([widths[each] for each in (*parts[-1], place)]) > width:
+        if len(parts[-1]) > len(labels) and _table_width([widths[each] for each in (*parts[-1], place)]) > width:
             parts.append(labels[:])
         parts[-1].append(place)
     return parts
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrapped_lines(text: str, width: int) -> list[str]:
     """Return a text in lines, which end at spaces, and words that are longer than a line at hyphens."""
     if len(text) <= width:
         return [text]

@@ -211,15 +211,15 @@ class RemoteDriver:
 
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
         """Raise ApiError: engines in another process cannot be called."""
-        _refuse()
+        _refuse_here()
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
         """Raise ApiError: engines in another process cannot be awaited."""
-        _refuse()
+        _refuse_here()
 
     async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Raise ApiError: engines in another process cannot be awaited."""
-        _refuse()
+        _refuse_here()
 
     def close(self) -> None:
         """Stop: open replies get no more calls."""
@@ -283,7 +283,7 @@ class RemoteDriver:
         return flight
 
 
-def _refuse() -> NoReturn:
+def _refuse_here() -> NoReturn:
     raise ApiError("This needs a server in one process.", status=501, kind="NotImplementedError")
 
 
@@ -314,15 +314,15 @@ def run_api_server(assignment: Assignment) -> None:
     raise_file_limit()
     return_large_blocks()
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-        runner.run(_serve(assignment))
+        runner.run(_serve_assignment(assignment))
 
 
-async def _serve(assignment: Assignment) -> None:
+async def _serve_assignment(assignment: Assignment) -> None:
     stops: asyncio.Queue[Stop] = asyncio.Queue()
     handlers: dict[type, Callable[[Any], None]] = {Stop: stops.put_nowait}
-    channel = await open_channel(assignment.engines, partial(_handle, handlers), _orphaned)
+    channel = await open_channel(assignment.engines, partial(_handle_message, handlers), _exit_orphaned)
     try:
-        server = await _listening(assignment, channel, handlers)
+        server = await _listening_server(assignment, channel, handlers)
     except BlisError as error:
         channel.send(Refused(str(error)))
         await channel.close_when_sent()
@@ -333,7 +333,7 @@ async def _serve(assignment: Assignment) -> None:
     stop = await stops.get()
     channel.send(Stopping(server.service.delivery.open_replies.number))
     at_once = asyncio.Event()
-    hurrying = asyncio.create_task(_hurry(stop, stops, at_once))
+    hurrying = asyncio.create_task(_hurry_stop(stop, stops, at_once))
     await server.stop(at_once)
     for task in (reporting, hurrying):
         task.cancel()
@@ -342,7 +342,7 @@ async def _serve(assignment: Assignment) -> None:
     await channel.close_when_sent()
 
 
-async def _listening(
+async def _listening_server(
     assignment: Assignment, channel: Channel, handlers: dict[type, Callable[[Any], None]]
 ) -> RunningServer:
     """Start a server whose engines are at the other end of `channel`, and register handlers of their messages."""
@@ -391,20 +391,20 @@ async def _report_death(server: RunningServer, send: Callable[[FromApiServer], N
     send(DeathReported())
 
 
-async def _hurry(stop: Stop, stops: asyncio.Queue[Stop], at_once: asyncio.Event) -> None:
+async def _hurry_stop(stop: Stop, stops: asyncio.Queue[Stop], at_once: asyncio.Event) -> None:
     while not stop.at_once:
         stop = await stops.get()
     at_once.set()
 
 
-def _handle(handlers: Mapping[type, Callable[[Any], None]], message: object) -> None:
+def _handle_message(handlers: Mapping[type, Callable[[Any], None]], message: object) -> None:
     """Pass a message to the handler of its type; messages without a handler are ignored."""
     handler = handlers.get(type(message))
     if handler is not None:
         handler(message)
 
 
-def _orphaned() -> None:
+def _exit_orphaned() -> None:
     """Exit at once because the engine process has ended."""
     _logger.error("stopping: the process of the engines has ended")
     os._exit(ORPHANED)

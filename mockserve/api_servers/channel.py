@@ -32,7 +32,7 @@ class Channel(asyncio.Protocol):
         self._on_message = on_message
         self._ended = ended
         self._transport: asyncio.Transport | None = None
-        self.on_sent: Callable[[], None] = _nothing
+        self.on_sent: Callable[[], None] = _do_nothing
         """Called before queued messages are sent, after which they must not be extended."""
         self._waiting: list[Any] = []
         self._received = bytearray()
@@ -46,7 +46,7 @@ class Channel(asyncio.Protocol):
 
     def close(self) -> None:
         """Send queued messages and close without a callback."""
-        self._ended = _nothing
+        self._ended = _do_nothing
         if self._waiting:
             self._send()
         if self._transport is not None:
@@ -88,7 +88,7 @@ class Channel(asyncio.Protocol):
         del received[:start]
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     """No-op default."""
 
 

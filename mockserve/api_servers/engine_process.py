@@ -248,7 +248,7 @@ class ApiServerProcess:
 
     async def start(self, assignment: Assignment, far_end: socket.socket, near_end: socket.socket) -> None:
         """Start the process and a channel to it."""
-        self._channel = await open_channel(near_end, self._on_message, _ignore)
+        self._channel = await open_channel(near_end, self._on_message, _ignore_end)
         self.end = self._engines.add(self._channel.send)
         self._channel.on_sent = self.end.on_sent
         process = multiprocessing.get_context("spawn").Process(
@@ -322,7 +322,7 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _ignore() -> None:
+def _ignore_end() -> None:
     """Do nothing: the end of the process is handled separately."""
 
 
@@ -344,17 +344,17 @@ def reserved_port(host: str, port: int) -> socket.socket:
                 probe.bind(address)
         holder = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise _cannot(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
     try:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(address)
     except OSError as error:
         holder.close()
-        raise _cannot(host, port, error) from error
+        raise _cannot_listen(host, port, error) from error
     return holder
 
 
-def _cannot(host: str, port: int, error: OSError) -> StartError:
+def _cannot_listen(host: str, port: int, error: OSError) -> StartError:
     return StartError(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 

@@ -201,23 +201,23 @@ class _Worker:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            _do(*job)
+            _run_one(*job)
             del job
             if self._on_idle is not None and self._jobs.empty():
                 self._on_idle()
 
 
-def _do(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+def _run_one(done: asyncio.Future[Any], work: Callable[[], Any]) -> None:
     """Run one job and pass its result to the loop, unless the loop is closed."""
     if done.cancelled():
         return
     loop = _thread_state.loop = done.get_loop()
-    found, failure = _outcome(work)
+    found, failure = _result_of(work)
     if not loop.is_closed():
-        loop.call_soon_threadsafe(_settle, done, found, failure)
+        loop.call_soon_threadsafe(_finish_future, done, found, failure)
 
 
-def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+def _result_of(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     """The result of `work`, or its error.
 
     An error must not be part of a reference cycle, since the disabled collector would never free it. No frame in its
@@ -232,7 +232,7 @@ def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
         return None, error
 
 
-def _settle(done: asyncio.Future[Any], found: Any, failure: BaseException | None) -> None:
+def _finish_future(done: asyncio.Future[Any], found: Any, failure: BaseException | None) -> None:
     if done.done():
         return
     if failure is None:

@@ -147,20 +147,20 @@ def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Seque
     os.nice(NICENESS)
     set_soft_limit(resource.RLIMIT_CORE, 0)
     jobs: SimpleQueue[bytes] = SimpleQueue()
-    threading.Thread(target=_read, args=(end, jobs), daemon=True).start()
+    threading.Thread(target=_read_jobs, args=(end, jobs), daemon=True).start()
     memory = MemoryAllowance(limits)
     end.sendall(READY)
     with suppress(MemoryError):
         while True:
             job = jobs.get()
             allow_cpu(limits)
-            reply, is_panic = _reply(job)
+            reply, is_panic = _job_reply(job)
             del job
             end.sendall(frame(reply, is_last=is_panic or memory.is_used_up))
     os._exit(OUT_OF_MEMORY)  # the state of the process is undefined
 
 
-def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
+def _read_jobs(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
     """Queue received jobs. The process exits when the connection closes, also in the middle of a job."""
     with suppress(OSError, EOFError):
         try:
@@ -172,7 +172,7 @@ def _read(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
     os._exit(0)
 
 
-def _reply(job: bytes) -> tuple[bytes, bool]:
+def _job_reply(job: bytes) -> tuple[bytes, bool]:
     """Run a job. Returns the pickled success, result or error, and whether a library panicked.
 
     A panicking Rust library raises a `BaseException` and must not be used afterwards.
@@ -185,7 +185,7 @@ def _reply(job: bytes) -> tuple[bytes, bool]:
     except Exception as error:  # noqa: BLE001  (the server raises it)
         return _pickled_error(error), False
     except BaseException as error:  # noqa: BLE001  (the server raises it as an Exception)
-        return _failure(error), True
+        return _failure_reply(error), True
 
 
 def _pickled_error(error: Exception) -> bytes:
@@ -193,10 +193,10 @@ def _pickled_error(error: Exception) -> bytes:
         pickled = pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
         pickle.loads(pickled)
     except Exception:  # noqa: BLE001  (an error that does not survive pickling)
-        return _failure(error)
+        return _failure_reply(error)
     return pickled
 
 
-def _failure(error: BaseException) -> bytes:
+def _failure_reply(error: BaseException) -> bytes:
     """Return the reply for an error that the server cannot unpickle."""
     return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")), pickle.HIGHEST_PROTOCOL)

@@ -252,7 +252,7 @@ class TableDataset:
         for key in self._keys(prompt_texts, prompt):
             row = self._connection.execute(self._query, (key,)).fetchone()
             if row is not None:
-                return _joined(row[0]) if self._by_hash else str(row[0])
+                return _as_json_list(row[0]) if self._by_hash else str(row[0])
         return None
 
     def _keys(self, prompt_texts: Sequence[str], prompt: Sequence[int]) -> Iterable[str | bytes]:
@@ -298,7 +298,7 @@ def _read_line(line: str, where: str) -> tuple[str, str]:
     return row["prompt"], answer
 
 
-def _joined(tokens: Any) -> str:
+def _as_json_list(tokens: Any) -> str:
     """The text of a JSON list of token texts."""
     found = load_json(tokens)
     return "".join(map(str, found)) if isinstance(found, list) else str(found)
@@ -424,11 +424,11 @@ def token_logprobs(
     ids = _draw_other_ids(draw, token_id, max(0, num_top - (rank <= num_top)), candidates)
     if rank <= num_top:
         ids.insert(min(rank - 1, len(ids)), token_id)
-    listed = [(each, _logprob(top, falloff, place)) for place, each in enumerate(ids, start=1)]
-    return TokenLogprobs(token_id, _logprob(top, falloff, rank), rank, listed)
+    listed = [(each, _geometric_logprob(top, falloff, place)) for place, each in enumerate(ids, start=1)]
+    return TokenLogprobs(token_id, _geometric_logprob(top, falloff, rank), rank, listed)
 
 
-def _logprob(top: float, falloff: float, rank: int) -> float:
+def _geometric_logprob(top: float, falloff: float, rank: int) -> float:
     """Return the log-probability by the geometric law, lowered by 1e-6 to keep the rounded sum below 1."""
     value: float = struct.unpack("f", struct.pack("f", math.log(top) + (rank - 1) * math.log(falloff) - 1e-6))[0]
     return value
@@ -457,12 +457,12 @@ LOGIT_NORMALIZER = 130.0
 def label_score(prompt_digest: object, label_ids: Sequence[int], seed: int, applies_softmax: bool) -> float:
     """Return the probability of the first label: among the labels with `applies_softmax`, else in the whole
     vocabulary."""
-    weights = {label: math.exp(_logit(prompt_digest, label, seed)) for label in label_ids}
+    weights = {label: math.exp(_drawn_logit(prompt_digest, label, seed)) for label in label_ids}
     total = sum(weights.values()) if applies_softmax else LOGIT_NORMALIZER
     return weights[label_ids[0]] / total
 
 
-def _logit(prompt_digest: object, label: int, seed: int) -> float:
+def _drawn_logit(prompt_digest: object, label: int, seed: int) -> float:
     drawn = blake2b(f"{seed} {prompt_digest!r} {label}".encode(), digest_size=8).digest()
     return -LOGIT_SPREAD * int.from_bytes(drawn, "big") / 2**64
 
@@ -604,7 +604,7 @@ def render_tokens(script: Sequence[Segment], options: RenderOptions) -> Answer:
     With `ignore_eos`, or below `min_tokens`, end markers without text follow, as from a model that has no more to
     generate.
     """
-    script = [_readable(each) for each in script]
+    script = [_encodable(each) for each in script]
     tokens = options.tokenizer.split("".join(each.text for each in script))
     answer = apply_stops(*_end_within_budget(tokens, options), options.sampling)
     if not options.is_parsed:
@@ -648,7 +648,7 @@ def _cut_calls(script: Sequence[Segment], num_chars: int) -> CutCalls:
     return CutCalls(text, num_complete, num_begun > num_complete)
 
 
-def _readable(segment: Segment) -> Segment:
+def _encodable(segment: Segment) -> Segment:
     """Return the segment without characters that UTF-8 cannot encode."""
     text = whole_characters(segment.text)
     if text == segment.text:
@@ -707,7 +707,7 @@ def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tupl
         while current < len(script) and (at < until or not script[current].text):
             segment, end = script[current], ends[current]
             upto = min(until, end)
-            delta = _part(segment, at - (end - len(segment.text)), upto - (end - len(segment.text)))
+            delta = _shown_part(segment, at - (end - len(segment.text)), upto - (end - len(segment.text)))
             if delta is not None:
                 found.append(delta)
             at = upto
@@ -717,7 +717,7 @@ def sorted_by_kind(texts: Sequence[str], script: Sequence[Segment]) -> list[tupl
     return deltas
 
 
-def _part(segment: Segment, start: int, end: int) -> Delta | None:
+def _shown_part(segment: Segment, start: int, end: int) -> Delta | None:
     """Return the text that a client reads of characters `start` to `end` of a segment."""
     if segment.kind is Kind.MARKUP:
         return None

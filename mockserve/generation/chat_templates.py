@@ -80,7 +80,7 @@ class ChatRenderer:
     def makes_token_ids(self, body: Mapping[str, Any]) -> bool:
         """Whether a body lets the template's library make the token ids: then without marks, and without a text."""
         given = body.get("chat_template_kwargs")
-        return bool(given) and bool(_mapping(given).get("tokenize"))
+        return bool(given) and bool(_mapping_or_empty(given).get("tokenize"))
 
     def has_own_template(self, body: Mapping[str, Any]) -> bool:
         """Whether a body has a template of its own, which must not be rendered in the event loop."""
@@ -88,7 +88,7 @@ class ChatRenderer:
 
     def _own_source(self, body: Mapping[str, Any]) -> str | None:
         """Return the template of a body, if any. Raises ApiError where requests may not have templates."""
-        own, given = body.get("chat_template"), _mapping(body.get("chat_template_kwargs")).get("chat_template")
+        own, given = body.get("chat_template"), _mapping_or_empty(body.get("chat_template_kwargs")).get("chat_template")
         if not self.trusts_requests and (own is not None or given is not None):
             raise ApiError(
                 "Chat template is passed with request, but --trust-request-chat-template is not set. "
@@ -112,7 +112,7 @@ class ChatRenderer:
         """Return the variables of a template. Fields of the request override its variables, which override the
         server's."""
         adds, continues_word = body.get("add_generation_prompt"), body.get("continue_final_message")
-        given = _mapping(body.get("chat_template_kwargs"))
+        given = _mapping_or_empty(body.get("chat_template_kwargs"))
         fields = {
             "add_generation_prompt": True if adds is None else as_flag(adds),
             "continue_final_message": False if continues_word is None else as_flag(continues_word),
@@ -123,7 +123,7 @@ class ChatRenderer:
         hides_tools = self.hides_unusable_tools and body.get("tool_choice") == "none"
         if isinstance(body.get("tools"), list) and not hides_tools:
             arguments["tools"] = tool_definitions(body["tools"])
-        return arguments | _set(given) | _set(fields)
+        return arguments | _set_arguments(given) | _set_arguments(fields)
 
 
 def load_chat_renderer(options: ContentOptions, model_folder: Path | None) -> ChatRenderer:
@@ -144,7 +144,9 @@ def load_chat_renderer(options: ContentOptions, model_folder: Path | None) -> Ch
         sources = {DEFAULT: given}
     requested = options.chat_template_content_format
     takes_parts = None if requested == "auto" else requested == "openai"
-    templates = {name: _compiled(source, tokens, takes_parts) for name, source in sources.items() if name in USED}
+    templates = {
+        name: _compiled_template(source, tokens, takes_parts) for name, source in sources.items() if name in USED
+    }
     otherwise = ChatMLTemplate() if model_folder is None else MissingTemplate()
     return ChatRenderer(
         template=templates.get(DEFAULT, otherwise),
@@ -171,7 +173,7 @@ def _given_source(given: str | None) -> str | None:
         return given
 
 
-def _compiled(source: str, tokens: Mapping[str, str], takes_parts: bool | None) -> ChatTemplate:
+def _compiled_template(source: str, tokens: Mapping[str, str], takes_parts: bool | None) -> ChatTemplate:
     try:
         from mockserve.generation.jinja_template import JinjaTemplate
     except ImportError as error:
@@ -179,11 +181,11 @@ def _compiled(source: str, tokens: Mapping[str, str], takes_parts: bool | None) 
     return JinjaTemplate(source, tokens, takes_parts)
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _set(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _set_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if value not in UNSET}
 
 

@@ -44,7 +44,7 @@ def merge_developer_turns(turns: Sequence[Turn]) -> list[Turn]:
     turns = [_as_system(each) if each.get("role") == DEVELOPER else each for each in turns]
     if not any(each.get("role") == SYSTEM for each in turns[1:]):
         return turns
-    said = [_text(each.get("content")) for each in turns if each.get("role") == SYSTEM]
+    said = [_content_text(each.get("content")) for each in turns if each.get("role") == SYSTEM]
     others = [each for each in turns if each.get("role") != SYSTEM]
     return [{"role": SYSTEM, "content": "\n\n".join(text for text in said if text)}, *others]
 
@@ -53,7 +53,7 @@ def _as_system(turn: Turn) -> Turn:
     return {**{key: value for key, value in turn.items() if key != "tools"}, "role": SYSTEM}
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
     return str(content or "")
@@ -152,7 +152,7 @@ class Turns(Sequence[Turn]):
         is_plain = role in _PLAIN_ROLES and tuple(message) == _PLAIN_KEYS and isinstance(message["content"], str)
         if is_plain and not self.takes_parts:
             return message
-        turn: dict[str, Any] = {"role": role, "content": _content(message, self.takes_parts)}
+        turn: dict[str, Any] = {"role": role, "content": _turn_content(message, self.takes_parts)}
         if role == "assistant":
             turn |= _assistant_fields(message)
         elif role == "tool" and "tool_call_id" in message:
@@ -169,7 +169,7 @@ _PLAIN_ROLES = frozenset({"user", "assistant"})
 _PLAIN_KEYS = ("role", "content")
 
 
-def _content(message: Mapping[str, Any], takes_parts: bool) -> Any:
+def _turn_content(message: Mapping[str, Any], takes_parts: bool) -> Any:
     role, content = message["role"], message.get("content")
     if isinstance(content, str) and role != "system":
         return [{"type": "text", "text": content}] if takes_parts and role != "tool" else content
@@ -213,7 +213,7 @@ def _assistant_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     calls = message.get("tool_calls")
     if calls:
-        found["tool_calls"] = [_call(each) for each in calls]
+        found["tool_calls"] = [_call_of_turn(each) for each in calls]
     reasoning = message.get("reasoning")
     if reasoning is None:
         reasoning = message.get("reasoning_content")
@@ -222,11 +222,11 @@ def _assistant_fields(message: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _call(call: Any) -> Any:
+def _call_of_turn(call: Any) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return call
-    parsed = {**function, "arguments": _arguments(function.get("arguments"))}
+    parsed = {**function, "arguments": _call_arguments(function.get("arguments"))}
     return _in_order({**call, "function": _in_order(parsed, _FUNCTION_KEYS)}, _CALL_KEYS)
 
 
@@ -235,7 +235,7 @@ def _in_order(found: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
     return {key: found[key] for key in (*keys, *found) if key in found}
 
 
-def _arguments(given: Any) -> dict[str, Any]:
+def _call_arguments(given: Any) -> dict[str, Any]:
     """Return the arguments of an earlier call; an empty object if they are not a JSON object."""
     if isinstance(given, str):
         try:
@@ -300,12 +300,12 @@ class ChatMLTemplate:
 
 
 def _chatml_turn(turn: Turn) -> str:
-    calls = "".join(f"\n<tool_call>\n{_called(each)}\n</tool_call>" for each in turn.get("tool_calls") or ())
+    calls = "".join(f"\n<tool_call>\n{_called_name(each)}\n</tool_call>" for each in turn.get("tool_calls") or ())
     text = f"{turn.get('content') or ''}{calls}".lstrip("\n")
     return f"<|im_start|>{turn['role']}\n{text}<|im_end|>\n"
 
 
-def _called(call: Any) -> str:
+def _called_name(call: Any) -> str:
     function = call.get("function") if isinstance(call, Mapping) else None
     if isinstance(function, Mapping):
         function = {key: function[key] for key in ("name", *function) if key in function}

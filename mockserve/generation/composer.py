@@ -334,9 +334,9 @@ def open_generation_defaults(options: ContentOptions, model: str) -> GenerationD
         if source != AUTO and not (folder / FILE).is_file():
             raise OptionError(f"--generation-config must be auto, vllm or a folder with a {FILE}, got {source!r}")
         config = read_json_object(folder / FILE, "--generation-config")
-        _check(str(folder / FILE), config)
+        _check_types(str(folder / FILE), config)
     override = json_object(OVERRIDE_FLAG, options.override_generation_config)
-    _check(OVERRIDE_FLAG, override)
+    _check_types(OVERRIDE_FLAG, override)
     config |= override
     if not config:
         return NO_DEFAULTS
@@ -348,7 +348,7 @@ def open_generation_defaults(options: ContentOptions, model: str) -> GenerationD
     return GenerationDefaults(sampling, max_tokens, max_tokens if is_own_choice else override.get(_MAX_NEW_TOKENS))
 
 
-def _check(where: str, config: Mapping[str, Any]) -> None:
+def _check_types(where: str, config: Mapping[str, Any]) -> None:
     for name, kinds in _KINDS.items():
         value = config.get(name)
         is_wrong = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)

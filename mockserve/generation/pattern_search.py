@@ -27,7 +27,7 @@ class PatternSearch:
         self._end = len(token_ids)
         """End of the search: a repetition that ends later does not matter."""
         self._is_found = False
-        self._powers = _powers(self._end + 1)
+        self._powers = _base_powers(self._end + 1)
         self._sums: Hashes = np.zeros(self._end + 1, dtype=np.uint64)
         # Arithmetic modulo 2**64 throughout: equal stretches have equal hashes, and all others are looked at again.
         mixed = (self._ids.astype(np.uint64) + np.uint64(1)) * BASE
@@ -105,7 +105,7 @@ class PatternSearch:
             self._is_found = True
 
 
-def _powers(count: int) -> Hashes:
+def _base_powers(count: int) -> Hashes:
     """The powers of an odd number, from the zeroth on."""
     powers: Hashes = np.ones(count, dtype=np.uint64)
     powers[1:] = BASE

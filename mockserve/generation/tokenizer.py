@@ -366,7 +366,7 @@ def _add_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> None:
     from tokenizers import AddedToken
 
     added = {each.content for each in tokenizer.get_added_tokens_decoder().values()}
-    missing = dict.fromkeys(text for text in _named(settings) if text and text not in added)
+    missing = dict.fromkeys(text for text in _named_tokens(settings) if text and text not in added)
     try:
         tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
     except UnicodeEncodeError as error:  # half of a surrogate pair
@@ -375,7 +375,7 @@ def _add_special_tokens(tokenizer: Any, settings: Mapping[str, Any]) -> None:
         ) from error
 
 
-def _named(settings: Mapping[str, Any]) -> Iterator[str]:
+def _named_tokens(settings: Mapping[str, Any]) -> Iterator[str]:
     for name in NAMES:
         text = token_text(settings.get(name))
         if text is not None:

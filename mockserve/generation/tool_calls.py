@@ -226,11 +226,11 @@ def forced_schema(tools: Sequence[Any], choice: Any, parallel: bool | None) -> d
     schema: dict[str, Any] = {
         "type": "array",
         "minItems": 1,
-        "items": {"type": "object", "anyOf": [_call(each) for each in functions]},
+        "items": {"type": "object", "anyOf": [_call_schema(each) for each in functions]},
     }
     if not flag_or(parallel, True):
         schema["maxItems"] = 1
-    definitions = _definitions(functions)
+    definitions = _all_definitions(functions)
     return {**schema, DEFINITIONS: definitions} if definitions else schema
 
 
@@ -256,7 +256,7 @@ def _without_definitions_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in parameters.items() if name != DEFINITIONS}
 
 
-def _call(function: Mapping[str, Any]) -> dict[str, Any]:
+def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
     parameters = function.get("parameters") or NO_PARAMETERS
     return {
         "properties": {
@@ -267,7 +267,7 @@ def _call(function: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _definitions(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _all_definitions(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The definitions of all functions, which stand at the top of the schema."""
     found: dict[str, Any] = {}
     for function in functions:
@@ -446,17 +446,17 @@ def read_tool_use(
     With `tool_choice` auto the answer has no calls once the conversation has a tool result, so that agent loops end.
     Raises ApiError for a named function that is defined more than once.
     """
-    functions = tuple(found for each in _listed(body.get("tools")) if (found := _function(each)) is not None)
+    functions = tuple(found for each in _list_or_empty(body.get("tools")) if (found := _function(each)) is not None)
     choice = body.get("tool_choice", "auto")
     if not functions or choice in (None, "none"):
         return None
     if isinstance(choice, Mapping):
-        name = _mapping(choice.get("function")).get("name")
+        name = _mapping_or_empty(choice.get("function")).get("name")
         functions = tuple(each for each in functions if each.name == name) or functions
         if sum(each.name == name for each in functions) > 1:
             raise ApiError("Forced tool choice must resolve to exactly one tool.")
-    messages = _listed(body.get("messages"))
-    has_result = bool(messages) and _mapping(messages[-1]).get("role") in RESULT_ROLES
+    messages = _list_or_empty(body.get("messages"))
+    has_result = bool(messages) and _mapping_or_empty(messages[-1]).get("role") in RESULT_ROLES
     return ToolUse(
         functions=functions,
         is_forced=choice != "auto",
@@ -470,7 +470,7 @@ def read_tool_use(
 
 def call_script(use: ToolUse, functions: Sequence[Function], random: Random, verbosity: int) -> list[Segment]:
     """Return the script of calls of `functions`, in the markup of Hermes models or as the constrained JSON."""
-    arguments = [_arguments(use, function, random, verbosity) for function in functions]
+    arguments = [_arguments_json(use, function, random, verbosity) for function in functions]
     if use.is_json:
         return _json_calls(use, functions, arguments)
     names = [each.name for each in functions]
@@ -533,7 +533,7 @@ def tool_demand(use: ToolUse, config: StructuredOutputsConfig) -> Demand | None:
     return Demand("json", forced_schema(tools, choice, use.is_parallel), config)
 
 
-def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
+def _arguments_json(use: ToolUse, function: Function, random: Random, verbosity: int) -> str:
     """Return the arguments as JSON. A reference that leads back to itself is an error only for a constrained call."""
     is_strict = function.is_strict and use.tool_constraint is ToolConstraint.TAG
     is_constrained = is_strict or use.tool_constraint in (ToolConstraint.SCHEMA, ToolConstraint.LIST)
@@ -547,7 +547,7 @@ def _arguments(use: ToolUse, function: Function, random: Random, verbosity: int)
 
 
 def _function(tool: Any) -> Function | None:
-    found = _mapping(_mapping(tool).get("function"))
+    found = _mapping_or_empty(_mapping_or_empty(tool).get("function"))
     name = found.get("name")
     if not isinstance(name, str) or not name:
         return None
@@ -559,9 +559,9 @@ def _function(tool: Any) -> Function | None:
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _list_or_empty(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping_or_empty(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

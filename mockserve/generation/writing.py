@@ -85,7 +85,7 @@ def completion_output_spec(body: Mapping[str, Any], prompt: str | None, settings
     Raises ApiError for an invalid constraint.
     """
     return OutputSpec(
-        constraint=_constraint(body, settings.structured_outputs, lambda: [prompt or ""]),
+        constraint=_read_constraint(body, settings.structured_outputs, lambda: [prompt or ""]),
         asked=() if prompt is None else (prompt,),
         continues_word=prompt is not None and prompt[-1:].strip() != "",
     )
@@ -101,21 +101,23 @@ def chat_output_spec(
     Raises ApiError for an invalid constraint.
     """
     config = settings.structured_outputs
-    tools = _tools(body, settings.options) if settings.calls_tools else None
-    constraint = _constraint(body, config, lambda: [each.content for each in read_messages(body.get("messages") or [])])
+    tools = _tool_use_of(body, settings.options) if settings.calls_tools else None
+    constraint = _read_constraint(
+        body, config, lambda: [each.content for each in read_messages(body.get("messages") or [])]
+    )
     # What holds forced calls replaces any other form; a structural tag is read first, and refused if it is none.
     is_replaced = tools is not None and tools.overrides_constraint and not _is_tag(body)
     return OutputSpec(
         constraint=None if is_replaced else constraint,
         structured_outputs=config,
         tools=tools,
-        thinking=_thinking(body, settings.options),
+        thinking=_thinking_of(body, settings.options),
         asked=(_last_user_message(body), prompt) if uses_prompt_text else (),
         is_parsed=settings.parses_answers,
     )
 
 
-def _constraint(
+def _read_constraint(
     body: Mapping[str, Any], config: StructuredOutputsConfig, texts: Callable[[], Sequence[str]]
 ) -> Constraint | None:
     """Return the constraint of the answer, if there is one. `texts` returns the texts of the prompt."""
@@ -130,7 +132,7 @@ def _is_tag(body: Mapping[str, Any]) -> bool:
     return demand is not None and demand.kind == "structural_tag"
 
 
-def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
+def _tool_use_of(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     tools = options.tools
     found = read_tool_use(
         body, tools.tool_call_probability, tools.tool_call_extra_probability, tools.arguments.argument_ranges
@@ -142,7 +144,7 @@ def _tools(body: Mapping[str, Any], options: ContentOptions) -> ToolUse | None:
     return replace(found, is_parallel=False) if is_single else found
 
 
-def _thinking(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
+def _thinking_of(body: Mapping[str, Any], options: ContentOptions) -> Thinking | None:
     parser = options.reasoning.reasoning_parser
     if parser is None:
         return None

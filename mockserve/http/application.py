@@ -86,16 +86,22 @@ async def inject_faults(request: web.Request, handler: Handler) -> web.StreamRes
         drawn = service.faults.draw(request.headers, by_chance) if by_chance or requests_fault else None
     except OptionError as error:
         return json_response(400, ApiError(str(error)).body())
-    return await (handler(request) if drawn is None else _faulty(request, handler, *drawn))
+    return await (handler(request) if drawn is None else _faulty_answer(request, handler, *drawn))
 
 
-async def _faulty(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
-    return _error(request, kind, settings) if kind in ERRORS else await _shaped(request, handler, kind, settings)
+async def _faulty_answer(
+    request: web.Request, handler: Handler, kind: str, settings: FaultSettings
+) -> web.StreamResponse:
+    return (
+        _error_fault(request, kind, settings)
+        if kind in ERRORS
+        else await _shaped_answer(request, handler, kind, settings)
+    )
 
 
 async def answer_with_fault(request: web.Request, handler: Handler, words: str) -> web.StreamResponse:
     """Answer a request with the fault that the words of a header name."""
-    return await _faulty(request, handler, *request.app[SERVICE].faults.requested(words))
+    return await _faulty_answer(request, handler, *request.app[SERVICE].faults.requested(words))
 
 
 def _is_for_model(request: web.Request, network: Network) -> bool:
@@ -103,13 +109,15 @@ def _is_for_model(request: web.Request, network: Network) -> bool:
     return request.method == "POST" and (path.startswith(MODEL_PREFIXES) or path in MODEL_PATHS)
 
 
-def _error(request: web.Request, kind: str, settings: FaultSettings) -> web.Response:
+def _error_fault(request: web.Request, kind: str, settings: FaultSettings) -> web.Response:
     fault = ERRORS[kind]
     headers = {"Retry-After": str(settings.retry_after_s)} if fault.sends_retry_after else None
-    return json_response(fault.status, _worded(request, fault.error()).body(), headers)
+    return json_response(fault.status, _worded_error(request, fault.error()).body(), headers)
 
 
-async def _shaped(request: web.Request, handler: Handler, kind: str, settings: FaultSettings) -> web.StreamResponse:
+async def _shaped_answer(
+    request: web.Request, handler: Handler, kind: str, settings: FaultSettings
+) -> web.StreamResponse:
     if request.transport is None:
         raise ConnectionResetError("the client left before its request was read")
     shaped = ShapedTransport(request.transport, kind, settings)
@@ -149,27 +157,27 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ApiError as error:
         _forget_frames(error)
         _report_engine_failure(request, error)
-        return _refused(_worded(request, error))
+        return _refused_reply(_worded_error(request, error))
     except web.HTTPNotFound:
-        return await _moved(request) or json_response(404, {"detail": "Not Found"})
+        return await _redirected(request) or json_response(404, {"detail": "Not Found"})
     except web.HTTPMethodNotAllowed as error:
         allowed = await _declared_methods(request) or sorted(error.allowed_methods)
         return json_response(405, {"detail": "Method Not Allowed"}, {"Allow": ", ".join(allowed)})
     except web.HTTPException as error:
         refused = ApiError(error.reason, status=error.status, kind=error.reason)
-        return json_response(error.status, _worded(request, refused).body())
+        return json_response(error.status, _worded_error(request, refused).body())
     except _PROPAGATED_ERRORS:
         raise
     except UnreadableBodyError:
         return refusal()
     except EngineFailedError:
-        dead = _worded(request, engine_dead())
+        dead = _worded_error(request, engine_dead())
         _report_engine_failure(request, dead)
         return json_response(dead.status, dead.body())
     except BaseException as error:  # a panic in a Rust library is no Exception
         _logger.exception("%s %s failed", request.method, request.path)
         _forget_frames(error)
-        return _refused(_worded(request, unhandled_error(str(error))))
+        return _refused_reply(_worded_error(request, unhandled_error(str(error))))
     finally:
         if BODY_RESERVATION in request:
             request[BODY_RESERVATION].release_all()
@@ -184,11 +192,11 @@ def _forget_frames(error: BaseException) -> None:
     error.__traceback__ = error.__context__ = None
 
 
-def _worded(request: web.Request, error: ApiError) -> ApiError:
+def _worded_error(request: web.Request, error: ApiError) -> ApiError:
     return in_form_of_route(error, request.app[SERVICE].network.route_path(request.path))
 
 
-def _refused(error: ApiError) -> web.Response:
+def _refused_reply(error: ApiError) -> web.Response:
     """Return `error` as a reply, or as an internal error if its message has no UTF-8 encoding."""
     try:
         return json_response(error.status, error.body(), kind=ReplyWithoutCors if error.is_unhandled else web.Response)
@@ -209,7 +217,7 @@ def _report_engine_failure(request: web.Request, error: ApiError) -> None:
         service.lifecycle.death_reported.set()
 
 
-async def _moved(request: web.Request) -> web.StreamResponse | None:
+async def _redirected(request: web.Request) -> web.StreamResponse | None:
     """Return a redirect for a path with an extra or missing trailing slash; None if no route matches the other path."""
     path = request.path
     other = path.rstrip("/") if path.endswith("/") else path + "/"
@@ -273,7 +281,7 @@ def _is_foreign(request: web.Request, network: Network) -> bool:
     return origin.partition("://")[2] != request.headers.get("Host") and origin not in network.cors.origins
 
 
-def _preflight(request: web.Request, network: Network) -> web.Response | None:
+def _preflight_reply(request: web.Request, network: Network) -> web.Response | None:
     """The reply to a CORS preflight; None for any other request."""
     found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
     if found is None:
@@ -320,7 +328,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return json_response(401, {"error": "Unauthorized"}, kind=ReplyWithoutCors)
     if _is_foreign(request, service.network):
         return json_response(403, {"error": "Pages of other sites may not change this server"}, kind=ReplyWithoutCors)
-    asked_by_browser = _preflight(request, service.network)
+    asked_by_browser = _preflight_reply(request, service.network)
     if asked_by_browser is not None:
         return asked_by_browser
     started_s = time.monotonic()

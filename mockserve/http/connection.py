@@ -237,7 +237,7 @@ def parse_simple_head(data: bytes, limits: Limits) -> SimpleHead | None:
     # aiohttp decides about a line that is no field.
     if not len(pairs) == fields.count("\n") <= limits.most_fields:
         return None
-    headers = _headers(pairs)
+    headers = _header_fields(pairs)
     if headers is None:
         return None
     content_length = headers.get(hdrs.CONTENT_LENGTH, "0")
@@ -266,7 +266,7 @@ def _kept_by_aiohttp(name: str, value: str) -> str:
     return "" if is_other_key else value
 
 
-def _headers(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
+def _header_fields(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | None":
     """Return the fields by name; None if a field is unsupported or repeated."""
     once: dict[str, tuple[str, str]] = {}
     for name, value in pairs:

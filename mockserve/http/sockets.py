@@ -29,7 +29,7 @@ def listening_sockets(host: str, port: int, backlog: int, reuse_port: bool) -> l
     absent: OSError | None = None
     for family, kind, protocol, _, address in dict.fromkeys(found):
         try:
-            made.append(_listening(socket.socket(family, kind, protocol), address, backlog, reuse_port))
+            made.append(_listening_socket(socket.socket(family, kind, protocol), address, backlog, reuse_port))
         except OSError as error:
             if error.errno not in _ABSENT:
                 for each in made:
@@ -41,7 +41,7 @@ def listening_sockets(host: str, port: int, backlog: int, reuse_port: bool) -> l
     return made
 
 
-def _listening(made: socket.socket, address: Any, backlog: int, reuse_port: bool) -> socket.socket:
+def _listening_socket(made: socket.socket, address: Any, backlog: int, reuse_port: bool) -> socket.socket:
     try:
         if os.name == "posix":
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,12 +94,16 @@ def server_context(options: TlsOptions) -> ssl.SSLContext | None:
         try:
             context.load_cert_chain(options.ssl_certfile, options.ssl_keyfile or None)
         except (OSError, ssl.SSLError) as error:
-            raise OptionError(f"--ssl-certfile {options.ssl_certfile} cannot be used: {_reason(error)}") from error
+            raise OptionError(
+                f"--ssl-certfile {options.ssl_certfile} cannot be used: {_error_reason(error)}"
+            ) from error
     if options.ssl_ca_certs:
         try:
             context.load_verify_locations(options.ssl_ca_certs)
         except (OSError, ssl.SSLError) as error:
-            raise OptionError(f"--ssl-ca-certs {options.ssl_ca_certs} cannot be used: {_reason(error)}") from error
+            raise OptionError(
+                f"--ssl-ca-certs {options.ssl_ca_certs} cannot be used: {_error_reason(error)}"
+            ) from error
     context.verify_mode = ssl.VerifyMode(options.ssl_cert_reqs)
     if options.ssl_ciphers:
         try:
@@ -129,7 +133,7 @@ def _load_self_signed(context: ssl.SSLContext) -> None:
             ) from error
 
 
-def _reason(error: OSError) -> str:
+def _error_reason(error: OSError) -> str:
     """Return the message of an error: file errors have a `strerror`, OpenSSL errors a `reason`."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).replace("_", " ").lower()

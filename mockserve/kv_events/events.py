@@ -95,7 +95,7 @@ class BatchEncoder:
                 lora_id=blocks.lora.number if blocks.lora else None,
                 medium=MEDIUM,
                 lora_name=blocks.lora.name if blocks.lora else None,
-                extra_keys=[_untagged(blocks.extra_keys[index - span + 1]) for index in kept],
+                extra_keys=[_untagged_keys(blocks.extra_keys[index - span + 1]) for index in kept],
                 group_idx=change.group,
                 kv_cache_spec_kind=_KINDS[spec.kind],
                 kv_cache_spec_sliding_window=spec.reach_tokens if spec.kind == SLIDING else None,
@@ -117,7 +117,7 @@ class BatchEncoder:
         return as_number(digest) if self._numbers_hashes else digest
 
 
-def _untagged(keys: ExtraKeys) -> tuple[str, ...] | None:
+def _untagged_keys(keys: ExtraKeys) -> tuple[str, ...] | None:
     """Return the extra keys of a hash without their tags, as in events."""
     return None if keys is None else tuple(tagged[1] for tagged in keys)
 

@@ -79,7 +79,7 @@ def block_naming(options: KVSharingOptions, environment: ServerEnvironment, conf
     try:
         root = root_hash(algorithm, environment.python_hash_seed)
     except ImportError as error:
-        raise _missing(f"--prefix-caching-hash-algo {algorithm}") from error
+        raise _missing_library(f"--prefix-caching-hash-algo {algorithm}") from error
     return VllmNaming(size, algorithm, root, lookahead)
 
 
@@ -94,7 +94,7 @@ def open_publisher(
     try:
         from mockserve.kv_events.events import BatchEncoder, KVEventPublisher
     except ImportError as error:
-        raise _missing(KV_EVENTS_FLAG) from error
+        raise _missing_library(KV_EVENTS_FLAG) from error
     encoder = BatchEncoder(
         config.block_size_tokens,
         environment.kv_events_use_int_hashes,
@@ -104,5 +104,5 @@ def open_publisher(
     return KVEventPublisher(events.of_rank(rank), encoder, rank)
 
 
-def _missing(flag: str) -> OptionError:
+def _missing_library(flag: str) -> OptionError:
     return OptionError(f"{flag} needs more libraries: {install_command('kv-events')}")

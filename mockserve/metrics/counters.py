@@ -555,8 +555,8 @@ class HttpMetrics:
         for labels, (number, created) in self._requests.items():
             requests.add_metric(labels, number, created=created)
         yield requests
-        yield _sizes("http_request_size_bytes", _size_help("incoming requests"), self._received)
-        yield _sizes("http_response_size_bytes", _size_help("outgoing responses"), self._sent)
+        yield _size_summary("http_request_size_bytes", _size_help("incoming requests"), self._received)
+        yield _size_summary("http_response_size_bytes", _size_help("outgoing responses"), self._sent)
         name = "http_request_duration_highr_seconds"
         fine = HistogramMetricFamily(name, FINE_HELP)
         _add_durations(fine, name, {}, self._all_durations)
@@ -576,7 +576,7 @@ def _size_help(what: str) -> str:
     )
 
 
-def _sizes(name: str, help_text: str, sizes: dict[str, _Sizes]) -> Metric:
+def _size_summary(name: str, help_text: str, sizes: dict[str, _Sizes]) -> Metric:
     family = SummaryMetricFamily(name, help_text, labels=("handler",))
     for path, entry in sizes.items():
         family.add_metric((path,), entry.count, entry.total)

@@ -153,7 +153,7 @@ class Family:
     label: str = ""
 
 
-def _families() -> Mapping[str, Sequence[Family]]:
+def _families_by_shown() -> Mapping[str, Sequence[Family]]:
     """Return the families by their column `shown`, in vLLM's order.
 
     A `value` names an attribute of `EngineState`. One that ends in `?` has no sample while it is zero or empty.
@@ -175,7 +175,7 @@ def _read_value(get: Callable[[EngineState], Any], omits_zero: bool, engine: Eng
     return None if omits_zero and not value else value
 
 
-_ALL = _families()
+_ALL = _families_by_shown()
 FAMILIES = _ALL["always"]
 """Metrics with an engine label, in vLLM's order; rejection counters follow them on the page."""
 HISTOGRAMS = _ALL["requests"]
@@ -212,13 +212,13 @@ def displayed_value(fakes: FakeMetrics, name: str, value: Value, seconds: float)
     if name in fakes.value_functions:
         return fakes.value_functions[name](seconds)
     if name in fakes.buckets and isinstance(value, Histogram):
-        return _histogram(value, fakes.buckets[name])
+        return _pinned_histogram(value, fakes.buckets[name])
     if name == "request_success" and fakes.success is not None and isinstance(value, Mapping):
         return {reason: fakes.success.get(reason, 0) for reason in value}
     return value
 
 
-def _histogram(true: Histogram, counts: Sequence[int]) -> Histogram:
+def _pinned_histogram(true: Histogram, counts: Sequence[int]) -> Histogram:
     found = Histogram(true.bounds)
     for bound, count in zip((*true.bounds, true.bounds[-1]), counts, strict=False):
         found.observe(bound, count)

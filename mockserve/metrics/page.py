@@ -135,11 +135,11 @@ def as_in_multiprocess_mode(metrics: Iterable[Metric]) -> Iterator[Metric]:
         samples = [each for each in metric.samples if not each.name.endswith("_created")]
         if not samples and metric.name not in _NAMED:
             continue
-        metric.samples = _histogram(metric.name, samples) if metric.type == "histogram" else samples
+        metric.samples = _histogram_samples(metric.name, samples) if metric.type == "histogram" else samples
         yield metric
 
 
-def _histogram(name: str, samples: list[PrometheusSample]) -> list[PrometheusSample]:
+def _histogram_samples(name: str, samples: list[PrometheusSample]) -> list[PrometheusSample]:
     """Return the samples of each series with the sum first and the count last."""
     found: list[PrometheusSample] = []
     for _, series in groupby(
@@ -260,9 +260,9 @@ def merged(snapshots: Sequence[Snapshot] | deque[Snapshot]) -> Snapshot:
         Snapshot(
             at=snapshots[-1].at,
             span_s=sum(each.span_s for each in snapshots),
-            running=_mean([each.running for each in snapshots]),
-            waiting=_mean([each.waiting for each in snapshots]),
-            kv_percent=_mean([each.kv_percent for each in snapshots]),
+            running=_mean_of([each.running for each in snapshots]),
+            waiting=_mean_of([each.waiting for each in snapshots]),
+            kv_percent=_mean_of([each.kv_percent for each in snapshots]),
             busy_s=sum(each.busy_s for each in snapshots),
             errors=sum(each.errors for each in snapshots),
             lag_p99_ms=max(lags, default=None),
@@ -278,13 +278,13 @@ def _with_percentiles(take_snapshot: Snapshot) -> Snapshot:
     return take_snapshot
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean_of(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
 def _in_groups(values: Sequence[float], size: int) -> list[float]:
     """Return the mean of each group of `size` consecutive values."""
-    return [_mean(values[start : start + size]) for start in range(0, len(values), size)]
+    return [_mean_of(values[start : start + size]) for start in range(0, len(values), size)]
 
 
 class History:
@@ -355,7 +355,7 @@ class History:
             span_s=now - before_at,
             running=sum(each.running for each in known_engines),
             waiting=sum(each.waiting for each in known_engines),
-            kv_percent=_mean([each.kv_now_percent for each in known_engines]) if known_engines else 0.0,
+            kv_percent=_mean_of([each.kv_now_percent for each in known_engines]) if known_engines else 0.0,
             busy_s=busy_s,
             errors=self._new_errors(source),
             lag_p99_ms=self._lag_p99_ms(source),
@@ -432,18 +432,18 @@ class History:
         shown = list(self._engines.items())[:MOST_ENGINES]
         return {
             "at": [round(each.at, 2) for each in self.snapshots],
-            "series": _series(self.snapshots),
-            "now": _series([self._present_snapshot()]) if self._recent else {},
+            "series": _series_of_snapshots(self.snapshots),
+            "now": _series_of_snapshots([self._present_snapshot()]) if self._recent else {},
             "errors_by_status": errors,
             "num_engines": len(self._engines),
             "columns_at": [
                 round(self.snapshots[start : start + group][-1].at, 2) for start in range(0, len(self.snapshots), group)
             ],
-            "engines": [_engine(number, engine, group) for number, engine in shown],
+            "engines": [_engine_metrics(number, engine, group) for number, engine in shown],
         }
 
 
-def _series(snapshots: Sequence[Snapshot]) -> Mapping[str, Sequence[float | None]]:
+def _series_of_snapshots(snapshots: Sequence[Snapshot]) -> Mapping[str, Sequence[float | None]]:
     """Return each metric of the snapshots. Rates are per second of real time, latencies in simulated milliseconds."""
 
     def rates(name: str) -> Sequence[float | None]:
@@ -471,7 +471,7 @@ def _rounded_rate(count: float, span_s: float) -> float | None:
     return round(count / span_s, 3) if span_s > 0 else None
 
 
-def _engine(number: int, engine: _EngineHistory, group: int) -> Mapping[str, Any]:
+def _engine_metrics(number: int, engine: _EngineHistory, group: int) -> Mapping[str, Any]:
     """Return the present metrics of an engine, and its load over time."""
     first, last = engine.recent[0], engine.recent[-1]
     return {
@@ -526,7 +526,7 @@ class StatLog:
     def begin(self) -> None:
         """Start logging."""
         now_s = time.monotonic()
-        self._known = {number: _EngineLog(_counts(each), now_s) for number, each in self._engines.items()}
+        self._known = {number: _EngineLog(_engine_counts(each), now_s) for number, each in self._engines.items()}
         self._schedule()
 
     def end(self) -> None:
@@ -549,7 +549,7 @@ class StatLog:
         self._schedule()
 
 
-def _counts(engine: "MeasuredEngine") -> _Counts:
+def _engine_counts(engine: "MeasuredEngine") -> _Counts:
     metrics, counters = engine.metrics, engine.driver.engine.counters
     return _Counts(
         metrics.prompt_tokens_by_source["local_compute"],
@@ -563,12 +563,12 @@ def _counts(engine: "MeasuredEngine") -> _Counts:
 
 def _log_engine(number: int, engine: "MeasuredEngine", before: _EngineLog | None, now_s: float) -> _EngineLog:
     """Log the lines of one engine, and return what its next line needs."""
-    counts = _counts(engine)
+    counts = _engine_counts(engine)
     if before is None:  # an engine that joined since the last line
         return _EngineLog(counts, now_s)
     span_s = now_s - before.at_s
-    prompt_rate = _rate(counts.prompt_tokens - before.counts.prompt_tokens, span_s)
-    generation_rate = _rate(counts.generation_tokens - before.counts.generation_tokens, span_s)
+    prompt_rate = _rate_per_s(counts.prompt_tokens - before.counts.prompt_tokens, span_s)
+    generation_rate = _rate_per_s(counts.generation_tokens - before.counts.generation_tokens, span_s)
     is_active = bool(prompt_rate or generation_rate)
     level = logging.INFO if is_active or before.was_active else logging.DEBUG
     figures: dict[str, Any] = {"engine": number, "prompt_tokens_per_s": prompt_rate}
@@ -578,12 +578,12 @@ def _log_engine(number: int, engine: "MeasuredEngine", before: _EngineLog | None
     line = in_vllm_form("loggers.py:335", **figures)
     _logger.log(level, "Engine %03d: %s", number, ", ".join(parts), extra=line)
     if counts.drafts > before.counts.drafts:
-        drafts = _drafts(before.counts, counts, span_s)
+        drafts = _draft_figures(before.counts, counts, span_s)
         _logger.log(level, "SpecDecoding metrics: %s", drafts, extra=in_vllm_form("metrics.py:120", engine=number))
     return _EngineLog(counts, now_s, is_active)
 
 
-def _rate(number: int, span_s: float) -> float:
+def _rate_per_s(number: int, span_s: float) -> float:
     return number / span_s if span_s > 0 else 0.0
 
 
@@ -600,7 +600,7 @@ def _state_parts(engine: "MeasuredEngine") -> list[str]:
     return parts
 
 
-def _drafts(before: _Counts, after: _Counts, span_s: float) -> str:
+def _draft_figures(before: _Counts, after: _Counts, span_s: float) -> str:
     """Return the figures of speculative decoding between two instants."""
     num_drafts = after.drafts - before.drafts
     num_tokens = after.draft_tokens - before.draft_tokens
@@ -610,8 +610,8 @@ def _drafts(before: _Counts, after: _Counts, span_s: float) -> str:
     acceptance = 100 * num_accepted / num_tokens if num_tokens else float("nan")
     return (
         f"Mean acceptance length: {1 + num_accepted / num_drafts:.2f}, "
-        f"Accepted throughput: {_rate(num_accepted, span_s):.2f} tokens/s, "
-        f"Drafted throughput: {_rate(num_tokens, span_s):.2f} tokens/s, "
+        f"Accepted throughput: {_rate_per_s(num_accepted, span_s):.2f} tokens/s, "
+        f"Drafted throughput: {_rate_per_s(num_tokens, span_s):.2f} tokens/s, "
         f"Accepted: {num_accepted} tokens, Drafted: {num_tokens} tokens, "
         f"Per-position acceptance rate: {', '.join(f'{rate:.3f}' for rate in rates)}, "
         f"Avg Draft acceptance rate: {acceptance:.1f}%"
@@ -845,7 +845,7 @@ class MetricsSource:
             for number in self.engines
             if states[number].counters.offload.num_blocks
         ]
-        return _gauges("vllm:kv_offload_config_info", OFFLOAD_INFO_HELP, labels, samples)
+        return _gauge_family("vllm:kv_offload_config_info", OFFLOAD_INFO_HELP, labels, samples)
 
     def _others(self) -> Iterator[Metric]:
         yield from self._adapters()
@@ -859,7 +859,7 @@ class MetricsSource:
         if self.tool_parsing is not None:
             yield self.tool_parsing.family(self.model_name)
         yield from self.operations.collect()
-        yield _histograms(
+        yield _histogram_family(
             "blis_send_lag_seconds",
             "Real time by which frames leave later than they are due.",
             [],
@@ -872,7 +872,7 @@ class MetricsSource:
         values = [
             (([self.model_name, str(number), *([last] if last else [])], each.created), value)
             for number, each in self.engines.items()
-            for last, value in _labelled(
+            for last, value in _label_values(
                 displayed_value(self._shown_fakes, family.name, family.read(states[number]), time.time() - each.created)
             )
             if self._is_set(family, each, states[number])
@@ -942,7 +942,7 @@ Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
 """Label values, start of counting, and value of a sample."""
 
 
-def _labelled(value: Value) -> Iterable[tuple[str, float | Histogram]]:
+def _label_values(value: Value) -> Iterable[tuple[str, float | Histogram]]:
     if value is None:
         return ()
     if isinstance(value, Mapping):
@@ -954,7 +954,7 @@ def _constant_reading(metric: Metric) -> Reading:
     return lambda: metric
 
 
-def _counters(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
+def _counter_family(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
     metric = CounterMetricFamily(name, help_text, labels=labels)
     for (values, created), number in samples:
         assert not isinstance(number, Histogram)
@@ -962,7 +962,7 @@ def _counters(name: str, help_text: str, labels: list[str], samples: Iterable[Sa
     return metric
 
 
-def _gauges(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
+def _gauge_family(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
     metric = GaugeMetricFamily(name, help_text, labels=labels)
     for (values, _), number in samples:
         assert not isinstance(number, Histogram)
@@ -970,7 +970,7 @@ def _gauges(name: str, help_text: str, labels: list[str], samples: Iterable[Samp
     return metric
 
 
-def _histograms(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
+def _histogram_family(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
     metric = HistogramMetricFamily(name, help_text, labels=labels)
     for (values, created), histogram in samples:
         assert isinstance(histogram, Histogram)
@@ -980,9 +980,9 @@ def _histograms(name: str, help_text: str, labels: list[str], samples: Iterable[
 
 
 _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]] = {
-    "counter": _counters,
-    "gauge": _gauges,
-    "histogram": _histograms,
+    "counter": _counter_family,
+    "gauge": _gauge_family,
+    "histogram": _histogram_family,
 }
 
 

@@ -43,7 +43,7 @@ class ClusterDriver(RealtimeDriver):
         first = outputs[0]
         super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=cluster)
         self.cluster = cluster
-        self.on_removed: Callable[[int, InstanceState], None] = _ignore
+        self.on_removed: Callable[[int, InstanceState], None] = _ignore_removal
         """Called with the number of each removed instance, and its state: drained or killed."""
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
@@ -135,7 +135,7 @@ class ClusterDriver(RealtimeDriver):
         """Fail all requests and waits after an error of the simulation."""
         super().fail(error)
         for routed in self._unrouted.values():
-            _set(routed)
+            _set_done(routed)
 
     def _enter(self, request: Request, at: Micros, rank: int | None) -> None:
         self.cluster.submit(request, at, rank)
@@ -146,7 +146,7 @@ class ClusterDriver(RealtimeDriver):
 
     def _on_routed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
         self._instance_of(sequence, number, at)
-        _set(self._unrouted.get(sequence.request.id))
+        _set_done(self._unrouted.get(sequence.request.id))
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         for number, event in self.cluster.advance_each(until):
@@ -167,7 +167,7 @@ class ClusterDriver(RealtimeDriver):
     def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
         super()._happened(output, event, now)
         if isinstance(event, Finished):
-            _set(self._unrouted.get(event.sequence.request.id))
+            _set_done(self._unrouted.get(event.sequence.request.id))
 
     def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
         flight = self._flights.get(event.sequence.request.id)
@@ -182,11 +182,11 @@ class ClusterDriver(RealtimeDriver):
         return super()._status_of(event)
 
 
-def _ignore(_number: int, _life: InstanceState) -> None:
+def _ignore_removal(_number: int, _life: InstanceState) -> None:
     """No-op default."""
 
 
-def _set(future: asyncio.Future[None] | None) -> None:
+def _set_done(future: asyncio.Future[None] | None) -> None:
     if future is not None and not future.done():
         future.set_result(None)
 

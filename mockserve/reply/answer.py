@@ -49,7 +49,7 @@ async def answer(
         job = _with_threshold(delivery, job, threshold)
     if job.delivery.stream:
         with delivery.open_replies:
-            return await _stream(request, Reply(delivery, job, arrived_at, caller))
+            return await _stream_reply(request, Reply(delivery, job, arrived_at, caller))
     reply, choices = await collect(delivery, job, arrived_at, caller)
 
     def whole() -> dict[str, Any]:
@@ -113,7 +113,7 @@ async def collect(
     return reply, ended if job.is_long else list(ended)
 
 
-async def _stream(request: web.Request, reply: Reply) -> web.StreamResponse:
+async def _stream_reply(request: web.Request, reply: Reply) -> web.StreamResponse:
     """Stream a reply. The response begins when the engine has placed the requests: a router refuses with a status."""
     delivery, job, writer = reply.delivery, reply.job, SSEWriter(request)
     stream = EventStream(reply, writer, partial(delivery.executor.run, True))

@@ -272,7 +272,7 @@ def arrange_deltas(deltas: Deltas, style: CallStyle, is_cut: bool) -> TokenDelta
     token_deltas = _delay_until_ready(calls.without_skipped(style), style, calls, is_cut)
     if style.delays_end and not is_cut:
         _delay_end_of_arguments(token_deltas)
-    return _filled(token_deltas, style.fillers, calls)
+    return _with_fillers(token_deltas, style.fillers, calls)
 
 
 def _with_held_ends(deltas: Deltas, begin_mark: str, end_mark: str | None) -> TokenDeltas:
@@ -287,16 +287,16 @@ def _with_held_ends(deltas: Deltas, begin_mark: str, end_mark: str | None) -> To
         for each in brought:
             ready: Delta | None = each
             if each.kind is Kind.CONTENT and begin_mark:
-                ready = _ready(each, held, lambda text: without_beginning_of(begin_mark, text))
+                ready = _ready_delta(each, held, lambda text: without_beginning_of(begin_mark, text))
             elif each.kind is Kind.TOOL_ARGUMENTS and end_mark is not None:
-                ready = _ready(each, held, lambda text: without_beginning_of(end_mark, text).rstrip())
+                ready = _ready_delta(each, held, lambda text: without_beginning_of(end_mark, text).rstrip())
             if ready is not None:
                 shown.append(ready)
         token_deltas.append(tuple(shown))
     return token_deltas
 
 
-def _ready(delta: Delta, held: dict[tuple[Kind, int], str], ready_part: Callable[[str], str]) -> Delta | None:
+def _ready_delta(delta: Delta, held: dict[tuple[Kind, int], str], ready_part: Callable[[str], str]) -> Delta | None:
     """Return a delta with what was held back before it and without what is now; None if nothing is ready."""
     place = delta.kind, delta.call
     text = held.get(place, "") + delta.text
@@ -394,7 +394,7 @@ def _delay_end_of_arguments(token_deltas: TokenDeltas) -> None:
         token_deltas[-1] = (*token_deltas[-1], last)
 
 
-def _filled(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> TokenDeltas:
+def _with_fillers(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> TokenDeltas:
     """Return `token_deltas` with the empty events of the style."""
     numbers = sorted(calls.texts)
     end = len(token_deltas) - 1
@@ -402,21 +402,21 @@ def _filled(token_deltas: TokenDeltas, fillers: Fillers, calls: _Calls) -> Token
     start = first
     while start and not token_deltas[start - 1]:
         start -= 1
-    _fill(token_deltas, range(start, first), fillers.opening, 0, most=1)
-    _fill(token_deltas, range(start, last), fillers.within, 0)
+    _add_fillers(token_deltas, range(start, first), fillers.opening, 0, most=1)
+    _add_fillers(token_deltas, range(start, last), fillers.within, 0)
     for number, following in pairwise(numbers):
         between = range(calls.last_place[number] + 1, calls.first_place[following])
         if calls.texts[number] != EMPTY_OBJECT or fillers.between is Filler.LINE:
-            _fill(token_deltas, between, fillers.between, number, most=1)
+            _add_fillers(token_deltas, between, fillers.between, number, most=1)
     if fillers.closes_single_call or len(numbers) > 1:
-        _fill(token_deltas, range(last + 1, end), fillers.closing, numbers[-1], most=1)
+        _add_fillers(token_deltas, range(last + 1, end), fillers.closing, numbers[-1], most=1)
     has_arguments = calls.texts[numbers[-1]] != EMPTY_OBJECT
     if has_arguments or fillers.after_calls is not Filler.CALL:
         return _with_last(token_deltas, fillers.after_calls, numbers[-1])
     return token_deltas
 
 
-def _fill(token_deltas: TokenDeltas, places: range, filler: Filler, call: int, most: int | None = None) -> None:
+def _add_fillers(token_deltas: TokenDeltas, places: range, filler: Filler, call: int, most: int | None = None) -> None:
     """Add empty events to tokens without deltas, at most `most` of them."""
     if filler is Filler.NOTHING:
         return

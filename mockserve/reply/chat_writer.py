@@ -189,7 +189,7 @@ class ChatWriter:
         return call_id(shape.calls.ids, name, call, shape.num_earlier_calls, is_stream)
 
     def _arguments(self, flat_deltas: Sequence[Delta]) -> str:
-        text = _text(flat_deltas, Kind.TOOL_ARGUMENTS)
+        text = _text_of_kind(flat_deltas, Kind.TOOL_ARGUMENTS)
         return "" if text == EMPTY_OBJECT and self._shape.calls.no_arguments is NoArguments.EMPTY else text
 
     def _message(self, num_tokens: int) -> dict[str, Any]:
@@ -197,7 +197,7 @@ class ChatWriter:
         if deltas is None:
             return whole_message(self._shape.role, "".join(self._answer.texts[:num_tokens]), None, ())
         flat_deltas = [each for token in deltas[:num_tokens] for each in token]
-        reasoning = _text(flat_deltas, Kind.REASONING) if self._shape.includes_reasoning else ""
+        reasoning = _text_of_kind(flat_deltas, Kind.REASONING) if self._shape.includes_reasoning else ""
         cut = self._answer.cut
         names = {each.call: each.text for each in flat_deltas if each.kind is Kind.TOOL_NAME}
         calls = [
@@ -215,7 +215,7 @@ class ChatWriter:
             calls = [replace(each, arguments=arguments) for each, (_, arguments) in zip(calls, found, strict=False)]
             return whole_message(self._shape.role, self._shape.empty_content, reasoning or None, calls)
         has_other_output = bool(calls) or any(each.kind is Kind.REASONING for each in flat_deltas)
-        content = _text(flat_deltas, Kind.CONTENT) or (self._shape.empty_content if has_other_output else "")
+        content = _text_of_kind(flat_deltas, Kind.CONTENT) or (self._shape.empty_content if has_other_output else "")
         return whole_message(self._shape.role, content, reasoning or None, calls)
 
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
@@ -241,5 +241,5 @@ def _ends_within_reasoning(answer: Answer) -> bool:
     return kinds == {Kind.REASONING} and not answer.token_texts[-1]
 
 
-def _text(flat_deltas: Sequence[Delta], kind: Kind) -> str:
+def _text_of_kind(flat_deltas: Sequence[Delta], kind: Kind) -> str:
     return "".join(each.text for each in flat_deltas if each.kind is kind)

@@ -105,7 +105,7 @@ class EventTemplates:
         def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
             return [_around_text(event(blank.chunk(index, new_piece(PLACEHOLDER), None)))]
 
-        return _template(self._parts(bodies, index, build), bodies.id, chunked)
+        return _template_of(self._parts(bodies, index, build), bodies.id, chunked)
 
     def end(
         self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str, chunked: bool
@@ -116,7 +116,7 @@ class EventTemplates:
             piece = new_piece(PLACEHOLDER)._replace(ending=Ending(finish_reason))
             return [_around_text(event(blank.chunk(index, piece, None)))]
 
-        return _template(self._parts(bodies, (index, finish_reason), build), bodies.id, chunked)
+        return _template_of(self._parts(bodies, (index, finish_reason), build), bodies.id, chunked)
 
     def opening(self, bodies: UsualBodies, num_choices: int) -> list[bytes]:
         """Return the events before all text, without data of the prompt."""
@@ -129,7 +129,7 @@ class EventTemplates:
         found = self._parts(bodies, ("opening", num_choices), build)
         if not found:
             return []
-        name = _escaped(bodies.id)
+        name = _escaped_json(bodies.id)
         return [before + name + after for before, after in found]
 
     def _parts(
@@ -162,12 +162,12 @@ def _around_text(data: bytes) -> tuple[bytes, bytes, bytes]:
     return before, between, after
 
 
-def _template(parts: list[tuple[bytes, ...]], name: str, chunked: bool) -> EventTemplate:
+def _template_of(parts: list[tuple[bytes, ...]], name: str, chunked: bool) -> EventTemplate:
     ((before, between, after),) = parts
-    return EventTemplate(before + _escaped(name) + between, after, chunked)
+    return EventTemplate(before + _escaped_json(name) + between, after, chunked)
 
 
-def _escaped(name: str) -> bytes:
+def _escaped_json(name: str) -> bytes:
     return orjson.dumps(name)[1:-1]
 
 

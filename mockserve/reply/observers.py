@@ -95,14 +95,14 @@ def latency_attributes(flight: InFlightRequest) -> dict[str, Any]:
     scheduled_at = flight.queued_at if scheduled_at is None else scheduled_at
     first_at = scheduled_at if first_at is None else first_at
     return {
-        "gen_ai.latency.time_to_first_token": _seconds(flight.first_token_latency_us),
-        "gen_ai.latency.e2e": _seconds(flight.e2e_latency_us),
-        "gen_ai.latency.time_in_queue": _seconds(scheduled_at - flight.queued_at),
+        "gen_ai.latency.time_to_first_token": _in_seconds(flight.first_token_latency_us),
+        "gen_ai.latency.e2e": _in_seconds(flight.e2e_latency_us),
+        "gen_ai.latency.time_in_queue": _in_seconds(scheduled_at - flight.queued_at),
         "gen_ai.usage.prompt_tokens": flight.request.input_tokens,
         "gen_ai.usage.completion_tokens": flight.num_tokens,
-        "gen_ai.latency.time_in_model_prefill": _seconds(first_at - scheduled_at),
-        "gen_ai.latency.time_in_model_decode": _seconds(flight.last_token_at - first_at),
-        "gen_ai.latency.time_in_model_inference": _seconds(flight.last_token_at - scheduled_at),
+        "gen_ai.latency.time_in_model_prefill": _in_seconds(first_at - scheduled_at),
+        "gen_ai.latency.time_in_model_decode": _in_seconds(flight.last_token_at - first_at),
+        "gen_ai.latency.time_in_model_inference": _in_seconds(flight.last_token_at - scheduled_at),
     }
 
 
@@ -119,7 +119,7 @@ def sampling_attributes(sampling: SamplingParams | None, flight: InFlightRequest
     return found | {"gen_ai.request.n": 1}
 
 
-def _seconds(us: Micros) -> float:
+def _in_seconds(us: Micros) -> float:
     return us / 1e6
 
 

@@ -207,16 +207,16 @@ def request_metrics(flight: InFlightRequest) -> dict[str, float | None]:
     generation_us, inference_us = flight.last_token_at - first_at, flight.last_token_at - scheduled_at
     num_gaps = flight.num_tokens - 1
     values = (
-        _milliseconds(first_at - scheduled_at),
-        _milliseconds(generation_us),
-        _milliseconds(scheduled_at - flight.queued_at),
-        _milliseconds(generation_us) / num_gaps if num_gaps > 0 else None,
+        _in_ms(first_at - scheduled_at),
+        _in_ms(generation_us),
+        _in_ms(scheduled_at - flight.queued_at),
+        _in_ms(generation_us) / num_gaps if num_gaps > 0 else None,
         flight.num_tokens / (inference_us / 1e6) if inference_us > 0 else None,
     )
     return dict(zip(REQUEST_METRICS, values, strict=True))
 
 
-def _milliseconds(us: Micros) -> float:
+def _in_ms(us: Micros) -> float:
     return us / 1000
 
 

@@ -161,7 +161,7 @@ class Reply:
         Raises ApiError if the engine refuses one of them before.
         """
         job = self.job
-        self._choices = _planned(job.prompts, new_receiver)
+        self._choices = _planned_choices(job.prompts, new_receiver)
         if job.is_empty:
             self._num_unplanned = 0
             for choice in self._choices:
@@ -291,7 +291,7 @@ class Reply:
             self._moved.set()
 
 
-def _planned(prompts: Sequence[PlannedPrompt], new_receiver: NewReceiver) -> Iterator[_ReadyChoice]:
+def _planned_choices(prompts: Sequence[PlannedPrompt], new_receiver: NewReceiver) -> Iterator[_ReadyChoice]:
     """Yield every choice in order, planned when it is requested."""
     index = 0
     for prompt_number, prompt in enumerate(prompts):

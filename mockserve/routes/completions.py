@@ -83,7 +83,7 @@ async def batch_chat(request: web.Request) -> web.StreamResponse:
     adapter = service.model.check_model(api_request[0].model)
     name = reply_id(request, "chatcmpl", api_request[0].common.request_id)
     sampling = replace(api_request[0].sampling, n=len(api_request))  # one answer for each conversation
-    plan = _planned(service.model, api_request, name, adapter, requested_priority(request))
+    plan = _planned_batch(service.model, api_request, name, adapter, requested_priority(request))
     job = await run_plan(request, sampling, plan)
     return await answer(request, service.delivery, job, arrived)
 
@@ -100,7 +100,7 @@ def _chat_requests(body: dict[str, Any]) -> list[ChatRequest]:
     return [parse_chat(each, pydantic_class=PYDANTIC_CLASS) for each in chat_bodies_of(body)]
 
 
-async def _planned(
+async def _planned_batch(
     model: ServedModel,
     api_request: Sequence[ChatRequest],
     name: str,

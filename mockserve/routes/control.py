@@ -40,11 +40,11 @@ async def dashboard_figures(request: web.Request) -> web.StreamResponse:
     """The server's settings and its figures over time, with percentiles of all observations, as JSON."""
     service = request.app[SERVICE]
     figures = await service.metrics_source.history_json()
-    text = orjson.dumps({"server": _facts(service), "figures": orjson.Fragment(figures)})
+    text = orjson.dumps({"server": _dashboard_settings(service), "figures": orjson.Fragment(figures)})
     return web.Response(body=text, content_type="application/json", headers={"Cache-Control": "no-store"})
 
 
-def _facts(service: Service) -> dict[str, Any]:
+def _dashboard_settings(service: Service) -> dict[str, Any]:
     """Return the server's settings for the dashboard."""
     options, deployment = service.options, service.model.deployment
     sets_times = options.timing.sets_times
@@ -104,13 +104,13 @@ _MOST_DIGITS = 18
 
 async def list_instances(request: web.Request) -> web.StreamResponse:
     """The instances with their life and load, removed ones too, and how many requests never came to one."""
-    control = _control(request)
+    control = _instance_control(request)
     return json_reply({"instances": control.describe_all(), "door": control.unrouted_counts()})
 
 
 async def add_instance(request: web.Request) -> web.StreamResponse:
     """Add an instance like instance 0; it takes requests `startup_s` simulated seconds later, by default at once."""
-    control = _control(request)
+    control = _instance_control(request)
     body = await read_body(request) if request.can_read_body else {}
     startup_s: Any = body.pop("startup_s", 0)
     is_number = isinstance(startup_s, int | float) and not isinstance(startup_s, bool)
@@ -126,25 +126,25 @@ async def add_instance(request: web.Request) -> web.StreamResponse:
 
 async def drain_instance(request: web.Request) -> web.StreamResponse:
     """Send an instance no more requests; it finishes those it has."""
-    control, number = _control(request), _number(request)
+    control, number = _instance_control(request), _instance_number(request)
     await control.drain(number)
     return json_reply(control.describe(number))
 
 
 async def kill_instance(request: web.Request) -> web.StreamResponse:
     """End an instance; the requests it has fail as those of a dead engine."""
-    control, number = _control(request), _number(request)
+    control, number = _instance_control(request), _instance_number(request)
     await control.kill(number)
     return json_reply(control.describe(number))
 
 
-def _control(request: web.Request) -> InstanceControl:
+def _instance_control(request: web.Request) -> InstanceControl:
     control = request.app[SERVICE].cluster
     assert isinstance(control, InstanceControl)  # a condition of these routes
     return control
 
 
-def _number(request: web.Request) -> int:
+def _instance_number(request: web.Request) -> int:
     text = request.match_info["instance"]
     if not text.isdecimal() or len(text) > _MOST_DIGITS:
         raise ApiError(f"an instance has a number, got {text[:40]!r}", status=HTTPStatus.NOT_FOUND)
@@ -245,7 +245,7 @@ def _openapi_text(app: web.Application) -> bytes:
 
     service = app[SERVICE]
     document = openapi_document(
-        [each for each in _operations(app) if _is_described(each)], _section(service.conditions)
+        [each for each in _described_operations(app) if _is_described(each)], _schema_section(service.conditions)
     )
     if service.network.root_path:
         document["servers"] = [{"url": service.network.root_path}]
@@ -257,7 +257,7 @@ async def documentation(request: web.Request) -> web.StreamResponse:
     _check_documented(request)
     rows = "".join(
         f"<tr><td>{each.method}</td><td><code>{escape(each.path)}</code></td><td>{escape(each.summary)}</td></tr>"
-        for each in await request.app[SERVICE].delivery.executor.in_thread(_operations, request.app)
+        for each in await request.app[SERVICE].delivery.executor.in_thread(_described_operations, request.app)
     )
     page = f'<!DOCTYPE html><title>Routes</title><table>{rows}</table><p><a href="openapi.json">openapi.json</a></p>'
     return web.Response(text=page, content_type="text/html")
@@ -275,7 +275,7 @@ def _check_documented(request: web.Request) -> None:
         raise web.HTTPNotFound
 
 
-def _operations(app: web.Application) -> list[Operation]:
+def _described_operations(app: web.Application) -> list[Operation]:
     """Return the described operations of a server, in the order of its routes."""
     summaries = app[OPENAPI].summaries()
     root_path = app[SERVICE].network.root_path
@@ -306,7 +306,7 @@ def _is_described(operation: Operation) -> bool:
     )
 
 
-def _section(conditions: frozenset[RouteCondition]) -> str:
+def _schema_section(conditions: frozenset[RouteCondition]) -> str:
     """Return the name of the schema variant for the conditions."""
     if RouteCondition.POOLING in conditions:
         return POOLING_FAMILY

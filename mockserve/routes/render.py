@@ -131,7 +131,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     return RenderedRequest(
         request_id=name,
         token_ids=ids,
-        token_offsets=_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
+        token_offsets=_token_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
         sampling=sampling_object(sampling, held, budget, chat.delivery.stream, parses_calls),
         body=body,
         streams=chat.delivery.stream,
@@ -160,7 +160,7 @@ def _rendered_prompt(
     return RenderedRequest(
         request_id=name,
         token_ids=ids,
-        token_offsets=_offsets(planner.tokenizer, str(prompt)) if needs_offsets else None,
+        token_offsets=_token_offsets(planner.tokenizer, str(prompt)) if needs_offsets else None,
         sampling=sampling_object(sampling, body, budget, api_request.delivery.stream),
         body=body,
         streams=api_request.delivery.stream,
@@ -185,7 +185,7 @@ def _reasoning_ended(model: ServedModel, prompt: Sequence[int]) -> bool | None:
     return last is not None and last == end
 
 
-def _offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
+def _token_offsets(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
     """Return the start and end of each token in the text."""
     ends = list(accumulate(len(each) for each in tokenizer.split(text).pieces))
     return list(zip([0, *ends], ends, strict=False))
@@ -223,7 +223,9 @@ def _derendered_chat(model: ServedModel, given: dict[str, Any]) -> Callable[[], 
     model.check_model(body.model or "")
     chat = None if body.chat_request is None else body.chat_request.fields()
     if isinstance(body, DerenderChatRequest):
-        check_lengths(model.planner.max_model_len, _choices(model, body.generate_response), [body.prompt_token_ids])
+        check_lengths(
+            model.planner.max_model_len, _read_choices(model, body.generate_response), [body.prompt_token_ids]
+        )
     elif chat and chat.get("stop"):
         raise ApiError(STOP_STRINGS)
     if model.answers.parses_answers and chat is None:
@@ -254,18 +256,18 @@ def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callabl
         choice = _only_choice(model, generated, "derender_completion_stream")
         state = StreamState.read(body.stream_state)
         reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
-        found = completion_chunk(_head(model, body, generated), reader, choice, state, generated)
+        found = completion_chunk(_chunk_head(model, body, generated), reader, choice, state, generated)
     return lambda: found
 
 
 def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]:
     generated = body.generate_response
-    choices = _choices(model, generated)
+    choices = _read_choices(model, generated)
     reader = chat_reader(model, body.chat_request, body.prompt_token_ids or generated.prompt_token_ids or ())
     for each in choices:
         if not each.token_ids:
             raise ApiError(f"choice {each.index} has empty or null token_ids")
-    bodies = ChatBodies(id=_name(generated), created=unix_time(), model=_model(model, body), fingerprint="")
+    bodies = ChatBodies(id=_reply_name(generated), created=unix_time(), model=_model_name(model, body), fingerprint="")
     usage = Usage(body.prompt_tokens or 0, sum(len(each.token_ids) for each in choices))
     whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.metrics)
     whole["choices"] = [body | {"index": each.index} for body, each in zip(whole["choices"], choices, strict=True)]
@@ -294,22 +296,22 @@ def _chat_chunk(model: ServedModel, body: DerenderChatStreamRequest) -> dict[str
             f"prompt_token_ids length ({lengths[0]}) plus output_token_ids length ({lengths[1]}) plus delta "
             f"({lengths[2]}) exceeds max_model_len ({limit})."
         )
-    return chat_chunk(_head(model, body, generated), reader, choice, state, generated)
+    return chat_chunk(_chunk_head(model, body, generated), reader, choice, state, generated)
 
 
 _Chunk: TypeAlias = DerenderChatStreamRequest | DerenderCompletionStreamRequest
 
 
-def _head(
+def _chunk_head(
     model: ServedModel,
     body: _Chunk,
     generated: GenerateTokensStreamResponse,
 ) -> dict[str, Any]:
     """The fields of a chunk that come before its choices, and the tokens of the prompt for its usage."""
     return {
-        "id": _name(generated),
+        "id": _reply_name(generated),
         "created": unix_time(),
-        "model": _model(model, body),
+        "model": _model_name(model, body),
         "prompt_tokens": body.prompt_tokens,
     }
 
@@ -319,13 +321,17 @@ def _whole_completion(model: ServedModel, body: DerenderCompletionRequest) -> di
     if not responses:
         raise ApiError("generate_responses must not be empty")
     prompts = body.prompt_token_ids or [None] * len(responses)
-    check_lengths(model.planner.max_model_len, [each for one in responses for each in _choices(model, one)], prompts)
+    check_lengths(
+        model.planner.max_model_len, [each for one in responses for each in _read_choices(model, one)], prompts
+    )
     choices: list[Choice] = []
     for generated, prompt in zip(responses, prompts, strict=True):
         reader = text_reader(model, body.completion_request, prompt or generated.prompt_token_ids or ())
-        choices += [_text_choice(reader, each, _name(generated)) for each in _choices(model, generated)]
+        choices += [_text_choice(reader, each, _reply_name(generated)) for each in _read_choices(model, generated)]
     first = responses[0]
-    bodies = CompletionBodies(id=_name(first), created=unix_time(), model=_model(model, body), fingerprint="")
+    bodies = CompletionBodies(
+        id=_reply_name(first), created=unix_time(), model=_model_name(model, body), fingerprint=""
+    )
     usage = Usage(sum(body.prompt_tokens or ()), sum(each.num_tokens for each in choices))
     params = first.kv_transfer_params
     agreed = params if all(each.kv_transfer_params == params for each in responses) else None
@@ -344,7 +350,7 @@ def _text_choice(reader: TextReader, given: DerenderedChoice, name: str) -> Choi
     return Choice(text, ending, len(given.token_ids), token_ids=ids, logprobs=logprobs)
 
 
-def _choices(model: ServedModel, generated: GenerateTokensResponse) -> list[DerenderedChoice]:
+def _read_choices(model: ServedModel, generated: GenerateTokensResponse) -> list[DerenderedChoice]:
     return [read_choice(each, model.planner.tokenizer) for each in generated.choices]
 
 
@@ -355,9 +361,9 @@ def _only_choice(model: ServedModel, generated: GenerateTokensStreamResponse, na
     return read_choice(given[0], model.planner.tokenizer) if given else None
 
 
-def _name(generated: GenerateTokensResponse | GenerateTokensStreamResponse) -> str:
+def _reply_name(generated: GenerateTokensResponse | GenerateTokensStreamResponse) -> str:
     return generated.request_id or new_id()
 
 
-def _model(model: ServedModel, body: DerenderChatRequest | DerenderCompletionRequest | _Chunk) -> str:
+def _model_name(model: ServedModel, body: DerenderChatRequest | DerenderCompletionRequest | _Chunk) -> str:
     return body.model or model.names[0]

@@ -67,15 +67,17 @@ async def create_response(request: web.Request) -> web.StreamResponse:
         return await _broken_off(request, refused.response)
     check_rank(request, service, plan.job)
     if api_request.in_background:
-        stored = _start(service, plan, api_request, arrived)
-        return await _reported(request, stored.events_after(None)) if api_request.streams else json_reply(stored.body)
+        stored = _start_background(service, plan, api_request, arrived)
+        return (
+            await _send_stored(request, stored.events_after(None)) if api_request.streams else json_reply(stored.body)
+        )
     if api_request.streams:
-        encoder = _encoder(plan)
+        encoder = _event_encoder(plan)
         response = await stream_to_client(request, service.delivery, plan.job, encoder, arrived)
         stored = StoredResponse(encoder.final or plan.response.body("failed"), plan.messages)
         await _keep_counted(service, api_request, stored, plan.job.is_long or is_long(request))
         return response
-    stored = StoredResponse(await _whole(service.delivery, plan, arrived, caller_of(request)), plan.messages)
+    stored = StoredResponse(await _whole_response(service.delivery, plan, arrived, caller_of(request)), plan.messages)
     await _keep_counted(service, api_request, stored, plan.job.is_long)
     return await json_body(request, lambda: stored.body, plan.job.is_long or is_long(request))
 
@@ -93,10 +95,10 @@ async def render_response(request: web.Request) -> web.StreamResponse:
     """The prompt of a response as a request for token ids."""
     service = request.app[SERVICE]
     body = await read_body(request, num_item_kinds=ITEM_KINDS)
-    return await json_body(request, await offload(request, _rendered, service, body), is_long(request))
+    return await json_body(request, await offload(request, _rendered_response, service, body), is_long(request))
 
 
-def _rendered(service: Service, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
+def _rendered_response(service: Service, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     api_request = parse_response(given)
     if api_request.body.get("previous_response_id") is not None:
         message = "previous_response_id is not supported by the stateless render endpoint."
@@ -126,7 +128,7 @@ async def get_response(request: web.Request) -> web.StreamResponse:
     starting_after, streams = query.number("starting_after"), query.flag("stream", False)
     query.check()
     stored = service.responses.find(request.match_info["response_id"])
-    return await _reported(request, stored.events_after(starting_after)) if streams else json_reply(stored.body)
+    return await _send_stored(request, stored.events_after(starting_after)) if streams else json_reply(stored.body)
 
 
 async def cancel_response(request: web.Request) -> web.StreamResponse:
@@ -136,33 +138,37 @@ async def cancel_response(request: web.Request) -> web.StreamResponse:
     return json_reply(stored.body)
 
 
-def _start(service: Service, plan: ResponsePlan, api_request: ResponseRequest, arrived: Micros) -> StoredResponse:
+def _start_background(
+    service: Service, plan: ResponsePlan, api_request: ResponseRequest, arrived: Micros
+) -> StoredResponse:
     stored = StoredResponse(plan.response.body("queued"), plan.messages, [] if api_request.streams else None)
     _store_response(service, api_request, stored)
     making = (
         _make_stream(service.delivery, plan, stored, arrived)
         if api_request.streams
-        else _make(service.delivery, plan, stored, arrived)
+        else _make_background(service.delivery, plan, stored, arrived)
     )
     stored.make(making)
     return stored
 
 
-async def _make(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
+async def _make_background(
+    delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros
+) -> None:
     try:
-        stored.set_body(await _whole(delivery, plan, arrived))
+        stored.set_body(await _whole_response(delivery, plan, arrived))
     except ApiError:
         stored.set_body({**stored.body, "status": "failed"})
 
 
 async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
-    encoder = _encoder(plan)
+    encoder = _event_encoder(plan)
     with delivery.open_replies, suppress(StreamAbortedError):
         await stream_events(Reply(delivery, plan.job, arrived), encoder, stored.add_event)
     stored.set_body(encoder.final or plan.response.body("failed"))
 
 
-async def _whole(
+async def _whole_response(
     delivery: ReplyDelivery, plan: ResponsePlan, arrived: Micros, caller: Caller = UNKNOWN_CALLER
 ) -> dict[str, object]:
     reply, choices = await collect(delivery, plan.job, arrived, caller)
@@ -172,7 +178,7 @@ async def _whole(
     return plan.whole(choices[0], usage, metrics)
 
 
-def _encoder(plan: ResponsePlan) -> ResponseEvents:
+def _event_encoder(plan: ResponsePlan) -> ResponseEvents:
     return ResponseEvents(plan.response, new_id, plan.raw)
 
 
@@ -188,7 +194,7 @@ async def _keep_counted(service: Service, api_request: ResponseRequest, stored: 
     _store_response(service, api_request, stored)
 
 
-async def _reported(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
+async def _send_stored(request: web.Request, events: AsyncIterator[Event]) -> web.StreamResponse:
     """Send stored events; as in vLLM, the stream of a response without stored events begins and is cut."""
     async with SSEWriter(request) as writer:
         try:

@@ -49,7 +49,7 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     check_labels(api_request, service.model.deployment.model.vocab_size)
     has_id = "request_id" in api_request.model_fields_set
     id = reply_id(request, "generative-scoring", api_request.request_id if has_id else None)
-    prompts = await offload(request, _prompts, service.model.planner, api_request)
+    prompts = await offload(request, _scored_prompts, service.model.planner, api_request)
     check_number_of_labels(len(api_request.label_token_ids), service.options.replies.max_logprobs)
     await offload(request, prompts.check_ids, service.model.deployment.model.vocab_size)
     request_context = RequestContext(id, api_request.cache_salt, adapter, api_request.priority)
@@ -103,7 +103,7 @@ class _ItemPrompts(LazyPrompts):
                     raise ApiError(f"Token id {token_id} is out of vocabulary")
 
 
-def _prompts(planner: Planner, api_request: GenerativeScoringRequest) -> _ItemPrompts:
+def _scored_prompts(planner: Planner, api_request: GenerativeScoringRequest) -> _ItemPrompts:
     query = _item_token_ids(planner, api_request.query, api_request.add_special_tokens)
     items = [_item_token_ids(planner, each, add_special_tokens=False) for each in api_request.items]
     return _ItemPrompts(query, items, api_request.item_first, planner.max_model_len - 1)

@@ -65,8 +65,8 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, num_kinds=2)
     api_request = await offload(request, parse_tokenize, body)
     adapter = service.model.check_model(api_request.model or "")
-    text, ids = await offload(request, _tokenized, service.model, api_request, body)
-    _observe(request, text, ids, adapter)
+    text, ids = await offload(request, _tokenized_prompt, service.model, api_request, body)
+    _observe_tokens(request, text, ids, adapter)
     tokenizer, limit = service.model.planner.tokenizer, service.model.planner.max_model_len
 
     def shown() -> dict[str, Any]:
@@ -75,7 +75,9 @@ async def tokenize(request: web.Request) -> web.StreamResponse:
             strings = tokenizer.token_strings(ids) if api_request.return_token_strs else None
             return {"count": count, "max_model_len": limit, "tokens": ids, "token_strs": strings}
         all_strings = (
-            json_array(lambda: _strings(tokenizer, ids), TOKENS_AT_ONCE) if api_request.return_token_strs else None
+            json_array(lambda: _vocabulary_strings(tokenizer, ids), TOKENS_AT_ONCE)
+            if api_request.return_token_strs
+            else None
         )
         tokens = json_array(lambda: ids, TOKENS_AT_ONCE)
         return {"count": count, "max_model_len": limit, "tokens": tokens, "token_strs": all_strings}
@@ -89,7 +91,7 @@ async def detokenize(request: web.Request) -> web.StreamResponse:
     api_request = await read_model(request, DetokenizeRequest)
     ids = api_request.tokens
     adapter = service.model.check_model(api_request.model or "")
-    _observe(request, None, ids, adapter)
+    _observe_tokens(request, None, ids, adapter)
     await offload(request, check_decodable, ids)
     return await json_body(request, lambda: {"prompt": service.model.planner.tokenizer.decode(ids)}, is_long(request))
 
@@ -98,36 +100,36 @@ async def show_tokenizer_info(request: web.Request) -> web.StreamResponse:
     """The configuration of the tokenizer."""
     service = request.app[SERVICE]
     path = service.options.content.tokenizer
-    settings = {} if path is None else read_json_object(_folder(Path(path)) / "tokenizer_config.json")
+    settings = {} if path is None else read_json_object(_tokenizer_folder(Path(path)) / "tokenizer_config.json")
     class_name = type(service.model.planner.tokenizer).__name__
     return json_reply(tokenizer_info(settings, class_name, path, service.model.planner.max_model_len))
 
 
-def _folder(path: Path) -> Path:
+def _tokenizer_folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
 
 
-def _tokenized(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> tuple[str, list[int]]:
+def _tokenized_prompt(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> tuple[str, list[int]]:
     """Return the text of a prompt, and its token ids."""
-    text = _text(model, api_request, body)
+    text = _prompt_text(model, api_request, body)
     check_unicode(text)
     return text, model.planner.tokenizer.encode(text, api_request.add_special_tokens)
 
 
-def _observe(request: web.Request, text: str | None, ids: Sequence[int], adapter: Adapter | None) -> None:
+def _observe_tokens(request: web.Request, text: str | None, ids: Sequence[int], adapter: Adapter | None) -> None:
     observers = request.app[SERVICE].delivery.observers
     name = reply_id(request, "tokenize", None) if observers else ""
     for observer in observers:
         observer.tokenized(name, text, ids, "" if adapter is None else adapter.name)
 
 
-def _strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
+def _vocabulary_strings(tokenizer: Tokenizer, ids: Sequence[int]) -> Iterator[str]:
     """Yield the vocabulary entry of each token, some at a time."""
     for start in range(0, len(ids), TOKENS_AT_ONCE):
         yield from tokenizer.token_strings(ids[start : start + TOKENS_AT_ONCE])
 
 
-def _text(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> str:
+def _prompt_text(model: ServedModel, api_request: TokenizeRequest, body: dict[str, Any]) -> str:
     if isinstance(api_request, TokenizeCompletionRequest):
         return api_request.prompt
     if api_request.continue_final_message and api_request.add_generation_prompt:
@@ -343,7 +345,7 @@ async def sleep(request: web.Request) -> web.StreamResponse:
     query = QueryFields(request.query)
     level, mode = query.integer("level", 1, 0, MAX_SLEEP_LEVEL), _pause_mode(query)
     query.check()
-    with _timed(request, "sleep"):
+    with _timed_operation(request, "sleep"):
         await addressed_service(request).delivery.suspension.sleep(level, mode)
     return json_reply({"status": "sleeping", "level": level})
 
@@ -351,7 +353,7 @@ async def sleep(request: web.Request) -> web.StreamResponse:
 async def wake_up(request: web.Request) -> web.StreamResponse:
     """Restore all memory, or the parts named by tags; generation resumes with the last part."""
     tags = request.query.getall("tags", None)
-    with _timed(request, "wake"):
+    with _timed_operation(request, "wake"):
         is_awake = addressed_service(request).delivery.suspension.wake_up(tags)
     return json_reply({"status": "awake" if is_awake else "sleeping", "tags": tags})
 
@@ -363,12 +365,12 @@ async def is_sleeping(request: web.Request) -> web.StreamResponse:
 
 async def release_kv_cache_memory(request: web.Request) -> web.StreamResponse:
     """Free the KV cache of a paused engine until it wakes up."""
-    with _timed(request, "release_kv_cache_memory"):
+    with _timed_operation(request, "release_kv_cache_memory"):
         addressed_service(request).delivery.suspension.release_kv_cache()
     return json_reply({"status": "kv_cache_released"})
 
 
-def _timed(request: web.Request, operation: str) -> AbstractContextManager[None]:
+def _timed_operation(request: web.Request, operation: str) -> AbstractContextManager[None]:
     return request.app[SERVICE].metrics_source.operations.timed(SLEEP, operation)
 
 

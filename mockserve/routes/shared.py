@@ -248,7 +248,7 @@ def reply_id(request: web.Request, prefix: str, requested: str | None) -> str:
 
 def requested_priority(request: web.Request) -> int | None:
     """The priority in a request header; None without the header or with a value that is no number."""
-    return _number(header_text(request, PRIORITY_HEADER))
+    return _header_number(header_text(request, PRIORITY_HEADER))
 
 
 def addressed_service(request: web.Request) -> Service:
@@ -273,7 +273,7 @@ def check_rank(request: web.Request, service: Service, job: ReplyJob) -> None:
         raise mark_late(ApiError(f"data_parallel_rank {rank} is out of range [0, {service.num_engines})."))
 
 
-def _number(text: str | None) -> int | None:
+def _header_number(text: str | None) -> int | None:
     try:
         return None if text is None else int(text)
     except ValueError:

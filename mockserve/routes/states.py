@@ -26,7 +26,7 @@ _LONGEST_S = 1e6
 
 async def show_pins(request: web.Request) -> web.StreamResponse:
     """The series of the metrics page that are pinned."""
-    return _pins(metric_overrides(request))
+    return _shown_pins(metric_overrides(request))
 
 
 async def pin_metrics(request: web.Request) -> web.StreamResponse:
@@ -36,7 +36,7 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
     rows = body.get("pins")
     if set(body) != {"pins"} or not isinstance(rows, list) or len(rows) > MOST_PINS:
         raise ApiError(f"the body must have pins, a list of at most {MOST_PINS}, got {sorted(body)}")
-    pins = [_pin(row, number) for number, row in enumerate(rows)]
+    pins = [_read_pin(row, number) for number, row in enumerate(rows)]
     page = (await service.metrics_source.page(in_thread=service.delivery.executor.in_thread)).decode()
     lines = page.splitlines()
     series = {line.partition("{")[0].partition(" ")[0] for line in lines if not line.startswith("#")}
@@ -48,24 +48,24 @@ async def pin_metrics(request: web.Request) -> web.StreamResponse:
     if len(overrides.active()) + len(pins) > MOST_PINS:
         raise ApiError(f"there may be at most {MOST_PINS} pins")
     overrides.pin(pins)
-    return _pins(overrides)
+    return _shown_pins(overrides)
 
 
 async def release_metrics(request: web.Request) -> web.StreamResponse:
     """Release the series given by `name` query parameters, or all series without any."""
     overrides = metric_overrides(request)
     overrides.release(request.query.getall("name", []))
-    return _pins(overrides)
+    return _shown_pins(overrides)
 
 
 async def show_load(request: web.Request) -> web.StreamResponse:
     """The synthetic load beside the requests of clients."""
-    return json_reply(_load(addressed_service(request)).shown())
+    return json_reply(_shown_load(addressed_service(request)).shown())
 
 
 async def set_load(request: web.Request) -> web.StreamResponse:
     """Set the number of `running` synthetic requests, their `prompt_tokens`, and the withheld `kv_fraction`."""
-    load = _load(addressed_service(request))
+    load = _shown_load(addressed_service(request))
     body = await read_object(request)
     now = load.shown()
     limits = {"running": MOST_RUNNING, "kv_fraction": MOST_KV_FRACTION, "prompt_tokens": 1_000_000}
@@ -87,12 +87,12 @@ async def set_load(request: web.Request) -> web.StreamResponse:
 
 async def end_load(request: web.Request) -> web.StreamResponse:
     """End the synthetic load."""
-    load = _load(addressed_service(request))
+    load = _shown_load(addressed_service(request))
     load.set(0, 0.0, 1)
     return json_reply(load.shown())
 
 
-def _pin(row: Any, number: int) -> Pin:
+def _read_pin(row: Any, number: int) -> Pin:
     where = f"pins[{number}]"
     if not isinstance(row, dict) or not set(row) <= {"name", "labels", "value", "for_s"}:
         raise ApiError(f"{where} must have name, value, and perhaps labels and for_s, got {row!r:.80}")
@@ -114,7 +114,7 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
     )
 
 
-def _pins(overrides: MetricOverrides) -> web.StreamResponse:
+def _shown_pins(overrides: MetricOverrides) -> web.StreamResponse:
     return json_reply({"pins": [each.shown() for each in overrides.active()]}, HTTPStatus.OK)
 
 
@@ -125,7 +125,7 @@ def metric_overrides(request: web.Request) -> MetricOverrides:
     return source.overrides
 
 
-def _load(service: Service) -> BackgroundLoad:
+def _shown_load(service: Service) -> BackgroundLoad:
     assert service.background is not None  # a condition of these routes
     return service.background
 
@@ -168,14 +168,14 @@ async def change_admin_config(request: web.Request) -> web.StreamResponse:
     """Change what the body names: times, failure-injection-rate (percent), failure-types, fake-metrics."""
     service = request.app[SERVICE]
     body = await read_object(request)
-    timing = _timing(service)
+    timing = _present_timing(service)
     known = _FAILURE_SETTINGS if timing is None else (*_FAILURE_SETTINGS, *_TIMES, _LOAD_FACTOR, _CALCULATOR)
     unknown = sorted(set(body) - set(known))
     if unknown:
         raise ApiError(f"{', '.join(known)} can be changed, got {unknown[0][:_MOST_CHARACTERS]!r}")
     rates = _fault_rates(service, body)
     try:
-        changed = None if timing is None else _changed(timing, body)
+        changed = None if timing is None else _changed_timing(timing, body)
         if "fake-metrics" in body:
             _set_fakes(metric_overrides(request), body["fake-metrics"] or {})
         service.faults.settings = service.faults.settings.changed({"rates": rates})
@@ -187,12 +187,12 @@ async def change_admin_config(request: web.Request) -> web.StreamResponse:
     return json_reply(_admin_config(service))
 
 
-def _timing(service: Service) -> RequestTiming | None:
+def _present_timing(service: Service) -> RequestTiming | None:
     """Return the times that are set at present; None where the engine computes them."""
     return next(iter(service.engines.values())).driver.engine.timing
 
 
-def _changed(timing: RequestTiming, body: Mapping[str, Any]) -> RequestTiming:
+def _changed_timing(timing: RequestTiming, body: Mapping[str, Any]) -> RequestTiming:
     """Return the times with the changes of a body. Raises OptionError for a value that no flag may have."""
     changes: dict[str, Any] = {_TIMES[name]: _duration_us(name, body[name]) for name in _TIMES.keys() & body.keys()}
     if _LOAD_FACTOR in body:
@@ -220,7 +220,7 @@ def _duration_us(name: str, value: Any) -> float:
 
 
 def _fault_rates(service: Service, body: Mapping[str, Any]) -> dict[str, float]:
-    now = _failures(service)
+    now = _shown_failures(service)
     percent, types = body.get("failure-injection-rate"), body.get("failure-types")
     percent = now["failure-injection-rate"] if percent is None else percent
     types = now["failure-types"] if types is None else types
@@ -233,11 +233,11 @@ def _fault_rates(service: Service, body: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _admin_config(service: Service) -> dict[str, Any]:
-    timing = _timing(service)
-    return {**_failures(service), **({} if timing is None else _times(timing))}
+    timing = _present_timing(service)
+    return {**_shown_failures(service), **({} if timing is None else _shown_times(timing))}
 
 
-def _times(timing: RequestTiming) -> dict[str, Any]:
+def _shown_times(timing: RequestTiming) -> dict[str, Any]:
     return {
         _CALCULATOR: "per-token" if timing.per_token else "constant",
         **{name: go_duration(getattr(timing, field)) for name, field in _TIMES.items()},
@@ -245,7 +245,7 @@ def _times(timing: RequestTiming) -> dict[str, Any]:
     }
 
 
-def _failures(service: Service) -> dict[str, Any]:
+def _shown_failures(service: Service) -> dict[str, Any]:
     rates = service.faults.settings.rates
     types = [name for name, fault in FAILURE_TYPES.items() if fault in rates]
     return {

@@ -32,7 +32,7 @@ class Route:
     @property
     def handler(self) -> Handler:
         """The handler, whose module is loaded."""
-        return _handler(self.place)
+        return _loaded_handler(self.place)
 
     @property
     def responder(self) -> Handler:
@@ -50,7 +50,7 @@ def _module_and_name(place: str) -> tuple[str, str]:
 
 
 @cache
-def _handler(place: str) -> Handler:
+def _loaded_handler(place: str) -> Handler:
     module, name = _module_and_name(place)
     found: Handler = getattr(import_module(module), name)
     return found
@@ -62,7 +62,7 @@ def _loading_handler(place: str, name: str) -> Handler:
     async def load_and_handle(request: web.Request) -> web.StreamResponse:
         nonlocal handler
         if handler is None:
-            handler = await asyncio.to_thread(_handler, place)
+            handler = await asyncio.to_thread(_loaded_handler, place)
         return await handler(request)
 
     load_and_handle.__name__ = name

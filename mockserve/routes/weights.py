@@ -69,32 +69,32 @@ _EMBEDDING, _LAYER = "model.embed_tokens.weight", "model.layers.{}.self_attn.qkv
 
 async def init_weight_transfer_engine(request: web.Request) -> web.StreamResponse:
     """Accept the settings of a transfer of weights."""
-    return await _operation(request, "init", "Weight transfer initialized", WeightTransferSettings)
+    return await _report_success(request, "init", "Weight transfer initialized", WeightTransferSettings)
 
 
 async def shutdown_weight_transfer_engine(request: web.Request) -> web.StreamResponse:
     """Accept the end of transfers."""
-    return await _operation(request, "shutdown", "Weight transfer shut down")
+    return await _report_success(request, "shutdown", "Weight transfer shut down")
 
 
 async def start_weight_update(request: web.Request) -> web.StreamResponse:
     """Accept the beginning of an update."""
-    return await _operation(request, "start", "Weight update started")
+    return await _report_success(request, "start", "Weight update started")
 
 
 async def start_draft_weight_update(request: web.Request) -> web.StreamResponse:
     """Accept the beginning of an update of the draft model."""
-    return await _operation(request, "start_draft", "Draft weight update started")
+    return await _report_success(request, "start_draft", "Draft weight update started")
 
 
 async def update_weights(request: web.Request) -> web.StreamResponse:
     """Accept weights."""
-    return await _operation(request, "update", "Weights updated", WeightUpdate)
+    return await _report_success(request, "update", "Weights updated", WeightUpdate)
 
 
 async def finish_weight_update(request: web.Request) -> web.StreamResponse:
     """Accept the end of an update, and name the new weights if a version is given."""
-    version = (await _embedded(request, FinishedUpdate)).weight_version
+    version = (await _embedded_body(request, FinishedUpdate)).weight_version
     service = request.app[SERVICE]
     with service.metrics_source.operations.timed(WEIGHTS, "finish"):
         service.model.weight_version = service.model.weight_version if version is None else version
@@ -109,21 +109,21 @@ async def weight_info(request: web.Request) -> web.StreamResponse:
 
 async def update_weight_version(request: web.Request) -> web.StreamResponse:
     """Set the version of the present weights."""
-    version = (await _embedded(request, WeightVersion)).new_version
+    version = (await _embedded_body(request, WeightVersion)).new_version
     request.app[SERVICE].model.weight_version = version
     return json_reply({"success": True, "new_version": version})
 
 
 async def weight_checker(request: web.Request) -> web.StreamResponse:
     """Return checksums of the weights, set the weights to zero, or compare checksums with given ones."""
-    given = await _embedded(request, WeightCheck)
+    given = await _embedded_body(request, WeightCheck)
     service, baseline = request.app[SERVICE], given.baseline
     if given.action == "reset":
         service.model.has_reset_weights = True
         return json_reply({"status": "reset"})
     if given.action == "compare" and baseline is None:
         raise bad_request("action='compare' requires a 'baseline' object")
-    checksums = dict(_checksums(service.model))
+    checksums = dict(_weight_checksums(service.model))
     if given.action == "checksum" or baseline is None:
         return json_reply({"checksums": checksums})
     names = checksums.keys() | baseline.keys()
@@ -172,23 +172,23 @@ _TYPE_NAMES: Mapping[type, str] = {int: "int", float: "float", bool: "bool", typ
 """JSON types that Python cannot iterate over."""
 
 
-async def _operation(
+async def _report_success(
     request: web.Request, operation: str, message: str, kind: type[RequestObject] | None = None
 ) -> web.StreamResponse:
     """Check the body and report success."""
     if kind is not None:
-        await _embedded(request, kind)
+        await _embedded_body(request, kind)
     with request.app[SERVICE].metrics_source.operations.timed(WEIGHTS, operation):
         return json_reply({"message": message})
 
 
-async def _embedded(request: web.Request, kind: type[BodyT]) -> BodyT:
+async def _embedded_body(request: web.Request, kind: type[BodyT]) -> BodyT:
     media_type = request.content_type
     is_json = media_type == "application/json" or (media_type[:12] == "application/" and media_type[-5:] == "+json")
     return read_embedded(await request.read(), is_json, kind)
 
 
-def _checksums(model: ServedModel) -> Iterator[tuple[str, str]]:
+def _weight_checksums(model: ServedModel) -> Iterator[tuple[str, str]]:
     """Yield the names of weights in vLLM's workers, each with a digest."""
     deployment, spec = model.deployment, model.deployment.model
     names = [_EMBEDDING, *(_LAYER.format(layer) for layer in range(spec.num_layers))]

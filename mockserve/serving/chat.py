@@ -131,11 +131,13 @@ async def plan_chat(
     )
     delivery = delivery_of(model, chat.delivery)
     return ReplyJob(
-        bodies=_bodies(model, chat, reply_id, adapter, delivery.include_usage),
-        new_writer=_shape(model, chat, form)._replace(parsing=_parsing(model, chat, form, request_type)).writer,
+        bodies=_chat_bodies(model, chat, reply_id, adapter, delivery.include_usage),
+        new_writer=_chat_shape(model, chat, form)
+        ._replace(parsing=_parsing_counter(model, chat, form, request_type))
+        .writer,
         delivery=delivery,
         prompts=[prompt],
-        accounting=_accounting(model, media, searches_beams=beams is not None),
+        accounting=_accounting_of(model, media, searches_beams=beams is not None),
         templates=model.templates,
         stream_interval=interval_of(model, sampling, chat.response_options),
         num_announced=None if beams is None else beams.num_announced,
@@ -155,10 +157,10 @@ def media_in(model: ServedModel, messages: list[Any]) -> list[Medium]:
     return []
 
 
-def _bodies(
+def _chat_bodies(
     model: ServedModel, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
 ) -> ChatBodies:
-    role = _role(model, chat)
+    role = _answer_role(model, chat)
     return ChatBodies(
         id=reply_id,
         created=unix_time(),
@@ -174,7 +176,7 @@ def _bodies(
     )
 
 
-def _role(model: ServedModel, chat: ChatRequest) -> str:
+def _answer_role(model: ServedModel, chat: ChatRequest) -> str:
     """Return the role of the answer, which has the role of the message that it continues."""
     return model.options.replies.response_role if chat.role is None else chat.role
 
@@ -193,7 +195,7 @@ def tool_constraint_of_chat(model: ServedModel, body: Mapping[str, Any]) -> Tool
     return tool_constraint_of(model.options.content.tools.tool_call_parser, body)
 
 
-def _style(model: ServedModel, form: OutputSpec, chat: ChatRequest) -> CallStyle:
+def _call_style_of(model: ServedModel, form: OutputSpec, chat: ChatRequest) -> CallStyle:
     """Return the style of the parser of calls for an answer; without one, the parser of reasoning determines the last
     event."""
     parser, body = model.options.content.tools.tool_call_parser, chat.body
@@ -217,11 +219,11 @@ def _reasoning_style(model: ServedModel, body: Mapping[str, Any]) -> ReasoningSt
     return style._replace(end=filling(calls.after_reasoning))
 
 
-def _shape(model: ServedModel, chat: ChatRequest, form: OutputSpec) -> ChatShape:
+def _chat_shape(model: ServedModel, chat: ChatRequest, form: OutputSpec) -> ChatShape:
     body = chat.body
     forces_tools = body.get("tools") and body.get("tool_choice") not in (None, "none", "auto")
     return ChatShape(
-        role=_role(model, chat),
+        role=_answer_role(model, chat),
         new_scorer=new_scorers(model, chat.sampling),
         num_top=num_top(chat.sampling, extra=0),
         tokens_as_ids=returns_tokens_as_ids(model, chat.response_options),
@@ -229,13 +231,15 @@ def _shape(model: ServedModel, chat: ChatRequest, form: OutputSpec) -> ChatShape
         shows_token_ids=chat.response_options.token_ids,
         includes_reasoning=chat.includes_reasoning,
         empty_content="" if forces_tools else None,
-        calls=_style(model, form, chat),
+        calls=_call_style_of(model, form, chat),
         reasoning=_reasoning_style(model, body),
         num_earlier_calls=sum(len(each.get("tool_calls") or ()) for each in body["messages"]),
     )
 
 
-def _parsing(model: ServedModel, chat: ChatRequest, form: OutputSpec, request_type: str) -> ParsingCounter | None:
+def _parsing_counter(
+    model: ServedModel, chat: ChatRequest, form: OutputSpec, request_type: str
+) -> ParsingCounter | None:
     metrics, reads_without_tools = model.tool_parsing, chat.body.get("tool_choice", "none") is None
     if metrics is None or (form.tools is None and not reads_without_tools):
         return None
@@ -247,7 +251,7 @@ def _parsing(model: ServedModel, chat: ChatRequest, form: OutputSpec, request_ty
     )
 
 
-def _accounting(model: ServedModel, media: list[Medium], searches_beams: bool) -> Accounting:
+def _accounting_of(model: ServedModel, media: list[Medium], searches_beams: bool) -> Accounting:
     options = model.options
     tokens_per_medium = options.replies.tokens_per_medium
     counts: dict[str, int] = {}

@@ -41,13 +41,13 @@ async def plan_completion(
     sampling = sampling if beams is None else beams.sampling
     request = request._replace(sampling=sampling)
     check_max_tokens(sampling, model.planner.max_model_len)
-    ids = [_ids(model, each, request) for each in request.prompts]
+    ids = [_prompt_ids(model, each, request) for each in request.prompts]
     check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
     model.queue.check_each(map(len, ids), sampling.n)
     urgency = request.common.priority if priority is None else priority
     request_context = with_extra_arguments(RequestContext(reply_id, request.common.cache_salt, adapter, urgency), body)
     prompts = [
-        await _planned(model, request, prompt, prompt_ids, request_context, len(ids))
+        await _planned_prompt(model, request, prompt, prompt_ids, request_context, len(ids))
         for prompt, prompt_ids in zip(request.prompts, ids, strict=True)
     ]
     delivery = delivery_of(model, request.delivery)
@@ -89,13 +89,13 @@ async def plan_completion(
     )
 
 
-def _ids(model: ServedModel, prompt: Prompt, request: TextRequest) -> list[int]:
+def _prompt_ids(model: ServedModel, prompt: Prompt, request: TextRequest) -> list[int]:
     if isinstance(prompt, str):
         return text_ids(model.planner, prompt, request.add_special_tokens, request.sampling)
     return given_ids(model.planner, prompt, request.sampling)
 
 
-async def _planned(
+async def _planned_prompt(
     model: ServedModel,
     request: TextRequest,
     prompt: Prompt,

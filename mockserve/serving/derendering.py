@@ -63,7 +63,7 @@ def read_choice(given: GenerateTokensStreamChoice, tokenizer: Tokenizer) -> Dere
         index=given.index,
         token_ids=given.token_ids or (),
         ending=None if given.finish_reason is None else Ending(given.finish_reason, given.stop_reason),
-        scored=None if content is None else _scored(content, tokenizer),
+        scored=None if content is None else _scored_tokens(content, tokenizer),
     )
 
 
@@ -133,17 +133,17 @@ def check_lengths(
             raise ApiError(f"prompt_token_ids length ({len(prompt)}) exceeds max_model_len ({max_model_len}).")
 
 
-def _scored(content: Sequence[GenerateLogProbsContent], tokenizer: Tokenizer) -> list[ScoredToken]:
+def _scored_tokens(content: Sequence[GenerateLogProbsContent], tokenizer: Tokenizer) -> list[ScoredToken]:
     found: list[ScoredToken] = []
     before: list[int] = []
     for each in content:
-        tops = [_candidate(top, tokenizer, before) for top in each.top_logprobs]
-        found.append(ScoredToken(_candidate(each, tokenizer, before), tops))
+        tops = [_read_candidate(top, tokenizer, before) for top in each.top_logprobs]
+        found.append(ScoredToken(_read_candidate(each, tokenizer, before), tops))
         before = [*before, each.token_id][-LOOKBACK_TOKENS:]
     return found
 
 
-def _candidate(given: GenerateLogProb, tokenizer: Tokenizer, before: Sequence[int]) -> Candidate:
+def _read_candidate(given: GenerateLogProb, tokenizer: Tokenizer, before: Sequence[int]) -> Candidate:
     token_id = given.token_id
     if not 0 <= token_id <= LARGEST_TOKEN_ID:
         raise ApiError(f"number too {'small' if token_id < 0 else 'large'} to fit in target type")
@@ -227,12 +227,16 @@ class ChatReader(NamedTuple):
         text, reason = cut_text(text, choice, sampling, reason)
         found = self._read(text, is_whole=True) if self.has_parser else [Delta(Kind.CONTENT, text)]
         calls = [
-            ToolCall(self.call_id(each.text, each.call, False), each.text, _text(found, Kind.TOOL_ARGUMENTS, each.call))
+            ToolCall(
+                self.call_id(each.text, each.call, False),
+                each.text,
+                _text_of_kind(found, Kind.TOOL_ARGUMENTS, each.call),
+            )
             for each in found
             if each.kind is Kind.TOOL_NAME
         ]
-        reasoning = _text(found, Kind.REASONING) if self.api_request.includes_reasoning else ""
-        content = _text(found, Kind.CONTENT) or (None if self.has_parser and not self.forces_calls else "")
+        reasoning = _text_of_kind(found, Kind.REASONING) if self.api_request.includes_reasoning else ""
+        content = _text_of_kind(found, Kind.CONTENT) or (None if self.has_parser and not self.forces_calls else "")
         message = whole_message("assistant", content, reasoning or None, calls)
         without_reason = "tool_calls" if calls and not self.names_function else "stop"
         return message, Ending(self.finish_reason(choice, bool(calls)) or without_reason, reason)
@@ -314,7 +318,7 @@ def chat_reader(model: ServedModel, given: GivenChat | None, prompt: Sequence[in
     )
 
 
-def _text(found: Sequence[Delta], kind: Kind, call: int | None = None) -> str:
+def _text_of_kind(found: Sequence[Delta], kind: Kind, call: int | None = None) -> str:
     return "".join(each.text for each in found if each.kind is kind and call in (None, each.call))
 
 
@@ -396,7 +400,7 @@ def chat_chunk(
         "prompt_token_ids": generated.prompt_token_ids if reader.api_request.response_options.token_ids else None,
         "prompt_text": None,
     }
-    return {"chunk": _chunk(head, CHUNK, shown, generated, of_prompt), "stream_state": state.shown()}
+    return {"chunk": _chunk_around(head, CHUNK, shown, generated, of_prompt), "stream_state": state.shown()}
 
 
 def completion_chunk(
@@ -424,10 +428,10 @@ def completion_chunk(
             }
         )
         state = replace(state.after(choice), text_offset=state.text_offset + len(text))
-    return {"chunk": _chunk(head, "text_completion", shown, generated, {}), "stream_state": state.shown()}
+    return {"chunk": _chunk_around(head, "text_completion", shown, generated, {}), "stream_state": state.shown()}
 
 
-def _chunk(
+def _chunk_around(
     head: Mapping[str, Any],
     kind: str,
     choices: Sequence[Mapping[str, Any]],
@@ -441,7 +445,7 @@ def _chunk(
         "created": head["created"],
         "model": head["model"],
         "choices": choices,
-        "usage": _usage(generated, head["prompt_tokens"]),
+        "usage": _chunk_usage(generated, head["prompt_tokens"]),
         "system_fingerprint": None,
         **of_prompt,
         "metrics": generated.metrics,
@@ -480,7 +484,7 @@ def _text_or_none(found: list[Delta], kind: Kind) -> str | None:
     return "".join(each.text for each in found if each.kind is kind) or None
 
 
-def _usage(generated: GenerateTokensStreamResponse, prompt_tokens: int | None) -> dict[str, Any] | None:
+def _chunk_usage(generated: GenerateTokensStreamResponse, prompt_tokens: int | None) -> dict[str, Any] | None:
     """Return the usage of a generated chunk; the request's prompt tokens override the chunk's."""
     given = generated.usage
     if given is None:

@@ -48,7 +48,9 @@ async def plan_generate(
     params = request.common.kv_transfer_params
     external = model.external_prompt(params, len(request.token_ids))
     request_context = RequestContext(reply_id, request.common.cache_salt, adapter, urgency, external)
-    generations = await planner.plan(request.token_ids, sampling, request_context, _form(model, request), has_ceiling)
+    generations = await planner.plan(
+        request.token_ids, sampling, request_context, _output_form(model, request), has_ceiling
+    )
     if request.output_mode != "derender":
         generations = _all_without_call_parsing(generations)
     prompt = PlannedPrompt(
@@ -89,7 +91,7 @@ async def plan_generate(
     )
 
 
-def _form(model: ServedModel, request: GenerationRequest) -> OutputSpec:
+def _output_form(model: ServedModel, request: GenerationRequest) -> OutputSpec:
     """Return the form of the answer: an answer to a rendered chat has reasoning and calls like any other."""
     context = request.parse_context
     demanded = {"structured_outputs": request.structured_outputs}

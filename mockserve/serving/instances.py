@@ -72,7 +72,7 @@ class InstanceControl:
         if not 0 <= number < self._live_cluster.num_created:
             raise ApiError(f"instance must be from 0 to {self._live_cluster.num_created - 1}, got {number}", status=404)
         if number not in self.services:
-            raise _gone(number)
+            raise _gone_error(number)
         return self.services[number]
 
     async def add(self, after_s: float) -> int:
@@ -110,7 +110,7 @@ class InstanceControl:
         if number in self._removed:
             return {**self._removed[number], **port}
         member = self._live_cluster.driver.cluster.members[number]
-        return {**_figures(number, member.state.name.lower(), self._live_cluster.engines[number]), **port}
+        return {**_instance_figures(number, member.state.name.lower(), self._live_cluster.engines[number]), **port}
 
     def describe_all(self) -> list[Mapping[str, Any]]:
         """Return the states of all present and the latest removed instances, ordered by number."""
@@ -151,7 +151,9 @@ class InstanceControl:
         service.engine_faults.close()
         assert isinstance(service.metrics_source, MetricsSource)
         service.metrics_source.engines.clear()  # a source and its registry refer to each other
-        self._removed[number] = _figures(number, "killed" if state is InstanceState.KILLED else "drained", engine)
+        self._removed[number] = _instance_figures(
+            number, "killed" if state is InstanceState.KILLED else "drained", engine
+        )
         if len(self._removed) > MOST_REMOVED:
             del self._removed[next(iter(self._removed))]
         if self.close_port is not None:
@@ -165,7 +167,7 @@ class InstanceControl:
 
     def _check_alive(self, number: int) -> None:
         if self.service(number).delivery.driver.failure is not None:
-            raise _gone(number)
+            raise _gone_error(number)
 
     def _suspensions(self) -> list[Suspension]:
         """The suspensions of all instances that were not killed."""
@@ -175,11 +177,11 @@ class InstanceControl:
         return [each for each in found if isinstance(each, Suspension)]
 
 
-def _gone(number: int) -> ApiError:
+def _gone_error(number: int) -> ApiError:
     return ApiError(f"instance {number} is gone", status=409, kind="ConflictError")
 
 
-def _figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
+def _instance_figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
     """Return the state and load of an instance as JSON fields."""
     simulated = engine.driver.engine
     stats = simulated.stats

@@ -64,7 +64,7 @@ def open_conditions(options: ServeOptions, environment: ServerEnvironment) -> fr
         RouteCondition.EMBED: "embed" in tasks,
         RouteCondition.TOKEN_EMBED: pooling_task_of(routes) == "token_embed",
         RouteCondition.CLASSIFY: "classify" in tasks,
-        RouteCondition.SCORE: _scores(routes),
+        RouteCondition.SCORE: _model_scores(routes),
         RouteCondition.TRANSCRIPTION: "transcription" in tasks,
         RouteCondition.REALTIME: "realtime" in tasks,
         RouteCondition.TOKENIZER_INFO: routes.enable_tokenizer_info_endpoint,
@@ -83,7 +83,7 @@ def open_conditions(options: ServeOptions, environment: ServerEnvironment) -> fr
     return frozenset(condition for condition, is_open in facts.items() if is_open)
 
 
-def _scores(options: RouteOptions) -> bool:
+def _model_scores(options: RouteOptions) -> bool:
     """Whether the model scores: an embedding model compares vectors, a classifier must have a single class."""
     task = pooling_task_of(options)
     return task in ("embed", "token_embed") or (task == "classify" and len(labels_of(config_overrides(options))) == 1)
@@ -176,7 +176,7 @@ class Adapters:
 
 def with_modules(adapters: Adapters, modules: Iterable[str]) -> Adapters:
     """Load the adapters of --lora-modules into `adapters`. Raises OptionError if an adapter cannot be loaded."""
-    for module in _rejoined(modules):
+    for module in _rejoined_modules(modules):
         name, path, parent = _parse_module(module)
         try:
             adapters.load(name, path, parent=parent)
@@ -185,7 +185,7 @@ def with_modules(adapters: Adapters, modules: Iterable[str]) -> Adapters:
     return adapters
 
 
-def _rejoined(modules: Iterable[str]) -> Iterator[str]:
+def _rejoined_modules(modules: Iterable[str]) -> Iterator[str]:
     """Yield the modules, rejoining JSON objects that were split at their commas."""
     pending = ""
     for module in modules:

@@ -100,7 +100,7 @@ def truncate_prompt(
         check_unicode(prompt)
         ids = cut_text(planner.tokenizer, prompt, length, keeps_end, add_special_tokens)
     else:
-        ids = list(prompt) if length is None else _cut(prompt, length, keeps_end)
+        ids = list(prompt) if length is None else _cut_to_length(prompt, length, keeps_end)
         vocabulary_size = max(planner.vocabulary_size, planner.tokenizer.vocabulary_size)
         unknown = next((each for each in ids if not 0 <= each < vocabulary_size), None)
         if unknown is not None:
@@ -155,12 +155,12 @@ def cut_text(
     bare = tokenizer.encode(text) if add_special_tokens else ids
     num_marks = len(ids) - len(bare)
     if num_marks > length:
-        return _cut(ids, length, keeps_end)
+        return _cut_to_length(ids, length, keeps_end)
     start = next((i for i in range(num_marks + 1) if ids[i : i + len(bare)] == bare), 0)
-    return [*ids[:start], *_cut(bare, length - num_marks, keeps_end), *ids[start + len(bare) :]]
+    return [*ids[:start], *_cut_to_length(bare, length - num_marks, keeps_end), *ids[start + len(bare) :]]
 
 
-def _cut(ids: Sequence[int], length: int, keeps_end: bool) -> list[int]:
+def _cut_to_length(ids: Sequence[int], length: int, keeps_end: bool) -> list[int]:
     if len(ids) <= length:
         return list(ids)
     return list(ids[len(ids) - length :] if keeps_end else ids[:length])
@@ -180,7 +180,7 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
     """Return the ids of a text. Raises ApiError for a text that is too long and must not be cut, or is not valid
     Unicode."""
     check_unicode(text)
-    limit = _truncation(sampling, planner.max_model_len)
+    limit = _truncated_length(sampling, planner.max_model_len)
     if limit is None:
         return _not_empty(planner.encode(text, add_special_tokens))
     ids = planner.tokenizer.encode(text, add_special_tokens)
@@ -195,7 +195,7 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
 
 def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingParams) -> list[int]:
     """Return ids sent by the client. Raises ApiError for too many ids that must not be cut, and for unknown ids."""
-    limit = _truncation(sampling, planner.max_model_len)
+    limit = _truncated_length(sampling, planner.max_model_len)
     ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
     planner.check_ids(ids)
     return ids
@@ -220,7 +220,7 @@ def check_truncation(limit: int | None, max_model_len: int) -> None:
         raise bad_value(message, "truncate_prompt_tokens", limit)
 
 
-def _truncation(sampling: SamplingParams, max_model_len: int) -> int | None:
+def _truncated_length(sampling: SamplingParams, max_model_len: int) -> int | None:
     """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
     limit = sampling.truncate_prompt_tokens
     if limit is None:
@@ -312,7 +312,7 @@ def prompt_scores(
     if requested is None:
         return None
     seed = generations[0].seed ^ PROMPT_SEED
-    return _scorer(model, seed, _number(model, requested), is_greedy=False).score_all(token_ids)
+    return _scorer_for(model, seed, _num_logprobs(model, requested), is_greedy=False).score_all(token_ids)
 
 
 def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
@@ -345,17 +345,19 @@ def _new_scorer(model: ServedModel, sampling: SamplingParams, generation: Genera
         num_candidates = CANDIDATES_PER_BEAM * sampling.n
         candidates = planner.composer.prose.token_ids
         return Scorer(planner.tokenizer, candidates, generation.seed, False, num_candidates, is_beam=True)
-    requested = _number(model, sampling.num_logprobs or 0)
-    return _scorer(model, generation.seed, requested, sampling.is_greedy, sampling.logprob_token_ids)
+    requested = _num_logprobs(model, sampling.num_logprobs or 0)
+    return _scorer_for(model, generation.seed, requested, sampling.is_greedy, sampling.logprob_token_ids)
 
 
-def _scorer(model: ServedModel, seed: int, requested: int, is_greedy: bool, chosen_ids: Sequence[int] = ()) -> Scorer:
+def _scorer_for(
+    model: ServedModel, seed: int, requested: int, is_greedy: bool, chosen_ids: Sequence[int] = ()
+) -> Scorer:
     planner = model.planner
     candidates = planner.composer.prose.token_ids
     return Scorer(planner.tokenizer, candidates, seed, is_greedy, requested, chosen_ids)
 
 
-def _number(model: ServedModel, requested: int) -> int:
+def _num_logprobs(model: ServedModel, requested: int) -> int:
     return model.planner.tokenizer.vocabulary_size if requested == -1 else requested
 
 

@@ -27,7 +27,7 @@ def published_settings(options: ServeOptions, gpu: str, tp: int) -> Mapping[str,
     simulated = replace(options.cluster, deployment=simulated_deployment(options))
     found: dict[str, object] = {"hardware": gpu, "tp": tp}
     others: dict[str, str] = {}
-    for setting, value in _given(simulated, ClusterOptions):
+    for setting, value in _given_settings(simulated, ClusterOptions):
         if setting.name in found:
             continue
         if (path := path_in(setting.name, value)) is not None:
@@ -35,14 +35,16 @@ def published_settings(options: ServeOptions, gpu: str, tp: int) -> Mapping[str,
         elif setting.name != "model" or value != options.deployment.model:
             found[setting.name] = list(value) if isinstance(value, tuple) else value
     if options.lora.enable_lora:
-        found |= {setting.name: value for setting, value in _given(options.lora, LoraOptions)}
-    others |= {setting.name: "" for setting, _ in _given(options.timing, TimingOptions)}
-    others |= {setting.name: "" for setting, _ in _given(options.faults, FaultOptions) if setting.name in _FAULTS}
+        found |= {setting.name: value for setting, value in _given_settings(options.lora, LoraOptions)}
+    others |= {setting.name: "" for setting, _ in _given_settings(options.timing, TimingOptions)}
+    others |= {
+        setting.name: "" for setting, _ in _given_settings(options.faults, FaultOptions) if setting.name in _FAULTS
+    }
     speed = None if math.isinf(options.speed) else options.speed
     return {"engine_settings": found, "other_settings": others, "speed": speed}
 
 
-def _given(options: object, kind: type) -> Iterator[tuple[Setting, Any]]:
+def _given_settings(options: object, kind: type) -> Iterator[tuple[Setting, Any]]:
     """Yield the settings of a class that have another value than their default in `options`, with these values."""
     own = {setting.name: setting for setting in options_of(type(options))}
     for setting in options_of(kind):

@@ -93,7 +93,7 @@ class StoredResponse:
     def cancel(self) -> None:
         """Cancel the background task. Raises ApiError if the response is not in progress."""
         if not self.is_unfinished:
-            raise _refusal("Cannot cancel a synchronous response.", 400)
+            raise _refused_request("Cannot cancel a synchronous response.", 400)
         self.body = {**self.body, "status": "cancelled"}
         if self.task is not None:
             self.task.cancel()
@@ -113,7 +113,7 @@ class ResponseStore:
         """Return a response by id. Raises ApiError for an unknown id."""
         found = self._responses.get(response_id)
         if found is None:
-            raise _refusal(f"Response with id '{response_id}' not found.", 404)
+            raise _refused_request(f"Response with id '{response_id}' not found.", 404)
         return found
 
     def keep(self, response: StoredResponse) -> None:
@@ -155,7 +155,7 @@ class ResponseStore:
                 each.task.cancel()
 
 
-def _refusal(message: str, status: int) -> ApiError:
+def _refused_request(message: str, status: int) -> ApiError:
     return ApiError(message, status=status, kind="invalid_request_error", param="response_id")
 
 

@@ -83,7 +83,7 @@ async def plan_response(
     except ApiError as error:
         if not (error.is_late and api_request.streams) or api_request.in_background:
             raise
-        raise RefusedStreamError(replace(response, budget=_budget(model, chat))) from error
+        raise RefusedStreamError(replace(response, budget=_token_budget(model, chat))) from error
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
     answer = prompt.generations[0].answer
@@ -98,7 +98,7 @@ async def plan_response(
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)
 
 
-def _budget(model: ServedModel, chat: ChatRequest) -> int:
+def _token_budget(model: ServedModel, chat: ChatRequest) -> int:
     """Return the token budget of an answer that the engine refuses to begin."""
     planner = model.planner
     per_medium = model.options.replies.tokens_per_medium

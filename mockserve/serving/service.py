@@ -225,7 +225,7 @@ def _served_model(
     return ServedModel(
         names=options.model_names,
         root=root,
-        fingerprint=_fingerprint(deployment),
+        fingerprint=_system_fingerprint(deployment),
         options=options,
         deployment=deployment,
         block_size_tokens=config.block_size_tokens,
@@ -271,7 +271,7 @@ def queue_limits(options: ServeOptions, config: EngineConfig, num_instances: int
     return QueueLimits(options.queue.max_num_queued_reqs, options.queue.max_num_queued_tokens, unfinished)
 
 
-def _fingerprint(deployment: Deployment) -> str:
+def _system_fingerprint(deployment: Deployment) -> str:
     """Version, parallelism and a hash of the configuration."""
     digest = blake2b(repr(deployment.config).encode() + deployment.model.name.encode(), digest_size=4).hexdigest()
     tp = f"-tp{deployment.tp}" if deployment.tp > 1 else ""

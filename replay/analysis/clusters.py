@@ -39,14 +39,14 @@ def totals_of(engines: Iterable[Engine]) -> Totals:
     """Return the totals over instances."""
     totals = Totals()
     for engine in engines:
-        _add(totals, engine.counters)
+        _add_counters(totals, engine.counters)
         stats = engine.stats
         totals.num_waiting += stats.num_waiting
         totals.num_running += stats.num_running
     return totals
 
 
-def _add(totals: Totals, counters: EngineCounters) -> None:
+def _add_counters(totals: Totals, counters: EngineCounters) -> None:
     for outcome, count in counters.ended.items():
         totals.ended[outcome] += count
     totals.num_enqueued += counters.num_enqueued
@@ -137,7 +137,7 @@ def routing_summary_of(simulation: Simulation) -> RoutingSummary:
         num_rejected_at_admission=counters.num_rejected_at_admission,
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
         num_rejected_at_routing=counters.num_rejected_at_routing,
-        decisions=None if cluster.decisions is None else _figures(cluster.decisions),
+        decisions=None if cluster.decisions is None else _decision_figures(cluster.decisions),
         scaling=None if autoscaler is None else _scaling_figures(autoscaler, cluster.clock),
         gateway=None if gateway is None else _gateway_figures(gateway),
     )
@@ -159,10 +159,10 @@ def decision_rows(simulation: Simulation) -> list[dict[str, object]]:
     """Each decision of a run as JSON has it; none if none were kept."""
     cluster = cluster_of(simulation)
     log = cluster.decisions if cluster is not None else None
-    return [_renamed(asdict(decision)) for decision in log.decisions] if log else []
+    return [_with_unit(asdict(decision)) for decision in log.decisions] if log else []
 
 
-def _renamed(decision: dict[str, object]) -> dict[str, object]:
+def _with_unit(decision: dict[str, object]) -> dict[str, object]:
     """Return a decision with the unit in the name of its instant."""
     return {"at_us": decision.pop("at"), **decision}
 
@@ -185,7 +185,7 @@ def _scaling_figures(autoscaler: "Autoscaler", until: Micros) -> ScalingFigures:
     )
 
 
-def _figures(log: "DecisionLog") -> DecisionFigures:
+def _decision_figures(log: "DecisionLog") -> DecisionFigures:
     regrets = [decision.regret for decision in log.decisions]
     return DecisionFigures(
         num_admitted=log.num_admitted,
@@ -296,23 +296,23 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
         return Columns(*(column[is_its] for column in columns))
     separated = disaggregation.separated
     view = ClientView(simulation.instances[instance])
-    parts = _prompts(view, instance, separated)
+    parts = _prompt_parts(view, instance, separated)
     if view.engine.config.engine == "blis":
         ids = {sequence.request.id for sequence in separated}
         is_its &= np.array([request_id not in ids for request_id in record.ids], np.bool_)
-        parts += _answers(view, instance, separated)
+        parts += _answer_parts(view, instance, separated)
     whole = Columns(*(column[is_its] for column in columns))
-    return Columns(*(np.concatenate(both) for both in zip(whole, _columns(parts), strict=True)))
+    return Columns(*(np.concatenate(both) for both in zip(whole, _part_columns(parts), strict=True)))
 
 
-def _prompts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
+def _prompt_parts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
     """Return the prefill sub-requests of an instance."""
     prompts = [each.prompt_part for each in separated]
     its = [each for each in prompts if each is not None and each.instance == instance]
     return [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
 
 
-def _answers(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
+def _answer_parts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
     """Return the requests of a decode instance. In BLIS these have no first token, only step times."""
     answers = []
     for each in separated:
@@ -324,7 +324,7 @@ def _answers(view: ClientView, instance: int, separated: list[Sequence]) -> list
     return answers
 
 
-def _columns(parts: list[tuple[Sequence, Latencies]]) -> Columns:
+def _part_columns(parts: list[tuple[Sequence, Latencies]]) -> Columns:
     latencies = [each for _, each in parts]
     return Columns(
         np.array([sequence.outcome in COMPLETED for sequence, _ in parts], np.bool_),

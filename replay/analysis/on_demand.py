@@ -30,20 +30,20 @@ def priority_inversions(record: Record) -> int:
     completed = by_id[record.is_completed[by_id]]
     in_order = completed[np.argsort(arrived_at[completed], kind="stable")]
     return sum(
-        _inversions(e2e_us[places[instance[places] == number]])
+        _num_inversions(e2e_us[places[instance[places] == number]])
         for _, places in groups.members(in_order)
         for number in np.unique(instance[places])
     )
 
 
-def _inversions(values: Floats) -> int:
+def _num_inversions(values: Floats) -> int:
     """Count the pairs in which the earlier value is more than twice the later; O(n log^2 n)."""
     if len(values) <= _AT_ONCE:
         return int(np.triu(values[:, np.newaxis] > 2 * values, 1).sum())
     middle = len(values) // 2
     earlier, later = values[:middle], values[middle:]
     num_not_above = np.searchsorted(np.sort(earlier), 2 * later, side="right")
-    return _inversions(earlier) + _inversions(later) + int((middle - num_not_above).sum())
+    return _num_inversions(earlier) + _num_inversions(later) + int((middle - num_not_above).sum())
 
 
 _REFERENCE_RPS = 100.0

@@ -177,25 +177,25 @@ def result_of(
         duration_s=duration_s,
         input_tokens=totals.input_tokens,
         output_tokens=totals.output_tokens,
-        requests_per_s=_rate(completed, duration_s),
-        output_tokens_per_s=_rate(totals.output_tokens if completed else 0, duration_s),
+        requests_per_s=_rate_per_s(completed, duration_s),
+        output_tokens_per_s=_rate_per_s(totals.output_tokens if completed else 0, duration_s),
         offered_per_s=_offered_per_s(record),
         steady=steady,
         overload=judged.overload,
         is_steady=judged.is_steady,
         num_requests_enough=judged.num_requests_enough,
         load=load_of_run(record),
-        ttft=_known(columns.ttft_us),
+        ttft=_known_latency(columns.ttft_us),
         itl=latency_of(record.tokens.gaps()),
         mean_itl_per_request=_mean_itls(record),
-        e2e=_known(columns.e2e_us),
-        scheduling_delay=_known(columns.scheduling_delay_us),
+        e2e=_known_latency(columns.e2e_us),
+        scheduling_delay=_known_latency(columns.scheduling_delay_us),
         preemptions=totals.num_preemptions,
         cache_hit_rate=sequential_sum(map(_hit_rate, engines)) / len(engines) if engines else 0.0,
         goodput_per_s=None if goodput is None else goodput.per_s,
         attainment=None if goodput is None else goodput.share,
         verdicts=tuple(verdicts_of(targets, goodput, least_attainment)),
-        instances=tuple(_instance(simulated, number, steady) for number in numbers),
+        instances=tuple(_instance_result(simulated, number, steady) for number in numbers),
     )
 
 
@@ -226,7 +226,7 @@ def latency_of(pool: Pool) -> Latency:
     )
 
 
-def _instance(simulated: Simulated, number: int, steady: SteadyState | None) -> InstanceResult:
+def _instance_result(simulated: Simulated, number: int, steady: SteadyState | None) -> InstanceResult:
     engine = simulated.simulation.instances[number]
     totals, columns = totals_of([engine]), columns_of(simulated, number)
     completed = int(columns.is_completed.sum())
@@ -240,11 +240,11 @@ def _instance(simulated: Simulated, number: int, steady: SteadyState | None) -> 
         completed=completed,
         waiting=totals.num_waiting,
         running=totals.num_running,
-        requests_per_s=_rate(completed, duration_s),
-        output_tokens_per_s=_rate(totals.output_tokens if completed else 0, duration_s),
-        ttft=_known(columns.ttft_us),
+        requests_per_s=_rate_per_s(completed, duration_s),
+        output_tokens_per_s=_rate_per_s(totals.output_tokens if completed else 0, duration_s),
+        ttft=_known_latency(columns.ttft_us),
         itl=latency_of(simulated.requests.tokens.gaps(number)),
-        e2e=_known(columns.e2e_us),
+        e2e=_known_latency(columns.e2e_us),
         busy_fraction=_busy_fraction(simulated.requests, number, since_s, until_s),
         preemptions=totals.num_preemptions,
         cache_hit_rate=_hit_rate(engine),
@@ -253,7 +253,7 @@ def _instance(simulated: Simulated, number: int, steady: SteadyState | None) -> 
 
 def _offered_per_s(record: Record) -> float:
     arrived_at = record.arrived_at
-    return _rate(len(record) - 1, float(arrived_at.max() - arrived_at.min()) / 1e6) if len(record) else 0.0
+    return _rate_per_s(len(record) - 1, float(arrived_at.max() - arrived_at.min()) / 1e6) if len(record) else 0.0
 
 
 def _busy_fraction(record: Record, instance: int, since_s: float, until_s: float) -> float:
@@ -269,7 +269,7 @@ def _mean_itls(record: Record) -> Latency:
     return latency_of(pool_of(np.rint(record.itl_mean_us[has_gaps]).astype(np.int64)))
 
 
-def _known(column_us: Ints) -> Latency:
+def _known_latency(column_us: Ints) -> Latency:
     return latency_of(pool_of(column_us[column_us != NEVER]))
 
 
@@ -279,26 +279,28 @@ def _hit_rate(engine: Engine) -> float:
     return num_found / kv.queried_tokens if kv.queried_tokens else 0.0
 
 
-def _rate(amount: float, duration_s: float) -> float:
+def _rate_per_s(amount: float, duration_s: float) -> float:
     return amount / duration_s if duration_s > 0 else 0.0
 
 
 def mean_result(results: Sequence[Result]) -> Result:
     """Return the mean of the results of runs that differ in chance alone; counts are rounded, words are the first's."""
-    return _mean(results)  # type: ignore[no-any-return]
+    return _mean_result(results)  # type: ignore[no-any-return]
 
 
-def _mean(values: Sequence[Any]) -> Any:
+def _mean_result(values: Sequence[Any]) -> Any:
     first = values[0]
     if is_dataclass(first) and not isinstance(first, type):
         if any(each is None for each in values):
             return None
         names = [each.name for each in fields(first)]
-        return type(first)(**{name: _mean([getattr(value, name) for value in values]) for name in names})
+        return type(first)(**{name: _mean_result([getattr(value, name) for value in values]) for name in names})
     if isinstance(first, tuple):
-        return tuple(_mean(each) for each in zip(*values, strict=True))
+        return tuple(_mean_result(each) for each in zip(*values, strict=True))
     if isinstance(first, Mapping):
-        return {key: _mean([value[key] for value in values]) for key in first if all(key in each for each in values)}
+        return {
+            key: _mean_result([value[key] for value in values]) for key in first if all(key in each for each in values)
+        }
     if isinstance(first, bool):
         return sum(values) * 2 > len(values)
     if isinstance(first, int | float):

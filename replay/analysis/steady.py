@@ -101,12 +101,12 @@ def steadiness(record: Record) -> Steadiness:
     step_s = float(instants[-1] - instants[0]) / 1e6 / (_NUM_SAMPLES - 1)
     time_scale_s = step_s * _autocorrelation_time(present.astype(np.float64))
     num_time_scales = step_s * (_NUM_SAMPLES - 1) / time_scale_s
-    found = _growth(record, arrived_at)
+    found = _growth_of(record, arrived_at)
     is_steady = found is None and num_time_scales >= LEAST_TIME_SCALES
     return Steadiness(is_steady=is_steady, overload=found, time_scale_s=time_scale_s, num_time_scales=num_time_scales)
 
 
-def _growth(record: Record, arrived_at: Ints) -> Overload | None:
+def _growth_of(record: Record, arrived_at: Ints) -> Overload | None:
     """Return the growth in the second half of the arrivals, since the system was last nearly empty."""
     end = int(arrived_at[-1])
     start = (int(arrived_at[0]) + end) // 2
@@ -343,7 +343,7 @@ def resources_of(simulated: Simulated) -> ResourceUse:
     record, engines = simulated.requests, simulated.simulation.instances
     arrived_at = record.arrived_at
     first, last = (int(arrived_at.min()), int(arrived_at.max())) if len(record) else (0, 0)
-    peaks = list(_peaks(record, engines))
+    peaks = list(_instance_peaks(record, engines))
     disaggregation = disaggregation_of(simulated.simulation)
     roles = (None,) * len(engines) if disaggregation is None else disaggregation.roles
     pools = {role: [number for number, own in enumerate(roles[: len(engines)]) if own == role] for role in roles}
@@ -363,7 +363,7 @@ def busy_fraction(record: Record, instance: int, since: Micros, until: Micros) -
     return min(1.0, float(record.tokens.busy_us(instance, since, until)) / (until - since)) if until > since else 0.0
 
 
-def _peaks(record: Record, engines: Sequence[Engine]) -> Iterator[tuple[float, int, float]]:
+def _instance_peaks(record: Record, engines: Sequence[Engine]) -> Iterator[tuple[float, int, float]]:
     """Yield for each instance the peak share of the KV cache, the peak of running requests, and its share."""
     delay_us, e2e_us, instance = record.scheduling_delay_us, record.e2e_us, record.instance
     is_known = (delay_us != NEVER) & (e2e_us != NEVER)

@@ -29,7 +29,7 @@ def averaged(runs: Sequence[Record]) -> Record:
     A request that did not complete in all runs keeps the times of the first run.
     """
     first = runs[0]
-    places = [_places(first, run) for run in runs]
+    places = [_places_in_run(first, run) for run in runs]
     in_all = np.all([run.is_completed[order] for run, order in zip(runs, places, strict=True)], axis=0)
 
     def mean(name: str) -> Floats:
@@ -38,17 +38,17 @@ def averaged(runs: Sequence[Record]) -> Record:
         return means
 
     names = ("arrived_at", "ttft_us", "e2e_us", "scheduling_delay_us")
-    arrived_at, ttft_us, e2e_us, delay_us = (_whole(mean(name)) for name in names)
+    arrived_at, ttft_us, e2e_us, delay_us = (_rounded(mean(name)) for name in names)
     return first.with_times(arrived_at, ttft_us, e2e_us, mean("itl_mean_us"), delay_us)
 
 
-def _places(first: Record, run: Record) -> Ints:
+def _places_in_run(first: Record, run: Record) -> Ints:
     """Return the index in `run` of each request of `first`; -1 for requests that did not arrive in `run`."""
     place_of = {request_id: place for place, request_id in enumerate(run.ids)}
     return np.array([place_of.get(request_id, NEVER) for request_id in first.ids], np.int64)
 
 
-def _whole(values: Floats) -> Ints:
+def _rounded(values: Floats) -> Ints:
     return np.rint(values).astype(np.int64)
 
 

@@ -36,15 +36,15 @@ def panels_of(simulated: Simulated, targets: Mapping[str, SloTargets]) -> list[P
     return [
         _load_panel(record, instants),
         _throughput_panel(record, end_us),
-        _latency_panel("TTFT over time", record, record.ttft_us, end_us, _limits(targets, "ttft_ms")),
-        _latency_panel("E2E over time", record, record.e2e_us, end_us, _limits(targets, "e2e_ms")),
-        *_distributions(record, targets),
+        _latency_panel("TTFT over time", record, record.ttft_us, end_us, _limits_of(targets, "ttft_ms")),
+        _latency_panel("E2E over time", record, record.e2e_us, end_us, _limits_of(targets, "e2e_ms")),
+        *_latency_panels(record, targets),
         _kv_panel(simulated, instants),
-        *_instances(simulated, instants),
+        *_instance_panels(simulated, instants),
     ]
 
 
-def _limits(targets: Mapping[str, SloTargets], name: str) -> list[Target]:
+def _limits_of(targets: Mapping[str, SloTargets], name: str) -> list[Target]:
     limits = {slo_class: getattr(each, name) for slo_class, each in targets.items() if getattr(each, name)}
     many = len(limits) > 1
     return [
@@ -53,7 +53,7 @@ def _limits(targets: Mapping[str, SloTargets], name: str) -> list[Target]:
     ]
 
 
-def _ends(record: Record) -> _Departures:
+def _departures_of(record: Record) -> _Departures:
     """Return when requests were admitted and left; those that are still there, or gave up, never left."""
     arrived_at, delay_us = record.arrived_at, record.scheduling_delay_us
     scheduled_at = np.where(delay_us == NEVER, NEVER, arrived_at + delay_us)
@@ -72,7 +72,7 @@ def _running_at(ends: _Departures, instants: Ints, members: Ints | None = None) 
 def _load_panel(record: Record, instants: Ints) -> Panel:
     at_s = instants / 1e6
     lines = {
-        "running": (at_s, _running_at(_ends(record), instants).astype(np.float64)),
+        "running": (at_s, _running_at(_departures_of(record), instants).astype(np.float64)),
         "waiting": (at_s, waiting_at(record, instants).astype(np.float64)),
     }
     return time_panel("Requests running and waiting", "requests", lines, is_stepped=True)
@@ -119,22 +119,22 @@ def _latency_panel(title: str, record: Record, column_us: Ints, end_us: int, tar
     return time_panel(title, f"{title.split()[0]}, ms, by arrival", lines, targets, may_be_log=True)
 
 
-def _distributions(record: Record, targets: Mapping[str, SloTargets]) -> Iterator[Panel]:
+def _latency_panels(record: Record, targets: Mapping[str, SloTargets]) -> Iterator[Panel]:
     completed = record.is_completed
     ttft_ms = record.ttft_us[record.ttft_us != NEVER] / 1000
     itl_ms = record.itl_mean_us[completed & (record.output_tokens > 1)] / 1000
-    yield cdf_panel("Distribution of TTFT", "TTFT, ms", {"TTFT": ttft_ms}, _limits(targets, "ttft_ms"))
+    yield cdf_panel("Distribution of TTFT", "TTFT, ms", {"TTFT": ttft_ms}, _limits_of(targets, "ttft_ms"))
     if len(itl_ms):
         label = "mean ITL per request, ms"
-        limits = _limits(targets, "itl_ms")
+        limits = _limits_of(targets, "itl_ms")
         yield cdf_panel("Distribution of mean ITL per request", label, {"ITL": itl_ms}, limits)
     e2e_ms = record.e2e_us[completed] / 1000
-    yield cdf_panel("Distribution of E2E", "E2E, ms", {"E2E": e2e_ms}, _limits(targets, "e2e_ms"))
+    yield cdf_panel("Distribution of E2E", "E2E, ms", {"E2E": e2e_ms}, _limits_of(targets, "e2e_ms"))
 
 
 def _kv_panel(simulated: Simulated, instants: Ints) -> Panel:
     """Return the share of the KV cache that running requests need, as if no blocks were shared."""
-    record, ends = simulated.requests, _ends(simulated.requests)
+    record, ends = simulated.requests, _departures_of(simulated.requests)
     capacity = sum(engine.config.kv_capacity_tokens for engine in simulated.simulation.instances)
     completed = record.is_completed & (ends.scheduled_at != NEVER)
     begun, left = ends.scheduled_at[completed].astype(np.float64), ends.left_at[completed].astype(np.float64)
@@ -149,12 +149,12 @@ def _kv_panel(simulated: Simulated, instants: Ints) -> Panel:
     return time_panel("KV cache needed by running requests", "% of KV blocks", {"context of running requests": line})
 
 
-def _instances(simulated: Simulated, instants: Ints) -> Iterator[Panel]:
+def _instance_panels(simulated: Simulated, instants: Ints) -> Iterator[Panel]:
     """Yield a heat map of running requests, where there are several instances."""
     count = len(simulated.simulation.instances)
     if count < 2:
         return
-    record, ends = simulated.requests, _ends(simulated.requests)
+    record, ends = simulated.requests, _departures_of(simulated.requests)
     rows = [_running_at(ends, instants, record.instance == number) for number in range(count)]
     names = [instance_name(number) for number in range(count)]
     values = np.array(rows, np.float64)

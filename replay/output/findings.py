@@ -99,9 +99,9 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         tenants=by_tenant(record),
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
-        goodput=_goodput(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
-        labels=_labels(record, analysis_config, judged),
-        fitness=_fitness(record, analysis_config, metrics) if analysis_config.weights else None,
+        goodput=_goodput_of(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
+        labels=_labels_of(record, analysis_config, judged),
+        fitness=_fitness_of(record, analysis_config, metrics) if analysis_config.weights else None,
         load=load_of_run(record),
         steady=steady_state(record),
         steadiness=judged,
@@ -125,7 +125,7 @@ def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
     return priority_inversions(record)
 
 
-def _goodput(
+def _goodput_of(
     record: Record, analysis_config: AnalysisConfig, classes: Mapping[str, ClassLatencies], duration_s: float
 ) -> "Goodput":
     from replay.analysis.on_demand import goodput
@@ -133,7 +133,7 @@ def _goodput(
     return goodput(record, analysis_config.targets, classes, duration_s)
 
 
-def _labels(record: Record, analysis_config: AnalysisConfig, judged: Steadiness) -> "Labels":
+def _labels_of(record: Record, analysis_config: AnalysisConfig, judged: Steadiness) -> "Labels":
     labels: Labels = {}
     if analysis_config.detectors:
         from traces.saturation import labels_of
@@ -144,7 +144,7 @@ def _labels(record: Record, analysis_config: AnalysisConfig, judged: Steadiness)
     return labels
 
 
-def _fitness(record: Record, analysis_config: AnalysisConfig, metrics: JsonObject) -> "Fitness":
+def _fitness_of(record: Record, analysis_config: AnalysisConfig, metrics: JsonObject) -> "Fitness":
     from replay.analysis.on_demand import fitness
 
     return fitness(
@@ -167,26 +167,26 @@ _US_PER_MS = 1000
 def as_json(found: Findings) -> JsonObject:
     """The metrics, their judgement, and `breakdown` with the content of all text sections."""
     judged = judgements(found.labels, found.goodput, found.adapters)
-    return {**found.metrics, **judged, "breakdown": _breakdown(found)}
+    return {**found.metrics, **judged, "breakdown": _breakdown_json(found)}
 
 
-def _breakdown(found: Findings) -> JsonObject:
+def _breakdown_json(found: Findings) -> JsonObject:
     content: JsonObject = {
         "cache_hit_rate": found.cache_hit_rate,
         "preemption_rate": found.preemption_rate,
         "priority_inversions": found.num_priority_inversions,
         "slo_classes": {
             name: {
-                "ttft_ms": _figures(each.ttft, _US_PER_MS),
-                "itl_ms": _figures(each.itl, _US_PER_MS),
-                "e2e_ms": _figures(each.e2e, _US_PER_MS),
+                "ttft_ms": _distribution_json(each.ttft, _US_PER_MS),
+                "itl_ms": _distribution_json(each.itl, _US_PER_MS),
+                "e2e_ms": _distribution_json(each.e2e, _US_PER_MS),
             }
             for name, each in found.classes.items()
         },
         "models": {
             name: {
-                "ttft_ms": _figures(each.ttft, _US_PER_MS),
-                "e2e_ms": _figures(each.e2e, _US_PER_MS),
+                "ttft_ms": _distribution_json(each.ttft, _US_PER_MS),
+                "e2e_ms": _distribution_json(each.e2e, _US_PER_MS),
                 "responses_per_sec": each.requests_per_s,
                 "tokens_per_sec": each.tokens_per_s,
             }
@@ -210,9 +210,9 @@ def _breakdown(found: Findings) -> JsonObject:
     if found.sessions is not None:
         content["sessions"] = {
             "count": found.sessions.num_sessions,
-            "ttft_cold_ms": _figures(found.sessions.ttft_cold),
-            "ttft_warm_ms": _figures(found.sessions.ttft_warm),
-            "duration_ms": _figures(found.sessions.duration),
+            "ttft_cold_ms": _distribution_json(found.sessions.ttft_cold),
+            "ttft_warm_ms": _distribution_json(found.sessions.ttft_warm),
+            "duration_ms": _distribution_json(found.sessions.duration),
         }
     if found.instances:
         content["instances"] = list(found.instances)
@@ -225,7 +225,7 @@ def _breakdown(found: Findings) -> JsonObject:
         content["overload"] = asdict(found.steadiness.overload)
     content |= _routing_summary(found.routing_summary)
     if found.separated is not None:
-        content["pd"] = _separated(found.separated)
+        content["pd"] = _pools_json(found.separated)
     if found.fitness is not None:
         content["fitness"] = {"score": found.fitness.score, **found.fitness.components}
     return content
@@ -257,19 +257,19 @@ def _without_prefix(figures: Mapping[str, Any]) -> JsonObject:
     return {name.removeprefix("num_"): value for name, value in figures.items()}
 
 
-def _separated(separated: DisaggregationFigures) -> JsonObject:
+def _pools_json(separated: DisaggregationFigures) -> JsonObject:
     return {
         "disaggregated_requests": separated.num_separated,
         "dropped_at_decode": separated.num_dropped,
         "prefill_per_sec": separated.prompts_per_s,
         "decode_per_sec": separated.answers_per_s,
         "load_imbalance": separated.imbalance,
-        "ttft_ms": _figures(separated.ttft, _US_PER_MS),
-        "transfer_ms": _figures(separated.transfer, _US_PER_MS),
+        "ttft_ms": _distribution_json(separated.ttft, _US_PER_MS),
+        "transfer_ms": _distribution_json(separated.transfer, _US_PER_MS),
     }
 
 
-def _figures(each: Distribution, units_per_ms: int = 1) -> JsonObject:
+def _distribution_json(each: Distribution, units_per_ms: int = 1) -> JsonObject:
     figures = {"mean": each.mean, **{f"p{percent}": each.percentile(percent) for percent in (50, 95, 99)}}
     return {"count": len(each), **{name: value / units_per_ms for name, value in figures.items()}}
 

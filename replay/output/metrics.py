@@ -72,9 +72,9 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
         "vllm_estimated_duration_s": duration_s,
         "responses_per_sec": per_second(num_completed),
         "tokens_per_sec": per_second(output_tokens),
-        **_latencies("e2e", _pool_of_known(columns.e2e_us)),
-        **_latencies("ttft", _pool_of_known(columns.ttft_us)),
-        **_latencies("itl", record.tokens.gaps(instance)),
+        **_latency_json("e2e", _pool_of_known(columns.e2e_us)),
+        **_latency_json("ttft", _pool_of_known(columns.ttft_us)),
+        **_latency_json("itl", record.tokens.gaps(instance)),
         "scheduling_delay_p99_ms": _pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
     }
     if totals.num_kv_allocation_failures:
@@ -84,8 +84,8 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     metrics["length_capped_requests"] = ended[Outcome.LENGTH_CAPPED]
     metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
     if any(engine.config.speculation is not None for engine in engines):
-        metrics |= _drafts(totals)
-        metrics |= _estimates(engines, totals)
+        metrics |= _draft_metrics(totals)
+        metrics |= _draft_estimates(engines, totals)
     if instance is None and engines and engines[0].config.uses_deadlines:
         metrics |= deadline_figures(record, engines[0].config.urgency).as_json()
     return metrics
@@ -180,7 +180,7 @@ def _pool_of_known(column_us: Ints) -> Pool:
     return pool_of(column_us[column_us != NEVER])
 
 
-def _latencies(name: str, pool: Pool) -> JsonObject:
+def _latency_json(name: str, pool: Pool) -> JsonObject:
     return {
         f"{name}_mean_ms": pool.mean_ms(),
         f"{name}_p90_ms": pool.percentile_ms(90),
@@ -189,7 +189,7 @@ def _latencies(name: str, pool: Pool) -> JsonObject:
     }
 
 
-def _drafts(counters: EngineCounters) -> JsonObject:
+def _draft_metrics(counters: EngineCounters) -> JsonObject:
     """Accepted and rejected draft tokens, under the names of vLLM's metrics."""
     return {
         "spec_decode_num_drafts": counters.num_drafts,
@@ -199,7 +199,7 @@ def _drafts(counters: EngineCounters) -> JsonObject:
     }
 
 
-def _estimates(engines: Iterable[Engine], counters: EngineCounters) -> JsonObject:
+def _draft_estimates(engines: Iterable[Engine], counters: EngineCounters) -> JsonObject:
     """Gain of drafts by arithmetic, beside the measured gain, where a draft cost or gates are given."""
     speculation = next(each.config.speculation for each in engines if each.config.speculation is not None)
     if speculation.gates is None and speculation.draft_cost is None:

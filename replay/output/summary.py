@@ -17,17 +17,17 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
     for figures in (*found.instances, metrics):
         lines += ["=== Simulation Metrics ===", dump_json(figures)]
     sections = {
-        "Fitness Evaluation": _fitness(found),
-        "Anomaly Counters": _anomalies(found),
-        "Gateway Queue": _gateway(found.routing_summary.gateway),
-        "Autoscaler": _scaling(found.routing_summary.scaling),
+        "Fitness Evaluation": _fitness_lines(found),
+        "Anomaly Counters": _anomaly_lines(found),
+        "Gateway Queue": _gateway_lines(found.routing_summary.gateway),
+        "Autoscaler": _scaling_lines(found.routing_summary.scaling),
         "KV Cache Metrics": _kv_cache(found),
-        "Per-SLO Metrics": _classes(found),
-        "Per-Model Metrics": _models(found),
-        "Per-Tenant Metrics": _tenants(found),
-        "Session Metrics": _sessions(found.sessions),
-        "PD Metrics": _separated(found.separated),
-        "Trace Summary": _decisions(found.routing_summary.decisions if summarizes_decisions else None),
+        "Per-SLO Metrics": _class_lines(found),
+        "Per-Model Metrics": _model_lines(found),
+        "Per-Tenant Metrics": _tenant_lines(found),
+        "Session Metrics": _session_lines(found.sessions),
+        "PD Metrics": _pool_lines(found.separated),
+        "Trace Summary": _decision_lines(found.routing_summary.decisions if summarizes_decisions else None),
     }
     for title, section in sections.items():
         section_lines = list(section)
@@ -36,14 +36,14 @@ def summary(found: Findings, summarizes_decisions: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _fitness(found: Findings) -> Iterator[str]:
+def _fitness_lines(found: Findings) -> Iterator[str]:
     if found.fitness is not None:
         yield f"Score: {found.fitness.score:.6f}"
         for metric, score in found.fitness.components.items():
             yield f"  {metric}: {score:.6f}"
 
 
-def _anomalies(found: Findings) -> Iterator[str]:
+def _anomaly_lines(found: Findings) -> Iterator[str]:
     counters = {
         "Priority Inversions": found.num_priority_inversions,
         "HOL Blocking Events": found.num_blocked_lines,
@@ -59,7 +59,7 @@ def _anomalies(found: Findings) -> Iterator[str]:
             yield f"{name}: {count}"
 
 
-def _gateway(figures: GatewayFigures | None) -> Iterator[str]:
+def _gateway_lines(figures: GatewayFigures | None) -> Iterator[str]:
     """Return no lines while all requests have passed."""
     if figures is None:
         return
@@ -75,7 +75,7 @@ def _gateway(figures: GatewayFigures | None) -> Iterator[str]:
             yield f"{name}: {count}"
 
 
-def _scaling(figures: ScalingFigures | None) -> Iterator[str]:
+def _scaling_lines(figures: ScalingFigures | None) -> Iterator[str]:
     if figures is not None:
         yield f"Instances Started: {figures.num_started}"
         yield f"Instances Drained: {figures.num_drained}"
@@ -90,7 +90,7 @@ def _kv_cache(found: Findings) -> Iterator[str]:
         yield f"KV Thrashing Rate: {thrashing_rate:.4f}"
 
 
-def _classes(found: Findings) -> Iterator[str]:
+def _class_lines(found: Findings) -> Iterator[str]:
     if len(found.classes) < 2 and found.goodput is None:
         return
     for name, latencies in found.classes.items():
@@ -99,7 +99,7 @@ def _classes(found: Findings) -> Iterator[str]:
             yield f"    {label} mean={each.mean:.2f} p99={each.percentile(99):.2f} (n={len(each)})"
 
 
-def _models(found: Findings) -> Iterator[str]:
+def _model_lines(found: Findings) -> Iterator[str]:
     for name, figures in found.models.items():
         yield f"  {name}:"
         for label, each in (("TTFT:", figures.ttft), ("E2E: ", figures.e2e)):
@@ -107,7 +107,7 @@ def _models(found: Findings) -> Iterator[str]:
         yield f"    Throughput: {figures.requests_per_s:.4f} req/s, {figures.tokens_per_s:.4f} tok/s"
 
 
-def _tenants(found: Findings) -> Iterator[str]:
+def _tenant_lines(found: Findings) -> Iterator[str]:
     for name, figures in found.tenants.items():
         yield f"  {name}: requests={figures.num_requests}, tokens={figures.num_tokens}"
     if found.tenants:
@@ -115,7 +115,7 @@ def _tenants(found: Findings) -> Iterator[str]:
         yield f"  Jain Fairness Index: {fairness:.4f}"
 
 
-def _sessions(figures: SessionFigures | None) -> Iterator[str]:
+def _session_lines(figures: SessionFigures | None) -> Iterator[str]:
     if figures is None:
         return
     yield f"  Sessions: {figures.num_sessions}"
@@ -125,10 +125,10 @@ def _sessions(figures: SessionFigures | None) -> Iterator[str]:
         ("Session duration:   ", figures.duration),
     ):
         if len(each):
-            yield f"  {label} {_spread(each)} ms (n={len(each)})"
+            yield f"  {label} {_spread_text(each)} ms (n={len(each)})"
 
 
-def _decisions(figures: DecisionFigures | None) -> Iterator[str]:
+def _decision_lines(figures: DecisionFigures | None) -> Iterator[str]:
     if figures is None:
         return
     yield f"Total Decisions: {figures.num_admitted + figures.num_rejected}"
@@ -143,7 +143,7 @@ def _decisions(figures: DecisionFigures | None) -> Iterator[str]:
     yield f"Max Regret: {figures.max_regret:.6f}"
 
 
-def _separated(figures: DisaggregationFigures | None) -> Iterator[str]:
+def _pool_lines(figures: DisaggregationFigures | None) -> Iterator[str]:
     if figures is None:
         return
     yield f"Disaggregated Requests: {figures.num_separated}"
@@ -156,6 +156,6 @@ def _separated(figures: DisaggregationFigures | None) -> Iterator[str]:
         yield f"{label} (us): mean={each.mean:.1f} {percentiles}"
 
 
-def _spread(each: Distribution) -> str:
+def _spread_text(each: Distribution) -> str:
     percentiles = " ".join(f"p{percent}={each.percentile(percent):.2f}" for percent in (50, 95, 99))
     return f"mean={each.mean:.2f} {percentiles}"

@@ -33,8 +33,8 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
         yield f"KV cache: {number(result.preemptions)} preemptions, {result.cache_hit_rate:.1%} of prompt tokens found"
     if found.cpu_tier is not None and found.cpu_tier.thrashing_rate:
         yield f"CPU tier of the KV cache: {found.cpu_tier.thrashing_rate:.1%} of its blocks thrashed"
-    yield from _anomalies(found)
-    yield from _speculation(found.metrics)
+    yield from _anomaly_lines(found)
+    yield from _speculation_lines(found.metrics)
     if "requests_with_deadline" in found.metrics:
         missed, count = found.metrics["slo_violations"], found.metrics["requests_with_deadline"]
         yield f"deadlines: missed by {number(missed)} of {number(count)} requests"
@@ -60,11 +60,11 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
     yield from (f"saturation by {detector}: {label}" for detector, label in found.labels.items())
 
 
-def _anomalies(found: Findings) -> Iterator[str]:
+def _anomaly_lines(found: Findings) -> Iterator[str]:
     """Yield a line for each anomaly of a run: rejections, the gateway's queue, the order of service."""
     routing_summary, gateway = found.routing_summary, found.routing_summary.gateway
     if routing_summary.rejected_by_class:
-        yield f"rejected at admission: {_counts(routing_summary.rejected_by_class)}"
+        yield f"rejected at admission: {_counts_text(routing_summary.rejected_by_class)}"
     if routing_summary.num_rejected_at_routing:
         yield f"rejected at routing: {number(routing_summary.num_rejected_at_routing)}"
     if gateway is not None:
@@ -76,14 +76,14 @@ def _anomalies(found: Findings) -> Iterator[str]:
             "evicted from instances": gateway.num_evicted,
         }
         if any(left.values()):
-            yield f"gateway queue: {_counts({'dispatched': gateway.num_dispatched, **left})}"
+            yield f"gateway queue: {_counts_text({'dispatched': gateway.num_dispatched, **left})}"
     if found.num_priority_inversions:
         yield f"priority inversions: {number(found.num_priority_inversions)}"
     if found.num_blocked_lines:
         yield f"instances with a queue more than twice as long as the mean: {number(found.num_blocked_lines)}"
 
 
-def _speculation(metrics: JsonObject) -> Iterator[str]:
+def _speculation_lines(metrics: JsonObject) -> Iterator[str]:
     """Yield a line on drafts and the number of accepted tokens, if the run had drafts."""
     if metrics.get("spec_decode_num_drafts"):
         num_drafts, num_tokens = metrics["spec_decode_num_drafts"], metrics["spec_decode_num_draft_tokens"]
@@ -94,7 +94,7 @@ def _speculation(metrics: JsonObject) -> Iterator[str]:
         )
 
 
-def _counts(members: Mapping[str, int]) -> str:
+def _counts_text(members: Mapping[str, int]) -> str:
     """Return the counts that are not 0, each before its name."""
     return ", ".join(f"{number(count)} {name}" for name, count in members.items() if count)
 
@@ -156,7 +156,9 @@ def run_report(outcome: Outcome, found: Findings, result: Callable[[], RunResult
 
     def in_full() -> str:
         metrics = as_json(found)
-        return dump_json(with_origin({"result": _plain(result()), "metrics": metrics}, outcome.describe())) + "\n"
+        return (
+            dump_json(with_origin({"result": _plain_result(result()), "metrics": metrics}, outcome.describe())) + "\n"
+        )
 
     def csv_rows() -> Iterator[dict[str, object]]:
         whole = result()
@@ -182,7 +184,7 @@ def run_report(outcome: Outcome, found: Findings, result: Callable[[], RunResult
     )
 
 
-def _plain(result: RunResult) -> dict[str, object]:
+def _plain_result(result: RunResult) -> dict[str, object]:
     """Return a result as JSON has it, with the judgement of each verdict."""
     figures = asdict(result)
     verdicts = [{**asdict(each), "is_met": each.is_met} for each in result.verdicts]
@@ -207,15 +209,15 @@ def _csv_row(name: str, figures: RunResult | InstanceResult) -> dict[str, object
 
 def sections(result: RunResult) -> Iterator[Section]:
     """Yield the tables of a result."""
-    yield Section(table=_rates(result))
-    yield Section(table=_latencies({label: getattr(result, name) for label, name in _LATENCIES.items()}))
+    yield Section(table=_rate_table(result))
+    yield Section(table=_latency_table({label: getattr(result, name) for label, name in _LATENCIES.items()}))
     if result.verdicts:
-        yield Section(table=_targets(result.verdicts))
+        yield Section(table=_target_table(result.verdicts))
     if result.instances:
-        yield Section(table=_instances(result.instances))
+        yield Section(table=_instance_table(result.instances))
 
 
-def _rates(result: RunResult) -> TextTable:
+def _rate_table(result: RunResult) -> TextTable:
     steady, duration_s = result.steady, result.duration_s
     whole = [
         number(result.offered_per_s),
@@ -231,7 +233,7 @@ def _rates(result: RunResult) -> TextTable:
     return TextTable(("rates", "arrived/s", "completed/s", "output tokens/s"), rows)
 
 
-def _latencies(latencies: Mapping[str, Latency]) -> TextTable:
+def _latency_table(latencies: Mapping[str, Latency]) -> TextTable:
     rows = [
         [
             label,
@@ -243,7 +245,7 @@ def _latencies(latencies: Mapping[str, Latency]) -> TextTable:
     return TextTable(("latency, ms", *_FIGURES, "samples"), rows)
 
 
-def _targets(verdicts: Sequence[Verdict]) -> TextTable:
+def _target_table(verdicts: Sequence[Verdict]) -> TextTable:
     rows = []
     for each in verdicts:
         shares = ", ".join(f"{name.upper()} {share:.1%}" for name, share in each.attainment_by_target.items())
@@ -266,7 +268,7 @@ def targets_text(targets: SloTargets) -> str:
     return ", ".join(f"{name} {duration(limit_ms)}" for name, limit_ms in limits.items() if limit_ms)
 
 
-def _instances(instances: Sequence[InstanceResult]) -> TextTable:
+def _instance_table(instances: Sequence[InstanceResult]) -> TextTable:
     has_roles = any(each.role for each in instances)
     titles = (
         *("instance", *(["role"] if has_roles else [])),
@@ -278,8 +280,8 @@ def _instances(instances: Sequence[InstanceResult]) -> TextTable:
             *(each.name, *([each.role or "any"] if has_roles else [])),
             *(number(each.completed), number(each.waiting + each.running), number(each.output_tokens_per_s, 1)),
             f"{each.busy_fraction:.0%}",
-            *(_cell(each.ttft, "p50_ms"), _cell(each.ttft, "p99_ms"), _cell(each.itl, "p50_ms")),
-            *(_cell(each.itl, "p99_ms"), _cell(each.e2e, "p99_ms")),
+            *(_figure_cell(each.ttft, "p50_ms"), _figure_cell(each.ttft, "p99_ms"), _figure_cell(each.itl, "p50_ms")),
+            *(_figure_cell(each.itl, "p99_ms"), _figure_cell(each.e2e, "p99_ms")),
             *(number(each.preemptions), f"{each.cache_hit_rate:.0%}"),
         ]
         for each in instances
@@ -288,7 +290,7 @@ def _instances(instances: Sequence[InstanceResult]) -> TextTable:
     return TextTable(titles, rows, num_labels, num_labels)
 
 
-def _cell(each: Latency, figure: str) -> str:
+def _figure_cell(each: Latency, figure: str) -> str:
     return number(getattr(each, figure), 1) if each.count else "-"
 
 
@@ -310,26 +312,26 @@ def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[
     spreads: dict[str, list[str]] = {}
     if found.sessions is not None:
         spreads |= {
-            "TTFT of first rounds": _spread(found.sessions.ttft_cold),
-            "TTFT of later rounds": _spread(found.sessions.ttft_warm),
-            f"duration of {found.sessions.num_sessions:,} conversations": _spread(found.sessions.duration),
+            "TTFT of first rounds": _spread_cells(found.sessions.ttft_cold),
+            "TTFT of later rounds": _spread_cells(found.sessions.ttft_warm),
+            f"duration of {found.sessions.num_sessions:,} conversations": _spread_cells(found.sessions.duration),
         }
     if found.separated is not None:
-        spreads["TTFT of separated prompts"] = _spread(found.separated.ttft, _US_PER_MS)
-        spreads["transfer of KV blocks"] = _spread(found.separated.transfer, _US_PER_MS)
+        spreads["TTFT of separated prompts"] = _spread_cells(found.separated.ttft, _US_PER_MS)
+        spreads["transfer of KV blocks"] = _spread_cells(found.separated.transfer, _US_PER_MS)
     if spreads:
         rows = [[label, *figures] for label, figures in spreads.items()]
         yield Section("conversations and transfers", TextTable(("ms", "mean", "p50", "p99"), rows))
     if summarizes_decisions and found.routing_summary.decisions is not None:
-        yield _decisions(found.routing_summary.decisions)
+        yield _decision_section(found.routing_summary.decisions)
 
 
 def _latency_cells(each: ClassLatencies | ModelFigures) -> list[str]:
-    itl = _spread(each.itl, _US_PER_MS) if isinstance(each, ClassLatencies) else []
-    return [*_spread(each.ttft, _US_PER_MS), *itl, *_spread(each.e2e, _US_PER_MS)]
+    itl = _spread_cells(each.itl, _US_PER_MS) if isinstance(each, ClassLatencies) else []
+    return [*_spread_cells(each.ttft, _US_PER_MS), *itl, *_spread_cells(each.e2e, _US_PER_MS)]
 
 
-def _decisions(figures: DecisionFigures) -> Section:
+def _decision_section(figures: DecisionFigures) -> Section:
     """Return how many requests were sent to each instance, below a line about admission and regret."""
     heading = (
         f"decisions: {number(figures.num_admitted)} admitted, {number(figures.num_rejected)} rejected, "
@@ -339,6 +341,6 @@ def _decisions(figures: DecisionFigures) -> Section:
     return Section(heading, TextTable(("instance", "requests"), rows))
 
 
-def _spread(each: Distribution, units_per_ms: int = 1) -> list[str]:
+def _spread_cells(each: Distribution, units_per_ms: int = 1) -> list[str]:
     figures = (each.mean, each.percentile(50), each.percentile(99))
     return [number(value / units_per_ms) for value in figures]

@@ -16,7 +16,7 @@ def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated,
     """Write the requests of a run with their simulated times. Raises TraceError."""
     is_generated = header.mode == "generated"
     rows = trace_rows(simulated, keeps_schedule, is_generated)
-    write_trace(path, header, rows, _columns(simulated.requests, is_generated))
+    write_trace(path, header, rows, _trace_columns(simulated.requests, is_generated))
 
 
 def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated: bool = False) -> Iterator[TraceRow]:
@@ -28,7 +28,7 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated:
     instances = simulated.simulation.instances
     said: dict[str, int] = {}
     for each in simulated.requests:
-        row = _row(each, instances[each.instance].latency.post_decode_time)
+        row = _generated_row(each, instances[each.instance].latency.post_decode_time)
         if keeps_schedule and isinstance(each.row, TraceRow):
             row = replace(row, arrival_time_us=each.row.arrival_time_us)
         if is_generated and isinstance(each.row, TraceRow):
@@ -40,26 +40,26 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated:
         yield row
 
 
-def _columns(record: Record, is_generated: bool) -> set[str]:
+def _trace_columns(record: Record, is_generated: bool) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
     names = ("adapter", "think_time_us", "slo_e2e_us", "parents", "context_of")
     used = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
-    if is_generated and any(_priority(row) is not None for row in record.rows):
+    if is_generated and any(_row_priority(row) is not None for row in record.rows):
         used.add("vllm_priority")
-    if any(map(_repeats, record.rows)):
+    if any(map(_repeats_context, record.rows)):
         used.add("context_tokens")
     return used
 
 
-def _priority(row: Origin) -> int | None:
+def _row_priority(row: Origin) -> int | None:
     return row.priority if isinstance(row, WorkloadRequest) else row.vllm_priority
 
 
-def _repeats(row: Origin) -> bool:
+def _repeats_context(row: Origin) -> bool:
     return row.keeps_context if isinstance(row, WorkloadRequest) else row.context_tokens > 0
 
 
-def _row(each: RequestRecord, post_decode_us: int) -> TraceRow:
+def _generated_row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     at = each.arrived_at
     first_us = last_us = 0
     if each.ttft_us is not None:
@@ -67,7 +67,7 @@ def _row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     if each.e2e_us is not None:
         last_us = at + each.e2e_us - (post_decode_us if each.planned_output_tokens else 0)
     status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
-    row = row_of(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed(each.row, each)
+    row = row_of(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed_row(each.row, each)
     return replace(
         row,
         arrival_time_us=at,
@@ -78,7 +78,7 @@ def _row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     )
 
 
-def _replayed(row: TraceRow, each: RequestRecord) -> TraceRow:
+def _replayed_row(row: TraceRow, each: RequestRecord) -> TraceRow:
     """A recorded row without facts from the recorded server, its prompt as long as the simulated one."""
     prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
     if row.server_input_tokens == each.input_tokens:

@@ -31,7 +31,7 @@ def demand_of(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -
     """
     given = body.get("structured_outputs")
     fields = dict(given) if isinstance(given, Mapping) else None
-    overrides = _overrides(body.get("response_format"))
+    overrides = _format_overrides(body.get("response_format"))
     if overrides is not None:
         fields = {**(fields or {}), **overrides}
         shown = {"structural_tag": json.dumps(overrides["structural_tag"])} if "structural_tag" in overrides else {}
@@ -40,7 +40,7 @@ def demand_of(body: Mapping[str, Any], config: StructuredOutputsConfig = AUTO) -
     return None if kind is None or fields is None else Demand(kind, fields[kind], config)
 
 
-def _overrides(response_format: Any) -> dict[str, Any] | None:
+def _format_overrides(response_format: Any) -> dict[str, Any] | None:
     """The fields of `structured_outputs` that a `response_format` sets."""
     requested = response_format if isinstance(response_format, Mapping) else {}
     kind = requested.get("type")
@@ -125,7 +125,7 @@ def schema_in_messages(messages: Sequence[str]) -> dict[str, Any] | None:
 
     Returns None if the messages describe no object.
     """
-    found = [each for text in messages for each in _objects(text)]
+    found = [each for text in messages for each in _json_objects(text)]
     schemas = [each for each, _ in found if _is_schema(each)]
     if schemas:
         return schemas[-1]
@@ -133,7 +133,7 @@ def schema_in_messages(messages: Sequence[str]) -> dict[str, Any] | None:
     return _schema_like(examples[0]) if examples else None
 
 
-def _objects(text: str) -> Iterator[tuple[dict[str, Any], bool]]:
+def _json_objects(text: str) -> Iterator[tuple[dict[str, Any], bool]]:
     """Yield the JSON objects in a text, each with whether the text before it mentions JSON or an example."""
     if len(text) > 2 * MAX_CHARS:
         text = f"{text[:MAX_CHARS]}\n{text[-MAX_CHARS:]}"

@@ -91,7 +91,7 @@ class _Walk:
     def __init__(
         self, grammar: str, random: Random, soft_limit_chars: int, avoided: str = "", mixes: bool = False
     ) -> None:
-        self._matcher = _matcher(grammar)
+        self._matcher = _grammar_matcher(grammar)
         self._random = random
         self._soft_limit_chars = soft_limit_chars
         self._usual = bytes(each for each in _USUAL if each not in avoided.encode())
@@ -146,13 +146,13 @@ class _Walk:
 
 
 @cache
-def _tokenizer() -> Any:
+def _byte_tokenizer() -> Any:
     from llguidance import LLTokenizer
 
     return LLTokenizer("byte")
 
 
-def _matcher(grammar: str) -> Any:
+def _grammar_matcher(grammar: str) -> Any:
     """Return a matcher at the start of a grammar. Raises GrammarError for an invalid grammar."""
     found = (_kept_matcher if len(grammar) <= MOST_KEPT_CHARS else _new_matcher)(grammar)
     if isinstance(found, GrammarError):
@@ -164,7 +164,7 @@ def _new_matcher(grammar: str) -> Any:
     """Return the compiled grammar, or what is wrong with it."""
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(_tokenizer(), grammar, log_level=0)
+    matcher = LLMatcher(_byte_tokenizer(), grammar, log_level=0)
     return GrammarError(matcher.get_error()) if matcher.is_error() else matcher
 
 
@@ -223,19 +223,19 @@ def grammar_of_xgrammar(source: str) -> str:
     if is_lark(source):
         return LLMatcher.grammar_from_lark(_RANGE.sub(lambda match: match[1] or f"{{{match[2]},{match[3]}}}", source))
     try:
-        return LLMatcher.grammar_from_lark(gbnf_to_lark(_NOTATION.sub(_gbnf, source)))
+        return LLMatcher.grammar_from_lark(gbnf_to_lark(_NOTATION.sub(_as_gbnf, source)))
     except Exception as error:  # noqa: BLE001  (the library raises plain exceptions)
         raise GrammarError(str(error)) from None
 
 
-def _gbnf(match: re.Match[str]) -> str:
+def _as_gbnf(match: re.Match[str]) -> str:
     """Return a part of an EBNF grammar as llama.cpp writes it: one rule a line, and no escaped letters."""
     if match.lastgroup == "string":
-        return _CODE_POINT.sub(_character, match.group())
+        return _CODE_POINT.sub(_escaped_character, match.group())
     return " " if match.lastgroup == "line" else ""
 
 
-def _character(match: re.Match[str]) -> str:
+def _escaped_character(match: re.Match[str]) -> str:
     digits = match[1] or match[2] or match[3]
     if digits is None:
         return match.group()[1] if match.group()[1] in "'?/" else match.group()

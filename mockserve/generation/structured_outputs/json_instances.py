@@ -131,7 +131,7 @@ def instance_text(
     value, fault = _best_instance(schema, random, verbosity, argument_ranges)
     if fault is not None:
         raise fault
-    return _written(value, is_compact)
+    return _json_text(value, is_compact)
 
 
 def closest_text(
@@ -143,7 +143,7 @@ def closest_text(
     for more than is written.
     """
     try:
-        return _written(_best_instance(schema, random, verbosity, argument_ranges)[0], is_compact)
+        return _json_text(_best_instance(schema, random, verbosity, argument_ranges)[0], is_compact)
     except UNREADABLE:
         return "{}"
 
@@ -162,10 +162,10 @@ def lenient_text(schema: Schema, random: Random, verbosity: int, argument_ranges
         return ""
     if isinstance(fault, ReferenceCycleError):
         raise fault
-    return _written(value, False).partition(json.dumps(_BREAK, ensure_ascii=False))[0]
+    return _json_text(value, False).partition(json.dumps(_BREAK, ensure_ascii=False))[0]
 
 
-def _written(value: Any, is_compact: bool) -> str:
+def _json_text(value: Any, is_compact: bool) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":") if is_compact else None)
 
 
@@ -391,7 +391,7 @@ class _InstanceGenerator:
             found: Schema = properties[name]
             return found
         for pattern, each in self._keyword(schema, "patternProperties", Mapping, _NO_MEMBERS).items():
-            if _matches(pattern, name):
+            if _name_matches(pattern, name):
                 patterned: Schema = each
                 return patterned
         additional: Schema = schema.get("additionalProperties", True)
@@ -528,7 +528,7 @@ def _has_type(value: Any, names: Any) -> bool:
     return any(isinstance(value, kinds[name]) for name in names)
 
 
-def _matches(pattern: str, name: str) -> bool:
+def _name_matches(pattern: str, name: str) -> bool:
     from mockserve.generation.structured_outputs.validation import contains_match
 
     try:

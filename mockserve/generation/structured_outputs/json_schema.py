@@ -59,22 +59,22 @@ def resolve_schema(
     found = _as_mapping(schema)
     for _ in range(num_around, MAX_NESTED):
         if "$ref" in found:
-            found = _referring(found, root, on_fault)
+            found = _with_target(found, root, on_fault)
         elif "allOf" in found:
             parts = found.pop("allOf")
-            for part in _listed(parts, "allOf"):
+            for part in _required_list(parts, "allOf"):
                 try:
                     found = merge_schemas(found, resolve_schema(part, root, num_around + 1, on_fault))
                 except ReferenceCycleError:
                     raise
                 except SchemaError as error:
-                    _report(error, on_fault)
+                    _report_fault(error, on_fault)
         else:
             return found
     raise ReferenceCycleError("Unsatisfiable schema: a reference that leads back to itself")
 
 
-def _referring(
+def _with_target(
     schema: Mapping[str, Any], root: Schema, on_fault: Callable[[SchemaError], object] | None
 ) -> dict[str, Any]:
     """Return a schema merged with the target of its reference."""
@@ -82,11 +82,11 @@ def _referring(
     try:
         return merge_schemas(_as_mapping(find_referenced(schema["$ref"], root)), rest)
     except SchemaError as error:
-        _report(error, on_fault)
+        _report_fault(error, on_fault)
         return rest
 
 
-def _report(error: SchemaError, on_fault: Callable[[SchemaError], object] | None) -> None:
+def _report_fault(error: SchemaError, on_fault: Callable[[SchemaError], object] | None) -> None:
     if on_fault is None:
         raise error
     on_fault(error)
@@ -97,7 +97,7 @@ def find_referenced(reference: Any, root: Schema) -> Schema:
     if not isinstance(reference, str) or not reference.startswith("#"):
         raise SchemaError(f"Failed to resolve reference: {reference}")
     if len(reference) > 1 and reference[1] != "/":
-        return _anchored(reference[1:], root)
+        return _schema_of_anchor(reference[1:], root)
     found: Any = root
     for name in reference[1:].split("/")[1:]:
         key = unquote(name).replace("~1", "/").replace("~0", "~")
@@ -112,7 +112,7 @@ def find_referenced(reference: Any, root: Schema) -> Schema:
     return found
 
 
-def _anchored(name: str, root: Schema) -> Schema:
+def _schema_of_anchor(name: str, root: Schema) -> Schema:
     """Return the schema with the `$anchor` `name`."""
     pending: list[Any] = [root]
     while pending:
@@ -181,12 +181,12 @@ def options_of(schema: Mapping[str, Any]) -> list[Schema] | None:
     for name in ("anyOf", "oneOf"):
         if name in schema:
             rest = {key: value for key, value in schema.items() if key != name}
-            options = [option for option in _listed(schema[name], name) if option is not False]
-            return [_alternative(rest, option) for option in options]
+            options = [option for option in _required_list(schema[name], name) if option is not False]
+            return [_with_alternative(rest, option) for option in options]
     return None
 
 
-def _alternative(rest: Mapping[str, Any], option: Schema) -> Schema:
+def _with_alternative(rest: Mapping[str, Any], option: Schema) -> Schema:
     if not rest or option is True:
         return rest if option is True else option
     # Merged only once its references are resolved: a reference stands for a whole schema.
@@ -221,7 +221,7 @@ def _as_mapping(schema: Schema) -> dict[str, Any]:
     return dict(schema) if isinstance(schema, Mapping) else {}
 
 
-def _listed(value: Any, name: str) -> Iterable[Schema]:
+def _required_list(value: Any, name: str) -> Iterable[Schema]:
     if not isinstance(value, list):
         raise SchemaError(f"{name} must be an array")
     if not value:
@@ -277,7 +277,7 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
         first, last = math.ceil(low / step), math.floor(high / step)
         if first > last:
             raise SchemaError(f"Unsatisfiable schema: no multiple of {step} between {low} and {high}")
-        return _multiple(step, first, last, random)
+        return _random_multiple(step, first, last, random)
     if integer:
         return random.randint(math.ceil(low), math.floor(high))
     for digits in (1, 2, 4, 8):
@@ -287,7 +287,7 @@ def make_number(schema: Mapping[str, Any], random: Random, usual: tuple[float, f
     return (low + high) / 2
 
 
-def _multiple(step: float, first: int, last: int, random: Random) -> float:
+def _random_multiple(step: float, first: int, last: int, random: Random) -> float:
     """Return a multiple of a step, from the `first` to the `last`."""
     if isinstance(step, int):
         return random.randint(first, last) * step

@@ -169,15 +169,15 @@ def requested_constraint(
         demand = demand._replace(described_schema=schema_in_messages(texts()))
     is_small = is_small_demand(demand.kind, demand.value) and is_small_demand("json", demand.described_schema or {})
     if config.backend not in ("auto", "xgrammar") or not is_small:
-        return _deferred(demand)
+        return _deferred_form(demand)
     try:
         check_demand(demand)
     except ApiError as error:
         raise mark_late(error) from None
-    return _form(demand, "xgrammar") if is_of_xgrammar(demand) else _deferred(demand)
+    return _form_of(demand, "xgrammar") if is_of_xgrammar(demand) else _deferred_form(demand)
 
 
-def _deferred(demand: Demand) -> DeferredForm:
+def _deferred_form(demand: Demand) -> DeferredForm:
     try:
         return DeferredForm(compact_json([demand.kind, demand.value, demand.described_schema]), demand.config)
     except RecursionError:
@@ -221,10 +221,10 @@ def build_constraint(demand: Demand) -> Constraint:
         backend = resolve_backend(demand)
     except ApiError as error:
         raise mark_late(error) from None
-    return _form(demand, backend)
+    return _form_of(demand, backend)
 
 
-def _form(demand: Demand, backend: str) -> Constraint:
+def _form_of(demand: Demand, backend: str) -> Constraint:
     kind, value, config, described_schema = demand
     if kind == "json_object":
         return JsonForm({"type": "object"}, ANY, backend, config.disable_any_whitespace, described_schema)

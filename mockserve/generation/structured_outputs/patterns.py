@@ -59,14 +59,16 @@ def read_pattern(pattern: str) -> Pattern:
                 if kept or "<" in opening.group():
                     is_asserted = True
                 else:
-                    ahead.append((opening.group()[-1] == "!", _whole(pattern[opening.end() : token.start()])))
+                    ahead.append(
+                        (opening.group()[-1] == "!", _texts_of_lookahead(pattern[opening.end() : token.start()]))
+                    )
                 opening = None
         elif kind == "look":
             opening, depth = token, 1
         elif kind == "escape" and text[1] in "bBAzZ":
             is_asserted = is_asserted or text[1] in "bB"
         elif kind != "anchor":
-            kept.append(lengths.bounded(kind, _translated(kind, text)))
+            kept.append(lengths.bounded(kind, _translated_piece(kind, text)))
     return Pattern(pattern if opening is not None else "".join(kept), tuple(ahead), is_asserted)
 
 
@@ -93,14 +95,14 @@ class _Lengths:
         return text
 
 
-def _whole(ahead: str) -> str:
+def _texts_of_lookahead(ahead: str) -> str:
     """Return the texts that begin with a match of a look-ahead."""
     return f"(?:{read_pattern(ahead).text})" + ("" if _is_closed(ahead) else "(?s:.*)")
 
 
-def _translated(kind: str, text: str) -> str:
+def _translated_piece(kind: str, text: str) -> str:
     if kind == "escape":
-        return _escape(text)
+        return _translated_escape(text)
     if kind == "set":
         inner = _IN_SET.sub(_set_part, text[1:-1])
         return "[" + _BESIDE_CLASS.sub(lambda match: (match[1] or "") + r"\-", inner) + "]"
@@ -109,11 +111,11 @@ def _translated(kind: str, text: str) -> str:
 
 def _set_part(match: re.Match[str]) -> str:
     if match.lastgroup == "escape":
-        return "\\x08" if match.group() == "\\b" else _escape(match.group())
+        return "\\x08" if match.group() == "\\b" else _translated_escape(match.group())
     return f"\\{match.group()}" if match.lastgroup == "sign" else match.group()
 
 
-def _escape(text: str) -> str:
+def _translated_escape(text: str) -> str:
     """Return an escape; what llguidance does not know as one is the character itself, as in ECMAScript."""
     sign = text[1]
     if sign == "0":

@@ -9,36 +9,36 @@ from uuid import UUID
 from mockserve.generation.tokenizer import WORDS
 
 
-def _date(random: Random) -> str:
+def _random_date(random: Random) -> str:
     return f"20{random.randint(10, 29)}-{random.randint(1, 12):02}-{random.randint(1, 28):02}"
 
 
-def _clock(random: Random) -> str:
+def _random_clock(random: Random) -> str:
     return f"{random.randint(0, 23):02}:{random.randint(0, 59):02}:{random.randint(0, 59):02}"
 
 
-def _time(random: Random) -> str:
-    return f"{_clock(random)}Z"
+def _random_time(random: Random) -> str:
+    return f"{_random_clock(random)}Z"
 
 
 def _date_time(random: Random) -> str:
-    return f"{_date(random)}T{_time(random)}"
+    return f"{_random_date(random)}T{_random_time(random)}"
 
 
-def _word(random: Random) -> str:
+def _random_word(random: Random) -> str:
     return random.choice(WORDS)
 
 
-def _email(random: Random) -> str:
-    return f"{_word(random)}@{_word(random)}.com"
+def _random_email(random: Random) -> str:
+    return f"{_random_word(random)}@{_random_word(random)}.com"
 
 
-def _host(random: Random) -> str:
-    return f"{_word(random)}.{_word(random)}.org"
+def _random_host(random: Random) -> str:
+    return f"{_random_word(random)}.{_random_word(random)}.org"
 
 
 def _uri_reference(random: Random) -> str:
-    return f"/{_word(random)}/{_word(random)}"
+    return f"/{_random_word(random)}/{_random_word(random)}"
 
 
 def _ipv4(random: Random) -> str:
@@ -53,7 +53,7 @@ def _ipv6(random: Random) -> str:
     return ":".join(f"{random.randint(0x1000, 0xFFFF):x}" for _ in range(8))
 
 
-def _uuid(version: int) -> Callable[[Random], str]:
+def _random_uuid(version: int) -> Callable[[Random], str]:
     def drawn(random: Random) -> str:
         bits = random.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | version << 76 | 0x2 << 62
         return str(UUID(int=bits))
@@ -65,16 +65,16 @@ FORMATS: dict[str, Callable[[Random], str]] = {
     "date-time": _date_time,
     "datetime": _date_time,
     "timestamp": _date_time,
-    "date-time-local": lambda random: f"{_date(random)}T{_clock(random)}",
-    "date": _date,
-    "time": _time,
-    "time-local": _clock,
+    "date-time-local": lambda random: f"{_random_date(random)}T{_random_clock(random)}",
+    "date": _random_date,
+    "time": _random_time,
+    "time-local": _random_clock,
     "duration": lambda random: f"P{random.randint(1, 9)}DT{random.randint(1, 23)}H",
-    "email": _email,
-    "idn-email": _email,
-    "name-email": lambda random: f"{_word(random).title()} <{_email(random)}>",
-    "hostname": _host,
-    "idn-hostname": _host,
+    "email": _random_email,
+    "idn-email": _random_email,
+    "name-email": lambda random: f"{_random_word(random).title()} <{_random_email(random)}>",
+    "hostname": _random_host,
+    "idn-hostname": _random_host,
     "ipv4": _ipv4,
     "ipv4interface": lambda random: f"{_ipv4(random)}/24",
     "ipv4network": _ipv4_network,
@@ -84,25 +84,27 @@ FORMATS: dict[str, Callable[[Random], str]] = {
     **dict.fromkeys(("ip", "ipvanyaddress"), _ipv4),
     **dict.fromkeys(("cidr", "ipvanynetwork", "ipvanyinterface"), _ipv4_network),
     **dict.fromkeys(("mac", "mac-address"), lambda random: ":".join(f"{random.randint(0, 255):02x}" for _ in range(6))),
-    **dict.fromkeys(("uri", "url", "iri"), lambda random: f"https://{_word(random)}.org/{_word(random)}"),
+    **dict.fromkeys(("uri", "url", "iri"), lambda random: f"https://{_random_word(random)}.org/{_random_word(random)}"),
     "uri-reference": _uri_reference,
     "iri-reference": _uri_reference,
-    "uri-template": lambda random: f"/{_word(random)}/{{{_word(random)}}}",
-    "multi-host-uri": lambda random: f"postgresql://{_host(random)}:5432,{_host(random)}:5432/{_word(random)}",
-    **dict.fromkeys(("uuid", "guid"), _uuid(4)),
-    **{f"uuid{version}": _uuid(version) for version in range(1, 9)},
-    "json-pointer": lambda random: f"/{_word(random)}/{random.randint(0, 9)}",
-    "relative-json-pointer": lambda random: f"{random.randint(0, 3)}/{_word(random)}",
-    "json-string": lambda random: json.dumps({_word(random): random.randint(0, 100)}),
-    "regex": lambda random: f"{_word(random)}+",
-    **dict.fromkeys(("byte", "base64", "base64url"), lambda random: b64encode(_word(random).encode()).decode()),
-    **dict.fromkeys(("path", "file-path"), lambda random: f"/tmp/{_word(random)}.txt"),
-    "directory-path": lambda random: f"/tmp/{_word(random)}",
+    "uri-template": lambda random: f"/{_random_word(random)}/{{{_random_word(random)}}}",
+    "multi-host-uri": lambda random: (
+        f"postgresql://{_random_host(random)}:5432,{_random_host(random)}:5432/{_random_word(random)}"
+    ),
+    **dict.fromkeys(("uuid", "guid"), _random_uuid(4)),
+    **{f"uuid{version}": _random_uuid(version) for version in range(1, 9)},
+    "json-pointer": lambda random: f"/{_random_word(random)}/{random.randint(0, 9)}",
+    "relative-json-pointer": lambda random: f"{random.randint(0, 3)}/{_random_word(random)}",
+    "json-string": lambda random: json.dumps({_random_word(random): random.randint(0, 100)}),
+    "regex": lambda random: f"{_random_word(random)}+",
+    **dict.fromkeys(("byte", "base64", "base64url"), lambda random: b64encode(_random_word(random).encode()).decode()),
+    **dict.fromkeys(("path", "file-path"), lambda random: f"/tmp/{_random_word(random)}.txt"),
+    "directory-path": lambda random: f"/tmp/{_random_word(random)}",
     **dict.fromkeys(("phone", "phone-number", "tel"), lambda random: f"+1650253{random.randint(0, 9999):04}"),
     "color": lambda random: f"#{random.getrandbits(24):06x}",
-    "password": lambda random: f"{_word(random).title()}-{random.randint(1000, 9999)}",
+    "password": lambda random: f"{_random_word(random).title()}-{random.randint(1000, 9999)}",
     "semver": lambda random: ".".join(str(random.randint(0, 9)) for _ in range(3)),
-    "char": lambda random: _word(random)[0],
+    "char": lambda random: _random_word(random)[0],
     **{
         f"{sign}int{bits}": lambda random: str(random.randint(0, 100)) for sign in ("", "u") for bits in (8, 16, 32, 64)
     },

@@ -40,9 +40,9 @@ class _Writer:
 
     def structures(self, tag: Mapping[str, Any]) -> str:
         """Write the older form: free text, and after each trigger one of the structures that begin with it."""
-        structures, triggers = _list(tag, "structures"), _list(tag, "triggers")
+        structures, triggers = _required_list(tag, "structures"), _required_list(tag, "triggers")
         for each in structures:
-            if not any(_text(each, "begin").startswith(str(trigger)) for trigger in triggers):
+            if not any(_required_text(each, "begin").startswith(str(trigger)) for trigger in triggers):
                 raise TagError("every structure must begin with a trigger")
         if not structures or not triggers:
             raise TagError("structures and triggers must not be empty")
@@ -51,12 +51,12 @@ class _Writer:
 
     def _structure(self, structure: Mapping[str, Any]) -> str:
         inner = closest_text(structure.get("schema", True), self._random, self._verbosity)
-        return f"{structure['begin']}{inner}{_text(structure, 'end')}"
+        return f"{structure['begin']}{inner}{_required_text(structure, 'end')}"
 
     def write(self, form: Any) -> str:
         """Write a text of one format."""
         writers: dict[Any, Callable[[Mapping[str, Any]], str]] = {
-            "const_string": lambda form: _text(form, "value"),
+            "const_string": lambda form: _required_text(form, "value"),
             "json_schema": self._json,
             "qwen_xml_parameter": self._json,
             "any_text": lambda _: self._prose(least=1),
@@ -65,8 +65,8 @@ class _Writer:
             "token": lambda form: str(form.get("token", "")),
             "grammar": self._grammar,
             "regex": self._regex,
-            "sequence": lambda form: "".join(map(self.write, _list(form, "elements"))),
-            "or": lambda form: self.write(self._random.choice(_list(form, "elements"))),
+            "sequence": lambda form: "".join(map(self.write, _required_list(form, "elements"))),
+            "or": lambda form: self.write(self._random.choice(_required_list(form, "elements"))),
             "tag": self._tag,
             "triggered_tags": self._triggered,
             "token_triggered_tags": self._triggered,
@@ -91,18 +91,18 @@ class _Writer:
         return closest_text(form.get("json_schema", True), self._random, self._verbosity)
 
     def _grammar(self, form: Mapping[str, Any]) -> str:
-        return guided_text(grammar_of_xgrammar(_text(form, "grammar")), self._random, self._soft_limit_chars)
+        return guided_text(grammar_of_xgrammar(_required_text(form, "grammar")), self._random, self._soft_limit_chars)
 
     def _regex(self, form: Mapping[str, Any]) -> str:
-        return match_of(_text(form, "pattern"), self._random, self._soft_limit_chars)
+        return match_of(_required_text(form, "pattern"), self._random, self._soft_limit_chars)
 
     def _tag(self, form: Mapping[str, Any]) -> str:
         begin, end = form.get("begin"), form.get("end")
         end = end[0] if isinstance(end, list) and end else end
-        return f"{_mark(begin)}{self.write(form.get('content'))}{_mark(end)}"
+        return f"{_mark_text(begin)}{self.write(form.get('content'))}{_mark_text(end)}"
 
     def _triggered(self, form: Mapping[str, Any]) -> str:
-        tags = _list(form, "tags")
+        tags = _required_list(form, "tags")
         least = 1 if form.get("at_least_one") else 0
         most = 1 if form.get("stop_after_first") else MOST_TAGS
         count = self._random.randint(least, max(least, min(most, self._verbosity))) if tags else 0
@@ -110,7 +110,7 @@ class _Writer:
         return before + "".join(self._tag(self._random.choice(tags)) for _ in range(count))
 
     def _separated(self, form: Mapping[str, Any]) -> str:
-        tags = _list(form, "tags")
+        tags = _required_list(form, "tags")
         least = 1 if form.get("at_least_one") else 0
         count = 1 if form.get("stop_after_first") and tags else self._random.randint(least, max(least, self._verbosity))
         return str(form.get("separator", "")).join(self._tag(self._random.choice(tags)) for _ in range(count))
@@ -180,11 +180,11 @@ def check_tag(tag: Any, checks: Mapping[str, Callable[[Any], None]]) -> None:
     if not isinstance(tag, Mapping):
         raise TagError("a structural tag must be an object")
     if "structures" in tag:
-        structures = _list(tag, "structures")
+        structures = _required_list(tag, "structures")
         for each in structures:
-            _text(each, "end")
+            _required_text(each, "end")
             checks["json"](each.get("schema"))
-        _check_triggers([_text(each, "begin") for each in structures], tag)
+        _check_triggers([_required_text(each, "begin") for each in structures], tag)
     elif tag.get("type", "structural_tag") == "structural_tag":
         _check_format(tag.get("format"), checks)
     else:
@@ -205,16 +205,16 @@ def _check_format(form: Any, checks: Mapping[str, Callable[[Any], None]]) -> Non
     if kind == "repeat" and not (form["min"] >= 0 and (form["max"] == -1 or form["max"] >= form["min"])):
         raise TagError("min and max of a repetition are no range")
     if kind == "triggered_tags":
-        _check_triggers([each.get("begin") for each in _mappings(form, "tags")], form)
+        _check_triggers([each.get("begin") for each in _checked_mappings(form, "tags")], form)
     for each in _formats_in(form, _FIELDS[kind]):
         _check_format(each, checks)
 
 
 def _formats_in(form: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Any]:
     """Return the formats within a format that has these fields."""
-    found = _mappings(form, "elements") if "elements" in fields else []
+    found = _checked_mappings(form, "elements") if "elements" in fields else []
     if "tags" in fields:
-        found = [{"type": "tag", **each} for each in _mappings(form, "tags")]
+        found = [{"type": "tag", **each} for each in _checked_mappings(form, "tags")]
     if "rules" in fields:
         if not all(isinstance(each, list) and len(each) == 2 for each in form["rules"]):
             raise TagError("a rule has a trigger and a format")
@@ -222,7 +222,7 @@ def _formats_in(form: Mapping[str, Any], fields: Mapping[str, Any]) -> list[Any]
     return [*found, form["content"]] if "content" in fields else found
 
 
-def _mappings(form: Mapping[str, Any], name: str) -> list[Any]:
+def _checked_mappings(form: Mapping[str, Any], name: str) -> list[Any]:
     if not all(isinstance(each, Mapping) for each in form[name]):
         raise TagError(f"{name} must be a list of objects")
     found: list[Any] = form[name]
@@ -231,7 +231,7 @@ def _mappings(form: Mapping[str, Any], name: str) -> list[Any]:
 
 def _check_triggers(begins: list[Any], form: Mapping[str, Any]) -> None:
     """Raise TagError unless each tag begins with one trigger, and each trigger begins a tag."""
-    triggers = _list(form, "triggers")
+    triggers = _required_list(form, "triggers")
     if not triggers or not all(isinstance(each, str) and each for each in triggers):
         raise TagError("triggers must be texts")
     marks = [each for each in begins if isinstance(each, str)]
@@ -241,21 +241,21 @@ def _check_triggers(begins: list[Any], form: Mapping[str, Any]) -> None:
         raise TagError("every trigger must begin a tag")
 
 
-def _list(form: Mapping[str, Any], name: str) -> list[Any]:
+def _required_list(form: Mapping[str, Any], name: str) -> list[Any]:
     value = form.get(name)
     if not isinstance(value, list) or not all(isinstance(each, Mapping | str) for each in value):
         raise TagError(f"{name} must be a list")
     return value
 
 
-def _text(form: Any, name: str) -> str:
+def _required_text(form: Any, name: str) -> str:
     value = form.get(name) if isinstance(form, Mapping) else None
     if not isinstance(value, str):
         raise TagError(f"{name} must be a string")
     return value
 
 
-def _mark(value: Any) -> str:
+def _mark_text(value: Any) -> str:
     """Return the text of a tag's begin or end: a string, or a token's text."""
     if isinstance(value, Mapping):
         return str(value.get("token", ""))

@@ -51,7 +51,7 @@ def _retrieve_nothing(uri: str) -> Resource[Any]:
 _NOTHING_ELSE: Registry[Any] = Registry(retrieve=_retrieve_nothing)  # type: ignore[call-arg]  # made by attrs
 
 
-def _reference(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_reference(validator: Any, reference: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     _check_stack()
     yield from validator._validate_reference(ref=reference, instance=instance)
 
@@ -65,7 +65,7 @@ def _check_stack() -> None:
     raise RecursionError("references without end")
 
 
-def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if isinstance(instance, str) and not _may_match(pattern, instance):
         yield ValidationError("another pattern")
 
@@ -77,7 +77,7 @@ def _may_match(pattern: str, text: str) -> bool:
         return True
 
 
-def _type(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+def _check_type(validator: Any, types: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     with suppress(UnknownType):
         yield from type_error(validator, types, instance, schema)
 
@@ -97,7 +97,7 @@ def _additional_properties(validator: Any, additional: Any, instance: Any, schem
 
 def _unevaluated_properties(validator: Any, unevaluated: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
     if isinstance(instance, dict):
-        for name in instance.keys() - set(_evaluated(validator, instance, schema, is_outermost=True)):
+        for name in instance.keys() - set(_evaluated_members(validator, instance, schema, is_outermost=True)):
             yield from validator.descend(instance[name], unevaluated)
 
 
@@ -106,7 +106,9 @@ def _is_named(name: str, schema: Mapping[str, Any]) -> bool:
     return name in schema.get("properties", {}) or any(contains_match(each, name) for each in patterns)
 
 
-def _evaluated(validator: Any, instance: Mapping[str, Any], schema: Any, is_outermost: bool = False) -> Iterable[str]:
+def _evaluated_members(
+    validator: Any, instance: Mapping[str, Any], schema: Any, is_outermost: bool = False
+) -> Iterable[str]:
     """Return the members of an object that a schema evaluates, itself or by way of another."""
     if not isinstance(schema, Mapping):
         return
@@ -115,14 +117,14 @@ def _evaluated(validator: Any, instance: Mapping[str, Any], schema: Any, is_oute
             _check_stack()
             found = validator._resolver.lookup(schema[name])
             beyond = validator.evolve(schema=found.contents, _resolver=found.resolver)
-            yield from _evaluated(beyond, instance, found.contents)
+            yield from _evaluated_members(beyond, instance, found.contents)
     takes_all = "additionalProperties" in schema or ("unevaluatedProperties" in schema and not is_outermost)
     yield from (name for name in instance if takes_all or _is_named(name, schema))
-    for each in _applied(validator, instance, schema):
-        yield from _evaluated(validator, instance, each)
+    for each in _applied_schemas(validator, instance, schema):
+        yield from _evaluated_members(validator, instance, each)
 
 
-def _applied(validator: Any, instance: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Any]:
+def _applied_schemas(validator: Any, instance: Mapping[str, Any], schema: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the schemas within a schema that apply to the object itself."""
     for name, each in schema.get("dependentSchemas", {}).items():
         if name in instance:
@@ -139,10 +141,10 @@ def _applied(validator: Any, instance: Mapping[str, Any], schema: Mapping[str, A
 _LinearValidator = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {
-        "$ref": _reference,
-        "$dynamicRef": _reference,
-        "type": _type,
-        "pattern": _pattern,
+        "$ref": _check_reference,
+        "$dynamicRef": _check_reference,
+        "type": _check_type,
+        "pattern": _check_pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "unevaluatedProperties": _unevaluated_properties,

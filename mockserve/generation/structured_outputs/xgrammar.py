@@ -208,7 +208,7 @@ def _check_grammar(grammar: str) -> None:
 
 def _words_of_library(kind: str, value: Any) -> str | None:
     """Return the message of xgrammar itself; None without the library, and where it accepts the constraint."""
-    library = _library()
+    library = _grammar_class()
     if library is None or (kind == "json" and not isinstance(value, Mapping)):
         return None
     try:
@@ -219,7 +219,7 @@ def _words_of_library(kind: str, value: Any) -> str | None:
 
 
 @cache
-def _library() -> Any:
+def _grammar_class() -> Any:
     """Return xgrammar's class of grammars, None if it is not installed.
 
     Its package is entered without its first module, which imports torch.
