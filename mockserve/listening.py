@@ -20,8 +20,8 @@ from mockserve.http.connection import (
     LARGEST_BODY_BYTES,
     LARGEST_HEAD_BYTES,
     HttpConnection,
+    HttpLimits,
     HttpListener,
-    Limits,
     RequestReader,
 )
 from mockserve.http.sockets import listening_sockets, server_context
@@ -346,7 +346,7 @@ def _http_listener(runner: web.AppRunner, service: Service) -> HttpListener:
         auto_decompress=False,
     )
     most_body_bytes = options.process.max_body_mb * 2**20
-    limits = Limits(
+    limits = HttpLimits(
         most_head_bytes=min(options.network.h11_max_incomplete_event_size, LARGEST_HEAD_BYTES),
         most_fields=options.network.h11_max_header_count,
         most_body_bytes=min(most_body_bytes, LARGEST_BODY_BYTES),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
     from replay.arrivals import Arrivals, Origin
     from replay.engine_options import OffloadFile
-    from replay.output.findings import Outcome
+    from replay.output.findings import FinishedRun
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
     from traces import SloTargets, Trace, TraceHeader
@@ -69,7 +69,7 @@ def replay(options: ReplayOptions, ties: "TieBreaker") -> int:
 @gc_disabled()
 def simulate_replay(
     options: ReplayOptions, ties: "TieBreaker", on_note: "NoteCallback", progress: "Progress"
-) -> "Outcome":
+) -> "FinishedRun":
     """Simulate a recording. `on_note` is called with each note. Raises BlisError."""
     from blis_sim.engine.cluster.build import notes_on_cluster, with_one_latency_model
     from blis_sim.engine.cluster.policies import with_policies
@@ -77,7 +77,7 @@ def simulate_replay(
     from replay.analysis.breakdown import with_deadlines
     from replay.arrivals import arrivals_of, sped_up
     from replay.engine_options import check_declared, with_adapters, with_chain
-    from replay.output.findings import Outcome, SendPolicy
+    from replay.output.findings import FinishedRun, SendPolicy
     from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
     from traces import read_trace
@@ -134,7 +134,7 @@ def simulate_replay(
     sending = SendPolicy(is_chosen_by_run=options.decides_sending, keeps_schedule=options.reissue)
     origin = partial(_provenance, options, deployment, trace.data_path)
     header, title = _header_of(trace, analysis_config.targets), title_of(options, deployment)
-    outcome = Outcome(
+    outcome = FinishedRun(
         analysis_config=analysis_config, simulated=runs[0], header=header, title=title, describe=origin, sending=sending
     )
     return outcome if len(runs) == 1 else _mean_outcome(outcome, runs)
@@ -167,7 +167,7 @@ def _note_run_results(
         on_note(note)
 
 
-def _mean_outcome(first: "Outcome", runs: "list[Simulated]") -> "Outcome":
+def _mean_outcome(first: "FinishedRun", runs: "list[Simulated]") -> "FinishedRun":
     """Return the mean of several replays, with all else as in the first."""
     from replay.output.ensemble import averaged, mean_metrics
     from replay.output.metrics import aggregate

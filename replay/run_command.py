@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
     from replay.analysis.steady import Steadiness
-    from replay.output.findings import Outcome
+    from replay.output.findings import FinishedRun
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
     from traces.workload.request import Workload
@@ -143,7 +143,7 @@ def run(options: RunOptions) -> int:
 
 
 @gc_disabled()
-def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progress") -> "Outcome":
+def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progress") -> "FinishedRun":
     """Generate the requests and simulate them. `on_note` is called with each note, `progress` shows the progress.
 
     Raises BlisError.
@@ -153,7 +153,7 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
     from blis_sim.engine.deployment import notes_after, resolve
     from replay.analysis.breakdown import notes_on_targets, with_deadlines
     from replay.engine_options import read_offload, with_adapters, with_chain
-    from replay.output.findings import Outcome
+    from replay.output.findings import FinishedRun
     from replay.output.report import analysis_config_of
     from replay.provenance import title_of
     from traces import TraceHeader
@@ -186,7 +186,7 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
         goodput_slo_targets=analysis_config.targets,
         kv_offload=None if chain is None else chain.content,
     )
-    return Outcome(
+    return FinishedRun(
         analysis_config=analysis_config,
         simulated=simulated,
         header=header,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from blis_sim.bench.simulation_commands import Simulation
     from calibrate.calibration import Calibration
     from calibrate.compare import Comparison
-    from replay.output.findings import Outcome
+    from replay.output.findings import FinishedRun
     from replay.simulation.record import Ints, Pool
 
 # From keyword arguments to the options of a command.
@@ -269,7 +269,7 @@ class RunResult(Tabular):
     e2e: Latency
     notes: tuple[str, ...]
     """Notes on the settings and on the run, a line each."""
-    outcome: "Outcome" = field(repr=False)
+    outcome: "FinishedRun" = field(repr=False)
     """The run with all of its parts. Its attributes are not stable."""
 
     @property
@@ -355,7 +355,7 @@ run.__signature__ = signature_of(RunSettings, run)  # type: ignore[attr-defined]
 replay.__signature__ = signature_of(ReplaySettings, replay)  # type: ignore[attr-defined]
 
 
-def _run_result(options: Any, outcome: "Outcome", notes: list[str]) -> RunResult:
+def _run_result(options: Any, outcome: "FinishedRun", notes: list[str]) -> RunResult:
     from replay.output.findings import as_json
     from replay.output.report import write_files
     from replay.simulation.record import pool_of
@@ -385,7 +385,7 @@ def _known_latency(column_us: "Ints") -> "Ints":
     return known
 
 
-def _request_table(outcome: "Outcome") -> Table:
+def _request_table(outcome: "FinishedRun") -> Table:
     requests = list(outcome.simulated.requests)
     return Table(
         {

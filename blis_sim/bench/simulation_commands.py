@@ -15,7 +15,7 @@ from blis_sim.options.option import MOST_PROCESSES
 from blis_sim.options.progress import no_progress
 
 if TYPE_CHECKING:
-    from replay.output.findings import Outcome
+    from replay.output.findings import FinishedRun
 
 
 def vary_option(help_text: str, heading: str = "") -> Any:
@@ -100,7 +100,7 @@ class Simulation:
 
     name: str
     options: type
-    simulate: Callable[[Any], "Outcome"]
+    simulate: Callable[[Any], "FinishedRun"]
 
     def options_with(self, settings: Mapping[str, Any]) -> Any:
         """The options of one point, which prints a report as JSON.
@@ -123,14 +123,14 @@ def simulation(name: Any) -> Simulation:
     return Simulation(name, getattr(module, row.options), {"run": _run, "replay": _replay}[name])
 
 
-def _run(options: Any) -> "Outcome":
+def _run(options: Any) -> "FinishedRun":
     from replay.report_options import ignore_note
     from replay.run_command import simulate_run
 
     return simulate_run(options, ignore_note, no_progress)
 
 
-def _replay(options: Any) -> "Outcome":
+def _replay(options: Any) -> "FinishedRun":
     from blis_sim.engine.cluster.settings import SeededTieBreaker
     from replay.command import simulate_replay
     from replay.report_options import ignore_note

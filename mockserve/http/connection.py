@@ -162,8 +162,8 @@ _UNSUPPORTED_HEADERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a request."""
+class HttpLimits:
+    """Limits of the bytes of a request."""
 
     most_head_bytes: int = LARGEST_HEAD_BYTES
     most_fields: int = 128
@@ -200,7 +200,7 @@ class SimpleRequest(NamedTuple):
 class RequestReader:
     """Parses simple requests. Heads are cached, since many clients send an equal head with every request."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self._known = Memo[bytes, SimpleHead](MOST_KNOWN_HEADS)
 
@@ -227,7 +227,7 @@ class RequestReader:
         return found
 
 
-def parse_simple_head(data: bytes, limits: Limits) -> SimpleHead | None:
+def parse_simple_head(data: bytes, limits: HttpLimits) -> SimpleHead | None:
     """Parse a head without its final empty line; None if it is not simple."""
     line = _LINE.match(data)
     if line is None or len(data) > limits.most_head_bytes:

@@ -82,7 +82,7 @@ class InstanceResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ClassAttainment:
     """The judgement of one SLO class by its targets."""
 
     slo_class: str
@@ -136,7 +136,7 @@ class RunResult:
     goodput_per_s: float | None
     """Requests within their targets; None without targets."""
     attainment: float | None
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[ClassAttainment]
     instances: Sequence[InstanceResult]
     """The instances of a cluster; empty for a single one."""
 
@@ -201,10 +201,10 @@ def result_of(
 
 def verdicts_of(
     targets: Mapping[str, SloTargets], goodput: "Goodput | None", least_attainment: float
-) -> Iterator[Verdict]:
+) -> Iterator[ClassAttainment]:
     """Yield the judgement of each class with targets."""
     for name, of_class in ({} if goodput is None else goodput.classes).items():
-        yield Verdict(
+        yield ClassAttainment(
             slo_class=name,
             targets=targets[name],
             count=of_class.count,

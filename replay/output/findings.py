@@ -283,7 +283,7 @@ class SendPolicy(NamedTuple):
     """Whether a trace of the run has scheduled arrivals as well as send times."""
 
 
-class Outcome(NamedTuple):
+class FinishedRun(NamedTuple):
     """A finished run: the settings of its analysis, the simulation, its requests, and the header of its trace.
 
     `metrics` replaces the aggregate metrics of the run, and `runs` are those of which `simulated` is the mean, if it is

@@ -15,7 +15,7 @@ from replay.report_options import ReportOptions
 if TYPE_CHECKING:
     from blis_sim.report.report import Report
     from replay.analysis.result import RunResult
-    from replay.output.findings import AnalysisConfig, Findings, Outcome
+    from replay.output.findings import AnalysisConfig, Findings, FinishedRun
     from replay.simulation.record import OnTokens
     from traces import SloTargets
 
@@ -47,7 +47,7 @@ def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
         yield lambda number, times_us: writer.write(number, times_us.tolist())
 
 
-def report(options: ReportOptions, outcome: "Outcome") -> int:
+def report(options: ReportOptions, outcome: "FinishedRun") -> int:
     """Write requested files, print the summary and return the exit code, which --fail-on decides. Raises TraceError."""
     found = outcome.findings()
     write_files(options, outcome, found)
@@ -69,7 +69,7 @@ def _is_pipe(stream: TextIO) -> bool:
         return False
 
 
-def answer_of(options: ReportOptions, outcome: "Outcome", found: "Findings") -> "Report":
+def answer_of(options: ReportOptions, outcome: "FinishedRun", found: "Findings") -> "Report":
     """Return the answer of a run."""
     from replay.output.table import run_report
 
@@ -84,7 +84,7 @@ def answer_of(options: ReportOptions, outcome: "Outcome", found: "Findings") -> 
     return run_report(outcome, found, result, options.summarize_trace)
 
 
-def write_files(options: ReportOptions, outcome: "Outcome", found: "Findings") -> None:
+def write_files(options: ReportOptions, outcome: "FinishedRun", found: "Findings") -> None:
     """Write requested files. Raises TraceError."""
     from replay.output.metrics import judgements, metrics_file, result_rows
     from traces import write_json, write_results

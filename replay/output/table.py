@@ -9,9 +9,9 @@ from blis_sim.report.report import Report, Section, with_origin
 from blis_sim.report.tables import TextTable, duration, number
 from replay.analysis.breakdown import ClassLatencies, ModelFigures, jain_index
 from replay.analysis.clusters import DecisionFigures
-from replay.analysis.result import InstanceResult, Latency, RunResult, Verdict
+from replay.analysis.result import ClassAttainment, InstanceResult, Latency, RunResult
 from replay.analysis.steady import Overload, SteadyState
-from replay.output.findings import Findings, Outcome, as_json
+from replay.output.findings import Findings, FinishedRun, as_json
 from replay.output.metrics import JsonObject
 from replay.output.summary import summary
 from replay.simulation.record import Distribution
@@ -151,7 +151,9 @@ _OPTIONAL: Mapping[str, type[SteadyState | Overload]] = {"steady": SteadyState, 
 """Figures of a result that may be absent."""
 
 
-def run_report(outcome: Outcome, found: Findings, result: Callable[[], RunResult], summarizes: bool = False) -> Report:
+def run_report(
+    outcome: FinishedRun, found: Findings, result: Callable[[], RunResult], summarizes: bool = False
+) -> Report:
     """Return the answer of a run. `summarizes` adds a summary of the decisions of a cluster."""
 
     def in_full() -> str:
@@ -245,7 +247,7 @@ def _latency_table(latencies: Mapping[str, Latency]) -> TextTable:
     return TextTable(("latency, ms", *_FIGURES, "samples"), rows)
 
 
-def _target_table(verdicts: Sequence[Verdict]) -> TextTable:
+def _target_table(verdicts: Sequence[ClassAttainment]) -> TextTable:
     rows = []
     for each in verdicts:
         shares = ", ".join(f"{name.upper()} {share:.1%}" for name, share in each.attainment_by_target.items())

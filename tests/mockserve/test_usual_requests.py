@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mockserve.http.connection import (
     MOST_KNOWN_HEADS,
-    Limits,
+    HttpLimits,
     ParseStatus,
     RequestReader,
     SimpleRequest,
@@ -19,7 +19,7 @@ from mockserve.http.connection import (
 )
 from tests.examples import examples
 
-LIMITS = Limits()
+LIMITS = HttpLimits()
 REQUEST = (
     b"POST /v1/completions HTTP/1.1\r\nHost: a:8000\r\nAccept: */*\r\nContent-Type: application/json\r\n"
     b'Content-Length: 13\r\nX-One: a, b;  c\r\n\r\n{"prompt":""}'

@@ -11,7 +11,7 @@ from blis_sim.options.progress import no_progress
 from replay.analysis.result import result_of
 from replay.analysis.steady import Steadiness
 from replay.closed_loop import FIRST_LENGTH
-from replay.output.findings import Outcome
+from replay.output.findings import FinishedRun
 from replay.run_command import RunOptions, simulate_run
 
 Captured = pytest.CaptureFixture[str]
@@ -23,7 +23,7 @@ SMALL: dict[str, Any] = {
 """A step of 2 ms and 1 ms for each request in it, so that less than 100 requests of 10 tokens a second are served."""
 
 
-def simulated(**settings: Any) -> Outcome:
+def simulated(**settings: Any) -> FinishedRun:
     return simulate_run(options_from(RunOptions, **settings), lambda _: None, no_progress)
 
 

@@ -17,11 +17,11 @@ async def open_middleware(
 ) -> "MiddlewareConnections":
     """Start the middleware of the options in front of connections. Raises OptionError."""
     try:
-        from blis_sim.wings.asgi.connections import Limits, MiddlewareConnections
+        from blis_sim.wings.asgi.connections import ConnectionLimits, MiddlewareConnections
     except ImportError as error:
         raise OptionError(f"--middleware needs {install_command('middleware')}: {error}") from error
     network = service.options.network
-    limits = Limits(
+    limits = ConnectionLimits(
         most_body_bytes=most_body_bytes,
         most_head_bytes=network.h11_max_incomplete_event_size,
         receive_s=network.request_receive_timeout,

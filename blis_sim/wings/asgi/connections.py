@@ -279,7 +279,7 @@ _DATE_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """Limits of a request and of a connection."""
 
     most_body_bytes: int
@@ -291,7 +291,9 @@ class Limits:
 class MiddlewareConnections:
     """Connections of clients: uvicorn reads requests and writes replies, as in vLLM."""
 
-    def __init__(self, new_connection: Callable[[], asyncio.Protocol], paths: Sequence[str], limits: Limits) -> None:
+    def __init__(
+        self, new_connection: Callable[[], asyncio.Protocol], paths: Sequence[str], limits: ConnectionLimits
+    ) -> None:
         """`new_connection` makes a connection of the inner server. Raises OptionError for an invalid middleware."""
         bridge = Bridge(new_connection, limits.most_body_bytes, limits.receive_s)
         self._config = Config(

@@ -7,9 +7,9 @@ import pytest
 
 from blis_sim.engine.request import Request
 from blis_sim.options.provenance import Provenance
-from replay.analysis.result import Verdict, mean_result, result_of
+from replay.analysis.result import ClassAttainment, mean_result, result_of
 from replay.analysis.steady import steadiness, steady_state
-from replay.output.findings import AnalysisConfig, Outcome, analyze
+from replay.output.findings import AnalysisConfig, FinishedRun, analyze
 from replay.output.table import run_report
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
@@ -73,7 +73,7 @@ def test_figures_of_a_result_are_those_of_the_metrics() -> None:
 
 @pytest.mark.parametrize(("attainment", "count", "is_met"), [(0.99, 100, True), (0.98, 100, False), (0.0, 0, True)])
 def test_targets_are_met_by_the_share_that_is_needed(attainment: float, count: int, is_met: bool) -> None:
-    verdict = Verdict(
+    verdict = ClassAttainment(
         slo_class="default",
         targets=SloTargets(ttft_ms=1),
         count=count,
@@ -99,7 +99,7 @@ def test_the_table_has_units_percentiles_verdict_and_overload() -> None:
     found = analyze(run, AnalysisConfig(targets=targets))
     result = result_of(run, targets, found.goodput)
     origin = Provenance(command="blis run", model="m")
-    outcome = Outcome(AnalysisConfig(targets=targets), run, TraceHeader(), "m", lambda: origin)
+    outcome = FinishedRun(AnalysisConfig(targets=targets), run, TraceHeader(), "m", lambda: origin)
     report = run_report(outcome, found, lambda: result)
     text = report.text("table")
     assert "latency, ms" in text
