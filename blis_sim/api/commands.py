@@ -160,7 +160,7 @@ def signature_of(annotated: type, function: Callable[..., Any]) -> inspect.Signa
 
 
 def _by_name(options_class: type) -> dict[str, Setting]:
-    """The settings by each of their names: their own, and those of their flags."""
+    """The settings by each of their names and the names of their flags."""
     found: dict[str, Setting] = {}
     for setting in options_of(options_class):
         if setting.name not in OMITTED_SETTINGS:
@@ -508,8 +508,8 @@ def sweep(
 class PlannedDeployment:
     """A deployment that meets the targets: instances by pool, costs, what binds, and the figures of its simulation.
 
-    `counts` has one number of instances, or those of the prefill and the decode pool. `headroom` is the share of the
-    limit of `binds` that is left.
+    `counts` has one number of instances, or the sizes of the prefill and the decode pool. `headroom` is the share that
+    is left of the limit of `binds`.
     """
 
     gpu: str

@@ -49,7 +49,7 @@ _RESOURCE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """Error numbers for a resource of the machine, or of the user's limits, that is used up."""
 
 REPORTED = (BlisError, ClickException, ImportError, KeyboardInterrupt, MemoryError, OSError)
-"""Kinds of errors among which are those of the user and of the machine."""
+"""Kinds of errors that the user or the machine may have caused."""
 
 
 def exit_code_of(program: str, error: BaseException) -> int | None:
@@ -451,7 +451,7 @@ def _check_known(layers: "Sequence[Layer]", rows: Sequence[CommandRow]) -> None:
 
 
 def _check_own(layer: "Layer", words: Sequence[str], rows: Sequence[CommandRow]) -> None:
-    """Raise OptionError for a key of a file that stands below the words of commands of which none has the setting."""
+    """Raise OptionError for a key of a file that no command with the words above the key has as a setting."""
     if any(row.passes_flags_on for row in rows):
         rows = [*rows, *(COMMANDS[name] for name in ("run", "replay"))]  # which they repeat
     known = {name for row in rows for name in _names_of(row)}

@@ -96,7 +96,7 @@ def _as_json(entry: GpuEntry) -> dict[str, object]:
 
 
 def _stated_errors(gpu: GpuSpec) -> "dict[str, Sureness]":
-    """Return the errors to expect on a GPU by the kind of server measured on it, else those of a usual model."""
+    """Return the errors to expect on a GPU, by the kind of server measured on it; without one, for a usual model."""
     from blis_sim.engine.latency.confidence import statements_on
     from blis_sim.engine.latency.registry import one_model  # Imported here: it loads numpy, and a list needs neither.
 

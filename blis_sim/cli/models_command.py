@@ -39,7 +39,7 @@ _TPS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPlan:
-    """A plan on one GPU type. `kv_bytes` are those of every GPU for the KV cache.
+    """A plan on one GPU type. `kv_bytes` is the memory of each GPU for the KV cache.
 
     `context_window` is the longest request before it was cut to what fits.
     """
@@ -136,7 +136,7 @@ def kv_bytes_per_token(layout: MemoryLayout) -> float:
 
 
 def as_json(plan: ModelPlan) -> dict[str, Any]:
-    """Return the plan as one JSON object. The groups are those of a GPU of the first pipeline stage."""
+    """Return the plan as one JSON object. The groups belong to a GPU of the first pipeline stage."""
     layout = plan.layout
     blocks = layout.num_blocks(plan.kv_bytes)
     return {

@@ -1,4 +1,4 @@
-"""The module search path: packages of `blis` win over modules of the user with the same names."""
+"""The module search path: packages of `blis` win over modules of the user with equal names."""
 
 import os
 import sys

@@ -57,7 +57,7 @@ class Panel:
     draw: Callable[["Axes"], None]
     inches: tuple[float, float] = field(default=PANEL_INCHES)
     has_many_points: bool = False
-    """Whether it has so many points that a page shows dots in place of lines."""
+    """Whether a page shows the panel as a PNG, since an SVG of all its points would be large."""
 
 
 def rc_params(salt: str = "blis") -> Any:
@@ -263,7 +263,7 @@ def cdf_panel(title: str, x_label: str, samples: Mapping[str, Floats], targets: 
 
 
 def _cumulative_shares(ascending: Floats) -> tuple[Floats, Floats]:
-    """Return values and shares, of a large sample at so many ranks only, the extremes among them."""
+    """Return values and shares. A large sample is thinned to some of its ranks, which include the extremes."""
     even = np.linspace(0, len(ascending) - 1, min(len(ascending), _MOST_POINTS))
     tail = np.arange(max(0, len(ascending) - _TAIL_POINTS), len(ascending))
     ranks = np.unique(np.concatenate([even, tail]).astype(np.int64))

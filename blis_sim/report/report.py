@@ -1,4 +1,4 @@
-"""The answer of a command as one value, of which each format of standard output and each file shows its part."""
+"""The answer of a command as one value. Each format of standard output, and each file, shows a part of it."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -102,7 +102,7 @@ class Report:
         return page(title, origin, self.remarks(), parts, self.lead(), self.refresh_s)
 
     def print(self, form: str) -> None:
-        """Write the answer to standard output: the same to a terminal and to a pipe."""
+        """Write the answer to standard output. A terminal and a pipe get equal text."""
         sys.stdout.write(self.text(form))
 
     def write(self, html: str | None, plot: str | None) -> None:

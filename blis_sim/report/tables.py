@@ -146,7 +146,7 @@ def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Return a number with thousands separated: whole where it is an integer, else with so many digits."""
+    """Return a number with thousands separated. A float has `digits` decimals, an integer none."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 

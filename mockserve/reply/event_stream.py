@@ -124,7 +124,7 @@ class EventStream:
             self.reply.resolve()
 
     def fail(self, error: ApiError) -> None:
-        """End the stream with an error: an event, or the status of the response where that is undecided."""
+        """End the stream with an error: the status of the response while it is undecided, else an event."""
         if self._waiting is not None:
             self._waiting.clear()
             self._waiting = None

@@ -132,7 +132,7 @@ async def drain_instance(request: web.Request) -> web.StreamResponse:
 
 
 async def kill_instance(request: web.Request) -> web.StreamResponse:
-    """End an instance; the requests it has fail as those of a dead engine."""
+    """End an instance. Its requests fail as if its engine had died."""
     control, number = _instance_control(request), _instance_number(request)
     await control.kill(number)
     return json_reply(control.describe(number))

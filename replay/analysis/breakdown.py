@@ -175,7 +175,7 @@ class SessionFigures(NamedTuple):
 
 
 def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
-    """Each class of which a request got a token, by name; requests without a class are `default`."""
+    """Each class with a request that got a token, by name. Requests without a class are `default`."""
     ttft_us, e2e_us, itl_us = record.ttft_us, record.e2e_us, record.itl_mean_us
     completed, has_e2e = record.is_completed, e2e_us != NEVER
     groups = groups_of(record.rows, "slo_class", class_name)
@@ -192,7 +192,7 @@ def by_slo_class(record: Record) -> dict[str, ClassLatencies]:
 
 
 def by_model(record: Record, duration_s: float) -> dict[str, ModelFigures]:
-    """Each model that requests name and of which one got a token, by name."""
+    """Each model that a request with a token names, by name."""
     ttft_us, e2e_us, tokens = record.ttft_us, record.e2e_us, record.planned_output_tokens
     has_e2e = e2e_us != NEVER
     groups = groups_of(record.rows, "model")
@@ -222,7 +222,7 @@ def by_tenant(record: Record) -> dict[str, TenantFigures]:
 
 
 def jain_index(shares: Collection[float]) -> float:
-    """Jain's fairness index, (sum x)^2 / (n * sum x^2): 1 when all get the same, 1/n when one gets all.
+    """Jain's fairness index, (sum x)^2 / (n * sum x^2): 1 when all get equal shares, 1/n when one gets all.
 
     The index is also 1 when all get nothing.
     """
@@ -231,7 +231,7 @@ def jain_index(shares: Collection[float]) -> float:
 
 
 def by_session(record: Record) -> SessionFigures | None:
-    """The conversations of which a request got a token; None without any."""
+    """The conversations with a request that got a token; None without any."""
     ttft_us, e2e_us, arrived_at = record.ttft_us, record.e2e_us, record.arrived_at
     groups = groups_of(record.rows, "session_id")
     has_session = np.array([bool(name) for name in groups.names], np.bool_)[groups.codes]

@@ -18,8 +18,7 @@ _AT_ONCE = 64
 
 
 def priority_inversions(record: Record) -> int:
-    """Pairs of completed requests of one class and one instance of which the earlier took more than twice as long as
-    the later.
+    """Count pairs of one class and instance in which the earlier request took more than twice as long as the later.
 
     Only a scheduling by priority and arrival (`priority-fcfs`) means this not to happen, and each instance schedules
     its own requests alone.

@@ -89,8 +89,8 @@ _UNKNOWN = Steadiness(is_steady=False, overload=None, time_scale_s=0.0, num_time
 def steadiness(record: Record) -> Steadiness:
     """Judge a run by the number of requests in the system.
 
-    An overload is a growth beyond chance, which is four deviations of a Poisson count, and beyond what the filling up
-    of a system near its capacity explains.
+    An overload is a growth beyond chance: beyond four deviations of a Poisson count. It must also exceed the growth of
+    a system that fills up near its capacity.
     """
     arrived_at = np.sort(record.arrived_at)
     if len(arrived_at) < 2 * _LEAST_ARRIVALS or arrived_at[0] == arrived_at[-1]:
@@ -171,8 +171,8 @@ def _served_per_s(record: Record, start: int, end: int) -> float:
 def _capacity_per_s(served_per_s: float, num_present: float, lone_us: float) -> float:
     """Estimate how many requests a system serves at most, from a stretch of time with this mean number in it.
 
-    The time of a step grows by an equal amount with each request, so durations do: that of a lone request and the one
-    in this stretch give the amount, whose inverse is the capacity.
+    The time of a step, and so each duration, grows by an equal amount with each request. The duration of a lone request
+    and the duration in this stretch give the amount. Its inverse is the capacity.
     """
     if not served_per_s:
         return 0.0

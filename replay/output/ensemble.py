@@ -1,10 +1,10 @@
 """One prediction from several runs: the mean over phases of the engine's steps, and intervals of figures.
 
 How long a request waits for the step under way to end is chance, in a real server as well. The mean over the phases
-predicts one request better than any single run does. The mean also varies less than single runs do, so figures over
-all requests, percentiles above all, are those of the single runs, averaged. For intervals each draw has coefficients
-within what `blis fit` states, a server that is a little faster or slower than others of its kind, in all steps and in
-arithmetic, and another phase of the engine's steps.
+predicts one request better than any single run does. The mean also varies less than single runs do. Figures over all
+requests, percentiles above all, are therefore means over the figures of single runs. For intervals each draw has
+coefficients within the error that `blis fit` states, and another phase of the engine's steps. Each draw is also a server
+a little faster or slower than others of its kind, in all steps and in arithmetic.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -286,8 +286,8 @@ class SendPolicy(NamedTuple):
 class FinishedRun(NamedTuple):
     """A finished run: the settings of its analysis, the simulation, its requests, and the header of its trace.
 
-    `metrics` replaces the aggregate metrics of the run, and `runs` are those of which `simulated` is the mean, if it is
-    one of several. `describe` returns the origin of the results, of which `title` is the first line.
+    `metrics` replaces the aggregate metrics of the run. If `simulated` is a mean of runs, `runs` has them. `describe`
+    returns the origin of the results, whose first line is `title`.
     """
 
     analysis_config: AnalysisConfig

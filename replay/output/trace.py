@@ -21,7 +21,7 @@ def write_simulated(path: Path | str, header: TraceHeader, simulated: Simulated,
 
 def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated: bool = False) -> Iterator[TraceRow]:
     """Yield the rows of the simulated trace, in order of arrival. Requests were due when they were sent, unless the run
-    `keeps_schedule`. Priorities are those of workloads (`is_generated`), never those that a recording was sent with.
+    `keeps_schedule`. Priorities come from workloads (`is_generated`), never from a recording.
 
     The last chunk is that of the last token; the overhead after it, which is part of E2E, has no column.
     """
