@@ -129,10 +129,12 @@ def routing_summary_of(simulation: Simulation) -> RoutingSummary:
     cluster = cluster_of(simulation)
     if cluster is None:
         return RoutingSummary()
-    from blis_sim.engine.cluster.autoscaler import Autoscaler
-    from blis_sim.engine.cluster.gateway import FlowControl
+    counters, gateway, autoscaler = cluster.counters, None, None
+    if cluster.parts:  # few clusters need these modules
+        from blis_sim.engine.cluster.autoscaler import Autoscaler
+        from blis_sim.engine.cluster.gateway import FlowControl
 
-    counters, gateway, autoscaler = cluster.counters, cluster.part(FlowControl), cluster.part(Autoscaler)
+        gateway, autoscaler = cluster.part(FlowControl), cluster.part(Autoscaler)
     return RoutingSummary(
         num_rejected_at_admission=counters.num_rejected_at_admission,
         rejected_by_class=dict(sorted(counters.rejected_by_class.items())),
@@ -261,9 +263,9 @@ def without_prefill_requests(totals: Totals, simulation: Simulation) -> Totals:
 def disaggregation_of(simulation: Simulation) -> "Disaggregation | None":
     """Return the cluster's disaggregation; None without it."""
     cluster = cluster_of(simulation)
-    if cluster is None:
+    if cluster is None or not cluster.parts:
         return None
-    from blis_sim.engine.cluster.disaggregation import Disaggregation
+    from blis_sim.engine.cluster.disaggregation import Disaggregation  # few clusters need it
 
     return cluster.part(Disaggregation)
 

@@ -3,8 +3,8 @@
 How long a request waits for the step under way to end is chance, in a real server as well. The mean over the phases
 predicts one request better than any single run does. The mean also varies less than single runs do. Figures over all
 requests, percentiles above all, are therefore means over the figures of single runs. For intervals each draw has
-coefficients within the error that `blis fit` states, and another phase of the engine's steps. Each draw is also a server
-a little faster or slower than others of its kind, in all steps and in arithmetic.
+coefficients within the error that `blis fit` states, and another phase of the engine's steps. Each draw is also a
+server a little faster or slower than others of its kind, in all steps and in arithmetic.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -174,8 +174,8 @@ class Cluster:
         self.admission = admission
         self.router = router
         self.decisions = decisions
-        self._parts: list[object] = []
-        """The parts that were added; each imports this class, so this class knows none of theirs."""
+        self.parts: list[object] = []
+        """The parts that were added. Each imports this class, so this class knows none of theirs."""
         self.awaits_requests: list[Callable[[int], bool]] = []
         """Functions that say whether requests are in transfer to an instance."""
         self.schedules_routing = False
@@ -205,11 +205,11 @@ class Cluster:
 
     def add_part(self, part: object) -> None:
         """Keep a part for `part`. A cluster has at most one part of a class."""
-        self._parts.append(part)
+        self.parts.append(part)
 
     def part(self, kind: type[Part]) -> Part | None:
         """Return the part of a class, such as `FlowControl`, `Disaggregation` or `Autoscaler`; None without one."""
-        return next((part for part in self._parts if isinstance(part, kind)), None)
+        return next((part for part in self.parts if isinstance(part, kind)), None)
 
     @property
     def dispatches_in_batches(self) -> bool:
