@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.event_queue import ClusterEventKind
@@ -32,6 +32,7 @@ class ReplicaMetrics:
     capacity_tokens: int
     tokens_in_use: int
     num_waiting: int
+    num_running: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class AutoscalerMetrics:
 
     replicas: Sequence[ReplicaMetrics]
     variants: Sequence[VariantMetrics]
+    num_queued: int = 0
+    """Requests that wait at the gateway."""
 
     def num_replicas(self, variant: str) -> int:
         """Instances of a variant that serve requests."""
@@ -227,6 +230,14 @@ class AutoscalerSettings:
     thresholds: Thresholds = field(default_factory=Thresholds)
     analyzer: str = "kv-tokens"
     optimizer: str = "unlimited"
+    keeps_number: bool = field(default=False, init=False)
+    """BLIS replaces no killed instance by itself."""
+    wakes: bool = field(default=False, init=False)
+    """BLIS starts no instance where there is none."""
+
+    def new_pipeline(self) -> "AutoscalerPipeline":
+        """The decisions from the beginning."""
+        return AutoscalerPipeline(self)
 
     def __post_init__(self) -> None:
         if self.interval_us and self.interval_us < MIN_INTERVAL_US:
@@ -253,6 +264,36 @@ class AutoscalerPipeline:
         need = ANALYZERS[settings.analyzer](metrics, settings.thresholds)
         decision = OPTIMIZERS[settings.optimizer](metrics, need, settings.thresholds)
         return decision if self._stabilizer.takes_effect(decision, at) else None
+
+
+class Decisions(Protocol):
+    """The decisions of an autoscaler, one after the other."""
+
+    def decide(self, metrics: AutoscalerMetrics, at: Micros) -> ScalingDecision | None:
+        """Return the change to make at this tick; None for no change."""
+
+
+class ScalingSettings(Protocol):
+    """What an autoscaler needs to know of its rules."""
+
+    @property
+    def interval_us(self) -> Micros:
+        """Time between decisions; 0 for an autoscaler that decides nothing."""
+
+    @property
+    def scrape_delay(self) -> Delay:
+        """Time from collecting the figures to acting on them."""
+
+    @property
+    def keeps_number(self) -> bool:
+        """Whether a killed instance is replaced at once; instances that were added last are then drained first."""
+
+    @property
+    def wakes(self) -> bool:
+        """Whether an instance is started where there is none, so that requests may wait at the gateway."""
+
+    def new_pipeline(self) -> Decisions:
+        """The decisions from the beginning."""
 
 
 # The autoscaler of a cluster at work: nodes with their GPUs, the instances on them, and the periodic decision.
@@ -431,6 +472,14 @@ class Fleet:
         self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name))
         return True
 
+    def drain_youngest(self, pool_name: str, _at: Micros) -> bool:
+        """Drain an instance as a ReplicaSet does: one that loads before one that serves, and the latest first."""
+        for state in (InstanceState.LOADING, InstanceState.READY):
+            if found := self._in_state(pool_name, state):
+                self._cluster.drain_now(max(found))
+                return True
+        return False
+
     def variant_of(self, number: int) -> str:
         """Return the pool of an instance."""
         return self._node_of[number].pool.name
@@ -474,9 +523,12 @@ class Fleet:
         members = self._cluster.members
         for number, node in list(self._node_of.items()):
             member = members.get(number)
-            if member is None or (member.state is InstanceState.DRAINING and not member.engine.live):
+            if member is None or (member.state in _LEAVING and not member.engine.live):
                 self._resources.nodes.free(node, self._resources.gpus_per_instance)
                 del self._node_of[number]
+
+
+_LEAVING = (InstanceState.DRAINING, InstanceState.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,14 +547,15 @@ class Autoscaler:
     Its ticks do not keep a simulation running that has no other events left.
     """
 
-    def __init__(self, cluster: Cluster, settings: AutoscalerSettings, fleet: Fleet) -> None:
+    def __init__(self, cluster: Cluster, settings: ScalingSettings, fleet: Fleet) -> None:
         self.scalings: list[ScalingAction] = []
         self._cluster = cluster
         self._settings = settings
         self._fleet = fleet
-        self._pipeline = AutoscalerPipeline(settings)
+        self._pipeline = settings.new_pipeline()
         self._num_decisions = 0
         cluster.autoscaler = self
+        cluster.wakes = settings.wakes
         cluster.add_background(0, ClusterEventKind.SCALING, self._tick)
 
     @property
@@ -528,12 +581,22 @@ class Autoscaler:
             capacity = config.kv_size_tokens
             in_use = round(snapshot.kv_usage_fraction * capacity)
             variant = self._fleet.variant_of(snapshot.instance)
-            replicas.append(ReplicaMetrics(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting))
-        return AutoscalerMetrics(replicas, self._fleet.variants())
+            replicas.append(
+                ReplicaMetrics(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting, snapshot.num_running)
+            )
+        gateway = self._cluster.gateway
+        return AutoscalerMetrics(replicas, self._fleet.variants(), 0 if gateway is None else gateway.num_waiting)
+
+    def replace(self, number: int, at: Micros) -> None:
+        """Start an instance in place of one that was killed, where the rules keep their number."""
+        if self._settings.keeps_number:
+            variant = self._fleet.variant_of(number)
+            self.scalings.append(ScalingAction(at, variant, 1, int(self._fleet.start(variant, at))))
 
     def _act(self, change: object, at: Micros) -> None:
         assert isinstance(change, ScalingDecision)
-        act = self._fleet.start if change.num_instances > 0 else self._fleet.drain
+        drain = self._fleet.drain_youngest if self._settings.keeps_number else self._fleet.drain
+        act = self._fleet.start if change.num_instances > 0 else drain
         num_done = 0
         while num_done < abs(change.num_instances) and act(change.variant, at):
             num_done += 1

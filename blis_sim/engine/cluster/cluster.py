@@ -182,6 +182,8 @@ class Cluster:
         """Prefill/decode disaggregation; None without it."""
         self.autoscaler: Autoscaler | None = None
         """The autoscaler; None without one."""
+        self.wakes = False
+        """Whether an instance will be started where there is none."""
         self.num_starting = 0
         """Number of instances that are loading and will serve."""
         self.leaving: set[int] = set()
@@ -263,7 +265,7 @@ class Cluster:
         at the start of the last step, so a request in its last step completes.
         """
         self._check_is_ahead(at)
-        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self._kill, number)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self.kill_now, number)
 
     def remove(self, number: int) -> bool:
         """Remove an instance that was drained or killed.
@@ -466,8 +468,11 @@ class Cluster:
         if number in self.members and self.members[number].state is not InstanceState.KILLED:
             self._set_state(number, InstanceState.DRAINING)
 
-    def _kill(self, number: int, at: Micros) -> None:
-        if number not in self.members:
+    def kill_now(self, number: int | None, at: Micros) -> None:
+        """Kill an instance; without a number the oldest one that serves."""
+        if number is None:
+            number = next((number for number, each in self.members.items() if each.takes_requests), None)
+        if number is None or number not in self.members:
             return
         self._set_state(number, InstanceState.KILLED)
         self.members.catch_up(at - 1)
@@ -475,6 +480,8 @@ class Cluster:
         for request_id in engine.live:
             engine.abort(request_id, at, Outcome.FAILED)
         self.members.update_next_event(number)
+        if self.autoscaler is not None:
+            self.autoscaler.replace(number, at)
 
     def _set_state(self, number: int, state: InstanceState) -> None:
         self.members[number].state = state
