@@ -292,7 +292,8 @@ def _notes_on_scaling(scaling: ScalingPolicy) -> Iterator[str]:
         yield "autoscaler of --policy-config has no effect without interval_us or --model-autoscaler-interval-us"
     if not scaling.decides and any(pool.most_nodes > pool.initial_nodes for pool in scaling.node_pools):
         yield "max_nodes of --policy-config has no effect without an autoscaler, which alone buys nodes"
-    if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
+    has_places = scaling.node_pools or isinstance(scaling.autoscaler, HorizontalSettings)
+    if not has_places and (scaling.loading != Delay() or scaling.starts_warm):
         yield "instance_lifecycle of --policy-config has no effect without node_pools"
 
 

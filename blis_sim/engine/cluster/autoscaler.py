@@ -436,8 +436,7 @@ class Fleet:
         """Record the node of an initial instance; unless it is warm, the instance loads first."""
         self._node_of[number] = node
         if not is_warm:
-            self._cluster.members[number].state = InstanceState.LOADING
-            self._cluster.state.change()
+            self._cluster.mark_loading(number, 0)
             self._load(number, 0)
 
     @property
@@ -455,6 +454,7 @@ class Fleet:
             return False
         number = self._cluster.members.add(resources.new_engine(node.pool), InstanceState.LOADING, at)
         self._node_of[number] = node
+        self._cluster.mark_loading(number, at)
         self._load(number, max(at, node.ready_at))
         return True
 
@@ -463,20 +463,20 @@ class Fleet:
         self._free_gpus_of_drained()
         self._resources.nodes.give_back_empty(at)
 
-    def drain(self, pool_name: str, _at: Micros) -> bool:
+    def drain(self, pool_name: str, at: Micros) -> bool:
         """Drain the instance of the pool whose name comes first. False if none serves."""
         members = self._cluster.members
         serving = self._in_state(pool_name, InstanceState.READY)
         if not serving:
             return False
-        self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name))
+        self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name), at)
         return True
 
-    def drain_youngest(self, pool_name: str, _at: Micros) -> bool:
+    def drain_youngest(self, pool_name: str, at: Micros) -> bool:
         """Drain an instance as a ReplicaSet does: one that loads before one that serves, and the latest first."""
         for state in (InstanceState.LOADING, InstanceState.READY):
             if found := self._in_state(pool_name, state):
-                self._cluster.drain_now(max(found))
+                self._cluster.drain_now(max(found), at)
                 return True
         return False
 
@@ -514,9 +514,9 @@ class Fleet:
         self._cluster.num_starting += 1
         self._cluster.event_queue.add(at + loading_us, ClusterEventKind.INSTANCE_READY, self._loaded, number)
 
-    def _loaded(self, number: int, _at: Micros) -> None:
+    def _loaded(self, number: int, at: Micros) -> None:
         self._cluster.num_starting -= 1
-        self._cluster.mark_ready(number)
+        self._cluster.mark_ready(number, at)
 
     def _free_gpus_of_drained(self) -> None:
         """Give back the GPUs of drained instances without unfinished requests."""

@@ -1,11 +1,12 @@
 """A cluster: several instances behind one endpoint, driven through the same methods as one engine."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy
 from blis_sim.engine.cluster.batch_dispatch import can_dispatch_in_batches, dispatch_arrivals
@@ -34,6 +35,17 @@ NO_INSTANCE_PREFILLS = "no instance computes prompts"
 MAX_CLASSES = 1000
 OTHER_CLASSES = "other"
 """Name under which rejections of further classes are counted beyond `MAX_CLASSES`."""
+
+
+MOST_CHANGES = 10_000
+
+
+class InstanceChange(NamedTuple):
+    """The instant at which an instance changed its state, its number, and its new state."""
+
+    at: Micros
+    number: int
+    state: InstanceState
 
 
 @dataclass(slots=True)
@@ -186,6 +198,8 @@ class Cluster:
         """Whether an instance will be started where there is none."""
         self.num_starting = 0
         """Number of instances that are loading and will serve."""
+        self.changes: deque[InstanceChange] = deque(maxlen=MOST_CHANGES)
+        """The latest changes of instances, the oldest first. Those that serve from the beginning have none for that."""
         self.leaving: set[int] = set()
         """Numbers of instances that were drained or killed, and not removed."""
         self._num_background = 0
@@ -256,7 +270,7 @@ class Cluster:
     def drain(self, number: int, at: Micros) -> None:
         """Send no more requests to an instance from `at` on, which must be ahead; it finishes its requests."""
         self._check_is_ahead(at)
-        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self._drain, number)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self.drain_now, number)
 
     def kill(self, number: int, at: Micros) -> None:
         """Send no more requests to an instance from `at` on, which must be ahead, and let its requests fail.
@@ -452,21 +466,22 @@ class Cluster:
         self.counters.num_ended += 1
         self._events.append(Finished(at, sequence, outcome, detail))
 
-    def _on_ready(self, number: int, _at: Micros) -> None:
-        self.mark_ready(number)
+    def _on_ready(self, number: int, at: Micros) -> None:
+        self.mark_ready(number, at)
 
-    def mark_ready(self, number: int) -> None:
+    def mark_loading(self, number: int, at: Micros) -> None:
+        """Make an instance take no requests until it is ready."""
+        self._set_state(number, InstanceState.LOADING, at)
+
+    def mark_ready(self, number: int, at: Micros) -> None:
         """Make an instance that was loading take requests, unless it was removed."""
         if number in self.members and self.members[number].state is InstanceState.LOADING:
-            self._set_state(number, InstanceState.READY)
+            self._set_state(number, InstanceState.READY, at)
 
-    def _drain(self, number: int, _at: Micros) -> None:
-        self.drain_now(number)
-
-    def drain_now(self, number: int) -> None:
+    def drain_now(self, number: int, at: Micros) -> None:
         """Drain an instance: it takes no more requests."""
         if number in self.members and self.members[number].state is not InstanceState.KILLED:
-            self._set_state(number, InstanceState.DRAINING)
+            self._set_state(number, InstanceState.DRAINING, at)
 
     def kill_now(self, number: int | None, at: Micros) -> None:
         """Kill an instance; without a number the oldest one that serves."""
@@ -474,7 +489,7 @@ class Cluster:
             number = next((number for number, each in self.members.items() if each.takes_requests), None)
         if number is None or number not in self.members:
             return
-        self._set_state(number, InstanceState.KILLED)
+        self._set_state(number, InstanceState.KILLED, at)
         self.members.catch_up(at - 1)
         engine = self.members[number].engine
         for request_id in engine.live:
@@ -483,8 +498,9 @@ class Cluster:
         if self.autoscaler is not None:
             self.autoscaler.replace(number, at)
 
-    def _set_state(self, number: int, state: InstanceState) -> None:
+    def _set_state(self, number: int, state: InstanceState, at: Micros) -> None:
         self.members[number].state = state
+        self.changes.append(InstanceChange(at, number, state))
         if state in (InstanceState.DRAINING, InstanceState.KILLED):
             self.leaving.add(number)
         self.state.change()

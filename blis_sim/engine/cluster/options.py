@@ -478,7 +478,7 @@ class ClusterOptions:
 
     @property
     def cold_start_s(self) -> float | None:
-        """Seconds from the decision to start an instance until it serves; None where no flag says. Raises OptionError."""
+        """Seconds from the start of an instance until it serves; None where no flag says. Raises OptionError."""
         if self.cold_start in (None, "0", "0s"):
             return None if self.cold_start is None else 0.0
         return duration_ms("--cold-start", str(self.cold_start)) / 1000
