@@ -15,7 +15,7 @@ from blis_sim.engine.cluster.horizontal import HorizontalSettings
 from blis_sim.engine.cluster.options import ClusterOptions, pool_weights
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
 from blis_sim.engine.cluster.policy_file import MAX_NODES, PolicyFile, ScalingPolicy, with_interval
-from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
+from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings, new_router
 from blis_sim.engine.cluster.scorers import ScorerSettings
 from blis_sim.engine.cluster.settings import DEFAULT_SEED, Freshness, Latencies, SeededTieBreaker, TieBreaker
 from blis_sim.engine.core import Engine
@@ -222,7 +222,7 @@ def build_cluster(
         weights=options.scorer_weights,
         scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
     )
-    router = ROUTERS[options.routing_policy](settings)
+    router = new_router(options.routing_policy, settings)
     decode_router = _pool_router(options.pools.decode_routing_scorers, settings)
     cluster = Cluster(
         engines,
@@ -241,7 +241,7 @@ def build_cluster(
         FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES, urgency)
     if (disaggregation := options.disaggregation) is not None:
         # In BLIS all pools share the round-robin counter, so pools of even sizes use half of their instances.
-        shared = router if options.deployment.engine == "blis" else ROUTERS[options.routing_policy](settings)
+        shared = router if options.deployment.engine == "blis" else new_router(options.routing_policy, settings)
         prefill_router = _pool_router(options.pools.prefill_routing_scorers, settings) or shared
         num_bytes = bytes_per_block(options, deployment)
         Disaggregation(cluster, disaggregation, num_bytes, prefill_router, keeps_history)
