@@ -312,7 +312,8 @@ class LiveCluster:
 
         if self.driver.cluster.hides_prefill_sub_requests:
             raise OptionError("instances cannot be added where some compute prompts and others answer")
-        if policies_of(self._options.cluster).scaling.node_pools:
+        scaling = policies_of(self._options.cluster).scaling
+        if scaling.node_pools or scaling.decides:
             raise OptionError("instances cannot be added by hand where they are placed on the machines of node_pools")
         assert self._first_deployment is not None
         number = self.num_created

@@ -4,11 +4,12 @@ Read `rows.py` first: the columns of a trace. `trace_v2.py` reads and writes the
 packages, only `blis_sim.options` is imported here.
 """
 
+from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.file_fields import number_text
 from traces.append_file import JsonLinesWriter
 from traces.results import ResultRow, read_results, write_results
 from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
-from traces.slo import SloTargets, parse_duration_ms, slo_targets
+from traces.slo import SloTargets, slo_targets
 from traces.text_file import TraceError, dump_json, write_json
 from traces.trace_v2 import (
     ItlWriter,

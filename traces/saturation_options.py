@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from blis_sim.options import OptionError, check_options, names_in, option
+from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.file_fields import Amount, FieldError, read
-from traces.slo import parse_duration_ms
 from traces.text_file import TraceError, field_error, read_yaml
 
 # The settings of detectors that judge a finished run, which simulations and recordings share.

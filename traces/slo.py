@@ -1,15 +1,11 @@
-"""Latency targets per service class, and the durations they are written in."""
+"""Latency targets per service class."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blis_sim.options import OptionError
-from blis_sim.options.addition import sequential_sum
+from blis_sim.options.durations import duration_ms, parse_duration_ms
 from blis_sim.options.file_fields import Amount
-
-_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6}
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +15,6 @@ class SloTargets:
     ttft_ms: Amount = 0.0
     itl_ms: Amount = 0.0
     e2e_ms: Amount = 0.0
-
-
-def parse_duration_ms(text: str) -> float:
-    """Milliseconds of a duration such as `100ms`, `1.5s` or `1m30s`. A bare number is a ValueError."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"not a duration: {text!r}")
-    return sequential_sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
 
 
 def slo_targets_from_flags(slo_ttft: str, slo_itl: str, slo_e2e: str) -> dict[str, SloTargets]:
@@ -44,17 +32,6 @@ def slo_targets_from_flags(slo_ttft: str, slo_itl: str, slo_e2e: str) -> dict[st
 
 LIMITED = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "e2e": "e2e", "e2el": "e2e"}
 """Names of latencies in --goodput, those of vLLM's benchmark included, to ours."""
-
-
-def duration_ms(label: str, text: str) -> float:
-    """Milliseconds above 0 of a duration such as `40ms` or `1s`. Raises OptionError."""
-    try:
-        limit_ms = parse_duration_ms(text)
-    except ValueError:
-        limit_ms = 0.0
-    if limit_ms <= 0:
-        raise OptionError(f"{label} must be a duration such as 40ms or 1s, got {text!r}")
-    return limit_ms
 
 
 def slo_targets(

@@ -144,6 +144,9 @@ class ClusterSettings(EngineSettings, total=False):
     decode_hardware: str
     decode_latency_model: str
     decode_max_model_len: int
+    autoscaler: Path | None
+    cold_start: str | None
+    kill: str
     model_autoscaler_interval_us: float
 
 

@@ -12,10 +12,10 @@ import orjson
 from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_written, option, section
+from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import MOST_REQUESTS, load_json
 from blis_sim.options.printing import format_option, json_option, printed_format
 from observe.http import Server, check_header, parse_server, without_value
-from traces.slo import parse_duration_ms
 
 PATHS: Mapping[str, str] = {
     "openai": "/v1/completions",

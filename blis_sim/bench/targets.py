@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from blis_sim.options import option
-from traces.slo import duration_ms
+from blis_sim.options.durations import duration_ms
 
 # Targets for the latencies of a run, in the spelling of all commands that search for what meets them.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.engine.cluster.autoscaler_manifest import read_manifest
 from blis_sim.options import OptionError
 from mockserve.engines import deployment_of
 from mockserve.options.engine_features import read_transfer_config
@@ -189,6 +190,27 @@ def test_the_autoscaler_scales_a_deployment_on_a_metric_that_the_adapter_offers(
     (values,) = load(DOCKER / "kubernetes/prometheus-adapter-values.yaml")
     offered = [rule["name"]["as"] for rule in values["rules"]["custom"]]
     assert [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"]] == offered
+
+
+def test_the_object_of_keda_scales_a_deployment_on_series_that_the_server_has() -> None:
+    path = DOCKER / "kubernetes/keda.yaml"
+    (scaled,) = load(path)
+    assert scaled["spec"]["scaleTargetRef"]["name"] in [each["metadata"]["name"] for each in DEPLOYMENTS]
+    found = read_manifest(path)
+    assert (found.least, found.most, found.wakes) == (0, 8, True)
+
+
+def test_the_service_of_kserve_is_the_deployment_on_its_port() -> None:
+    (service,) = load(DOCKER / "kubernetes/kserve.yaml")
+    predictor = service["spec"]["predictor"]
+    (container,) = predictor["containers"]
+    assert container["name"] == "kserve-container"
+    port = container["ports"][0]["containerPort"]
+    assert parsed(container["args"]).network.port == container["readinessProbe"]["httpGet"]["port"] == port
+    ours = next(each for each in DEPLOYMENTS if each["metadata"]["name"] == "blis-mockserve")
+    alike = ("image", "resources", "securityContext", "volumeMounts")
+    assert {name: container[name] for name in alike} == {name: container_of(ours)[name] for name in alike}
+    assert container["args"][:-2] == container_of(ours)["args"]
 
 
 def test_prefill_hands_over_what_decode_takes() -> None:

@@ -33,7 +33,8 @@ class Terminal:
         blis.parent.mkdir()
         blis.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m blis_sim.cli "$@"\n')
         blis.chmod(0o755)
-        (folder / "examples").symlink_to(PROJECT / "examples")
+        for name in ("docker", "examples"):
+            (folder / name).symlink_to(PROJECT / name)
 
     @property
     def port(self) -> int:

@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from blis_sim.options import OptionError, option, options_of
+from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import LATEST_US, LEAST_RATE, MOST_RATE, MOST_TOKENS
-from traces.slo import parse_duration_ms
 from traces.workload.spec import (
     PROCESSES,
     SCENARIO_NAMES,

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionPolicy, AdmissionSettings, TenantBudgets
 from blis_sim.engine.cluster.autoscaler import Autoscaler, Delay, Fleet, InstanceResources, Node, NodePool, Nodes
 from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
 from blis_sim.engine.cluster.disaggregation import Disaggregation, Role
+from blis_sim.engine.cluster.event_queue import ClusterEventKind
 from blis_sim.engine.cluster.gateway import URGENCY, FlowControl, GatewayUrgency
+from blis_sim.engine.cluster.horizontal import HorizontalSettings
 from blis_sim.engine.cluster.options import ClusterOptions, pool_weights
 from blis_sim.engine.cluster.policies import deployments_of, deployments_of_groups, policies_of
-from blis_sim.engine.cluster.policy_file import PolicyFile, ScalingPolicy, with_interval
-from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings
+from blis_sim.engine.cluster.policy_file import MAX_NODES, PolicyFile, ScalingPolicy, with_interval
+from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings, new_router
 from blis_sim.engine.cluster.scorers import ScorerSettings
 from blis_sim.engine.cluster.settings import DEFAULT_SEED, Freshness, Latencies, SeededTieBreaker, TieBreaker
 from blis_sim.engine.core import Engine
@@ -121,14 +124,17 @@ def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement |
     """Place the initial instances; None when the policy file has no node pools. Raises EngineError."""
     file = policies_of(options)
     policy = with_interval(file.scaling, options.model_autoscaler_interval_us)
+    if isinstance(policy.autoscaler, HorizontalSettings):
+        policy = _with_pods(policy, deployment, options.num_instances)
     if not policy.node_pools:
         if policy.decides:
             raise EngineError("an autoscaler needs node_pools in --policy-config, on which to start instances")
         return None
     others = {"separate pools for prompts and answers": options.pools.num_pooled, "instances": file.instances}
+    what_has_pools = "node_pools of --policy-config" if file.scaling.node_pools else "--autoscaler"
     for what, is_there in others.items():
         if is_there:
-            raise EngineError(f"node_pools of --policy-config cannot be used together with {what}")
+            raise EngineError(f"{what_has_pools} cannot be used together with {what}")
     if file.slo_priorities is not None:
         deployment = replace(deployment, config=replace(deployment.config, slo_priorities=file.slo_priorities))
     nodes, num_gpus = Nodes(policy.node_pools), deployment.num_gpus
@@ -137,6 +143,22 @@ def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement |
         raise EngineError(f"node_pools of --policy-config have no node with the {num_gpus} GPUs of an instance")
     deployments = {pool.name: _deployment_in_pool(options, deployment, pool) for pool in policy.node_pools}
     return Placement(policy, nodes, placed, deployments, num_gpus)
+
+
+def _with_pods(policy: ScalingPolicy, deployment: Deployment, num_instances: int) -> ScalingPolicy:
+    """Return the policy with a pool of machines for one instance each, as many as it asks for, where it has no pool."""
+    if len(policy.node_pools) > 1:
+        raise EngineError("--autoscaler needs at most one of node_pools in --policy-config, where it adds instances")
+    if policy.node_pools:
+        return policy
+    pods = NodePool(
+        name="pods",
+        gpu_type=deployment.gpu.name,
+        gpus_per_node=deployment.num_gpus,
+        initial_nodes=num_instances,
+        max_nodes=MAX_NODES,
+    )
+    return replace(policy, node_pools=(pods,))
 
 
 def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deployment], Engine]) -> None:
@@ -200,7 +222,7 @@ def build_cluster(
         weights=options.scorer_weights,
         scorers=ScorerSettings(block_size_tokens=deployment.config.block_size_tokens),
     )
-    router = ROUTERS[options.routing_policy](settings)
+    router = new_router(options.routing_policy, settings)
     decode_router = _pool_router(options.pools.decode_routing_scorers, settings)
     cluster = Cluster(
         engines,
@@ -212,12 +234,14 @@ def build_cluster(
     )
     if placement is not None:
         populate(cluster, placement, new_engine)
+    for at, number in options.kills:
+        cluster.add_background(at, ClusterEventKind.INSTANCE_LEAVES, partial(cluster.kill_now, number))
     if (flow_control := options.gateway.flow_control_settings) is not None:
         urgency = GatewayUrgency(deployment.config) if flow_control.dispatch_order == URGENCY else None
         FlowControl(cluster, flow_control, policies.slo_priorities or DEFAULT_SLO_PRIORITIES, urgency)
     if (disaggregation := options.disaggregation) is not None:
         # In BLIS all pools share the round-robin counter, so pools of even sizes use half of their instances.
-        shared = router if options.deployment.engine == "blis" else ROUTERS[options.routing_policy](settings)
+        shared = router if options.deployment.engine == "blis" else new_router(options.routing_policy, settings)
         prefill_router = _pool_router(options.pools.prefill_routing_scorers, settings) or shared
         num_bytes = bytes_per_block(options, deployment)
         Disaggregation(cluster, disaggregation, num_bytes, prefill_router, keeps_history)
@@ -253,15 +277,23 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
     if gaie and options.admission_policy != "gaie-legacy":
         yield "gaie_ settings of --policy-config have no effect without admission policy gaie-legacy"
     yield from _notes_on_scaling(with_interval(policies.scaling, options.model_autoscaler_interval_us))
+    autoscaler = policies.scaling.autoscaler
+    if autoscaler is not None and autoscaler.wakes and not options.gateway.flow_control:
+        yield (
+            "--autoscaler goes down to no instance, and then rejects what arrives: with --flow-control requests wait"
+        )
 
 
 def _notes_on_scaling(scaling: ScalingPolicy) -> Iterator[str]:
-    """Yield notes on scaling settings without effect."""
+    """Yield notes on scaling settings without effect, or with one that surprises."""
+    if isinstance(scaling.autoscaler, HorizontalSettings) and scaling.loading == Delay():
+        yield "instances that --autoscaler adds serve at once: give --cold-start"
     if scaling.autoscaler is not None and not scaling.decides:
         yield "autoscaler of --policy-config has no effect without interval_us or --model-autoscaler-interval-us"
     if not scaling.decides and any(pool.most_nodes > pool.initial_nodes for pool in scaling.node_pools):
         yield "max_nodes of --policy-config has no effect without an autoscaler, which alone buys nodes"
-    if not scaling.node_pools and (scaling.loading != Delay() or scaling.starts_warm):
+    has_places = scaling.node_pools or isinstance(scaling.autoscaler, HorizontalSettings)
+    if not has_places and (scaling.loading != Delay() or scaling.starts_warm):
         yield "instance_lifecycle of --policy-config has no effect without node_pools"
 
 

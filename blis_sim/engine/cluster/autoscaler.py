@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from blis_sim.engine.cluster.cluster import Cluster
 from blis_sim.engine.cluster.event_queue import ClusterEventKind
+from blis_sim.engine.cluster.gateway import FlowControl
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.config import EngineConfig
@@ -32,6 +33,7 @@ class ReplicaMetrics:
     capacity_tokens: int
     tokens_in_use: int
     num_waiting: int
+    num_running: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ class AutoscalerMetrics:
 
     replicas: Sequence[ReplicaMetrics]
     variants: Sequence[VariantMetrics]
+    num_queued: int = 0
+    """Requests that wait at the gateway."""
 
     def num_replicas(self, variant: str) -> int:
         """Instances of a variant that serve requests."""
@@ -227,6 +231,14 @@ class AutoscalerSettings:
     thresholds: Thresholds = field(default_factory=Thresholds)
     analyzer: str = "kv-tokens"
     optimizer: str = "unlimited"
+    keeps_number: bool = field(default=False, init=False)
+    """BLIS replaces no killed instance by itself."""
+    wakes: bool = field(default=False, init=False)
+    """BLIS starts no instance where there is none."""
+
+    def new_pipeline(self) -> "AutoscalerPipeline":
+        """The decisions from the beginning."""
+        return AutoscalerPipeline(self)
 
     def __post_init__(self) -> None:
         if self.interval_us and self.interval_us < MIN_INTERVAL_US:
@@ -253,6 +265,36 @@ class AutoscalerPipeline:
         need = ANALYZERS[settings.analyzer](metrics, settings.thresholds)
         decision = OPTIMIZERS[settings.optimizer](metrics, need, settings.thresholds)
         return decision if self._stabilizer.takes_effect(decision, at) else None
+
+
+class Decisions(Protocol):
+    """The decisions of an autoscaler, one after the other."""
+
+    def decide(self, metrics: AutoscalerMetrics, at: Micros) -> ScalingDecision | None:
+        """Return the change to make at this tick; None for no change."""
+
+
+class ScalingSettings(Protocol):
+    """What an autoscaler needs to know of its rules."""
+
+    @property
+    def interval_us(self) -> Micros:
+        """Time between decisions; 0 for an autoscaler that decides nothing."""
+
+    @property
+    def scrape_delay(self) -> Delay:
+        """Time from collecting the figures to acting on them."""
+
+    @property
+    def keeps_number(self) -> bool:
+        """Whether a killed instance is replaced at once; instances that were added last are then drained first."""
+
+    @property
+    def wakes(self) -> bool:
+        """Whether an instance is started where there is none, so that requests may wait at the gateway."""
+
+    def new_pipeline(self) -> Decisions:
+        """The decisions from the beginning."""
 
 
 # The autoscaler of a cluster at work: nodes with their GPUs, the instances on them, and the periodic decision.
@@ -395,8 +437,7 @@ class Fleet:
         """Record the node of an initial instance; unless it is warm, the instance loads first."""
         self._node_of[number] = node
         if not is_warm:
-            self._cluster.members[number].state = InstanceState.LOADING
-            self._cluster.state.change()
+            self._cluster.mark_loading(number, 0)
             self._load(number, 0)
 
     @property
@@ -414,6 +455,7 @@ class Fleet:
             return False
         number = self._cluster.members.add(resources.new_engine(node.pool), InstanceState.LOADING, at)
         self._node_of[number] = node
+        self._cluster.mark_loading(number, at)
         self._load(number, max(at, node.ready_at))
         return True
 
@@ -422,14 +464,22 @@ class Fleet:
         self._free_gpus_of_drained()
         self._resources.nodes.give_back_empty(at)
 
-    def drain(self, pool_name: str, _at: Micros) -> bool:
+    def drain(self, pool_name: str, at: Micros) -> bool:
         """Drain the instance of the pool whose name comes first. False if none serves."""
         members = self._cluster.members
         serving = self._in_state(pool_name, InstanceState.READY)
         if not serving:
             return False
-        self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name))
+        self._cluster.drain_now(min(serving, key=lambda number: members[number].snapshot.name), at)
         return True
+
+    def drain_youngest(self, pool_name: str, at: Micros) -> bool:
+        """Drain an instance as a ReplicaSet does: one that loads before one that serves, and the latest first."""
+        for state in (InstanceState.LOADING, InstanceState.READY):
+            if found := self._in_state(pool_name, state):
+                self._cluster.drain_now(max(found), at)
+                return True
+        return False
 
     def variant_of(self, number: int) -> str:
         """Return the pool of an instance."""
@@ -465,18 +515,21 @@ class Fleet:
         self._cluster.num_starting += 1
         self._cluster.event_queue.add(at + loading_us, ClusterEventKind.INSTANCE_READY, self._loaded, number)
 
-    def _loaded(self, number: int, _at: Micros) -> None:
+    def _loaded(self, number: int, at: Micros) -> None:
         self._cluster.num_starting -= 1
-        self._cluster.mark_ready(number)
+        self._cluster.mark_ready(number, at)
 
     def _free_gpus_of_drained(self) -> None:
         """Give back the GPUs of drained instances without unfinished requests."""
         members = self._cluster.members
         for number, node in list(self._node_of.items()):
             member = members.get(number)
-            if member is None or (member.state is InstanceState.DRAINING and not member.engine.live):
+            if member is None or (member.state in _LEAVING and not member.engine.live):
                 self._resources.nodes.free(node, self._resources.gpus_per_instance)
                 del self._node_of[number]
+
+
+_LEAVING = (InstanceState.DRAINING, InstanceState.KILLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,14 +548,16 @@ class Autoscaler:
     Its ticks do not keep a simulation running that has no other events left.
     """
 
-    def __init__(self, cluster: Cluster, settings: AutoscalerSettings, fleet: Fleet) -> None:
+    def __init__(self, cluster: Cluster, settings: ScalingSettings, fleet: Fleet) -> None:
         self.scalings: list[ScalingAction] = []
         self._cluster = cluster
         self._settings = settings
         self._fleet = fleet
-        self._pipeline = AutoscalerPipeline(settings)
+        self._pipeline = settings.new_pipeline()
         self._num_decisions = 0
         cluster.add_part(self)
+        cluster.wakes = settings.wakes
+        cluster.killed.append(self._replace)
         cluster.add_background(0, ClusterEventKind.SCALING, self._tick)
 
     @property
@@ -528,12 +583,22 @@ class Autoscaler:
             capacity = config.kv_size_tokens
             in_use = round(snapshot.kv_usage_fraction * capacity)
             variant = self._fleet.variant_of(snapshot.instance)
-            replicas.append(ReplicaMetrics(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting))
-        return AutoscalerMetrics(replicas, self._fleet.variants())
+            replicas.append(
+                ReplicaMetrics(snapshot.instance, variant, capacity, in_use, snapshot.num_waiting, snapshot.num_running)
+            )
+        gateway = self._cluster.part(FlowControl)
+        return AutoscalerMetrics(replicas, self._fleet.variants(), 0 if gateway is None else gateway.num_waiting)
+
+    def _replace(self, number: int, at: Micros) -> None:
+        """Start an instance in place of one that was killed, where the rules keep their number."""
+        if self._settings.keeps_number:
+            variant = self._fleet.variant_of(number)
+            self.scalings.append(ScalingAction(at, variant, 1, int(self._fleet.start(variant, at))))
 
     def _act(self, change: object, at: Micros) -> None:
         assert isinstance(change, ScalingDecision)
-        act = self._fleet.start if change.num_instances > 0 else self._fleet.drain
+        drain = self._fleet.drain_youngest if self._settings.keeps_number else self._fleet.drain
+        act = self._fleet.start if change.num_instances > 0 else drain
         num_done = 0
         while num_done < abs(change.num_instances) and act(change.variant, at):
             num_done += 1

@@ -1,11 +1,12 @@
 """A cluster: several instances behind one endpoint, driven through the same methods as one engine."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy, FunctionPolicy, always_admit
 from blis_sim.engine.cluster.batch_dispatch import dispatch_arrivals
@@ -32,6 +33,17 @@ NO_INSTANCE_PREFILLS = "no instance computes prompts"
 MAX_CLASSES = 1000
 OTHER_CLASSES = "other"
 """Name under which rejections of further classes are counted beyond `MAX_CLASSES`."""
+
+
+MOST_CHANGES = 10_000
+
+
+class InstanceChange(NamedTuple):
+    """The instant at which an instance changed its state, its number, and its new state."""
+
+    at: Micros
+    number: int
+    state: InstanceState
 
 
 @dataclass(slots=True)
@@ -180,8 +192,14 @@ class Cluster:
         """Functions that say whether requests are in transfer to an instance."""
         self.schedules_routing = False
         """Whether routing of a request is always an entry of the event queue, as behind a gateway."""
+        self.wakes = False
+        """Whether an instance will be started where there is none."""
+        self.killed: list[Callable[[int, Micros], None]] = []
+        """Callbacks for each instance that is killed, with its number."""
         self.num_starting = 0
         """Number of instances that are loading and will serve."""
+        self.changes: deque[InstanceChange] = deque(maxlen=MOST_CHANGES)
+        """The latest changes of instances, the oldest first. Those that serve from the beginning have none for that."""
         self.leaving: set[int] = set()
         """Numbers of instances that were drained or killed, and not removed."""
         self._num_background = 0
@@ -271,7 +289,7 @@ class Cluster:
     def drain(self, number: int, at: Micros) -> None:
         """Send no more requests to an instance from `at` on, which must be ahead; it finishes its requests."""
         self._check_is_ahead(at)
-        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self._drain, number)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self.drain_now, number)
 
     def kill(self, number: int, at: Micros) -> None:
         """Send no more requests to an instance from `at` on, which must be ahead, and let its requests fail.
@@ -280,7 +298,7 @@ class Cluster:
         at the start of the last step, so a request in its last step completes.
         """
         self._check_is_ahead(at)
-        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self._kill, number)
+        self.event_queue.add(at, ClusterEventKind.INSTANCE_LEAVES, self.kill_now, number)
 
     def remove(self, number: int) -> bool:
         """Remove an instance that was drained or killed.
@@ -475,34 +493,41 @@ class Cluster:
         self.counters.num_ended += 1
         self._events.append(Finished(at, sequence, outcome, detail))
 
-    def _on_ready(self, number: int, _at: Micros) -> None:
-        self.mark_ready(number)
+    def _on_ready(self, number: int, at: Micros) -> None:
+        self.mark_ready(number, at)
 
-    def mark_ready(self, number: int) -> None:
+    def mark_loading(self, number: int, at: Micros) -> None:
+        """Make an instance take no requests until it is ready."""
+        self._set_state(number, InstanceState.LOADING, at)
+
+    def mark_ready(self, number: int, at: Micros) -> None:
         """Make an instance that was loading take requests, unless it was removed."""
         if number in self.members and self.members[number].state is InstanceState.LOADING:
-            self._set_state(number, InstanceState.READY)
+            self._set_state(number, InstanceState.READY, at)
 
-    def _drain(self, number: int, _at: Micros) -> None:
-        self.drain_now(number)
-
-    def drain_now(self, number: int) -> None:
+    def drain_now(self, number: int, at: Micros) -> None:
         """Drain an instance: it takes no more requests."""
         if number in self.members and self.members[number].state is not InstanceState.KILLED:
-            self._set_state(number, InstanceState.DRAINING)
+            self._set_state(number, InstanceState.DRAINING, at)
 
-    def _kill(self, number: int, at: Micros) -> None:
-        if number not in self.members:
+    def kill_now(self, number: int | None, at: Micros) -> None:
+        """Kill an instance; without a number the oldest one that serves."""
+        if number is None:
+            number = next((number for number, each in self.members.items() if each.takes_requests), None)
+        if number is None or number not in self.members:
             return
-        self._set_state(number, InstanceState.KILLED)
+        self._set_state(number, InstanceState.KILLED, at)
         self.members.catch_up(at - 1)
         engine = self.members[number].engine
         for request_id in engine.live:
             engine.abort(request_id, at, Outcome.FAILED)
         self.members.update_next_event(number)
+        for killed in self.killed:
+            killed(number, at)
 
-    def _set_state(self, number: int, state: InstanceState) -> None:
+    def _set_state(self, number: int, state: InstanceState, at: Micros) -> None:
         self.members[number].state = state
+        self.changes.append(InstanceChange(at, number, state))
         if state in (InstanceState.DRAINING, InstanceState.KILLED):
             self.leaving.add(number)
         self.state.change()

@@ -645,9 +645,9 @@ class FlowControl:
         return True
 
     def _saturation(self) -> float:
-        """Return the detector's saturation; 0 if no instance serves or loads, so that no request waits forever."""
-        if not self._cluster.state.candidates and not self._cluster.num_starting:
-            return 0.0
+        """Return the detector's saturation; 0 if no instance serves or will, so that no request waits forever."""
+        if not self._cluster.state.candidates and (self._cluster.wakes or not self._cluster.num_starting):
+            return 1.0 if self._cluster.wakes else 0.0
         return self._detector.saturation(self._cluster.state, self._settings.saturation)
 
     def _evict(self, at: Micros) -> bool:

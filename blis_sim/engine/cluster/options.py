@@ -12,6 +12,7 @@ from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of, section
+from blis_sim.options.durations import duration_ms
 from blis_sim.options.option import LATEST_US, LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, load_json
 
 if TYPE_CHECKING:
@@ -423,6 +424,27 @@ class ClusterOptions:
 
     gateway: GatewayOptions = section(GatewayOptions)
     pools: PoolOptions = section(PoolOptions)
+    autoscaler: str | None = option(
+        None,
+        "Manifest of a HorizontalPodAutoscaler of Kubernetes or a ScaledObject of KEDA that adds and removes "
+        "instances.",
+        metavar="FILE",
+        heading="Autoscaler",
+    )
+    cold_start: str | None = option(
+        None,
+        "Time from the decision to start an instance until it serves, such as 45s; needs --autoscaler (default: "
+        "loading_delay of --policy-config, else 0).",
+        metavar="DURATION",
+        heading="Autoscaler",
+    )
+    kill: str = option(
+        "",
+        "Kill instances at instants of the run, such as 60s,90s:2: the oldest one that serves, or the one of that "
+        "number.",
+        metavar="TIME[:NUMBER],...",
+        heading="Autoscaler",
+    )
     model_autoscaler_interval_us: float = option(
         0.0,
         "Microseconds between decisions of the autoscaler; needs node_pools in --policy-config (default: interval_us "
@@ -438,7 +460,11 @@ class ClusterOptions:
         if self.num_instances == 1 and self.pools.num_pooled > 1:  # a single instance has one role at most
             object.__setattr__(self, "num_instances", self.pools.num_pooled)
         self.deployment.check_coefficients(self.pools.prefill_latency_model, self.pools.decode_latency_model)
-        _ = self.scorer_weights, self.disaggregation  # making them checks them
+        if self.cold_start is not None and self.autoscaler is None:
+            raise OptionError("--cold-start needs --autoscaler")
+        if self.autoscaler is not None and self.model_autoscaler_interval_us:
+            raise OptionError("--autoscaler and --model-autoscaler-interval-us exclude each other, give one of them")
+        _ = self.scorer_weights, self.disaggregation, self.kills, self.cold_start_s  # making them checks them
 
     @property
     def scorer_weights(self) -> Weights:
@@ -451,6 +477,27 @@ class ClusterOptions:
         return (*((name, weight) for name, weight in weights if name != _LORA), (_LORA, self.lora_scorer_weight))
 
     @property
+    def cold_start_s(self) -> float | None:
+        """Seconds from the start of an instance until it serves; None where no flag says. Raises OptionError."""
+        if self.cold_start in (None, "0", "0s"):
+            return None if self.cold_start is None else 0.0
+        return duration_ms("--cold-start", str(self.cold_start)) / 1000
+
+    @property
+    def kills(self) -> tuple[tuple[Micros, int | None], ...]:
+        """Instants at which instances are killed, with their numbers; None for the oldest one. Raises OptionError."""
+        found: list[tuple[Micros, int | None]] = []
+        for text in filter(None, (each.strip() for each in self.kill.split(","))):
+            time, has_number, number = text.partition(":")
+            if has_number and not (number.isdecimal() and len(number) < _MOST_DIGITS):
+                raise OptionError(f"--kill must be TIME or TIME:NUMBER such as 60s:2, got {text!r}")
+            at = round(duration_ms("--kill", time) * 1000)
+            if at > LATEST_US:
+                raise OptionError(f"--kill must be at most {LATEST_US // 1_000_000} s, got {text!r}")
+            found.append((at, int(number) if has_number else None))
+        return tuple(found)
+
+    @property
     def disaggregation(self) -> "DisaggregationSettings | None":
         """The roles of the instances; None when all compute prompts and answers. Raises EngineError."""
         return self.pools.disaggregation(self.num_instances)
@@ -460,16 +507,22 @@ class ClusterOptions:
         """Whether flags ask for more than one engine: several of them, decisions before it, or its scaling."""
         if self.num_instances > 1 or self.admission_policy != "always-admit":
             return True
-        before_or_beside = (self.admission_latency, self.routing_latency, self.model_autoscaler_interval_us)
+        before_or_beside = (
+            *(self.admission_latency, self.routing_latency, self.model_autoscaler_interval_us),
+            *(self.autoscaler is not None, bool(self.kill.strip())),
+        )
         return self.gateway.flow_control or self.pools.num_pooled > 0 or any(before_or_beside)
 
+
+_MOST_DIGITS = 7
+"""Digits of the number of an instance."""
 
 # Paths among the settings of a cluster, which mean something on one machine alone.
 
 _FILES = frozenset(
     (
         *("model_config_folder", "hardware_config", "coefficients", "kernel_profile", "operators"),
-        *("network_config", "policy_config"),
+        *("network_config", "policy_config", "autoscaler"),
     )
 )
 """Settings that name files whatever their value is."""

@@ -35,11 +35,19 @@ size."""
 
 
 def policies_of(options: ClusterOptions) -> "PolicyFile":
-    """Return the content of the policy file; empty without one. Raises EngineError."""
+    """Return the content of the policy file, with the rules of --autoscaler in place of its own. Raises EngineError."""
     # Reading the file imports every policy.
     from blis_sim.engine.cluster.policy_file import PolicyFile, read_policy_file
 
-    return PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
+    file = PolicyFile() if options.policy_config is None else read_policy_file(options.policy_config)
+    if options.autoscaler is None:
+        return file
+    from blis_sim.engine.cluster.autoscaler import Delay
+    from blis_sim.engine.cluster.autoscaler_manifest import read_manifest
+
+    loading = file.scaling.loading if options.cold_start_s is None else Delay(mean=options.cold_start_s)
+    scaling = replace(file.scaling, autoscaler=read_manifest(options.autoscaler), loading=loading, starts_warm=True)
+    return replace(file, scaling=scaling)
 
 
 def has_cluster(options: ClusterOptions) -> bool:

@@ -18,6 +18,7 @@ from blis_sim.engine.cluster.autoscaler import (
     StabilizationWindows,
     Thresholds,
 )
+from blis_sim.engine.cluster.horizontal import HorizontalSettings
 from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import Weights, checked_weights
@@ -54,7 +55,7 @@ class ScalingPolicy:
     """Time from the decision to start an instance until it serves."""
     starts_warm: bool = False
     """Whether the initial instances serve from the beginning."""
-    autoscaler: AutoscalerSettings | None = None
+    autoscaler: AutoscalerSettings | HorizontalSettings | None = None
 
     @property
     def decides(self) -> bool:

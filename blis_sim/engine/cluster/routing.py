@@ -9,6 +9,7 @@ from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings, alw
 from blis_sim.engine.cluster.settings import TieBreaker
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import Request
 from blis_sim.options.addition import sequential_sum
 from blis_sim.options.registry import Registry
@@ -210,3 +211,40 @@ ROUTERS = Registry[Callable[[RouterSettings], Router]]("blis.routers") | {
     "random": lambda settings: Random(settings.ties),
     "weighted": _weighted,
 }
+
+
+class CheckedRouter:
+    """A router of another package, whose choices are checked. Raises EngineError for a choice that is none."""
+
+    def __init__(self, name: str, router: Router) -> None:
+        self.reads_snapshots = router.reads_snapshots
+        self.reads_in_flight = router.reads_in_flight
+        self.reads_caches = router.reads_caches
+        self.reads_adapters = router.reads_adapters
+        self._name = name
+        self._choose = router.choose
+
+    def choose(self, request: Request, state: RoutingState) -> Choice:
+        """Return the choice of the router."""
+        choice = self._choose(request, state)
+        place = getattr(choice, "place", None)
+        if type(place) is int and 0 <= place < len(state.candidates):
+            return choice
+        raise EngineError(
+            f"--routing-policy {self._name}: choose must return a Choice with a place from 0 to "
+            f"{len(state.candidates) - 1}, got {choice!r} for request {request.id!r}"
+        )
+
+
+def new_router(name: str, settings: RouterSettings) -> Router:
+    """Return a new router of this name. Raises EngineError where one of another package is no router."""
+    router = ROUTERS[name](settings)
+    if name in ROUTERS.keys():  # noqa: SIM118 - `in` alone also looks into other packages
+        return router
+    missing = [each for each in (*_SWITCHES, "choose") if not hasattr(router, each)]
+    if missing:
+        raise EngineError(f"--routing-policy {name}: a router needs {', '.join(missing)}")
+    return CheckedRouter(name, router)
+
+
+_SWITCHES = ("reads_snapshots", "reads_in_flight", "reads_caches", "reads_adapters")

@@ -365,7 +365,7 @@ def scaling_options(path: str, **more: object) -> ClusterOptions:
 def test_the_policy_file_describes_node_pools_and_the_autoscaler(tmp_path: Path) -> None:
     scaling = read_policy_file(written_policy(tmp_path, POOLS + AUTOSCALER)).scaling
     assert [pool.name for pool in scaling.node_pools] == ["small", "big"]
-    assert scaling.autoscaler is not None
+    assert isinstance(scaling.autoscaler, AutoscalerSettings)
     assert (scaling.autoscaler.scrape_delay.mean, scaling.autoscaler.windows.scale_up_us) == (0.5, 2_000_000)
     assert (scaling.loading.mean, scaling.starts_warm) == (30.0, True)
 
@@ -408,7 +408,7 @@ def test_a_pool_has_its_least_and_most_nodes_and_may_cost_nothing(tmp_path: Path
 def test_thresholds_may_stand_below_the_analyzer(tmp_path: Path) -> None:
     text = "autoscaler: {interval_us: 1e7, analyzer: {scale_up_threshold: 0.9, avg_input_tokens: 256}}"
     autoscaler = read_policy_file(written_policy(tmp_path, text)).scaling.autoscaler
-    assert autoscaler is not None
+    assert isinstance(autoscaler, AutoscalerSettings)
     assert autoscaler.interval_us == 10_000_000
     assert (autoscaler.thresholds.scale_up, autoscaler.thresholds.tokens_per_request) == (0.9, 256)
     assert autoscaler.analyzer == "kv-tokens"

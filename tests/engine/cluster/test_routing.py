@@ -6,6 +6,7 @@ import pytest
 
 from blis_sim.engine.cluster.routing import (
     ROUTERS,
+    Choice,
     LeastOutstanding,
     Random,
     RoundRobin,
@@ -13,8 +14,12 @@ from blis_sim.engine.cluster.routing import (
     RouterSettings,
     always_busiest,
     least_loaded,
+    new_router,
 )
 from blis_sim.engine.cluster.settings import SeededTieBreaker
+from blis_sim.engine.cluster.state import RoutingState
+from blis_sim.engine.errors import EngineError
+from blis_sim.engine.request import Request
 from tests.engine.cluster.small_clusters import snapshot, state
 from tests.fakes import request
 
@@ -101,3 +106,36 @@ def test_routers_declare_the_reports_that_they_read() -> None:
     assert ROUTERS["weighted"](caches).reads_caches
     assert not ROUTERS["weighted"](loads).reads_caches
     assert not ROUTERS["round-robin"](loads).reads_snapshots
+
+
+class Foreign:
+    """A router of another package, whose choice is the class attribute."""
+
+    reads_snapshots = reads_in_flight = reads_caches = reads_adapters = False
+    choice: object = None
+
+    def __init__(self, _settings: RouterSettings) -> None:
+        pass
+
+    def choose(self, _request: Request, _state: RoutingState) -> object:
+        return self.choice
+
+
+class NoRouter:
+    """Lacks what a router has."""
+
+    def __init__(self, _settings: RouterSettings) -> None:
+        pass
+
+
+@pytest.mark.parametrize("choice", [Choice(2), Choice(-1), None, 1])
+def test_a_wrong_choice_of_a_foreign_router_names_the_router(choice: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Foreign, "choice", choice)
+    router = new_router(f"{__name__}:Foreign", RouterSettings(ties=last))
+    with pytest.raises(EngineError, match=r":Foreign: choose must return a Choice with a place from 0 to 1, got"):
+        router.choose(REQUEST, state(snapshot(0), snapshot(1)))
+
+
+def test_a_class_that_is_no_router_is_refused_by_name() -> None:
+    with pytest.raises(EngineError, match=r":NoRouter: a router needs reads_snapshots, .*, choose"):
+        new_router(f"{__name__}:NoRouter", RouterSettings(ties=last))

@@ -1,0 +1,325 @@
+"""`blis fleet`: a rehearsal of a fleet under load, with the autoscaler, cold starts and kills that it will meet.
+
+The fleet runs in virtual time, or in real time behind a port, where clients of any kind can join in.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from blis_sim.bench.targets import LatencyTargets
+from blis_sim.cli.commands import CommandRow
+from blis_sim.options import OptionError, option, options_of, section, with_settings
+from blis_sim.options.provenance import Provenance, command_line, flag_words
+from replay.report_options import ReportOptions
+from replay.run_command import RunOptions, simulate_run
+
+if TYPE_CHECKING:
+    from blis_sim.engine.cluster.cluster import Cluster
+    from blis_sim.report.report import Report, Section
+
+__all__ = ["COMMAND", "FleetOptions", "run"]
+
+PROGRAM = "blis fleet"
+
+COMMAND = CommandRow(
+    "Rehearse a fleet: its autoscaler, cold starts and kills under a load, with a verdict as exit code.",
+    "blis_sim.wings.fleet",
+    "FleetOptions",
+    examples=(
+        "blis fleet --model qwen/qwen3-14b --count 8 --autoscaler hpa.yaml --cold-start 45s --stages 5:120s,60:300s "
+        "--ttft-p99 2s",
+        "blis fleet --model qwen/qwen3-14b --count 2 --kill 30s --rate 10 --real-time",
+    ),
+    first=(
+        *("--model", "--count", "--autoscaler", "--cold-start", "--kill", "--real-time", "--min-completed"),
+        *("--rate", "--stages", "--num-requests", "--workload", "--workload-spec", "--prompt-tokens"),
+        *("--output-tokens", "--ttft-p99", "--itl-p99", "--e2e-p99", "--hardware", "--tp", "--flow-control"),
+        *("--format", "--json", "--html"),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions(RunOptions):
+    """The settings of `blis fleet`: those of a run, the size of the fleet, and what it must reach."""
+
+    count: int | None = option(
+        None,
+        "Instances at the beginning (default: --num-instances).",
+        at_least=1,
+        at_most=10_000,
+        metavar="N",
+        heading="Fleet",
+    )
+    real_time: bool = option(
+        False,
+        "Serve the fleet on a free port and send the load to it, instead of simulating both in virtual time.",
+        heading="Fleet",
+    )
+    min_completed: float = option(
+        1.0,
+        "Share of the requests that must be completed.",
+        at_least=0,
+        at_most=1,
+        metavar="SHARE",
+        heading="Fleet",
+    )
+    targets: LatencyTargets = section(LatencyTargets)
+
+    def __post_init__(self) -> None:
+        RunOptions.__post_init__(self)
+        _ = self.targets.targets_ms  # making them checks them
+        if self.count is not None and self.cluster.num_instances not in (1, self.count):
+            raise OptionError(f"--count is --num-instances ({self.cluster.num_instances}), got {self.count}")
+        for each in options_of(ReportOptions):
+            if self.real_time and each.option.writes and each.name != "html" and each.of(self.report):
+                raise OptionError(f"{each.label} has no meaning with --real-time: it writes a simulated run")
+
+
+class Change(NamedTuple):
+    """An instance that loads, serves, is drained or is killed, and how many serve and load from then on."""
+
+    at_s: float
+    instance: int
+    state: str
+    num_serving: int
+    num_loading: int
+
+
+class Check(NamedTuple):
+    """A figure that must be at most, or for a share at least, its limit."""
+
+    name: str
+    found: float | None
+    limit: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figure is within its limit; without a figure it is not."""
+        if self.found is None:
+            return False
+        return self.found >= self.limit if self.name == COMPLETED else self.found <= self.limit
+
+    @property
+    def line(self) -> str:
+        """The figure in words."""
+        verdict = "met" if self.holds else "MISSED"
+        if self.name == COMPLETED:
+            return f"{verdict}: {self.found or 0:.2%} of requests completed, {self.limit:.2%} asked"
+        latency, percentile, _ = self.name.split("_")
+        found = "none" if self.found is None else f"{self.found:,.1f} ms"
+        return f"{verdict}: {latency.upper()} {percentile} {found}, at most {self.limit:,.1f} ms asked"
+
+
+COMPLETED = "completed_share"
+
+
+def run(options: FleetOptions) -> int:
+    """Rehearse, print the figures, the changes of the fleet and the verdict; notes go to standard error.
+
+    Exit codes: 0 all met, 1 a target was missed.
+    """
+    if options.count is not None:
+        options = with_settings(options, num_instances=options.count)
+    answer, checks = (_in_real_time if options.real_time else _in_virtual_time)(options)
+    answer.print(options.report.printed_format)
+    answer.write(options.report.html, None)
+    return int(not all(check.holds for check in checks))
+
+
+def _in_virtual_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
+    from blis_sim.options.progress import progress_bar
+    from replay.analysis.clusters import cluster_of
+    from replay.output.report import answer_of, write_files
+    from traces.collector import gc_disabled
+
+    with gc_disabled():
+        outcome = simulate_run(options, _print_note, progress_bar)
+        found = outcome.findings()
+        write_files(options.report, outcome, found)
+        cluster = cluster_of(outcome.simulated.simulation)
+        metrics = found.metrics
+        arrived = len(outcome.simulated.requests)
+        share = metrics["completed_requests"] / arrived if arrived else 0.0
+        checks = _checks(options, share, metrics)
+        changes = [] if cluster is None else list(changes_of(cluster, options.cluster.num_instances))
+        return _with_fleet(answer_of(options.report, outcome, found), changes, checks), checks
+
+
+def _checks(options: FleetOptions, completed_share: float, metrics: Mapping[str, Any]) -> list[Check]:
+    targets = options.targets.targets_ms
+    return [
+        Check(COMPLETED, completed_share, options.min_completed),
+        *(Check(name, metrics.get(name), limit_ms) for name, limit_ms in targets.items()),
+    ]
+
+
+_WORDS = {"LOADING": "loading", "READY": "serving", "DRAINING": "drained", "KILLED": "killed"}
+
+
+def changes_of(cluster: "Cluster", num_first: int) -> Iterator[Change]:
+    """Yield the changes of a cluster's instances in their order, up to the end of the run.
+
+    The first `num_first` instances serve from the beginning.
+    """
+    until = cluster.clock
+    seen = ((each.at / 1e6, each.number, _WORDS[each.state.name]) for each in cluster.changes if each.at <= until)
+    return _counted(sorted(seen, key=lambda change: change[0]), num_first)
+
+
+def _counted(changes: Iterable[tuple[float, int, str]], num_first: int) -> Iterator[Change]:
+    """Yield changes with the number of instances that serve and load after each."""
+    states = dict.fromkeys(range(num_first), "serving")
+    for at_s, number, state in changes:
+        states[number] = state
+        present = list(states.values())
+        yield Change(at_s, number, state, present.count("serving"), present.count("loading"))
+
+
+def _with_fleet(answer: "Report", changes: Sequence[Change], checks: Sequence[Check]) -> "Report":
+    """Return the answer of a run with the changes of the fleet and the verdict below it."""
+    fleet = {
+        "changes": [each._asdict() for each in changes],
+        "checks": [{**each._asdict(), "holds": each.holds} for each in checks],
+        "is_met": all(each.holds for each in checks),
+    }
+    return replace(
+        answer,
+        data=lambda: {**answer.data(), "fleet": fleet},
+        sections=lambda: [*answer.sections(), *_sections(changes)],
+        remarks=lambda: [*answer.remarks(), *(check.line for check in checks)],
+    )
+
+
+_MOST_ROWS = 40
+
+
+def _sections(changes: Sequence[Change]) -> "Iterator[Section]":
+    from blis_sim.report.report import Section
+    from blis_sim.report.tables import TextTable, number
+
+    if not changes:
+        return
+    rows = [
+        [number(each.at_s, 1), f"instance_{each.instance}", each.state, str(each.num_serving), str(each.num_loading)]
+        for each in changes[:_MOST_ROWS]
+    ]
+    left = len(changes) - _MOST_ROWS
+    heading = "changes of the fleet" + (f", the first {_MOST_ROWS}; --json has {left} more" if left > 0 else "")
+    yield Section(heading, TextTable(("at s", "instance", "is", "serving", "loading"), rows))
+
+
+# In real time: a server of the fleet on a port, and the load client. Both are processes of their own, as they would be.
+
+_POLL_S = 0.25
+
+
+def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
+    from blis_sim.report.report import Report, Section
+    from blis_sim.report.tables import facts_table, number
+    from blis_sim.testing import ServerError, serving
+
+    of_server, of_load = _command_lines(options)
+    try:
+        with serving(["-m", "blis_sim.cli", "serve", *of_server]) as server, _watched(server.url) as changes:
+            _print_note(f"fleet at {server.url}: {' '.join(of_server)}")
+            seen = _observed(["--url", server.url, *of_load])
+    except ServerError as error:
+        raise OptionError(f"blis serve did not start: {error}") from None
+    num_failed = sum(seen["failed"].values())
+    arrived = seen["completed"] + num_failed + seen["not_sent"]
+    metrics = {
+        f"{latency}_{percentile}_ms": figures[percentile]
+        for latency in ("ttft", "itl", "e2e")
+        if (figures := seen[f"{latency}_ms"]) is not None
+        for percentile in ("p90", "p95", "p99")
+    }
+    checks = _checks(options, seen["completed"] / arrived if arrived else 0.0, metrics)
+    facts = [
+        ("requests", f"{number(arrived, 0)} sent, {number(seen['completed'], 0)} completed, {num_failed} failed"),
+        ("requests/s", number(seen["request_throughput_per_s"])),
+        *((f"{name.replace('_', ' ')}", number(value)) for name, value in metrics.items()),
+    ]
+    answer = Report(
+        title="fleet in real time",
+        origin=lambda: Provenance(command=command_line(PROGRAM, options), model=options.cluster.deployment.model),
+        data=lambda: {"observed": seen},
+        sections=lambda: [Section(table=facts_table(facts))],
+    )
+    return _with_fleet(answer, list(_counted(changes, options.cluster.num_instances)), checks), checks
+
+
+def _command_lines(options: FleetOptions) -> tuple[list[str], list[str]]:
+    """Return the words for the server and for the load client. Raises OptionError for what neither can do."""
+    from blis_sim.engine.cluster.options import ClusterOptions
+    from observe.options import ObserveOptions
+
+    of_fleet = {each.name for each in options_of(ClusterOptions)}
+    of_client = {each.name for each in options_of(ObserveOptions)}
+    own = {"count", "real_time", "min_completed", *(each.name for each in options_of(LatencyTargets))}
+    shown = {each.name for each in options_of(ReportOptions)}
+    server = ["--host", "127.0.0.1", "--port", "0", "--enable-instance-control"]
+    load = ["--json"]
+    for setting in options_of(type(options)):
+        value = setting.of(options)
+        if setting.name in own | shown or value == setting.default or value is None:
+            continue
+        if setting.name not in of_fleet | of_client:
+            raise OptionError(f"{setting.label} has no meaning with --real-time")
+        (server if setting.name in of_fleet else load).extend(flag_words(setting, value))
+    return server, load
+
+
+def _observed(words: Sequence[str]) -> dict[str, Any]:
+    """Return the figures of `blis observe`. Raises OptionError when it fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "blis_sim.cli", "observe", *words, "--output", f"{folder}/trace"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    try:
+        found: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise OptionError(f"the load could not be sent: exit code {done.returncode} of blis observe") from None
+    return found
+
+
+@contextmanager
+def _watched(url: str) -> Iterator[list[tuple[float, int, str]]]:
+    """Look at the instances of a server again and again, and yield the list of their changes, which grows."""
+    changes: list[tuple[float, int, str]] = []
+    states: dict[int, str] = {}
+    began, ended = time.monotonic(), threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            with suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/blis/instances", timeout=5) as reply:
+                for each in json.loads(reply.read())["instances"]:
+                    number, state = each["instance"], _SEEN[each["life"]]
+                    if states.get(number, "serving") != state:
+                        changes.append((time.monotonic() - began, number, state))
+                    states[number] = state
+            ended.wait(_POLL_S)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    try:
+        yield changes
+    finally:
+        ended.set()
+        watcher.join()
+
+
+_SEEN = {"loading": "loading", "ready": "serving", "drained": "drained", "killed": "killed"}
+
+
+def _print_note(line: str) -> None:
+    with suppress(OSError):  # a full disk behind standard error takes no result away
+        sys.stderr.write(f"{PROGRAM}: {line}\n")
