@@ -9,6 +9,7 @@ from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, SLIDING, STATE, KVCacheGroupSpec, blocks_after
 from blis_sim.engine.memory.planner import bytes_per_block
+from blis_sim.engine.speculation_options import SpeculationOptions
 from tests.engine.memory.plan_table import request_for
 
 
@@ -51,3 +52,27 @@ def test_a_prompt_leaves_its_window_its_chunk_and_one_state_behind() -> None:
     assert blocks_after((full, KVCacheGroupSpec(SLIDING, 16, 128)), 1000) == 63 + 9
     assert blocks_after((full, KVCacheGroupSpec(CHUNKED, 16, 512)), 1000) == 63 + 31
     assert blocks_after((KVCacheGroupSpec(STATE, 832), KVCacheGroupSpec(FULL, 832)), 1000) == 1 + 2
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_with_drafts_from_hidden_states_chunks_are_kept_whole(tmp_path: Path, method: str) -> None:
+    """vLLM switches its hybrid manager off there, whose managers of chunks know no drafts from hidden states."""
+    speculation = {"method": method, "model": "some/drafter", "num_speculative_tokens": 2}
+    found = deployment(
+        tmp_path,
+        "Llama-4-Scout-17B-16E-Instruct",
+        drafts=SpeculationOptions(speculative_config=json.dumps(speculation)),
+    )
+    assert found.config.kv_groups == ()
+    without = deployment(tmp_path, "Llama-4-Scout-17B-16E-Instruct")
+    assert found.config.total_kv_blocks * 3 < without.config.total_kv_blocks
+
+
+def test_drafts_from_the_prompt_leave_chunks_alone(tmp_path: Path) -> None:
+    speculation = {"method": "ngram", "num_speculative_tokens": 2}
+    found = deployment(
+        tmp_path,
+        "Llama-4-Scout-17B-16E-Instruct",
+        drafts=SpeculationOptions(speculative_config=json.dumps(speculation)),
+    )
+    assert [group.kind for group in found.config.kv_groups] == [CHUNKED] * 3 + [FULL]
