@@ -1,14 +1,18 @@
 """A running KV cache follows the plan of its groups: block sizes, capacity, and the blocks that stay after a prompt."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.errors import EngineError
 from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, SLIDING, STATE, KVCacheGroupSpec, blocks_after
 from blis_sim.engine.memory.planner import bytes_per_block
+from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.speculation_options import SpeculationOptions
 from tests.engine.memory.plan_table import request_for
 
@@ -76,3 +80,15 @@ def test_drafts_from_the_prompt_leave_chunks_alone(tmp_path: Path) -> None:
         drafts=SpeculationOptions(speculative_config=json.dumps(speculation)),
     )
     assert [group.kind for group in found.config.kv_groups] == [CHUNKED] * 3 + [FULL]
+
+
+def test_an_engine_refuses_chunks_whose_last_block_would_be_dropped() -> None:
+    """The genuine manager of chunks asserts that, when the first prefix is looked up."""
+    groups = (KVCacheGroupSpec(FULL, 16), KVCacheGroupSpec(CHUNKED, 16, 64))
+    limits = EngineConfig(200, 16, engine="vllm", max_num_batched_tokens=256, kv_groups=groups)
+    drafts = Speculation(method="eagle", num_tokens=2, acceptance_rates=(0.5, 0.5))
+    with pytest.raises(EngineError, match="drafts by eagle need layers that keep the whole context"):
+        replace(limits, speculation=drafts)
+    assert replace(limits, speculation=replace(drafts, keeps_last_hit_block=True)).speculation is not None
+    assert replace(limits, speculation=replace(drafts, method="ngram")).speculation is not None
+    assert replace(limits, speculation=drafts, enable_prefix_caching=False).speculation is not None
