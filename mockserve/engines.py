@@ -10,7 +10,7 @@ from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import RecentSteps
 from blis_sim.engine.core import Engine
-from blis_sim.engine.data_parallel import IndependentRanks, LockstepRanks
+from blis_sim.engine.data_parallel import IndependentRanks, LockstepRanks, RankGroup, new_ranks
 from blis_sim.engine.deployment import Deployment, model_of, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.hf_config import ROPE_KEYS, context_window
@@ -80,7 +80,8 @@ _MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
     known, notes = _simulated_options(options)
-    deployment = _resolved_deployment(_with_store(known, options.kv_sharing.transfer))
+    with_store = _with_store(known, options.kv_sharing.transfer)
+    deployment = _with_rank(resolve(with_store)) if options.serves_cluster else _resolved_deployment(with_store)
     window = _overridden_window(options, known) or deployment.model.max_model_len
     model = replace(deployment.model, max_model_len=window)
     deployment = replace(deployment, model=model, notes=(*notes, *deployment.notes))
@@ -148,6 +149,13 @@ def _resolved_deployment(options: DeploymentOptions) -> Deployment:
             "ranks had its batch",
         ),
     )
+
+
+def _with_rank(deployment: Deployment) -> Deployment:
+    """Return the deployment with the configuration of one of its data-parallel ranks, where it has some."""
+    if deployment.rank is None or not deployment.has_own_ranks:
+        return deployment
+    return replace(deployment, config=deployment.rank)
 
 
 def engine_settings(options: ServeOptions, deployment: Deployment) -> tuple[EngineConfig, LatencyModel]:
@@ -283,13 +291,17 @@ class LiveCluster:
         from blis_sim.engine.cluster.assembly import build_cluster
 
         self.engines: dict[int, RankEngine] = {}
-        """Engines of the present instances, by number."""
+        """Engines of the present instances, by number; those of one instance follow each other."""
+        self.instances: dict[int, Sequence[int]] = {}
+        """Numbers of the engines of each present instance, by number of the instance."""
         self.num_created = 0
         """Number of the next instance."""
+        self.num_engines_created = 0
+        """Number of the next engine."""
         self.on_added: Callable[[int], None] = _ignore_removal
         """Called with the number of each instance that is added later."""
-        self.on_removed: Callable[[int, RankEngine, InstanceState], None] = _ignore_removed
-        """Called with the number of each removed instance, its engine and its final state."""
+        self.on_removed: Callable[[int, Mapping[int, RankEngine], InstanceState], None] = _ignore_removed
+        """Called with the number of each removed instance, its engines by number, and its final state."""
         self._options = options
         self._environment = environment
         self._outputs: dict[int, EngineOutput] = {}
@@ -299,9 +311,13 @@ class LiveCluster:
         cluster = build_cluster(described, deployment, self._new_engine, keeps_history=False)
         self.driver = ClusterDriver(cluster, self._outputs, wire, options.speed)
         self.driver.on_removed = self._remove
-        for number in self._outputs:
+        for number in self.instances:
             self._join(number)
         self._is_running = True
+
+    def engines_of(self, number: int) -> Mapping[int, RankEngine]:
+        """Return the engines of a present instance, by their numbers."""
+        return {each: self.engines[each] for each in self.instances[number]}
 
     async def add(self, after_us: Micros) -> int:
         """Add an instance equal to the first one, which accepts requests `after_us` later. Returns its number.
@@ -320,44 +336,59 @@ class LiveCluster:
         await self.driver.add(self._new_engine(self._first_deployment), after_us)
         return number
 
-    def _new_engine(self, deployment: Deployment) -> Engine:
-        """Create the engine of the next instance."""
+    def _new_engine(self, deployment: Deployment) -> Engine | RankGroup:
+        """Create the engine of the next instance, or its ranks."""
+        deployment = _with_rank(deployment)
         config, latency = engine_settings(self._options, deployment)
-        engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
+        engine: Engine | RankGroup
+        if deployment.has_own_ranks:
+            shares_experts = deployment.shares_experts and config.timing is None
+            engine = new_ranks(config, latency, deployment.dp, _slowed_engine, shares_experts)
+        else:
+            engine = _slowed_engine(config, latency)
         self._first_deployment = self._first_deployment or deployment
-        number = self.num_created
+        number, first = self.num_created, self.num_engines_created
         self.num_created += 1
-        metrics = _new_metrics(self._options, deployment.config)
-        self._outputs[number] = EngineOutput(engine, metrics)
+        self.num_engines_created += len(engine.instances)
+        self.instances[number] = range(first, self.num_engines_created)
+        for place, each in zip(self.instances[number], engine.instances, strict=True):
+            self._outputs[place] = EngineOutput(each, _new_metrics(self._options, deployment.config))
         if self._is_running:
             self._join(number)
             self.on_added(number)
         return engine
 
     def _join(self, number: int) -> None:
-        output = self._outputs[number]
-        metrics, latency = output.recorder, output.engine.latency
-        assert isinstance(metrics, EngineMetrics)
-        assert isinstance(latency, SlowedLatency)
-        publisher = open_publisher(self._options.kv_sharing, self._environment, output.engine.config, number)
-        if publisher is not None:
-            output.on_cache_changes = publisher.publish
-        driver = InstanceDriver(self.driver, number, output.engine)
-        self.engines[number] = RankEngine(driver, metrics, latency, publisher, fails_alone=True)
+        for rank, place in enumerate(self.instances[number]):
+            output = self._outputs[place]
+            metrics, latency = output.recorder, output.engine.latency
+            assert isinstance(metrics, EngineMetrics)
+            assert isinstance(latency, SlowedLatency)
+            publisher = open_publisher(self._options.kv_sharing, self._environment, output.engine.config, place)
+            if publisher is not None:
+                output.on_cache_changes = publisher.publish
+            driver = InstanceDriver(self.driver, number, output.engine, rank)
+            self.engines[place] = RankEngine(driver, metrics, latency, publisher, fails_alone=True)
 
     def _remove(self, number: int, state: InstanceState) -> None:
-        engine = self.engines.pop(number)
-        if engine.kv_events is not None:
-            engine.kv_events.close()
-        self.on_removed(number, engine, state)
-        engine.driver.engine.release()
+        engines = {place: self.engines.pop(place) for place in self.instances.pop(number)}
+        for engine in engines.values():
+            if engine.kv_events is not None:
+                engine.kv_events.close()
+        self.on_removed(number, engines, state)
+        for engine in engines.values():
+            engine.driver.engine.release()
+
+
+def _slowed_engine(config: EngineConfig, latency: LatencyModel) -> Engine:
+    return Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
 
 
 def _ignore_removal(_number: int) -> None:
     """No-op default."""
 
 
-def _ignore_removed(_number: int, _engine: RankEngine, _life: InstanceState) -> None:
+def _ignore_removed(_number: int, _engines: Mapping[int, RankEngine], _life: InstanceState) -> None:
     """No-op default."""
 
 

@@ -150,9 +150,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The command line of `blis serve` that serves as planned, and how many of these servers make the deployment."""
+    """The command line of `blis serve` that serves as planned, as one server with all instances."""
 
-    count: int
     arguments: tuple[str, ...]
 
     @property
@@ -174,7 +173,7 @@ class Serving:
     def lines(self) -> list[str]:
         """The command lines, and what they cannot say."""
         found = [f"{pool.count} x {pool.command}" for pool in self.pools]
-        found.append(f"{self.simulated.count} x {self.simulated.command}")
+        found.append(f"1 x {self.simulated.command}")
         found.append(f"image: {self.pools[0].image}")
         if self.router:
             found.append(f"the router in front: {shlex.join(self.router)}")
@@ -198,7 +197,7 @@ def serving_of(query: CapacityQuery, winner: Trial) -> Serving:
         connector = ("--kv-transfer-config", _CONNECTOR) if candidate.is_split else ()
         image = f"{_IMAGE}:v{merged.deployment.vllm_version}.0"
         pools.append(Pool(name, count, gpus, image, (*words.arguments, *connector), words.without_flag))
-    return Serving(tuple(pools), _simulated(options), _router_flags(options))
+    return Serving(tuple(pools), Simulated(blis_arguments(options)), _router_flags(options))
 
 
 def _with_contexts(options: ClusterOptions, is_split: bool) -> ClusterOptions:
@@ -217,13 +216,6 @@ def _context(options: DeploymentOptions) -> int:
     asked = options.max_model_len or deployment.model.max_model_len
     fitting = (deployment.rank or deployment.config).max_model_len
     return fitting if fitting < asked else options.max_model_len
-
-
-def _simulated(options: ClusterOptions) -> Simulated:
-    """Return one server with all instances; `blis serve` has data-parallel ranks behind no router of its own."""
-    if options.deployment.dp > 1 and options.num_instances > 1:
-        return Simulated(options.num_instances, blis_arguments(ClusterOptions(deployment=options.deployment)))
-    return Simulated(1, blis_arguments(options))
 
 
 _OF_POOLS = ("prefill_instances", "decode_instances", "pd_decider", "num_instances")
@@ -542,7 +534,7 @@ def _winner_json(winner: Winner, query: CapacityQuery) -> dict[str, Any]:
             for pool in serving.pools
         ],
         "router": list(serving.router),
-        "simulated": {"count": serving.simulated.count, "command": serving.simulated.command},
+        "simulated": {"count": 1, "command": serving.simulated.command},
     }
 
 

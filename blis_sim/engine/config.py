@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.memory.kv_groups import FULL, KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
+from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, KVCacheGroupSpec, blocks_after, capacity_tokens, most_blocks
 from blis_sim.engine.units import Micros
 from blis_sim.engine.urgency import (
     DEFAULT_AGE_SCORES,
@@ -295,6 +295,12 @@ class EngineConfig:
             raise EngineError(
                 f"max_num_batched_tokens must be above the {lookahead} tokens that {speculation.method} drafts ahead, "
                 f"got {self.max_num_batched_tokens}"
+            )
+        has_chunks = any(group.kind == CHUNKED for group in self.kv_groups)
+        if has_chunks and self.enable_prefix_caching and speculation.drops_last_hit_block:
+            raise EngineError(
+                f"drafts by {speculation.method} need layers that keep the whole context: no prefix of chunks of local "
+                "attention is found without its last block"
             )
 
     def _check_offload(self) -> None:

@@ -3,7 +3,7 @@ microseconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING
 
@@ -104,6 +104,8 @@ class Engine:
         """
         self.config = config
         self.latency = latency
+        self.first_number = 0
+        """Its number among all engines of a cluster; `Sequence.instance` is the number of an engine."""
         self.now: Micros | None = None
         """The instant up to which the engine has been advanced; None before the first time."""
         self._context = EngineContext(config, latency, self._catch_up, steps, reports_admissions)
@@ -290,6 +292,11 @@ class Engine:
         context.events = []
         return events
 
+    def advance_numbered(self, until: Micros) -> list[tuple[int, list[Event]]]:
+        """Return the events of `advance` behind the number of this engine; nothing without events."""
+        events = self.advance(until)
+        return [(self.first_number, events)] if events else []
+
     def lockstep_scheduler(self) -> "VllmScheduler":
         """Return the scheduler, whose steps the caller composes, begins and ends from then on.
 
@@ -339,6 +346,19 @@ class Engine:
     def counters(self) -> EngineCounters:
         """Return the counters of all that has happened so far."""
         return self._context.counters
+
+    @property
+    def num_ended(self) -> int:
+        """Number of requests that have ended."""
+        return sum(self._context.counters.ended.values())
+
+    def cached_identities(self) -> Container[object]:
+        """The identities of the blocks that can be found: a view, which changes with the cache."""
+        return self._scheduler.kv.index.identities()
+
+    def cached_identities_now(self) -> Container[object]:
+        """The identities of the blocks that can be found at this instant."""
+        return self._scheduler.kv.index.identities_now()
 
     @property
     def kv(self) -> KVUsage:

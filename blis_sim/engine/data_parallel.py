@@ -1,11 +1,11 @@
 """Data-parallel ranks: engines behind one endpoint, vLLM's choice of a rank for each request, and ranks in lockstep."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, groupby
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
@@ -177,13 +177,38 @@ class RankBalancer:
 # Ranks of a model without experts step independently; `lockstep_ranks` has those that share experts.
 
 
+class AnyOf:
+    """What any of several containers has."""
+
+    def __init__(self, parts: SequenceOf[Container[object]]) -> None:
+        self._parts = parts
+
+    def __contains__(self, each: object) -> bool:
+        return any(each in part for part in self._parts)
+
+
 class RankGroup(ABC):
-    """All ranks of one deployment. A group takes the time as one engine does, and passes it to every engine."""
+    """All ranks of one deployment. A group takes the time as one engine does, and passes it to every engine.
+
+    A cluster takes a group as it takes an engine: its figures are those of all ranks together.
+    """
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
         self.now: Micros | None = None
         """The instant up to which the group has been advanced; None before the first time."""
+        self.first_number = 0
+        """Number of the first rank's engine among all of a cluster; `Sequence.instance` is the number of an engine."""
+        self.live: dict[str, Sequence] = {}
+        """Requests that have entered the group and not ended, by id."""
         self._engines = tuple(engines)
+        one, number = engines[0].config, len(engines)
+        self.config = replace(
+            one,
+            max_num_seqs=one.max_num_seqs * number,
+            max_num_batched_tokens=one.max_num_batched_tokens * number,
+            total_kv_blocks=one.total_kv_blocks * number,
+        )
+        """The configuration of a rank, with the limits of all ranks together."""
         self._balancer = RankBalancer(len(engines))
         self._arriving: list[tuple[Micros, Micros, int, Sequence, int | None]] = []
         """Requests without a rank: instant of the assignment, arrival, number, sequence, and the rank they name."""
@@ -191,8 +216,6 @@ class RankGroup(ABC):
         self._numbers = count()
         self._rank_of: dict[str, int] = {}
         """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
-        self._sequences: dict[str, Sequence] = {}
-        """Requests without a rank, by id."""
         self._events: list[tuple[int, Event]] = []
 
     @property
@@ -206,6 +229,42 @@ class RankGroup(ABC):
         passed = [at for at, *_ in self._arriving if self.now is not None and at <= self.now]
         return max([*(engine.clock for engine in self._engines), *passed])
 
+    @property
+    def stats(self) -> EngineStats:
+        """Current gauges of all ranks together; a request without a rank is in none of them."""
+        found = [engine.stats for engine in self._engines]
+        return EngineStats(
+            num_running=sum(each.num_running for each in found),
+            num_waiting=sum(each.num_waiting for each in found),
+            kv_blocks_total=sum(each.kv_blocks_total for each in found),
+            kv_blocks_used=sum(each.kv_blocks_used for each in found),
+            num_preemptions=sum(each.num_preemptions for each in found),
+            prefix_hit_tokens=sum(each.prefix_hit_tokens for each in found),
+            num_deferred=sum(each.num_deferred for each in found),
+        )
+
+    @property
+    def num_ended(self) -> int:
+        """Number of requests that have ended on any rank."""
+        return sum(engine.num_ended for engine in self._engines)
+
+    def cached_identities(self) -> Container[object]:
+        """The identities of the blocks that can be found on any rank: a view, which changes with the caches."""
+        return AnyOf([engine.cached_identities() for engine in self._engines])
+
+    def cached_identities_now(self) -> Container[object]:
+        """The identities of the blocks that can be found on any rank at this instant."""
+        return AnyOf([engine.cached_identities_now() for engine in self._engines])
+
+    @property
+    def takes_only_empty_steps(self) -> bool:
+        """False: ranks step together, or each reports its load at the end of a step."""
+        return False
+
+    def next_change_at(self) -> Micros | None:
+        """The next instant at which something is due; None when idle."""
+        return self.next_event_at()
+
     def queueing_time(self, request: Request) -> Micros:
         """Return the time from the arrival of a request until it joins the wait queue of a rank."""
         return self._engines[0].queueing_time(request)
@@ -215,15 +274,31 @@ class RankGroup(ABC):
 
         Raises ValueError if it would have been assigned by now, and for an id still in use.
         """
-        queued_at = at + self.queueing_time(request)
-        self._check_is_ahead(queued_at)
-        if request.id in self._rank_of:
-            raise ValueError(f"request {request.id!r} is still in the engine")
         sequence = Sequence(request, at, NOWHERE)
-        self._rank_of[request.id] = NOWHERE
-        self._sequences[request.id] = sequence
-        heappush(self._arriving, (queued_at, at, next(self._numbers), sequence, rank))
+        self.enter(sequence, at, rank)
         return sequence
+
+    def enter(self, sequence: Sequence, at: Micros, rank: int | None = None) -> Micros:
+        """Let a request that arrived elsewhere enter the group at `at`; otherwise as `submit`.
+
+        Returns the instant at which it is assigned to a rank.
+        """
+        request_id = sequence.request.id
+        queued_at = at + self.queueing_time(sequence.request)
+        self._check_is_ahead(queued_at)
+        if request_id in self.live:
+            raise ValueError(f"request {request_id!r} is still in the engine")
+        self._rank_of[request_id] = NOWHERE
+        self.live[request_id] = sequence
+        heappush(self._arriving, (queued_at, at, next(self._numbers), sequence, rank))
+        return queued_at
+
+    def enter_all(self, sequences: SequenceOf[Sequence]) -> Micros | None:
+        """Let requests enter the group at the instants of their arrivals.
+
+        Returns the instant at which the first of them is assigned to a rank.
+        """
+        return min([self.enter(each, each.arrived_at) for each in sequences], default=None)
 
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
         """Let each of `requests` arrive at its instant."""
@@ -265,6 +340,16 @@ class RankGroup(ABC):
         events.sort(key=_instant_of)
         return events
 
+    def advance_numbered(self, until: Micros) -> list[tuple[int, list[Event]]]:
+        """Return the events of `advance` in stretches of one rank, each behind the number of its engine."""
+        stretches = groupby(self.advance_each(until), key=_rank_of)
+        return [(self.first_number + rank, [event for _, event in events]) for rank, events in stretches]
+
+    def release(self) -> None:
+        """Free the step logs of an idle group that does nothing more."""
+        for engine in self._engines:
+            engine.release()
+
     def _next_forward_at(self) -> Micros | None:
         """Return the next instant at which all ranks have something due together; None without one."""
         return None
@@ -281,6 +366,7 @@ class RankGroup(ABC):
         for event in events:
             if isinstance(event, Finished):
                 self._rank_of.pop(event.sequence.request.id, None)
+                self.live.pop(event.sequence.request.id, None)
                 self._balancer.finished(rank)
             self._events.append((rank, event))
 
@@ -288,7 +374,7 @@ class RankGroup(ABC):
         """Assign the requests that are due to their ranks, and process the hang-ups that are due."""
         arriving, hang_ups = self._arriving, self._aborts
         while arriving and arriving[0][0] <= at:
-            _, _, _, sequence, named = heappop(arriving)
+            _, arrived_at, _, sequence, named = heappop(arriving)
             if sequence.outcome is not None:
                 continue
             self._update_loads(at)
@@ -297,18 +383,24 @@ class RankGroup(ABC):
             else:
                 self._balancer.send_to(named)
             request_id = sequence.request.id
-            sequence.instance = self._rank_of[request_id] = named
-            del self._sequences[request_id]
-            self._engines[named].enter(sequence, sequence.arrived_at)
+            self._rank_of[request_id] = named
+            sequence.instance = self.first_number + named
+            self._engines[named].enter(sequence, arrived_at)
         while hang_ups and hang_ups[0][0] <= at:
             _, _, request_id, outcome = heappop(hang_ups)
             self._execute_abort(request_id, outcome, at)
 
     def _execute_abort(self, request_id: str, outcome: Outcome, at: Micros) -> None:
-        rank, sequence = self._rank_of.get(request_id), self._sequences.pop(request_id, None)
-        if sequence is not None:
-            del self._rank_of[request_id]
+        rank = self._rank_of.get(request_id)
+        if rank == NOWHERE:
+            sequence = self.live[request_id]
+            if at < sequence.arrived_at:
+                return
+            del self._rank_of[request_id], self.live[request_id]
             sequence.outcome = outcome
+            counters = self._engines[0].counters  # it came to no rank, yet it ends here and must be counted
+            counters.num_enqueued += 1
+            counters.ended[outcome] += 1
             self._events.append((0, Finished(at, sequence, outcome)))
         elif rank is not None:
             self._engines[rank].abort(request_id, at, outcome)
@@ -349,6 +441,10 @@ class IndependentRanks(RankGroup):
 
 def _instant_of(numbered: tuple[int, Event]) -> Micros:
     return numbered[1].at
+
+
+def _rank_of(numbered: tuple[int, Event]) -> int:
+    return numbered[0]
 
 
 # Data-parallel ranks that share experts: engines with queues and KV caches of their own whose steps begin together.

@@ -429,6 +429,23 @@ class Deployment:
         """Whether data-parallel ranks can be simulated as engines of their own."""
         return self.rank is not None and (self.pp == 1 or not self.shares_experts)
 
+    def with_blocks(self, num_blocks: int) -> "Deployment":
+        """Return the deployment with another number of KV blocks, which ranks that share experts have together."""
+        rank = self.rank
+        if rank is not None:
+            rank = _with_blocks(rank, num_blocks // self.dp if self.shares_experts else num_blocks)
+        return replace(self, config=_with_blocks(self.config, num_blocks), rank=rank)
+
+    def with_config(self, **changes: Any) -> "Deployment":
+        """Return the deployment with changed fields of the configuration, which each rank has as well."""
+        rank = None if self.rank is None else replace(self.rank, **changes)
+        return replace(self, config=replace(self.config, **changes), rank=rank)
+
+
+def _with_blocks(config: EngineConfig, num_blocks: int) -> EngineConfig:
+    capacity = replace(config, total_kv_blocks=num_blocks, max_model_len=0).kv_capacity_tokens
+    return replace(config, total_kv_blocks=num_blocks, max_model_len=min(config.max_model_len, capacity))
+
 
 def resolve(options: DeploymentOptions) -> Deployment:
     """Return the deployment, with missing options taken from the catalogue or computed.
@@ -716,6 +733,8 @@ def _kv_cache(
 
 def blocks_on(options: DeploymentOptions, deployment: Deployment) -> int:
     """Return the KV blocks of a deployment on another GPU than the options name. Raises EngineError."""
+    if deployment.rank is not None and not deployment.shares_experts:
+        options = replace(options, dp=1)  # each rank is an engine of its own
     limits = BatchLimits(deployment.config.max_num_batched_tokens, deployment.config.max_num_seqs)
     return _kv_cache(options, deployment.model, deployment.gpu, deployment.tp, limits, []).num_blocks
 

@@ -25,6 +25,9 @@ class Drafter:
     reads_next_token: bool = False
     """Whether the drafter's KV of a token depends on the token after it, so that a block is shared only when that token
     is the same, too."""
+    reads_hidden_states: bool = False
+    """Whether it drafts from the model's hidden states: vLLM then keeps chunks of local attention like whole contexts.
+    Facts: vllm/config/speculative.py `use_eagle`, vllm/config/vllm.py."""
     rows_per_request: int = 0
     """Tokens it adds to each request of a step, out of `max_num_batched_tokens`."""
     has_own_pass: bool = False
@@ -43,7 +46,7 @@ class Drafter:
         return self.writes_kv or self.has_heads
 
 
-_HEAD = Drafter(writes_kv=True, reads_next_token=True)
+_HEAD = Drafter(writes_kv=True, reads_next_token=True, reads_hidden_states=True)
 
 DRAFTERS: Mapping[str, Drafter] = {
     "ngram": Drafter(),
@@ -53,8 +56,8 @@ DRAFTERS: Mapping[str, Drafter] = {
     "mtp": _HEAD,
     "draft_model": Drafter(writes_kv=True, rows_per_request=1),
     "suffix": Drafter(is_async=False),
-    "dflash": Drafter(writes_kv=True, has_own_pass=True, num_more_slots=1),
-    "dspark": Drafter(writes_kv=True, has_own_pass=True),
+    "dflash": Drafter(writes_kv=True, reads_hidden_states=True, has_own_pass=True, num_more_slots=1),
+    "dspark": Drafter(writes_kv=True, reads_hidden_states=True, has_own_pass=True),
     "medusa": Drafter(has_heads=True, is_async=False),
 }
 """vLLM's methods by name. Facts: vllm/config/vllm.py `num_lookahead_tokens`, vllm/config/speculative.py; `medusa` is

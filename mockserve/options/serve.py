@@ -307,7 +307,9 @@ class ServeOptions:
     def has_multiprocess_metrics(self) -> bool:
         """Whether the metrics page has the form of several API servers. In vLLM each data-parallel rank has one."""
         network = self.network
-        return network.num_api_servers > 1 or (network.api_server_count is None and self.deployment.dp > 1)
+        if network.api_server_count is None:
+            return self.deployment.dp > 1 and not self.serves_cluster
+        return network.num_api_servers > 1
 
     @property
     def serves_cluster(self) -> bool:
@@ -375,7 +377,6 @@ def check_cluster(options: "ServeOptions") -> None:
 
 def _router_conflicts(options: "ServeOptions") -> Iterator[str]:
     facts = {
-        "--data-parallel-size": options.deployment.dp > 1,
         "--api-server-count": options.network.num_api_servers > 1,
         "--kv-transfer-config": options.kv_sharing.transfer.is_on,
     }

@@ -1,7 +1,7 @@
 """Real-time drivers of several engines: a cluster with one clock, and data-parallel ranks behind one endpoint."""
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class ClusterDriver(RealtimeDriver):
-    """Runs `cluster` against the clock. `outputs` has the output of each present instance, by number.
+    """Runs `cluster` against the clock. `outputs` has the output of each present engine, by number.
 
-    A request with a rank bypasses the router and goes to the instance of that number. A drained or killed instance is
+    A request with a rank bypasses the router and goes to the engine of that number. A drained or killed instance is
     removed when its requests have ended.
     """
 
@@ -48,6 +48,8 @@ class ClusterDriver(RealtimeDriver):
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
         """Futures of requests that wait to be routed."""
+        self._asked: dict[str, int] = {}
+        """Instances of requests that came to the port of one, until they enter the cluster."""
         self._instance_of = cluster.place
         cluster.place = self._on_routed
 
@@ -72,24 +74,49 @@ class ClusterDriver(RealtimeDriver):
             finally:
                 self._unrouted.pop(request_id, None)
 
+    def submit_to(
+        self,
+        number: int,
+        request: Request,
+        receiver: TokenReceiver,
+        arrived_at: Micros | None = None,
+        parent: ParentRequest | None = None,
+        rank: int | None = None,
+    ) -> InFlightRequest:
+        """Submit `request` to an instance without the router; with a `rank`, to that one of the instance."""
+        if rank is not None and (numbers := self.engines_of(number)):
+            return self.submit(request, receiver, arrived_at, parent, numbers[min(rank, len(numbers) - 1)])
+        self._asked[request.id] = number
+        try:
+            return self.submit(request, receiver, arrived_at, parent)
+        finally:
+            self._asked.pop(request.id, None)
+
+    def engines_of(self, number: int) -> Sequence[int]:
+        """Return the numbers of an instance's engines; none if it was removed."""
+        member = self.cluster.members.get(number)
+        if member is None:
+            return ()
+        return range(member.engine.first_number, member.engine.first_number + len(member.engine.instances))
+
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
-        """Call `function(engine, now)` on every instance. Returns the first falsy result, else the last."""
-        return self.call_engines(list(self.cluster.members), function)
+        """Call `function(engine, now)` on every engine. Returns the first falsy result, else the last."""
+        return self.call_engines(list(self._outputs), function)
 
     def call_engines(self, numbers: Collection[int], function: Callable[[Engine, Micros], T]) -> T:
-        """Call `function(engine, now)` on the numbered instances. Returns the first falsy result, else the last.
+        """Call `function(engine, now)` on the numbered engines. Returns the first falsy result, else the last.
 
-        Raises EngineFailedError if all of these instances have been removed.
+        Raises EngineFailedError if all of these engines have been removed.
         """
-        present = [number for number in numbers if number in self.cluster.members]
+        present = [number for number in numbers if number in self._outputs]
         if not present:
             raise EngineFailedError("the instance was killed")
 
         def act_on_each(at: Micros) -> T:
-            results = []
+            results, members = [], self.cluster.members
             for number in present:
-                results.append(function(self.cluster.members[number].engine, at))
-                self.cluster.members.update_next_event(number)
+                results.append(function(self._outputs[number].engine, at))
+                members.update_next_event(members.number_of(number))
             return next((result for result in results if not result), results[-1])
 
         return self._call_engine(act_on_each)
@@ -103,11 +130,11 @@ class ClusterDriver(RealtimeDriver):
 
         def holds() -> bool:
             member = self.cluster.members.get(number)
-            return member is None or condition(member.engine)
+            return member is None or all(condition(engine) for engine in member.engine.instances)
 
         await self._until(holds)
 
-    async def add(self, engine: Engine, after_us: Micros) -> None:
+    async def add(self, engine: Engine | RankGroup, after_us: Micros) -> None:
         """Add an instance that accepts requests `after_us` later. Without delay, return when it accepts requests."""
         number = self._call_engine(lambda at: self.cluster.add_instance(engine, at + after_us))
         if not after_us:
@@ -138,11 +165,11 @@ class ClusterDriver(RealtimeDriver):
             _set_done(routed)
 
     def _enter(self, request: Request, at: Micros, rank: int | None) -> None:
-        self.cluster.submit(request, at, rank)
+        self.cluster.submit(request, at, self._asked.get(request.id), rank)
 
     def _output_of(self, request_id: str) -> EngineOutput:
-        """Return the output of a request's instance; an unrouted request counts for the first instance."""
-        return self._outputs.get(self.cluster.instance_of(request_id), self.output)
+        """Return the output of a request's engine; an unrouted request counts for the first engine."""
+        return self._outputs.get(self.cluster.engine_of(request_id), self.output)
 
     def _on_routed(self, sequence: EngineSequence, number: int, at: Micros) -> None:
         self._instance_of(sequence, number, at)
@@ -157,10 +184,11 @@ class ClusterDriver(RealtimeDriver):
     def _remove_idle(self) -> None:
         """Remove idle instances that were drained or killed."""
         for number in sorted(self.cluster.leaving):
-            state = self.cluster.members[number].state
+            state, engines = self.cluster.members[number].state, self.engines_of(number)
             if self.cluster.remove(number):
                 self.on_removed(number, state)
-                del self._outputs[number]
+                for engine in engines:
+                    del self._outputs[engine]
         self.output = next(iter(self._outputs.values()), self.output)
         self.engine = self.output.engine
 
@@ -193,11 +221,16 @@ def _set_done(future: asyncio.Future[None] | None) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceDriver:
-    """The driver of instance `number` in the cluster of `shared_driver`."""
+    """The driver of instance `number` in the cluster of `shared_driver`.
+
+    `engine` is its engine, or one of its ranks: the first for all of them, or that of `rank`.
+    """
 
     shared_driver: ClusterDriver
     number: int
     engine: Engine
+    rank: int | None = None
+    """The data-parallel rank that calls of the engine concern; None for all engines of the instance."""
 
     @property
     def failure(self) -> BaseException | None:
@@ -257,7 +290,7 @@ class InstanceDriver:
         """Submit `request` to this instance. Raises EngineFailedError if it was killed or removed."""
         if (failure := self.failure) is not None:
             raise EngineFailedError("the engine has failed") from failure
-        return self.shared_driver.submit(request, receiver, arrived_at, parent, self.number)
+        return self.shared_driver.submit_to(self.number, request, receiver, arrived_at, parent, rank)
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks now."""
@@ -273,10 +306,11 @@ class InstanceDriver:
 
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
         """Call `function(engine, now)` after processing all due events."""
-        return self.shared_driver.call_engines([self.number], function)
+        numbers = self.shared_driver.engines_of(self.number)
+        return self.shared_driver.call_engines(numbers if self.rank is None else [numbers[self.rank]], function)
 
     async def until(self, condition: Callable[[Engine], bool]) -> None:
-        """Return when a condition holds for the engine."""
+        """Return when a condition holds for each engine of the instance."""
         await self.shared_driver.until_at(self.number, condition)
 
     def fail(self, _error: BaseException) -> None:

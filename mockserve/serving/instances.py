@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from blis_sim.engine.cluster.instance import InstanceState
-from blis_sim.engine.core import Engine
 from blis_sim.options import OptionError, with_settings
 from mockserve.engines import LiveCluster, RankEngine
 from mockserve.faults import EngineFaults, FaultSource
@@ -18,7 +17,7 @@ from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.lifecycle import Lifecycle, RequestQueue
 from mockserve.serving.model import RouteCondition
 from mockserve.serving.response_store import ResponseStore
-from mockserve.serving.service import Service, queue_limits
+from mockserve.serving.service import Service, queue_limits, report_reset, report_sleep
 
 
 class Server(Protocol):
@@ -56,7 +55,7 @@ class InstanceControl:
         """Ports that are being opened or closed."""
         self._opening: dict[int, asyncio.Task[None]] = {}
         """Ports whose opening is awaited by a request that added an instance."""
-        for number in live.engines:
+        for number in live.instances:
             self.services[number] = _service_of(router_service, live, number)
         router_service.delivery.suspension = ClusterSuspension(self._suspensions)
         live.on_added = self._joined
@@ -66,6 +65,11 @@ class InstanceControl:
     def num_created(self) -> int:
         """Number of instances created so far, removed ones included."""
         return self._live_cluster.num_created
+
+    @property
+    def num_engines_created(self) -> int:
+        """Number of engines created so far: one for each instance, or one for each of its data-parallel ranks."""
+        return self._live_cluster.num_engines_created
 
     def service(self, number: int) -> Service:
         """Return the service of one instance. Raises ApiError for an unknown number, or if the instance was removed."""
@@ -110,7 +114,8 @@ class InstanceControl:
         if number in self._removed:
             return {**self._removed[number], **port}
         member = self._live_cluster.driver.cluster.members[number]
-        return {**_instance_figures(number, member.state.name.lower(), self._live_cluster.engines[number]), **port}
+        engines = self._live_cluster.engines_of(number)
+        return {**_instance_figures(number, member.state.name.lower(), engines), **port}
 
     def describe_all(self) -> list[Mapping[str, Any]]:
         """Return the states of all present and the latest removed instances, ordered by number."""
@@ -137,25 +142,26 @@ class InstanceControl:
 
     def _joined(self, number: int) -> None:
         """Add an instance that the autoscaler or a request has started."""
-        source, engine = self._router_service.metrics_source, self._live_cluster.engines[number]
+        source = self._router_service.metrics_source
         assert isinstance(source, MetricsSource)
-        source.engines[number] = MeasuredEngine(engine.driver, engine.metrics)
+        for place, engine in self._live_cluster.engines_of(number).items():
+            source.engines[place] = MeasuredEngine(engine.driver, engine.metrics)
         self.services[number] = _service_of(self._router_service, self._live_cluster, number)
         if self.listen is not None:
             self._opening[number] = self._begin(self.listen(number))
 
-    def _left(self, number: int, engine: RankEngine, state: InstanceState) -> None:
+    def _left(self, number: int, engines: Mapping[int, RankEngine], state: InstanceState) -> None:
         """Remove an idle instance that was drained or killed, and free its objects."""
         source = self._router_service.metrics_source
         assert isinstance(source, MetricsSource)
-        del source.engines[number]
+        for place in engines:
+            del source.engines[place]
         service = self.services.pop(number)
         service.engine_faults.close()
         assert isinstance(service.metrics_source, MetricsSource)
         service.metrics_source.engines.clear()  # a source and its registry refer to each other
-        self._removed[number] = _instance_figures(
-            number, "killed" if state is InstanceState.KILLED else "drained", engine
-        )
+        life = "killed" if state is InstanceState.KILLED else "drained"
+        self._removed[number] = _instance_figures(number, life, engines)
         if len(self._removed) > MOST_REMOVED:
             del self._removed[next(iter(self._removed))]
         if self.close_port is not None:
@@ -183,39 +189,34 @@ def _gone_error(number: int) -> ApiError:
     return ApiError(f"instance {number} is gone", status=409, kind="ConflictError")
 
 
-def _instance_figures(number: int, state: str, engine: RankEngine) -> Mapping[str, Any]:
-    """Return the state and load of an instance as JSON fields."""
-    simulated = engine.driver.engine
-    stats = simulated.stats
+def _instance_figures(number: int, state: str, engines: Mapping[int, RankEngine]) -> Mapping[str, Any]:
+    """Return the state and load of an instance, all ranks together, as JSON fields."""
+    stats = [each.driver.engine.stats for each in engines.values()]
     return {
         "instance": number,
         "life": state,
-        "num_running": stats.num_running,
-        "num_waiting": stats.num_waiting,
-        "num_in_flight": len(simulated.live),
-        "kv_cache_usage": stats.kv_usage_fraction,
-        "num_completed": sum(engine.metrics.request_success.values()),
+        "num_running": sum(each.num_running for each in stats),
+        "num_waiting": sum(each.num_waiting for each in stats),
+        "num_in_flight": sum(len(each.driver.engine.live) for each in engines.values()),
+        "kv_cache_usage": sum(each.kv_blocks_used for each in stats) / sum(each.kv_blocks_total for each in stats),
+        "num_completed": sum(sum(each.metrics.request_success.values()) for each in engines.values()),
     }
 
 
 def _service_of(router_service: Service, live: LiveCluster, number: int) -> Service:
     """Return a copy of the router's service with the engine and counters of one instance."""
-    engine, source = live.engines[number], router_service.metrics_source
-    driver = engine.driver
+    engines, source = list(live.engines_of(number).values()), router_service.metrics_source
     assert isinstance(source, MetricsSource)
-    assert isinstance(driver, InstanceDriver)
-    alone = {0: replace(engine, kv_events=None)}  # the router's service closes the sockets
+    first = engines[0].driver
+    assert isinstance(first, InstanceDriver)
+    driver = replace(first, rank=None)
+    # The router's service closes the sockets.
+    alone = {rank: replace(engine, kv_events=None) for rank, engine in enumerate(engines)}
     faults = FaultSource(router_service.options.faults.settings, router_service.options.faults.fault_seed)
-
-    def report_sleep(state: str) -> None:
-        engine.metrics.sleep_state = state
-
-    def report_reset(_engine: Engine) -> None:
-        engine.metrics.prefix_cache_was_reset()
 
     metrics = new_source(
         source.model_name,
-        {0: MeasuredEngine(driver, engine.metrics)},
+        {rank: MeasuredEngine(engine.driver, engine.metrics) for rank, engine in alone.items()},
         source.cache_config,
         source.lateness,
         source.fakes,
@@ -223,16 +224,18 @@ def _service_of(router_service: Service, live: LiveCluster, number: int) -> Serv
         source.tool_parsing,
         shows_engines=source.shows_engines,
     )
-    limits = queue_limits(router_service.options, driver.engine.config, num_instances=1)
+    limits = queue_limits(router_service.options, driver.engine.config, len(alone))
     lifecycle = Lifecycle(driver, router_service.lifecycle.shutdown_timeout_s)
     return replace(
         router_service,
-        background=None if router_service.background is None else BackgroundLoad(driver, {0: engine}),
+        background=None if router_service.background is None else BackgroundLoad(driver, alone),
         model=replace(router_service.model, queue=RequestQueue(driver, limits, metrics.rejections)),
         delivery=replace(
             router_service.delivery,
             driver=driver,
-            suspension=Suspension(driver, report_sleep, report_reset),
+            suspension=Suspension(
+                driver, lambda state: report_sleep(alone, state), lambda engine: report_reset(alone, engine)
+            ),
             open_replies=lifecycle.open_replies,
         ),
         lifecycle=lifecycle,

@@ -58,8 +58,8 @@ class Instances(Protocol):
     """The instances behind the router of a server."""
 
     @property
-    def num_created(self) -> int:
-        """Number of instances created so far, removed ones included."""
+    def num_engines_created(self) -> int:
+        """Number of engines created so far, those of removed instances included."""
         ...
 
     @property
@@ -112,8 +112,10 @@ class Service:
 
     @property
     def num_engines(self) -> int:
-        """Data-parallel ranks, or instances ever made."""
-        return max(self.options.deployment.dp, len(self.engines)) if self.cluster is None else self.cluster.num_created
+        """Data-parallel ranks, or engines of all instances ever made."""
+        if self.cluster is not None:
+            return self.cluster.num_engines_created
+        return max(self.options.deployment.dp, len(self.engines))
 
     def close(self) -> None:
         """Stop the clock, and close all sockets except HTTP's."""
@@ -150,8 +152,8 @@ def build_service(
         driver=backend.driver,
         suspension=Suspension(
             backend.driver,
-            lambda state: _report_sleep(backend.engines, state),
-            lambda engine: _report_reset(backend.engines, engine),
+            lambda state: report_sleep(backend.engines, state),
+            lambda engine: report_reset(backend.engines, engine),
         ),
         open_replies=lifecycle.open_replies,
         executor=OffloadExecutor(lifecycle.open_replies),
@@ -207,7 +209,8 @@ def _served_model(
     else:
         planner = vocabulary_source.model.planner
         tokenizer, conversations, composer = planner.tokenizer, planner.conversations, planner.composer
-    limits = queue_limits(options, config, options.cluster.num_instances)
+    num_engines = 1 if backend.cluster is None else len(backend.engines)
+    limits = queue_limits(options, config, num_engines)
     planner = Planner(
         tokenizer,
         deployment.config.limit_tokens,
@@ -253,21 +256,23 @@ def check_parsers(options: ServeOptions, tokenizer: Tokenizer) -> None:
         refuse_start(options, problem)
 
 
-def _report_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
+def report_sleep(engines: Mapping[int, RankEngine], state: str) -> None:
+    """Show a new state of sleep of engines on the metrics page."""
     for engine in engines.values():
         engine.metrics.sleep_state = state
 
 
-def _report_reset(engines: Mapping[int, RankEngine], engine: Engine) -> None:
+def report_reset(engines: Mapping[int, RankEngine], engine: Engine) -> None:
+    """Count the cleared prefix cache of one of the engines on the metrics page."""
     for each in engines.values():
         if each.driver.engine is engine:
             each.metrics.prefix_cache_was_reset()
 
 
-def queue_limits(options: ServeOptions, config: EngineConfig, num_instances: int) -> QueueLimits:
-    """Return the queue limits of a server that starts with `num_instances`."""
+def queue_limits(options: ServeOptions, config: EngineConfig, num_engines: int) -> QueueLimits:
+    """Return the queue limits of a server that starts with `num_engines`."""
     waiting = options.process.max_waiting_requests
-    unfinished = None if waiting is None else num_instances * config.max_num_seqs + waiting
+    unfinished = None if waiting is None else num_engines * config.max_num_seqs + waiting
     return QueueLimits(options.queue.max_num_queued_reqs, options.queue.max_num_queued_tokens, unfinished)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.engine.core import Engine
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
@@ -68,6 +69,14 @@ def cluster_of(simulation: Simulation) -> "Cluster | None":
     from blis_sim.engine.cluster.cluster import Cluster  # runs of one engine never need it
 
     return simulation if isinstance(simulation, Cluster) else None
+
+
+def engine_names(simulation: Simulation) -> list[str]:
+    """Return the name of each engine, by number: that of its instance, with its rank where the instance has ranks."""
+    cluster = cluster_of(simulation)
+    if cluster is None:
+        return [instance_name(number) for number in range(len(simulation.instances))]
+    return cluster.engine_names
 
 
 class DecisionFigures(NamedTuple):

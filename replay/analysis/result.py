@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.engine.core import Engine
 from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.options.addition import sequential_sum
-from replay.analysis.clusters import columns_of, disaggregation_of, totals_of, without_prefill_requests
+from replay.analysis.clusters import columns_of, disaggregation_of, engine_names, totals_of, without_prefill_requests
 from replay.analysis.steady import Overload, Steadiness, SteadyState, steadiness, steady_state
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.record import NEVER, Ints, Pool, Record, pool_of
@@ -233,9 +232,9 @@ def _instance_result(simulated: Simulated, number: int, steady: SteadyState | No
     duration_s, run_s = engine.clock / 1e6, simulated.simulation.clock / 1e6
     since_s, until_s = (0.0, run_s) if steady is None else (steady.start_s, steady.end_s)
     disaggregation = disaggregation_of(simulated.simulation)
-    roles = () if disaggregation is None else disaggregation.roles
+    roles = [] if disaggregation is None else disaggregation.engine_roles
     return InstanceResult(
-        name=instance_name(number),
+        name=engine_names(simulated.simulation)[number],
         role=(roles[number] or "") if number < len(roles) else "",
         completed=completed,
         waiting=totals.num_waiting,

@@ -345,8 +345,8 @@ def resources_of(simulated: Simulated) -> ResourceUse:
     first, last = (int(arrived_at.min()), int(arrived_at.max())) if len(record) else (0, 0)
     peaks = list(_instance_peaks(record, engines))
     disaggregation = disaggregation_of(simulated.simulation)
-    roles = (None,) * len(engines) if disaggregation is None else disaggregation.roles
-    pools = {role: [number for number, own in enumerate(roles[: len(engines)]) if own == role] for role in roles}
+    roles = [None] * len(engines) if disaggregation is None else disaggregation.engine_roles
+    pools = {role: [number for number, own in enumerate(roles) if own == role] for role in roles}
     return ResourceUse(
         busy_fractions=tuple(
             sum(busy_fraction(record, number, first, last) for number in pool) / len(pool) for pool in pools.values()

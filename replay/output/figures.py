@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.report.figures import Panel, Target, cdf_panel, heat_panel, time_panel
 from blis_sim.report.tables import duration
+from replay.analysis.clusters import engine_names
 from replay.analysis.steady import waiting_at
 from replay.simulation.record import NEVER, Floats, Ints, Record
 from replay.simulation.simulate import Simulated
@@ -156,7 +156,7 @@ def _instance_panels(simulated: Simulated, instants: Ints) -> Iterator[Panel]:
         return
     record, ends = simulated.requests, _departures_of(simulated.requests)
     rows = [_running_at(ends, instants, record.instance == number) for number in range(count)]
-    names = [instance_name(number) for number in range(count)]
+    names = engine_names(simulated.simulation)
     values = np.array(rows, np.float64)
     end_s = float(instants[-1]) / 1e6
     yield heat_panel("Running requests of each instance", names, end_s, values, "running requests")

@@ -1,12 +1,11 @@
 """The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_sim.engine.cluster.snapshot import instance_name
 from blis_sim.engine.core import Engine
 from blis_sim.engine.offloading import OffloadCounters
 from blis_sim.engine.scheduler.interface import KVUsage
@@ -14,7 +13,7 @@ from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import sequential_sum
 from replay.analysis.breakdown import deadline_figures
-from replay.analysis.clusters import columns_of, totals_of, without_prefill_requests
+from replay.analysis.clusters import columns_of, engine_names, totals_of, without_prefill_requests
 from replay.simulation.record import NEVER, Ints, Pool, Record, RequestRecord, pool_of
 from replay.simulation.simulate import Simulated
 from traces import ResultRow
@@ -62,7 +61,7 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     output_tokens = totals.output_tokens
     per_second = (lambda amount: amount / duration_s) if num_completed and duration_s > 0 else (lambda amount: 0)
     metrics: JsonObject = {
-        "instance_id": CLUSTER if instance is None else instance_name(instance),
+        "instance_id": CLUSTER if instance is None else engine_names(simulation)[instance],
         "completed_requests": num_completed,
         "still_queued": totals.num_waiting,
         "still_running": totals.num_running,
@@ -114,8 +113,11 @@ def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) 
         detailed[key] = value
         if key == "preemption_count":
             detailed["cache_hit_rate"] = cache_hit_rate(simulated)
+    names = engine_names(simulated.simulation)
     rows = (
-        _request_row(each) for each in simulated.requests if each.outcome not in _REFUSED or each.e2e_us is not None
+        _request_row(each, names)
+        for each in simulated.requests
+        if each.outcome not in _REFUSED or each.e2e_us is not None
     )
     return {**detailed, "requests": rows, **judged}
 
@@ -211,12 +213,12 @@ def _draft_estimates(engines: Iterable[Engine], counters: EngineCounters) -> Jso
     }
 
 
-def _request_row(each: RequestRecord) -> JsonObject:
+def _request_row(each: RequestRecord, names: Sequence[str]) -> JsonObject:
     row = each.row
     optional = {
         "slo_class": row.slo_class,
         "tenant_id": row.tenant_id,
-        "handled_by": instance_name(each.instance) if each.instance >= 0 else "",
+        "handled_by": names[each.instance] if each.instance >= 0 else "",
         "model": row.model,
         "adapter": row.adapter,
         "length_capped": each.outcome is Outcome.LENGTH_CAPPED,

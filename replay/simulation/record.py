@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 from replay.arrivals import Origin
 from traces import TraceRow
+
+if TYPE_CHECKING:
+    from traces.workload.request import WorkloadRequest  # a replay does not wait for the generators to be loaded
 
 # The client's view of one request, derived from the engine's step log at its end, and of many, in columns.
 
@@ -799,11 +802,12 @@ class Record:
     ) -> None:
         """`given` are the origins of all requests in order of arrival, if they are known before the run; their ids are
         `request_` and their places. Neither is kept here then."""
-        self._rows: list[Origin] = []
-        self._ids: list[str] = []
+        self._rows = Origins()
+        self._ids: list[str] | None = None
+        """Ids of the requests so far, where these are not `request_` and their places."""
         self.rows: SequenceOf[Origin] = self._rows
         """Origin of each request."""
-        self.ids: SequenceOf[str] = self._ids
+        self.ids: SequenceOf[str] = NumberedIds(0)
         self.tokens = TokenCounts(simulation.instances)
         self._given = given
         self._num_arrived = self._num_uncounted = 0
@@ -874,10 +878,18 @@ class Record:
         self._num_arrived += len(sequences)
         if self._given is None:
             self._rows.extend(rows)
-            self._ids.extend([request.id for request in requests])
+            self._add_ids([request.id for request in requests])
         self._arrived_at.fromlist([sequence.arrived_at for sequence in sequences])
         self._input_tokens.fromlist([request.input_tokens for request in requests])
         self._planned_output_tokens.fromlist([request.output_tokens for request in requests])
+
+    def _add_ids(self, ids: list[str]) -> None:
+        if self._ids is None:
+            first = self._num_arrived - len(ids)
+            if ids == NumberedIds(self._num_arrived)[first:]:
+                return
+            self.ids = self._ids = NumberedIds(first)[:]
+        self._ids += ids
 
     def note(self, events: Iterable[Event]) -> list[Finished]:
         """Take in events of the simulation. Returns the events that end requests."""
@@ -897,7 +909,9 @@ class Record:
         self._grow()
         self._wait_for_turns(self.tokens.count(None))
         if self._given is not None:
-            self.rows, self.ids = self._given[: len(self)], NumberedIds(len(self))
+            self.rows = self._given[: len(self)]
+        if self._ids is None:
+            self.ids = NumberedIds(len(self))
 
     def _count_tokens(self) -> None:
         """Count the tokens of steps that ended before any unfinished request arrived."""
@@ -1040,6 +1054,70 @@ class Record:
             for each in np.flatnonzero(reported.is_completed).tolist():
                 engine = self._views[sequences[each].instance].engine
                 self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
+
+
+ORIGINS_AT_ONCE = 256
+"""How many origins are kept together."""
+
+
+class Origins(SequenceOf[Origin]):
+    """The origins of requests, in this order. Generated requests are kept by columns, rows of a trace as they are."""
+
+    def __init__(self) -> None:
+        self._chunks: list[list[Origin] | _Columns] = []
+        self._latest: list[Origin] = []
+
+    def extend(self, origins: Iterable[Origin]) -> None:
+        """Add origins behind the others."""
+        self._latest += origins
+        while len(self._latest) >= ORIGINS_AT_ONCE:
+            chunk, self._latest = self._latest[:ORIGINS_AT_ONCE], self._latest[ORIGINS_AT_ONCE:]
+            has_rows = any(isinstance(each, TraceRow) for each in chunk)
+            self._chunks.append(chunk if has_rows else _Columns(chunk))  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self._chunks) * ORIGINS_AT_ONCE + len(self._latest)
+
+    @overload
+    def __getitem__(self, place: int) -> Origin: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Origin]: ...
+
+    def __getitem__(self, place: int | slice) -> Origin | list[Origin]:
+        if isinstance(place, slice):
+            return list(self)[place]
+        number, within = divmod(range(len(self))[place], ORIGINS_AT_ONCE)
+        return self._latest[within] if number == len(self._chunks) else self._chunks[number][within]
+
+    def __iter__(self) -> Iterator[Origin]:
+        return chain(chain.from_iterable(self._chunks), self._latest)
+
+
+class _Columns:
+    """Generated requests by columns, which are made when they are asked for. A column of equal values, as most are,
+    takes no room."""
+
+    __slots__ = ("_columns", "_kind")
+
+    def __init__(self, requests: list["WorkloadRequest"]) -> None:
+        self._kind = type(requests[0])
+        self._columns: list[SequenceOf[Any]] = [_column(values) for values in zip(*requests, strict=True)]
+
+    def __getitem__(self, place: int) -> "WorkloadRequest":
+        return self._kind._make([column[place % len(column)] for column in self._columns])
+
+    def __iter__(self) -> Iterator["WorkloadRequest"]:
+        whole = [column if len(column) > 1 else repeat(column[0], ORIGINS_AT_ONCE) for column in self._columns]
+        return map(self._kind._make, zip(*whole, strict=True))
+
+
+def _column(values: tuple[Any, ...]) -> SequenceOf[Any]:
+    """Return the values of a field in less room: one of equal values."""
+    kinds = set(map(type, values))
+    if len(kinds) == 1 and values.count(values[0]) == len(values):
+        return values[:1]
+    return array("q", values) if kinds == {int} else values
 
 
 class NumberedIds(SequenceOf[str]):

@@ -217,9 +217,16 @@ def test_a_deployment_with_experts_and_ranks_is_simulated_rank_by_rank() -> None
     assert group.instances[0].latency.step_time(decodes[0]) == 2 * expected_us
 
 
-def test_ranks_of_several_instances_are_one_batch_with_a_warning() -> None:
-    options = options_from(ClusterOptions, model="mixtral-8x7b-v0.1", hardware="H100", tp=2, dp=2, num_instances=2)
+def test_ranks_that_share_experts_are_one_batch_with_pipeline_stages_alone() -> None:
+    model = {"model": "mixtral-8x7b-v0.1", "hardware": "H100", "tp": 2, "dp": 2, "num_instances": 2}
+    options = options_from(ClusterOptions, **model, latency_model="trained-physics")
+    deployment = resolve(options.deployment)
+    simulation = build_simulation(options, deployment)
+    assert [engine.config for engine in simulation.instances] == [deployment.rank] * 4
+    assert list(notes_on_cluster(options, deployment)) == []
+
+    options = options_from(ClusterOptions, **model, latency_model="trained-physics", pp=2)
     deployment = resolve(options.deployment)
     simulation = build_simulation(options, deployment)
     assert [engine.config for engine in simulation.instances] == [deployment.config] * 2
-    assert "warning: with several instances" in "".join(notes_on_cluster(options, deployment))
+    assert "warning: with pipeline stages" in "".join(notes_on_cluster(options, deployment))

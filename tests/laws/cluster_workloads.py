@@ -11,6 +11,7 @@ from blis_sim.engine.cluster.routing import ROUTERS, RouterSettings
 from blis_sim.engine.cluster.scorers import SCORERS, ScorerSettings
 from blis_sim.engine.cluster.settings import Freshness, Latencies, SeededTieBreaker
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup, new_ranks
 from blis_sim.engine.units import Micros
 from tests.strategies import GRID_US, Workload, workloads
 
@@ -40,6 +41,17 @@ class ClusterWorkload:
     freshness: Freshness
     latencies: Latencies
     faults: tuple[Fault, ...]
+    num_ranks: int = 0
+    """Data-parallel ranks of each instance; 0 for instances that are engines without ranks."""
+    shares_experts: bool = False
+    """Whether ranks step together."""
+
+    def instance(self, number: int, reports_steps: bool = True) -> Engine | RankGroup:
+        """The engine of an instance, or its ranks."""
+        engine = self.engine(number, reports_steps)
+        if not self.num_ranks:
+            return engine
+        return new_ranks(engine.config, self.workload.latency, self.num_ranks, shares_experts=self.shares_experts)
 
     def engine(self, number: int, reports_steps: bool = True) -> Engine:
         config = self.workload.config()
@@ -55,7 +67,7 @@ class ClusterWorkload:
         )
         bucket = AdmissionSettings(token_bucket_capacity=50, token_bucket_refill_rate=5_000)
         return Cluster(
-            [self.engine(number, reports_steps) for number in range(self.num_instances)],
+            [self.instance(number, reports_steps) for number in range(self.num_instances)],
             ADMISSIONS[self.admission](bucket),
             ROUTERS[self.router](settings),
             self.freshness,
@@ -66,15 +78,15 @@ class ClusterWorkload:
     def apply(self, fault: Fault, cluster: Cluster, reports_steps: bool = True) -> None:
         """Submit a coming fault to the cluster."""
         if fault.kind == ADD:
-            cluster.add_instance(self.engine(len(cluster.instances), reports_steps), fault.at)
-        elif fault.instance < len(cluster.instances):
+            cluster.add_instance(self.instance(len(cluster.members), reports_steps), fault.at)
+        elif fault.instance < len(cluster.members):
             act = cluster.drain if fault.kind == DRAIN else cluster.kill
             act(fault.instance, fault.at)
 
 
 @st.composite
-def cluster_workloads(draw: st.DrawFn, /, **kinds: Any) -> ClusterWorkload:
-    """A workload of `tests.strategies.workloads`, with a cluster around it."""
+def cluster_workloads(draw: st.DrawFn, /, has_ranks: bool = False, **kinds: Any) -> ClusterWorkload:
+    """A workload of `tests.strategies.workloads`, with a cluster around it; `has_ranks` makes instances of ranks."""
     num_instances = draw(st.integers(1, 4))
     faults = draw(
         st.lists(
@@ -106,4 +118,6 @@ def cluster_workloads(draw: st.DrawFn, /, **kinds: Any) -> ClusterWorkload:
             routing_us=draw(st.sampled_from([0, 0, 300, GRID_US])),
         ),
         faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        num_ranks=draw(st.integers(1, 3)) if has_ranks else 0,
+        shares_experts=draw(st.booleans()) if has_ranks else False,
     )

@@ -416,11 +416,8 @@ def test_an_instance_that_hangs_can_be_killed() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_instances": 2, "dp": 2}, "--data-parallel-size cannot be used with --num-instances 2"),
         ({"num_instances": 2, "api_server_count": 2}, "--api-server-count cannot be used with --num-instances 2"),
         ({"instance_ports": 0, "uds": "/tmp/x"}, "--uds cannot be used with --instance-ports"),
-        ({"enable_instance_control": True, "dp": 2}, "--data-parallel-size .* with --enable-instance-control"),
-        ({"flow_control": True, "dp": 2}, "--data-parallel-size cannot be used with a router in front"),
         (
             {"num_instances": 2, "kv_transfer_config": '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'},
             "--kv-transfer-config cannot be used with --num-instances 2",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from blis_sim.engine.config import EngineConfig
-from blis_sim.engine.memory.kv_groups import STATE, capacity_tokens
+from blis_sim.engine.memory.kv_groups import CHUNKED, STATE, capacity_tokens
 from blis_sim.engine.speculation import DRAFTERS, Speculation
 from workshop.vllm_oracle.workload import Workload
 
@@ -46,6 +46,8 @@ def _fitting(config: EngineConfig, speculation: Speculation) -> EngineConfig:
         replace(group, states=group.states + speculation.num_tokens) if group.kind == STATE else group
         for group in config.kv_groups
     )
+    if any(group.kind == CHUNKED for group in groups) and speculation.drops_last_hit_block:
+        speculation = replace(speculation, keeps_last_hit_block=True)  # vLLM asserts that chunks drop none
     num_blocks = config.total_kv_blocks
     while groups and capacity_tokens(groups, num_blocks, config.max_in_flight_tokens) < config.max_model_len:
         num_blocks += 1

@@ -19,6 +19,7 @@ from blis_sim.engine.cluster.routing import ROUTERS, Router, RouterSettings, new
 from blis_sim.engine.cluster.scorers import ScorerSettings
 from blis_sim.engine.cluster.settings import DEFAULT_SEED, Freshness, Latencies, SeededTieBreaker, TieBreaker
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup
 from blis_sim.engine.deployment import Deployment, blocks_on, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
@@ -38,9 +39,7 @@ def deployments_of_roles(options: ClusterOptions, deployment: Deployment) -> dic
             if own is options.deployment:
                 deployments[role] = deployment
             else:
-                resolved = _resolved(own, f"{role} instances")
-                config = replace(resolved.config, lora=deployment.config.lora)
-                deployments[role] = replace(resolved, config=config)
+                deployments[role] = _resolved(own, f"{role} instances").with_config(lora=deployment.config.lora)
     return deployments
 
 
@@ -58,7 +57,7 @@ def deployments_of_instances(options: ClusterOptions, deployments: list[Deployme
     found = []
     for role, deployment in zip(_roles(options), deployments, strict=True):
         if own := of_roles.get(role):
-            deployment = replace(own, config=replace(own.config, slo_priorities=deployment.config.slo_priorities))
+            deployment = own.with_config(slo_priorities=deployment.config.slo_priorities)
         found.append(deployment)
     return found
 
@@ -136,7 +135,7 @@ def placement_of(options: ClusterOptions, deployment: Deployment) -> Placement |
         if is_there:
             raise EngineError(f"{what_has_pools} cannot be used together with {what}")
     if file.slo_priorities is not None:
-        deployment = replace(deployment, config=replace(deployment.config, slo_priorities=file.slo_priorities))
+        deployment = deployment.with_config(slo_priorities=file.slo_priorities)
     nodes, num_gpus = Nodes(policy.node_pools), deployment.num_gpus
     placed = [node for _ in range(options.num_instances) if (node := nodes.place(num_gpus)) is not None]
     if not placed:
@@ -161,7 +160,7 @@ def _with_pods(policy: ScalingPolicy, deployment: Deployment, num_instances: int
     return replace(policy, node_pools=(pods,))
 
 
-def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deployment], Engine]) -> None:
+def populate(cluster: Cluster, placement: Placement, new_engine: Callable[[Deployment], Engine | RankGroup]) -> None:
     """Start the placed instances of a cluster, and its autoscaler if the policy has one."""
     resources = InstanceResources(
         nodes=placement.nodes,
@@ -189,21 +188,18 @@ def _resolved_on(options: ClusterOptions, deployment: Deployment, pool: NodePool
     own = deployment
     if pool.gpu_type.lower() != deployment.gpu.name.lower():
         own = resolve(replace(options.deployment, hardware=pool.gpu_type))
-        config = replace(own.config, slo_priorities=deployment.config.slo_priorities, lora=deployment.config.lora)
-        own = replace(own, config=config)
+        own = own.with_config(slo_priorities=deployment.config.slo_priorities, lora=deployment.config.lora)
     if not pool.gpu_memory_gib or options.deployment.total_kv_blocks is not None:
         return own
     gpu = replace(own.gpu, memory_gib=pool.gpu_memory_gib, cuda_memory_gib=0.0)
-    blocks = blocks_on(options.deployment, replace(own, gpu=gpu))
-    capacity = replace(own.config, total_kv_blocks=blocks, max_model_len=0).kv_capacity_tokens
-    config = replace(own.config, total_kv_blocks=blocks, max_model_len=min(own.config.max_model_len, capacity))
-    return replace(own, gpu=gpu, config=config)
+    own = replace(own, gpu=gpu)
+    return own.with_blocks(blocks_on(options.deployment, own))
 
 
 def build_cluster(
     options: ClusterOptions,
     deployment: Deployment,
-    new_engine: Callable[[Deployment], Engine],
+    new_engine: Callable[[Deployment], Engine | RankGroup],
     ties: TieBreaker | None = None,
     decisions: DecisionLog | None = None,
     keeps_history: bool = True,

@@ -12,6 +12,7 @@ from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup
 from blis_sim.engine.draws import standard_normal
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.units import Micros
@@ -419,7 +420,7 @@ class InstanceResources:
     gpus_per_instance: int
     configs: Mapping[str, EngineConfig]
     """Engine configurations by pool name."""
-    new_engine: Callable[[NodePool], Engine]
+    new_engine: Callable[[NodePool], Engine | RankGroup]
     loading: Delay = field(default_factory=Delay)
 
 

@@ -15,7 +15,7 @@ from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import one_model
 from blis_sim.engine.simulation import Simulation
-from blis_sim.options import BlisError, OptionError, ineffective_flags, options_of, with_settings
+from blis_sim.options import BlisError, ineffective_flags, options_of, with_settings
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster, DecisionLog
@@ -114,8 +114,8 @@ def _all_deployments(options: ClusterOptions) -> list[DeploymentOptions]:
 # Modules that only a cluster needs are imported for a cluster: most simulations have one engine.
 
 POOLED_RANKS = (
-    "warning: with several instances or pipeline stages all data-parallel ranks are one batch and one KV cache: uneven "
-    "loads and dummy steps are not simulated"
+    "warning: with pipeline stages data-parallel ranks that share experts are one batch and one KV cache: uneven loads "
+    "and dummy steps are not simulated"
 )
 """The note on ranks that share experts, where they are simulated as one engine."""
 
@@ -138,43 +138,29 @@ def build_simulation(
 
     reports = reports_steps or reports_batches
 
-    def new_engine(each: Deployment) -> Engine:
+    def new_engine(each: Deployment) -> "Engine | RankGroup":
         latency = adjusted(each.latency) if adjusted else each.latency
-        return Engine(each.config, latency, reports, reports_admissions=reports, reports_batches=reports_batches)
+        if each.rank is None or not each.has_own_ranks:
+            return Engine(each.config, latency, reports, reports_admissions=reports, reports_batches=reports_batches)
+        from blis_sim.engine.data_parallel import new_ranks
+
+        def new_rank(config: EngineConfig, latency: LatencyModel) -> Engine:
+            reports_steps = reports or not each.shares_experts
+            return Engine(config, latency, reports_steps, reports_admissions=reports, reports_batches=reports_batches)
+
+        return new_ranks(each.rank, latency, each.dp, new_rank, each.shares_experts)
 
     if decisions is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import build_cluster
 
-        check_ranks(options, deployment)
         return build_cluster(options, deployment, new_engine, ties, decisions)
     (alone,) = deployments_of(options, deployment)
-    if alone.has_own_ranks:
-        from blis_sim.engine.data_parallel import new_ranks
-
-        def new_rank(config: EngineConfig, latency: LatencyModel) -> Engine:
-            reports_steps = reports or not alone.shares_experts
-            return Engine(config, latency, reports_steps, reports_admissions=reports, reports_batches=reports_batches)
-
-        latency = adjusted(alone.latency) if adjusted else alone.latency
-        assert alone.rank is not None
-        return new_ranks(alone.rank, latency, alone.dp, new_rank, alone.shares_experts)
     return new_engine(alone)
-
-
-def check_ranks(options: ClusterOptions, deployment: Deployment) -> None:
-    """Raise OptionError for data-parallel ranks behind a router that are no single batch."""
-    if deployment.rank is not None and not deployment.shares_experts:
-        num_instances = options.num_instances * deployment.dp
-        raise OptionError(
-            f"--data-parallel-size must be 1 for instances of {deployment.model.name} behind a router, got "
-            f"{deployment.dp}: its ranks share no experts, so give --num-instances {num_instances}"
-        )
 
 
 def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
     """Yield notes for the user on the cluster, a line each."""
-    has_pooled_ranks = deployment.rank is not None and deployment.shares_experts
-    if has_pooled_ranks and (has_cluster(options) or not deployment.has_own_ranks):
+    if deployment.rank is not None and not deployment.has_own_ranks:
         yield POOLED_RANKS
     if options.policy_config is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import notes_on_instances

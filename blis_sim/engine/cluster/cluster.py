@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy, FunctionPolicy, always_admit
 from blis_sim.engine.cluster.batch_dispatch import dispatch_arrivals
@@ -20,6 +20,9 @@ from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDo
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
+
+if TYPE_CHECKING:
+    from blis_sim.engine.data_parallel import RankGroup
 
 Part = TypeVar("Part")
 """The class of a part of a cluster: the gateway, disaggregation, the autoscaler."""
@@ -166,7 +169,7 @@ class Cluster:
 
     def __init__(
         self,
-        engines: Iterable[Engine],
+        engines: "Iterable[Engine | RankGroup]",
         admission: AdmissionPolicy,
         router: Router,
         freshness: Freshness | None = None,
@@ -246,24 +249,36 @@ class Cluster:
         return self.members.engines
 
     @property
+    def engine_names(self) -> list[str]:
+        """The name of each of `instances`: that of its instance, with the rank where the instance has ranks."""
+        names: list[str] = []
+        for member in self.members.values():
+            name, engine = member.snapshot.name, member.engine
+            ranks = range(len(engine.instances))
+            names += [name] if isinstance(engine, Engine) else [f"{name}_rank_{rank}" for rank in ranks]
+        return names
+
+    @property
     def clock(self) -> Micros:
         """Instant of the last event of an instance: the end of the simulated run."""
         if self.now is not None:
-            for engine in self.instances:
-                engine.advance(self.now)  # nothing is due, but arrivals up to now are recorded
-        return max((engine.clock for engine in self.instances), default=0)
+            for member in self.members.values():
+                member.engine.advance(self.now)  # nothing is due, but arrivals up to now are recorded
+        return max((member.engine.clock for member in self.members.values()), default=0)
 
-    def submit(self, request: Request, at: Micros, instance: int | None = None) -> Sequence:
+    def submit(self, request: Request, at: Micros, instance: int | None = None, engine: int | None = None) -> Sequence:
         """Let `request` arrive at `at`, which must be ahead. Raises ValueError for an id still in use.
 
-        Returns its sequence, for reading. With `instance` the request enters that instance without further decisions.
+        Returns its sequence, for reading. With `instance` or `engine`, a number of one, the request enters that
+        without further decisions of the cluster; an instance of ranks chooses one itself.
         """
         self._check_is_ahead(at)
         sequence = self._request_table.new(request, at)
-        if instance is None:
+        if instance is None and engine is None:
             self.event_queue.add_arrivals([sequence], self._arrived)
         else:
-            self.event_queue.add(at, ClusterEventKind.ARRIVAL, partial(self._enter_directly, instance), sequence)
+            enters = partial(self._enter_directly, instance, engine)
+            self.event_queue.add(at, ClusterEventKind.ARRIVAL, enters, sequence)
         return sequence
 
     def submit_all(self, requests: SequenceOf[Request], instants: SequenceOf[Micros]) -> list[Sequence]:
@@ -279,7 +294,7 @@ class Cluster:
         self._check_is_ahead(at)
         self.event_queue.add(at, ClusterEventKind.ABORT, self._execute_abort, request_id)
 
-    def add_instance(self, engine: Engine, at: Micros) -> int:
+    def add_instance(self, engine: "Engine | RankGroup", at: Micros) -> int:
         """Add an instance that takes requests from `at` on, which must be ahead. Returns its number."""
         self._check_is_ahead(at)
         number = self.members.add(engine, InstanceState.LOADING, at)
@@ -341,7 +356,7 @@ class Cluster:
         return events
 
     def advance_each(self, until: Micros) -> list[tuple[int, Event]]:
-        """`advance`, with the number of its instance before each event; `NOWHERE` before the cluster's own."""
+        """`advance`, with the number of its engine before each event; `NOWHERE` before the cluster's own."""
         self._do_due(until)
         numbered = [(NOWHERE, self._events), *self.members.take_numbered()]
         self._events = []
@@ -406,15 +421,28 @@ class Cluster:
     def instance_of(self, request_id: str) -> int:
         """Return the number of a request's instance; `NOWHERE` before it is routed, and for unknown ids."""
         sequence = self._request_table.get(request_id)
+        if sequence is None or sequence.instance == NOWHERE:
+            return NOWHERE
+        return self.members.number_of(sequence.instance)
+
+    def engine_of(self, request_id: str) -> int:
+        """Return the number of a request's engine: the first of its instance before that has chosen a rank.
+
+        It is `NOWHERE` before the request is routed, and for unknown ids.
+        """
+        sequence = self._request_table.get(request_id)
         return NOWHERE if sequence is None else sequence.instance
 
-    def _enter_directly(self, number: int, sequence: Sequence, at: Micros) -> None:
+    def _enter_directly(self, instance: int | None, engine: int | None, sequence: Sequence, at: Micros) -> None:
         if sequence.outcome is not None:
             return
-        member = self.members.get(number)
-        if member is None or member.state is InstanceState.KILLED:
+        number = self.members.number_of(engine) if engine is not None else instance
+        member = None if number is None else self.members.get(number)
+        if number is None or member is None or member.state is InstanceState.KILLED:
             self.counters.num_rejected_at_routing += 1
             self.end(sequence, Outcome.REJECTED, at, "that instance takes no requests")
+        elif engine is not None:
+            self.members.enter_engine(engine, sequence, at)
         else:
             self.members.enter(number, sequence, at)
 
@@ -545,8 +573,9 @@ class Cluster:
 
     def abort_at_instance(self, sequence: Sequence, at: Micros, outcome: Outcome = Outcome.ABORTED) -> None:
         """End a request that is on an instance, which must not have been advanced to `at` yet."""
-        self.members[sequence.instance].engine.abort(sequence.request.id, at, outcome)
-        self.members.update_next_event(sequence.instance)
+        number = self.members.number_of(sequence.instance)
+        self.members[number].engine.abort(sequence.request.id, at, outcome)
+        self.members.update_next_event(number)
 
     def _check_is_ahead(self, at: Micros) -> None:
         if self.now is not None and at <= self.now:

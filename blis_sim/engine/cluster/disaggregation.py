@@ -13,6 +13,7 @@ from blis_sim.engine.cluster.cluster import NO_INSTANCE_PREFILLS, Cluster
 from blis_sim.engine.cluster.event_queue import ClusterEventKind
 from blis_sim.engine.cluster.instance import InstanceState
 from blis_sim.engine.cluster.routing import Router
+from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import ExternalPrompt, Request, SharedPromptBlocks
 from blis_sim.engine.sequence import Outcome, Sequence
@@ -262,9 +263,11 @@ class Disaggregation:
             cluster.watchers.add(number, self._on_step)
 
     @property
-    def roles(self) -> tuple[Role | None, ...]:
-        """The role of each instance by number; None for one that computes prompts and answers as without pools."""
-        return self._pools.roles
+    def engine_roles(self) -> list[Role | None]:
+        """The role of each engine by number; None for one that computes prompts and answers as without pools."""
+        roles, members = self._pools.roles, self._cluster.members
+        numbers = [members.number_of(number) for number in range(len(self._cluster.instances))]
+        return [roles[number] if number < len(roles) else None for number in numbers]
 
     def has_handover(self, number: int) -> bool:
         """Whether an instance is the decode instance of an unfinished handover. Cost: O(handovers)."""
@@ -334,7 +337,7 @@ class Disaggregation:
 
     def _on_step(self, number: int, at: Micros) -> None:
         """Start transfers of the prompts that a prefill instance has finished since the last look."""
-        num_ended = sum(self._cluster.members[number].engine.counters.ended.values())
+        num_ended = self._cluster.members[number].engine.num_ended
         if num_ended == self._num_ended[number]:
             return
         self._num_ended[number] = num_ended
@@ -357,15 +360,15 @@ class Disaggregation:
             self._end(handover, prompt.outcome, at, "while its prompt was computed")
             return
         self._cluster.members.catch_up(at - 1)
-        engine = self._cluster.members[handover.decode].engine
-        if self._reserves and not engine.reserve(sequence):
+        if self._reserves and not self._engine_of(handover.decode).reserve(sequence):
             sequence.instance = handover.decode
             self._end_in_transfer(
                 handover, Outcome.DROPPED, at, "too few free KV blocks for its prompt on the decode instance"
             )
             return
         handover.is_in_transfer = True
-        num_blocks = engine.config.num_prompt_blocks(sequence.input_tokens)
+        config = self._cluster.members[handover.decode].engine.config
+        num_blocks = config.num_prompt_blocks(sequence.input_tokens)
         transfer_us = self.network.start(num_blocks)
         if self._keeps_history:
             self.transfer_us.append(transfer_us)
@@ -387,7 +390,7 @@ class Disaggregation:
         del self._handovers[sequence.request.id]
         if self._reserves:
             sequence.instance = number
-            member.engine.enqueue_reserved(sequence, at)
+            self._engine_of(number).enqueue_reserved(sequence, at)
             self._cluster.members.update_next_event(number)
         else:
             request = sequence.request
@@ -398,7 +401,13 @@ class Disaggregation:
         """Free the blocks reserved for a prompt in transfer, after everything the instance does before `at`."""
         if self._reserves:
             self._cluster.members.catch_up(at - 1)
-            self._cluster.members[handover.decode].engine.release_reservation(handover.sequence)
+            self._engine_of(handover.decode).release_reservation(handover.sequence)
+
+    def _engine_of(self, number: int) -> Engine:
+        """Return the engine of an instance with BLIS's scheduling, which has no ranks of its own."""
+        engine = self._cluster.members[number].engine
+        assert isinstance(engine, Engine)
+        return engine
 
     def _end_in_transfer(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
         self.ended_in_transfer[outcome] += 1

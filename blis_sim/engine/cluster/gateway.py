@@ -482,7 +482,7 @@ class CompletionWatcher:
             self._on_ended(num_new, at)
 
     def _count(self, number: int) -> int:
-        return sum(self._cluster.members[number].engine.counters.ended.values())
+        return self._cluster.members[number].engine.num_ended
 
 
 class SheddableRequests:
@@ -602,7 +602,7 @@ class FlowControl:
         interval_us = self._settings.tick_interval_us
         if not interval_us:
             self._completions.set_enabled(is_on=self._queue.num_waiting > 0)
-            if any(engine.live for engine in self._cluster.instances):
+            if any(member.engine.live for member in self._cluster.members.values()):
                 return
             # No request is left whose end would cause an attempt; snapshots may be old, so attempt after a refresh.
             interval_us = max(1, self._cluster.state.freshness.refresh_interval_us)

@@ -1,4 +1,7 @@
-"""The instances of a cluster: each is an engine of its own, advanced only when its state is needed."""
+"""The instances of a cluster: each is an engine, or a group of data-parallel ranks, with a state of its own.
+
+An instance is advanced only when its state is needed.
+"""
 
 from collections.abc import Iterable, Iterator
 from enum import Enum, auto
@@ -7,12 +10,13 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.snapshot import Snapshot
+from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
-    from blis_sim.engine.core import Engine
+    from blis_sim.engine.data_parallel import RankGroup
 
 
 class InstanceState(Enum):
@@ -28,14 +32,14 @@ class InstanceState(Enum):
 
 
 class Instance:
-    """One instance: its engine, its state and its snapshot for routers."""
+    """One instance: its engine or ranks, its state and its snapshot for routers."""
 
     __slots__ = ("due_at", "engine", "snapshot", "state")
 
     def __init__(
-        self, engine: "Engine", number: int, state: InstanceState = InstanceState.READY, now: Micros = 0
+        self, engine: "Engine | RankGroup", number: int, state: InstanceState = InstanceState.READY, now: Micros = 0
     ) -> None:
-        self.engine = engine
+        self.engine: Engine | RankGroup = engine
         self.state = state
         self.snapshot = Snapshot(number, now)
         self.due_at: Micros | None = engine.next_event_at()
@@ -56,34 +60,55 @@ class Instances(dict[int, Instance]):
         self.next_number = 0
         """Number of the instance that is added next. No number is used twice."""
         self.engines: list[Engine] = []
-        """Engines of all members, in the order of their numbers."""
+        """Engines of all members, in the order of their numbers; that of an instance of ranks has several."""
+        self._member_of: list[int] = []
+        """Number of the instance that each engine was added with, by number of the engine."""
         self._due: list[tuple[Micros, int]] = []
         """An entry for each change of a member's `due_at`; outdated entries are skipped."""
         self._events: list[tuple[int, list[Event]]] = []
 
-    def add(self, engine: "Engine", state: InstanceState, now: Micros) -> int:
+    def add(self, engine: "Engine | RankGroup", state: InstanceState, now: Micros) -> int:
         """Add an instance. Returns its number."""
         number = self.next_number
         self.next_number += 1
+        engine.first_number = len(self._member_of)
+        self._member_of.extend([number] * len(engine.instances))
         self[number] = Instance(engine, number, state, now)
-        self.engines.append(engine)
+        self.engines.extend(engine.instances)
         self._plan(number)
         return number
 
     def remove(self, number: int) -> None:
         """Remove an instance, which must be idle."""
-        self.engines.remove(self.pop(number).engine)
+        for engine in self.pop(number).engine.instances:
+            self.engines.remove(engine)
+
+    def number_of(self, engine_number: int) -> int:
+        """Return the number of the instance that an engine belongs to."""
+        return self._member_of[engine_number]
 
     def enter(self, number: int, sequence: Sequence, at: Micros) -> None:
         """Enter a request at an instance at `at`."""
-        sequence.instance = number
-        self._note_due_at(number, self[number].engine.enter(sequence, at))
+        engine = self[number].engine
+        sequence.instance = engine.first_number
+        self._note_due_at(number, engine.enter(sequence, at))
+
+    def enter_engine(self, engine_number: int, sequence: Sequence, at: Micros) -> None:
+        """Enter a request at an engine of an instance at `at`: at one rank, where it has several."""
+        number = self._member_of[engine_number]
+        engine = self[number].engine
+        sequence.instance = engine_number
+        if isinstance(engine, Engine):
+            self._note_due_at(number, engine.enter(sequence, at))
+        else:
+            self._note_due_at(number, engine.enter(sequence, at, engine_number - engine.first_number))
 
     def enter_all(self, number: int, sequences: list[Sequence]) -> None:
         """Enter requests at an instance at the instants of their arrivals."""
+        engine = self[number].engine
         for sequence in sequences:
-            sequence.instance = number
-        queued_at = self[number].engine.enter_all(sequences)
+            sequence.instance = engine.first_number
+        queued_at = engine.enter_all(sequences)
         if queued_at is not None:
             self._note_due_at(number, queued_at)
 
@@ -105,7 +130,7 @@ class Instances(dict[int, Instance]):
             at, number = heappop(due)
             member = self.get(number)
             if member is not None and member.due_at == at:
-                self._note(number, member.engine.advance(until))
+                self._note(number, member.engine.advance_numbered(until))
 
     def step(self, numbers: Iterable[int], until: Micros) -> int | None:
         """Advance the one instance of `numbers` with the first event by `until`, by that event. Returns its number.
@@ -119,7 +144,7 @@ class Instances(dict[int, Instance]):
         if self[number].engine.takes_only_empty_steps:
             changes = [each for _, place in due if (each := self[place].engine.next_change_at()) is not None]
             at = max(at, min([until, *(each - 1 for each in changes)]))
-        self._note(number, self[number].engine.advance(at))
+        self._note(number, self[number].engine.advance_numbered(at))
         return number
 
     def take_events(self) -> Iterator[Event]:
@@ -127,14 +152,15 @@ class Instances(dict[int, Instance]):
         return chain.from_iterable(events for _, events in self.take_numbered())
 
     def take_numbered(self) -> list[tuple[int, list[Event]]]:
-        """Take the events since the last call with the number of their instance."""
+        """Take the events since the last call with the number of their engine."""
         events, self._events = self._events, []
-        events.sort(key=_number)
+        member_of = self._member_of
+        events.sort(key=lambda numbered: member_of[numbered[0]])
         return events
 
-    def _note(self, number: int, events: list[Event]) -> None:
+    def _note(self, number: int, events: list[tuple[int, list[Event]]]) -> None:
         if events:
-            self._events.append((number, events))
+            self._events += events
         self._plan(number, always=True)
 
     def _note_due_at(self, number: int, at: Micros) -> None:
@@ -151,7 +177,3 @@ class Instances(dict[int, Instance]):
             member.due_at = due_at
             if due_at is not None:
                 heappush(self._due, (due_at, number))
-
-
-def _number(numbered: tuple[int, list[Event]]) -> int:
-    return numbered[0]

@@ -94,14 +94,13 @@ def deployments_of(options: ClusterOptions, deployment: Deployment) -> list[Depl
         return [deployment] * options.num_instances
     file = policies_of(options)
     if file.slo_priorities is not None:
-        config = replace(deployment.config, slo_priorities=file.slo_priorities)
-        deployment = replace(deployment, config=config)
+        deployment = deployment.with_config(slo_priorities=file.slo_priorities)
     if not file.instances:
         return [deployment] * options.num_instances
     found = []
     for group, each in zip(file.instances, deployments_of_groups(options), strict=True):
-        config = replace(each.config, slo_priorities=deployment.config.slo_priorities, lora=deployment.config.lora)
-        found += [replace(each, config=config)] * group.count
+        own = each.with_config(slo_priorities=deployment.config.slo_priorities, lora=deployment.config.lora)
+        found += [own] * group.count
     return found
 
 

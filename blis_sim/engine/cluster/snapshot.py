@@ -8,6 +8,7 @@ from blis_sim.engine.units import Micros
 
 if TYPE_CHECKING:
     from blis_sim.engine.core import Engine
+    from blis_sim.engine.data_parallel import RankGroup
 
 
 class Snapshot:
@@ -45,7 +46,7 @@ class Snapshot:
         """BLIS's effective load. A waiting or running request is in flight as well, and so counts twice."""
         return self.num_waiting + self.num_running + self.num_in_flight
 
-    def report(self, engine: "Engine", now: Micros) -> None:
+    def report(self, engine: "Engine | RankGroup", now: Micros) -> None:
         """Take over the current figures of the instance."""
         stats = engine.stats
         self.seen_at = now
@@ -53,7 +54,7 @@ class Snapshot:
         self.num_running = stats.num_running
         self.kv_usage_fraction = stats.kv_usage_fraction
 
-    def report_adapters(self, engine: "Engine") -> None:
+    def report_adapters(self, engine: "Engine | RankGroup") -> None:
         """Take over the adapters of the instance's requests. Cost: O(requests there)."""
         self.adapters = frozenset(each.request.adapter for each in engine.live.values() if each.request.adapter)
 

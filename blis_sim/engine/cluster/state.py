@@ -116,7 +116,7 @@ class RoutingState:
             self._copied_at = now
             self.report_version += 1
             self._contents = {
-                snapshot.instance: self._members[snapshot.instance].engine.kv.index.identities_now()
+                snapshot.instance: self._members[snapshot.instance].engine.cached_identities_now()
                 for snapshot in self._serving
             }
 
@@ -140,7 +140,7 @@ class RoutingState:
     def _content(self, instance: int) -> Container[object]:
         """Return the content of a KV cache: current if the delay is 0, else as of the latest copy."""
         if self.freshness.cache_delay_us == 0:
-            return self._members[instance].engine.kv.index.identities()
+            return self._members[instance].engine.cached_identities()
         return self._contents.get(instance, ())
 
 

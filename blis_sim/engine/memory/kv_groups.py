@@ -101,6 +101,17 @@ def layer_specs(model: ModelShape, settings: CacheSettings, sharding: Sharding) 
     return _aligned(specs, model, settings, block)
 
 
+def with_whole_chunks(specs: list[list[KVSpec]]) -> list[list[KVSpec]]:
+    """Return the caches of a model with chunks of local attention as vLLM keeps them without its hybrid manager: every
+    layer keeps the whole context, if any does. Facts: `_promote_local_kv_cache_specs`."""
+    kinds = {spec.kind for layer in specs for spec in layer}
+    if not kinds >= {CHUNKED, FULL}:
+        return specs
+    return [
+        [spec._replace(kind=FULL) if spec.kind in (CHUNKED, SLIDING) else spec for spec in layer] for layer in specs
+    ]
+
+
 def element_bits_of(model: ModelShape, kv_cache_dtype: str) -> int:
     """Return the bits of one element of the cache. Raises EngineError for a type that is not modelled."""
     if kv_cache_dtype == "auto":

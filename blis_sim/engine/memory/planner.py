@@ -21,6 +21,7 @@ from blis_sim.engine.memory.kv_groups import (
     hit_granularity,
     layer_specs,
     longest_request,
+    with_whole_chunks,
 )
 from blis_sim.engine.memory.weights import (
     DTYPE_BYTES,
@@ -157,7 +158,10 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
     drafter = _drafter(request, shape, quantization.format_of, sharding)
     drafts = drafter.shape.layers if drafter else ()
     together = shape._replace(layers=(*shape.layers, *drafts))
-    groups = tuple(group_layers(layer_specs(together, settings, sharding), request.model))
+    specs = layer_specs(together, settings, sharding)
+    if _reads_hidden_states(request):
+        specs = with_whole_chunks(specs)
+    groups = tuple(group_layers(specs, request.model))
     # vLLM schedules one batch ahead of the stages, so one batch more than there are stages is in flight.
     in_flight = (request.pp + 1) * request.max_num_batched_tokens
     return MemoryLayout(
@@ -174,6 +178,14 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
         capability_major=capability,
         tp=request.tp,
     )
+
+
+def _reads_hidden_states(request: PlanRequest) -> bool:
+    if request.drafter is None:
+        return False
+    from blis_sim.engine.speculation import DRAFTERS
+
+    return DRAFTERS[request.drafter.method].reads_hidden_states
 
 
 def _drafter(request: PlanRequest, shape: ModelShape, format_of: FormatOf, sharding: Sharding) -> "Drafter | None":
