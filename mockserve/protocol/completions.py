@@ -440,8 +440,7 @@ def chat_bodies_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a chat body for each conversation; fields that only chats have apply there. Raises ApiError."""
     _refuse_several_answers(body)
     read_as(BatchChatCompletionRequest, body)
-    if body.get("structured_outputs") is not None:
-        check_one_constraint(body["structured_outputs"])
+    check_one_constraint(body.get("structured_outputs"))
     checked = {name: value for name, value in body.items() if name != "tool_choice"}
     refuse_chat_contradictions({"add_generation_prompt": True, **checked})
     names = ChatCompletionRequest.model_fields.keys() - _NOT_OF_EACH_CHAT

@@ -521,6 +521,7 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
     refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+    check_one_constraint(body.get("structured_outputs"))
 
 
 def refuse_completion_contradictions(body: dict[str, Any]) -> None:
@@ -540,6 +541,7 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
     refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+    check_one_constraint(body.get("structured_outputs"))
 
 
 def refuse_stream_options(body: dict[str, Any]) -> None:
@@ -601,11 +603,12 @@ def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> N
         raise ApiError(message) if excludes_tools else bad_value(message, "structured_outputs")
     if excludes_tools and count and body.get("tool_choice", "none") not in ("none", "auto", "required"):
         raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
-    check_one_constraint(constraints)
 
 
-def check_one_constraint(constraints: dict[str, Any]) -> None:
-    """Raise ApiError unless `structured_outputs` has exactly one constraint."""
+def check_one_constraint(constraints: dict[str, Any] | None) -> None:
+    """Raise ApiError unless `structured_outputs` is absent or has exactly one constraint."""
+    if constraints is None:
+        return
     count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
     if count != 1:
         raise _several_constraints(constraints) if count else missing_constraint_error(constraints)
