@@ -4,7 +4,7 @@ from blis_sim.options import BlisError, StartError
 from blis_sim.options.command_line import flags_in_environment, flags_of
 from mockserve.options.serve import ServeOptions
 
-__all__ = ["ServeOptions", "exit_code_of", "rewritten", "run"]
+__all__ = ["ServeOptions", "exit_code_of", "locate_invalid_setting", "rewritten", "run"]
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -13,6 +13,13 @@ def rewritten(arguments: list[str]) -> list[str]:
     from mockserve.options.vllm_flags import read_table
 
     return from_vllm(arguments, flags_of(ServeOptions), read_table(), flags_in_environment(ServeOptions))
+
+
+def locate_invalid_setting(arguments: list[str], message: str) -> str | None:
+    """Return the file and key of the setting of `--config` that an error message is about, or None."""
+    from mockserve.options.vllm_command_line import place_in_file
+
+    return place_in_file(arguments, message)
 
 
 def exit_code_of(error: BlisError) -> int:

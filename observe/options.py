@@ -519,6 +519,11 @@ class ObserveOptions(SyntheticOptions):
             return "--ray"
         return "--processes" if self.processes is not None and self.processes > 1 else ""
 
+    @property
+    def end(self) -> str:
+        """The flag after whose time nothing is sent, as it was given, with its value."""
+        return f"--horizon {self.horizon}" if self.duration is None else f"--duration {self.duration}"
+
     def _check_proxy(self) -> None:
         ports, urls = self.proxying.proxy, self.servers
         if len(ports) > 1 and len(ports) != len(urls):
@@ -620,9 +625,7 @@ class ObserveOptions(SyntheticOptions):
                     raise OptionError(f"--num-requests or --duration is required with {flag}")
         is_by_horizon = self.rate is not None and self.num_requests is None and self.workload_spec is None
         if is_by_horizon and self.max_requests_at_rate > MOST_REQUESTS:
-            raise OptionError(
-                f"--rate {self.rate:g} until --horizon {self.horizon} is more than {MOST_REQUESTS} requests"
-            )
+            raise OptionError(f"--rate {self.rate:g} until {self.end} is more than {MOST_REQUESTS} requests")
         if self.num_requests is not None and self.warmup_requests >= self.num_requests:
             raise OptionError(
                 f"--warmup-requests must be below --num-requests ({self.num_requests}), got {self.warmup_requests}"

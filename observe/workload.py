@@ -455,7 +455,7 @@ def _until_horizon(options: ObserveOptions, plan: Plan) -> Plan:
     requests = [planned for planned in plan.requests if planned.at_us <= options.horizon]
     if len(requests) <= options.warmup_requests:
         raise ObserveError(
-            f"--horizon {options.horizon} must leave more requests than --warmup-requests"
+            f"{options.end} must leave more requests than --warmup-requests"
             f" ({options.warmup_requests}), got {len(requests)}"
         )
     return replace(plan, requests=requests)

@@ -4,13 +4,14 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.file_parts import given, problem_in, read_part
 from blis_sim.engine.lora import Adapter, LoraOptions, LoraSettings
 from blis_sim.options import OptionError, check_options, ineffective_flags, option, options_of, section, with_settings
-from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Positive, Share
+from blis_sim.options.file_fields import Bounds, Positive
+from traces.kv_offload import DEVICE_CLASSES, KVOffload, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,56 +227,11 @@ def _read_adapters(path: str) -> AdapterFile:
 
 Options = TypeVar("Options", bound=ClusterOptions)
 
-MOST_BYTES = 2**60
-MOST_WORKERS = 10_000
-DEVICE_CLASSES = {
-    "nvme_gen4": (7000.0, 5000.0, 80),
-    "nvme_gen3": (3500.0, 3000.0, 100),
-    "sata_ssd": (550.0, 500.0, 150),
-    "cpu_dram": (20000.0, 20000.0, 1),
-    "s3": (1000.0, 1000.0, 30000),
-}
-"""Bytes read and written in a microsecond, and the least time of a transfer in microseconds, as BLIS has them."""
-Workers: TypeAlias = Annotated[int, Bounds(at_least=1, at_most=MOST_WORKERS)]
-
-
-class TierKeys(TypedDict, total=False):
-    """A device behind CPU memory."""
-
-    type: Annotated[str, Bounds(choices=("fs",))]
-    root_dir: Any
-    n_read_threads: Workers
-    n_write_threads: Workers
-    locality: Any
-    enable_kv_events: Any
-    direct_io: bool
-    device_class: Annotated[str, Bounds(choices=DEVICE_CLASSES)]
-    read_bandwidth: Positive
-    write_bandwidth: Positive
-    base_latency: Amount
-    saturation_queue_depth: Workers
-    single_transfer_fraction: Share
-    latency_jitter_stddev: Amount
-
-
-class OffloadKeys(TypedDict, total=False):
-    """CPU memory, and the devices behind it."""
-
-    cpu_bytes_to_use: Annotated[int, Bounds(at_least=1, at_most=MOST_BYTES)]
-    per_block_bytes: Any
-    block_size: Any
-    blocks_per_chunk: AtLeastOne
-    tokens_per_hash: Any
-    eviction_policy: Annotated[str, Bounds(choices=("lru",))]
-    offload_prompt_only: bool
-    self_describing_kv_events: Any
-    secondary_tiers: list[TierKeys]
-
 
 class OffloadFileKeys(TypedDict, total=False):
     """The keys of the file."""
 
-    kv_offload: OffloadKeys
+    kv_offload: KVOffload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +316,7 @@ def offload_of_header(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
 
 
 def _offload_file(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
-    section: OffloadKeys = read_part(path, OffloadFileKeys, content).get("kv_offload", {})
+    section: KVOffload = read_part(path, OffloadFileKeys, content).get("kv_offload", {})
     if "cpu_bytes_to_use" not in section:
         raise problem_in(path, "kv_offload", "cpu_bytes_to_use must be given")
     if section.get("blocks_per_chunk", 1) != 1:
@@ -370,7 +326,7 @@ def _offload_file(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
     return OffloadFile(section["cpu_bytes_to_use"], prompt_only, devices, content["kv_offload"])
 
 
-def _device_of(path: Path, number: int, keys: TierKeys) -> "Device":
+def _device_of(path: Path, number: int, keys: Tier) -> "Device":
     from blis_sim.engine.offloading import Device
 
     within = f"kv_offload.secondary_tiers[{number}]"

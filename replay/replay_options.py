@@ -1,6 +1,5 @@
 """The settings of `blis replay`, and settings inherited from the recorded server."""
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -307,10 +306,12 @@ def _words_of(setting: Setting, value: Any) -> list[str]:
 
 def locate_invalid_setting(options_class: type, arguments: Sequence[str], message: str) -> str | None:
     """The file and key of the setting taken from a recording that an error message is about, or None."""
+    from blis_sim.options.settings_file import is_about  # few command lines have errors
+
     header, taken = _inherited_by(options_class, arguments)
     flags = {setting.name: setting.spellings for setting in options_of(options_class)}
     for name, value in taken.items():
-        if header is not None and _is_about(message, flags[name], value):
+        if header is not None and is_about(message, flags[name], value):
             return located_settings(header)[name][1]
     return None
 
@@ -334,14 +335,3 @@ def _inherited_by(options_class: type, arguments: Sequence[str]) -> tuple[Path |
             raise
         return None, {}  # the command refuses the recording when it has checked what it would write over
     return header, inherited_settings(options_class, given, header)
-
-
-def _is_about(message: str, spellings: Sequence[str], value: object) -> bool:
-    if isinstance(value, str) and repr(value) in message:
-        return True
-    words = "|".join(re.escape(each.lstrip("-")) for each in spellings)
-    if re.search(rf"(?<![\w-])(--?)?({words})(?![\w-])", message) is None:
-        return False
-    if isinstance(value, bool | str):
-        return isinstance(value, bool) or value in message
-    return any(float(each) == value for each in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)", message))

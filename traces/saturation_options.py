@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from blis_sim.options import OptionError, check_options, names_in, option
 from blis_sim.options.durations import parse_duration_ms
-from blis_sim.options.file_fields import Amount, FieldError, read
-from traces.text_file import TraceError, field_error, read_yaml
+from blis_sim.options.file_fields import Amount, Bounds
+from traces.text_file import read_keys, read_yaml
 
 # The settings of detectors that judge a finished run, which simulations and recordings share.
 
@@ -93,22 +93,18 @@ class SaturationOptions:
 
 # Settings of detectors, from a YAML file.
 
-_MIN_MS = 0.001
-_MIN_S = 0.001
-_MAX_S = 1e9
-
 
 class ThresholdFile(TypedDict, total=False):
     """The section of the threshold detector."""
 
-    threshold_ms: Amount
+    threshold_ms: Annotated[float, Bounds(at_least=0.001, at_most=1e12)]
 
 
 class DriftFile(TypedDict, total=False):
     """The section of the backlog-drift detector. All keys but the first are of the format, and no rule of the original
     uses them."""
 
-    window_size_sec: Amount
+    window_size_sec: Annotated[float, Bounds(at_least=0.001, at_most=1e9)]
     min_windows: Amount
     peak_ratio: Amount
     peak_ratio_band: Amount
@@ -142,27 +138,12 @@ def read_settings(path: Path | str) -> SaturationSettings:
     """Read settings; keys that the file lacks keep their defaults. Raises TraceError."""
     path = Path(path)
     loaded = read_yaml(path)
-    if not isinstance(loaded, dict | None):
-        raise TraceError(f"{path} key : expected keys and values, got {loaded!r}")
-    try:
-        given = read(SettingsFile, loaded or {})
-    except FieldError as error:
-        raise field_error(path, error) from None
+    given = read_keys(path, SettingsFile, {} if loaded is None else loaded)
     drift = given.get("backlog_drift", {})
     settings: dict[str, Any] = {}
     if "threshold_ms" in given.get("threshold", {}):
-        limit_ms = given["threshold"]["threshold_ms"]
-        settings["threshold_ms"] = _between(_MIN_MS, _MAX_S * 1e3, path, "threshold.threshold_ms", limit_ms)
+        settings["threshold_ms"] = given["threshold"]["threshold_ms"]
     if "window_size_sec" in drift:
-        window_s = _between(_MIN_S, _MAX_S, path, "backlog_drift.window_size_sec", drift["window_size_sec"])
-        settings["window_us"] = settings["final_window_us"] = int(window_s * 1e6)
+        settings["window_us"] = settings["final_window_us"] = int(drift["window_size_sec"] * 1e6)
     notes = tuple(f"{path}: backlog_drift.{key} has no effect" for key in drift if key != "window_size_sec")
     return SaturationSettings(**settings, notes=notes)
-
-
-def _between(least: float, most: float, path: Path, key: str, value: float) -> float:
-    if value < least:
-        raise TraceError(f"{path} key {key}: expected a number of at least {least:g}, got {value:g}")
-    if value > most:
-        raise TraceError(f"{path} key {key}: expected a number of at most {most:g}, got {value:g}")
-    return value

@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blis_sim.options.file_fields import Bounds, allowed_values, shortened
 from traces.collector import gc_disabled
-from traces.text_file import TraceError, read_text, shortened
+from traces.text_file import TraceError, read_text
 
 INT64_MAX = 2**63 - 1
 # Few enough rows at a time that their cells stay in the processor's cache.
@@ -44,14 +45,8 @@ class Column(NamedTuple):
     @property
     def expected(self) -> str:
         """Return a description of the allowed values of a cell."""
-        if self.kind is bool:
-            return "true or false"
-        if self.choices:
-            return f"{', '.join(filter(None, self.choices))}{' or nothing' if '' in self.choices else ''}"
-        noun = "a whole number" if self.kind is int else "a number"
-        if self.at_least is not None and self.at_most is not None:
-            return f"{noun} between {self.at_least} and {self.at_most}"
-        return noun if self.at_least is None else f"{noun} of at least {self.at_least}"
+        nothing = " or nothing" if "" in self.choices else ""
+        return allowed_values(self.kind, Bounds(self.at_least, self.at_most, choices=self.choices)) + nothing
 
     def allows(self, values: Sequence[Any]) -> bool:
         """Whether numbers are within the limits, and fit in 64 bits."""

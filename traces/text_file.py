@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeAlias
 import orjson
 
 from blis_sim.options import BlisError
-from blis_sim.options.file_fields import FieldError, number_text
+from blis_sim.options.file_fields import FieldError, number_text, read
 from blis_sim.options.files import read_file, unpacked
 from blis_sim.options.yaml_text import YamlError, load_yaml
 
@@ -130,22 +130,12 @@ def parse_yaml(path: Path | str, text: str) -> Any:
         raise TraceError(f"{path}{place}: expected YAML, {error.problem}") from error
 
 
-def shortened(text: str) -> str:
-    """Return the text of a value as an error shows it, up to 60 characters."""
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def field_error(source: Path | str, error: FieldError, expected: str = "") -> TraceError:
-    """The error about a key of a file, with `expected` in place of the usual words where these differ."""
-    if error.known:
-        inside = f" of {error.within}" if error.within else ""
-        return TraceError(f"{source}: unknown key {error.key!r}{inside}, known are {', '.join(error.known)}")
-    if error.is_missing:
-        return TraceError(f"{source}: the key {error.place} is missing")
-    place = f"{source} key {error.place}" if error.place else source
-    if error.problem:
-        return TraceError(f"{place}: {error.problem}")
-    return TraceError(f"{place}: expected {expected or error.expected}, got {shortened(repr(error.loaded))}")
+def read_keys(source: Path | str, kind: Any, loaded: Any, *, numbers_are_text: bool = False) -> Any:
+    """What `file_fields.read` returns, of a file that errors name. Raises TraceError."""
+    try:
+        return read(kind, loaded, numbers_are_text=numbers_are_text)
+    except FieldError as error:
+        raise TraceError(error.about(source)) from None
 
 
 def write_text(path: Path, text: str) -> None:

@@ -6,60 +6,27 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self, TypedDict
 
-from blis_sim.options.file_fields import Amount, Bounds, Count, FieldError, number_text, read
+from blis_sim.options.file_fields import Amount, Bounds, Count, number_text, shortened
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.collector import gc_disabled
 from traces.graph import check_graph
+from traces.kv_offload import KVOffload
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.slo import SloTargets
 from traces.table import Column, Table, read_table
 from traces.text_file import (
     TraceError,
-    field_error,
     naming_write_errors,
     open_for_writing,
+    read_keys,
     read_yaml,
     replacing,
-    shortened,
     write_text,
 )
 
 # The header of a trace: where it comes from and what of that matters later. YAML, read strictly.
-
-
-class Tier(TypedDict, total=False):
-    """A device behind the CPU memory for KV blocks."""
-
-    type: str
-    root_dir: str
-    n_read_threads: Count
-    n_write_threads: Count
-    locality: str
-    enable_kv_events: bool
-    direct_io: bool
-    device_class: str
-    read_bandwidth: Amount
-    write_bandwidth: Amount
-    base_latency: Amount
-    saturation_queue_depth: Amount
-    single_transfer_fraction: Amount
-    latency_jitter_stddev: Amount
-
-
-class KVOffload(TypedDict, total=False):
-    """CPU memory for KV blocks, and the devices behind it."""
-
-    cpu_bytes_to_use: Count
-    per_block_bytes: Count
-    block_size: Count
-    blocks_per_chunk: Count
-    tokens_per_hash: Count
-    eviction_policy: str
-    offload_prompt_only: bool
-    self_describing_kv_events: bool
-    secondary_tiers: list[Tier]
 
 
 class ServerFacts(TypedDict, total=False):
@@ -110,13 +77,6 @@ class HeaderFile(TypedDict, total=False):
     observed_kv_metrics: ObservedKVMetrics
 
 
-def _expected(error: FieldError) -> str:
-    """The words for a value of a header: of another type, only the type that it has; choices in quotes."""
-    if error.kind is None or (error.bounds.choices == () and error.bounds.at_most is None):
-        return error.expected
-    return " or ".join(map(repr, error.bounds.choices)) or error.expected if error.is_of_kind else error.noun
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
     """Facts about a trace as a whole. `measured_rtt_ms` is `network.measured_rtt_ms` of the file.
@@ -151,10 +111,7 @@ def read_header(path: Path | str) -> TraceHeader:
         raise TraceError(f"{path}: the file is empty, expected a trace header such as `trace_version: 3`")
     if not isinstance(loaded, dict):
         raise TraceError(f"{path}: expected a trace header (YAML keys and values), got {_start_of(loaded)}")
-    try:
-        values: dict[str, Any] = read(HeaderFile, loaded)
-    except FieldError as error:
-        raise field_error(path, error, _expected(error)) from None
+    values: dict[str, Any] = read_keys(path, HeaderFile, loaded)
     rtt_ms = values.pop("network", {}).get("measured_rtt_ms")
     return TraceHeader(measured_rtt_ms=rtt_ms, **{"trace_version": 0, "time_unit": "", "mode": "", **values})
 

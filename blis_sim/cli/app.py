@@ -18,7 +18,6 @@ from blis_sim.cli.commands import COMMANDS, FIRST_STEPS, GROUPS, CommandRow, com
 from blis_sim.cli.search_path import explain_import_errors
 from blis_sim.options import BlisError, OptionError, options_from, options_of
 from blis_sim.options.command_line import (
-    CONFIG_FLAG,
     FILE_LAYERS,
     HELP_ALL_FLAG,
     HELP_FLAGS,
@@ -30,8 +29,9 @@ from blis_sim.options.command_line import (
     did_you_mean,
     given,
     no_such_option,
+    split_config,
 )
-from blis_sim.options.option import spellings_of
+from blis_sim.options.option import Placed, spellings_of
 from blis_sim.options.printing import printable
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ def _stand_in(name: str, found: str) -> ModuleType:
 FORMAT_VARIABLE, BLIS_FORMAT = "BLIS_FORMAT", "blis"
 """The environment variable for what commands print, and the name of BLIS's own format and engine."""
 
+_EXCLUSION = " exclude each other"
+"""The words of an error about two settings of which one may be given."""
 _STDERR = 2
 _MOST_BYTES = 1 << 20
 """Bytes of `pyproject.toml` that are searched for settings."""
@@ -196,7 +198,7 @@ class SimulatorCommand(SettingsCommand):
 
     def _without_file(self, ctx: Any, args: list[str]) -> list[str]:
         """Return a command line without the flag that names a file of settings, whose values the context gets."""
-        named, rest = (None, args) if self.row.has_own_config else _split_config(args)
+        named, rest = (None, args) if self.row.has_own_config else split_config(args)
         path = named or _file_of_folder()
         if path is None:
             return rest
@@ -226,27 +228,48 @@ class SimulatorCommand(SettingsCommand):
 
     def invoke(self, ctx: Any) -> int:
         """Run the command and return its exit code. What ends it is one line and an exit code."""
-        with _reporting_errors(ctx.command_path), self._locating(ctx.meta.get(PLACES, {})):
-            code = self._run(ctx.obj.values)
+        places = ctx.meta.get(PLACES, {})
+        with _reporting_errors(ctx.command_path), self._locating(places):
+            code = self._run(ctx.obj.values, places, ctx.command_path)
             sys.stdout.flush()
             return code
 
-    def _run(self, values: dict[str, Any]) -> int:
+    def _run(self, values: dict[str, Any], places: Mapping[str, Placed], program: str) -> int:
         try:
-            code: int = self.module.run(options_from(self.options, **values))
+            code: int = self.module.run(self._options(values, places, program))
         except BlisError as error:
             if self.row.has_exit_codes:
                 error.exit_code = self.module.exit_code_of(error)
             raise
         return code
 
+    def _options(self, values: dict[str, Any], places: Mapping[str, Placed], program: str) -> Any:
+        """The options with these values; where two exclude each other, a file gives way to a variable, both to a flag.
+
+        Raises BlisError.
+        """
+        try:
+            return options_from(self.options, **values)
+        except OptionError as error:
+            excluded, is_exclusion, _ = str(error).partition(_EXCLUSION)
+            named = {word for word in excluded.split() if word.startswith("--")} if is_exclusion and places else set()
+            given = [each for each in options_of(self.options) if not named.isdisjoint(each.flags)]
+            given.sort(key=lambda each: _weight(places.get(each.label)))
+            if len({_weight(places.get(each.label)) for each in given}) < 2:
+                raise
+            weakest, *_, strongest = given
+            with suppress(OSError):
+                sys.stderr.write(f"{program}: {places[weakest.label].place} gives way to {strongest.label}\n")
+            others = {name: each for name, each in values.items() if name != weakest.name}
+            return self._options(others, places, program)
+
     @contextmanager
-    def _locating(self, places: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
+    def _locating(self, places: Mapping[str, Placed] = MappingProxyType({})) -> Iterator[None]:
         """Name the variable, or the file and key, of the setting that an error is about, where one gave it."""
         try:
             yield
         except BlisError as error:
-            place = places.get(str(error).partition(" ")[0])
+            place = _place_of(str(error), places)
             if place is None and self.row.takes_settings:
                 place = self.module.locate_invalid_setting(self.arguments, str(error))
             if place is None:
@@ -388,6 +411,20 @@ def _reporting_errors(program: str) -> Iterator[None]:
         raise typer.Exit(code) from error
 
 
+def _weight(placed: Placed | None) -> int:
+    """How much a value counts beside one that it excludes: of a file least, of a variable more, of a flag most."""
+    return 2 if placed is None else int(not placed.key)
+
+
+def _place_of(message: str, places: Mapping[str, Placed]) -> str | None:
+    """The variable, or the file and key, of the value that an error message is about; None where a flag gave it."""
+    label = message.partition(" ")[0].rstrip(":")
+    if label in places:
+        return places[label].place
+    texts = (each for each in places.values() if isinstance(each.value, str) and each.value)
+    return next((each.place for each in texts if repr(each.value) in message), None)
+
+
 def _show_help(ctx: Any, *, is_short: bool) -> NoReturn:
     ctx.meta[_IS_SHORT] = is_short
     sys.stdout.write(ctx.get_help())
@@ -409,22 +446,6 @@ def _options_class(row: CommandRow) -> type:
 def _command_words(name: str) -> tuple[str, ...]:
     """Return the words of a command as keys of a file have them."""
     return tuple(word.lstrip("-") for word in name.split())
-
-
-def _split_config(args: list[str]) -> tuple[str | None, list[str]]:
-    """Return the file that `--config` names last, and the command line without the flag. Raises OptionError."""
-    path: str | None = None
-    rest: list[str] = []
-    left = iter(args)
-    for word in left:
-        flag, equals, text = word.partition("=")
-        if word == "--":
-            return path, [*rest, word, *left]
-        if flag != CONFIG_FLAG:
-            rest.append(word)
-        elif (path := text if equals else next(left, "")) == "":
-            raise OptionError(f"{CONFIG_FLAG} must be given a value")
-    return path, rest
 
 
 def _file_of_folder() -> str | None:

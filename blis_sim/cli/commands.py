@@ -59,6 +59,7 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "ServeOptions",
         has_other_syntax=True,
         has_own_config=True,
+        takes_settings=True,
         has_exit_codes=True,
         examples=(
             "blis serve qwen/qwen3-14b",

@@ -92,6 +92,22 @@ def split_command_line(
     return [*own, *(["--"] if any(each.startswith("-") for each in words) else []), *words], other
 
 
+def split_config(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Return the file that `--config` names last, and the command line without the flag. Raises OptionError."""
+    path: str | None = None
+    rest: list[str] = []
+    left = iter(arguments)
+    for word in left:
+        flag, equals, text = word.partition("=")
+        if word == "--":
+            return path, [*rest, word, *left]
+        if flag != CONFIG_FLAG:
+            rest.append(word)
+        elif (path := text if equals else next(left, "")) == "":
+            raise OptionError(f"{CONFIG_FLAG} must be given a value")
+    return path, rest
+
+
 def check_required(options_class: type, values: Mapping[str, Any]) -> None:
     """Raise OptionError for the first setting without a default that has no value."""
     for setting in options_of(options_class):
@@ -160,7 +176,7 @@ class _PlacedParameter(Parameter):
         """Return the value of a text, or of the texts of a setting that may be repeated. Raises OptionError."""
         if not isinstance(value, Placed):
             return _read(self.setting, ctx, value)
-        ctx.meta.setdefault(PLACES, {})[self.setting.label] = value.place
+        ctx.meta.setdefault(PLACES, {})[self.setting.label] = value
         try:
             return parse_yaml_value(self.setting, value.value)
         except OptionError as error:
@@ -422,9 +438,8 @@ def given(ctx: Any) -> CommandLine:
     }
     labels = {each.name: each.setting.label for each in ctx.command.params if isinstance(each, _PlacedParameter)}
     placed = ctx.meta.get(PLACES, {})
-    places = {
-        name: placed[labels[name]] for name in values if ctx.get_parameter_source(name).name in _OUTSIDE_COMMAND_LINE
-    }
+    outside = [name for name in values if ctx.get_parameter_source(name).name in _OUTSIDE_COMMAND_LINE]
+    places = {name: placed[labels[name]].place for name in outside}
     return CommandLine(values, list(ctx.meta.get(_NOTES, ())), places=places)
 
 

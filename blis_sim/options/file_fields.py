@@ -70,19 +70,26 @@ class FieldError(ValueError):
         super().__init__(f"{joined(within, key)}: {expected}")
         self.within, self.key, self.expected, self.loaded = within, key, expected, loaded
         self.known, self.is_missing, self.problem = known, is_missing, problem
-        self.kind: Any = None
-        self.bounds = UNBOUNDED
-        self.is_of_kind = False
 
     @property
     def place(self) -> str:
         """The keys that lead to the value."""
         return joined(self.within, self.key)
 
-    @property
-    def noun(self) -> str:
-        """The noun of the type, without bounds."""
-        return _NOUNS.get(self.kind, self.expected)
+    def about(self, source: object) -> str:
+        """The line about the key of a file: where it stands, what was found, what is allowed."""
+        if self.known:
+            inside = f" of {self.within}" if self.within else ""
+            return f"{source}: unknown key {self.key!r}{inside}, known are {', '.join(self.known)}"
+        if self.is_missing:
+            return f"{source}: the key {self.place} is missing"
+        place = f"{source} key {self.place}" if self.place else str(source)
+        return f"{place}: {self.problem or f'expected {self.expected}, got {shortened(repr(self.loaded))}'}"
+
+
+def shortened(text: str) -> str:
+    """Return the text of a value as an error shows it, up to 60 characters."""
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def joined(within: str, key: str) -> str:
@@ -179,12 +186,9 @@ class _Reader(NamedTuple):
         """Text, a number, or true or false."""
         is_digits = self.numbers_are_text and kind is str and type(loaded) is int  # a float's are not as written
         value = str(loaded) if is_digits else _as_number(kind, loaded)
-        is_of_kind = type(value) is kind
-        if is_of_kind and (kind is bool or bounds.allow(value)):
+        if type(value) is kind and (kind is bool or bounds.allow(value)):
             return value
-        error = FieldError(within, key, _allowed_values(kind, bounds) + _magnitude_limit(bounds, loaded), loaded)
-        error.kind, error.bounds, error.is_of_kind = kind, bounds, is_of_kind
-        raise error
+        raise FieldError(within, key, allowed_values(kind, bounds) + _magnitude_limit(bounds, loaded), loaded)
 
 
 def _as_number(kind: type, loaded: Any) -> Any:
@@ -199,7 +203,8 @@ def _as_number(kind: type, loaded: Any) -> Any:
     return kind(loaded + 0)  # which makes of -0.0 the 0 that it is
 
 
-def _allowed_values(kind: type, bounds: Bounds) -> str:
+def allowed_values(kind: type, bounds: Bounds) -> str:
+    """The values of a type within bounds, in words."""
     if bounds.choices:
         return " or ".join(filter(None, bounds.choices))
     least, most, above = (None if each is None else number_text(each) for each in bounds[:3])

@@ -1,8 +1,9 @@
 """Settings from a file: the one that `--config` names, else those of the working folder. YAML, JSON or TOML."""
 
 import json
+import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -42,6 +43,20 @@ def values_of(settings: Sequence[Setting], layers: Sequence[Layer]) -> dict[str,
             if given:
                 found[setting.name] = given[0]
     return found
+
+
+def is_about(message: str, spellings: Iterable[str], value: object) -> bool:
+    """Whether an error message is about this value of the setting with these flags, as it stands in a file."""
+    if isinstance(value, str) and repr(value) in message:
+        return True
+    words = "|".join(re.escape(each.lstrip("-")) for each in spellings)
+    if re.search(rf"(?<![\w-])(--?)?({words})(?![\w-])", message) is None:
+        return False
+    if isinstance(value, str):
+        return value in message
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    return any(float(each) == value for each in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", message))
 
 
 def _read_settings(path: str) -> Mapping[str, Any]:

@@ -86,14 +86,19 @@ class ChatRenderer:
         """Whether a body has a template of its own, which must not be rendered in the event loop."""
         return self.trusts_requests and self._own_source(body) is not None
 
-    def _own_source(self, body: Mapping[str, Any]) -> str | None:
-        """Return the template of a body, if any. Raises ApiError where requests may not have templates."""
-        own, given = body.get("chat_template"), _mapping_or_empty(body.get("chat_template_kwargs")).get("chat_template")
-        if not self.trusts_requests and (own is not None or given is not None):
+    def refuse_untrusted(self, body: Mapping[str, Any]) -> None:
+        """Raise ApiError for a body with a template of its own where requests may have none."""
+        given = _mapping_or_empty(body.get("chat_template_kwargs")).get("chat_template")
+        if not self.trusts_requests and (body.get("chat_template") is not None or given is not None):
             raise ApiError(
                 "Chat template is passed with request, but --trust-request-chat-template is not set. "
                 "Refused request with untrusted chat template."
             )
+
+    def _own_source(self, body: Mapping[str, Any]) -> str | None:
+        """Return the template of a body, if any. Raises ApiError where requests may not have templates."""
+        self.refuse_untrusted(body)
+        own, given = body.get("chat_template"), _mapping_or_empty(body.get("chat_template_kwargs")).get("chat_template")
         # The template among the variables counts only where the request has no other and the server none of its own.
         source = own or (None if self.is_given else given)
         return None if source is None else str(source)

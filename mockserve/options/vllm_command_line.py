@@ -9,15 +9,15 @@ from typing import Any
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.options import BlisError, OptionError, StartError
+from blis_sim.options.command_line import CONFIG_FLAG, split_config
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json, options_of
+from blis_sim.options.settings_file import is_about
 from blis_sim.options.yaml_text import load_yaml
 from mockserve.options.serve import ServeOptions
 from mockserve.options.vllm_flags import FITTED, VllmFlag, checked, members_of, read_size, read_table
 
 # Rewrites vLLM's command line and `--config` file to our syntax; dotted flags become JSON.
-
-FLAG = "--config"
 
 
 def without_config_file(
@@ -28,19 +28,11 @@ def without_config_file(
     `opposites` maps a switch to the spelling that turns it off. Flags of `said_elsewhere` are left out. Raises
     OptionError for an unusable file.
     """
-    positions = [index for index, each in enumerate(arguments) if each.partition("=")[0] == FLAG]
-    if not positions:
+    path, rest = split_config(arguments)
+    if path is None:
         return arguments
-    if len(positions) > 1:
+    if sum(each.partition("=")[0] == CONFIG_FLAG for each in arguments) > 1:
         raise StartError("--config may be given once, got it more often")
-    index = positions[0]
-    _, has_value, path = arguments[index].partition("=")
-    used = 1 if has_value else 2
-    if not has_value:
-        if index + 1 == len(arguments):
-            raise OptionError("--config must name a YAML file, got nothing")
-        path = arguments[index + 1]
-    rest = arguments[:index] + arguments[index + used :]
     if Path(path).suffix not in (".yaml", ".yml"):
         raise StartError(f"--config must name a file that ends in .yaml or .yml, got {path!r}")
     settings = read_settings(path)
@@ -69,6 +61,19 @@ def read_settings(path: str) -> dict[str, Any]:
     if not isinstance(settings, dict) or not all(isinstance(key, str) for key in settings):
         raise StartError(f"--config {path} must map names of flags to values, got {type(settings).__name__}")
     return settings
+
+
+def place_in_file(arguments: list[str], message: str) -> str | None:
+    """Return the file and key of `--config` that an error message is about; None where a flag gave the value."""
+    path, _ = split_config(arguments)
+    settings = {} if path is None else read_settings(path)
+    for key, value in settings.items():
+        flag = f"--{key.replace('_', '-')}"
+        spellings = next((each.spellings for each in options_of(ServeOptions) if flag in each.spellings), (flag,))
+        is_misspelt = message.startswith((f"no such option: {flag}", f"unexpected argument: {value}"))
+        if is_misspelt or is_about(message, spellings, value):
+            return f"{path} key {key}"
+    return None
 
 
 def _as_arguments(flag: str, value: Any, opposites: Mapping[str, str]) -> list[str]:

@@ -87,11 +87,19 @@ class ChatCompletionUserMessageParam(TypedDict):
     name: NotRequired[str]
 
 
+class Audio(TypedDict):
+    """An earlier answer as a recording."""
+
+    id: str
+
+
 class ChatCompletionAssistantMessageParam(TypedDict):
     """An earlier answer of the model."""
 
     role: Literal["assistant"]
+    audio: NotRequired[Audio | None]
     content: NotRequired[str | _Unread | None]
+    function_call: NotRequired[FunctionCall | None]
     name: NotRequired[str]
     refusal: NotRequired[str | None]
     tool_calls: NotRequired[_Unread]
@@ -123,11 +131,15 @@ class CustomChatCompletionMessageParam(TypedDict):
     tool_calls: NotRequired[Items[ChatCompletionMessageFunctionToolCallParam] | None]
 
 
+class Content(RequestObject):
+    """A part of a message in the form of gpt-oss."""
+
+
 class Message(RequestObject):
     """A message in the form of gpt-oss."""
 
     author: Any
-    content: list[Any] = Field(default_factory=list)
+    content: list[Content] = Field(default_factory=list)
 
 
 _PLAIN_ROLES = frozenset({"system", "user", "assistant"})
@@ -535,29 +547,31 @@ def check_iterable_calls(messages: Any) -> None:
             raise ApiError(f"{type(calls).__name__!r} object is not iterable")
 
 
-def check_parts(messages: list[Any], pydantic_class: str | None = None, is_typed: bool = True) -> None:
-    """Raise ApiError for invalid content parts and tool calls.
+def check_calls(messages: list[Any], pydantic_class: str | None = None) -> None:
+    """Raise ApiError for tool calls of no form. `pydantic_class` refuses them where vLLM returns pydantic's message."""
+    for message in messages:
+        for index, call in enumerate(_calls_of(message)):
+            if errors := errors_of(ToolCallForm, call, index):
+                raise refusal(errors) if pydantic_class is None else unreadable_as(pydantic_class, errors)
 
-    `pydantic_class` is the pydantic class that refuses tool calls, where vLLM returns pydantic's message.
-    """
+
+def check_parts(messages: list[Any], is_typed: bool = True) -> None:
+    """Raise ApiError for what vLLM finds while it makes a prompt: in content parts, and in calls that have a form."""
     for message in messages:
         if "role" not in message:  # harmony's messages have an author instead, which no chat template supports
             raise ApiError("a message must have a 'role'")
         check_content(message, is_typed)
-        _check_calls(message, pydantic_class)
+        calls = _calls_of(message)
+        if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
+            raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
+        for call in calls:
+            _check_arguments(call)
 
 
-def _check_calls(message: dict[str, Any], pydantic_class: str | None) -> None:
+def _calls_of(message: Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
+    """The tool calls of a message. vLLM accepts any iterable."""
     calls = message.get("tool_calls")
-    if not isinstance(calls, list | str | dict):  # vLLM accepts any iterable
-        return
-    for index, call in enumerate(calls):
-        if errors := errors_of(ToolCallForm, call, index):
-            raise refusal(errors) if pydantic_class is None else unreadable_as(pydantic_class, errors)
-    if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
-        raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
-    for call in calls:
-        _check_arguments(call)
+    return calls if isinstance(calls, list | str | dict) else ()
 
 
 def _check_arguments(call: Any) -> None:

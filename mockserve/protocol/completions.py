@@ -3,6 +3,7 @@
 import marshal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field, ValidationError, WithJsonSchema
@@ -31,6 +32,7 @@ from mockserve.protocol.chat_messages import (
     NO_PROMPT_EMBEDS,
     PROMPT_EMBEDS,
     ChatMessage,
+    check_calls,
     check_iterable_calls,
     check_parts,
 )
@@ -377,11 +379,16 @@ class ChatRequest(NamedTuple):
         return found
 
 
-def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed: bool = True) -> ChatRequest:
+def parse_chat(
+    body: dict[str, Any],
+    pydantic_class: str | None = None,
+    is_typed: bool = True,
+    refuse: Callable[[dict[str, Any]], object] = lambda body: None,
+) -> ChatRequest:
     """Parse a chat body. Raises ApiError for a request that vLLM refuses before it looks up the model.
 
     `pydantic_class` is the pydantic class that refuses calls. Messages of other interfaces are not `is_typed`: their
-    content parts have no form for each role.
+    content parts have no form for each role. `refuse` raises what depends on the server, before parts are looked at.
     """
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
@@ -390,7 +397,9 @@ def parse_chat(body: dict[str, Any], pydantic_class: str | None = None, is_typed
     refuse_chat_contradictions(body)
     request = read_as(ChatCompletionRequest, body)
     messages = body["messages"]
-    check_parts(messages, pydantic_class, is_typed)
+    check_calls(messages, pydantic_class)
+    refuse(body)
+    check_parts(messages, is_typed)
     given = set_fields(request)
     newer, top_logprobs = request.max_completion_tokens, request.top_logprobs or 0
     sampling = read_sampling(
@@ -431,8 +440,7 @@ def chat_bodies_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a chat body for each conversation; fields that only chats have apply there. Raises ApiError."""
     _refuse_several_answers(body)
     read_as(BatchChatCompletionRequest, body)
-    if body.get("structured_outputs") is not None:
-        check_one_constraint(body["structured_outputs"])
+    check_one_constraint(body.get("structured_outputs"))
     checked = {name: value for name, value in body.items() if name != "tool_choice"}
     refuse_chat_contradictions({"add_generation_prompt": True, **checked})
     names = ChatCompletionRequest.model_fields.keys() - _NOT_OF_EACH_CHAT
@@ -608,10 +616,11 @@ def completion_body_cache() -> ParsedBodyCache[TextRequest]:
     return ParsedBodyCache(parse_completion, "prompt", _has_plain_prompt, _with_prompt)
 
 
-def chat_body_cache() -> ParsedBodyCache[ChatRequest]:
-    """Return the cache of chat completions."""
+def chat_body_cache(refuse: Callable[[dict[str, Any]], object]) -> ParsedBodyCache[ChatRequest]:
+    """Return the cache of chat completions. `refuse` is as for `parse_chat`, and is not called for repeated bodies."""
+    parse = partial(parse_chat, refuse=refuse)
     return ParsedBodyCache(
-        parse_chat, "messages", _has_plain_messages, lambda api_request, body: api_request._replace(body=body)
+        parse, "messages", _has_plain_messages, lambda api_request, body: api_request._replace(body=body)
     )
 
 

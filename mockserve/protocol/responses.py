@@ -1115,11 +1115,11 @@ def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
         if names_one:
             raise _unknown_tool()
         return {**body, "tool_choice": "none"} if choice in ("auto", "none") else body
-    if names_one and isinstance(tools, list):
+    if names_one and isinstance(tools, list | str | dict):
         name = choice.get("name")
         if not name:
             raise _unknown_tool()
-        resolved = _resolved(name, tools)
+        resolved = _resolved(name, tools if isinstance(tools, list) else [])
         return body if resolved == name else {**body, "tool_choice": {**choice, "name": resolved}}
     return body
 

@@ -31,6 +31,19 @@ class RepetitionDetectionParams:
     min_pattern_size: int = 0
     min_count: int = 0
 
+    def __post_init__(self) -> None:
+        """Raise ApiError, which is no ValueError: as in vLLM it comes before all that pydantic has found."""
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            raise ApiError(
+                "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= max_pattern_size. "
+                "Set both to 0 to disable repetitive pattern detection."
+            )
+        if self.max_pattern_size > 0 and self.min_count < 2:
+            raise ApiError(
+                "min_count must be >= 2 to detect repetitive patterns in engine output. "
+                "If you do not wish to detect repetitive patterns, set max_pattern_size to 0."
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -223,6 +236,7 @@ def read_sampling(
     `num_echoed_logprobs` is the default of the prompt's log-probabilities.
     """
     seed, allowed, num_of_prompt = (given.get(each) for each in ("seed", "allowed_token_ids", "prompt_logprobs"))
+    repetition = given.get("repetition_detection")
     return SamplingParams(
         max_tokens=max_tokens,
         max_tokens_param=max_tokens_param,
@@ -236,7 +250,7 @@ def read_sampling(
         allowed_token_ids=None if allowed is None else tuple(allowed),
         bad_words=_strings(given.get("bad_words")),
         skip_special_tokens=given.get("skip_special_tokens") is not False,
-        repetition=_read_repetition(given.get("repetition_detection")),
+        repetition=repetition if repetition is not None and repetition.max_pattern_size > 0 else None,
         **{name: value for name, value in given.items() if name in _COPIED and value is not None},
     )
 
@@ -246,24 +260,6 @@ def clamp_temperature(requested: float | None) -> float:
     if requested is None:
         return 1.0
     return LOWEST_TEMPERATURE if 0 < requested < LOWEST_TEMPERATURE else requested
-
-
-def _read_repetition(repetition: RepetitionDetectionParams | None) -> RepetitionDetectionParams | None:
-    if repetition is None:
-        return None
-    if min(repetition.max_pattern_size, repetition.min_pattern_size) < 0 or (
-        repetition.min_pattern_size > repetition.max_pattern_size
-    ):
-        raise ApiError(
-            "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= max_pattern_size. "
-            "Set both to 0 to disable repetitive pattern detection."
-        )
-    if repetition.max_pattern_size > 0 and repetition.min_count < 2:
-        raise ApiError(
-            "min_count must be >= 2 to detect repetitive patterns in engine output. "
-            "If you do not wish to detect repetitive patterns, set max_pattern_size to 0."
-        )
-    return repetition if repetition.max_pattern_size > 0 else None
 
 
 def _strings(value: Any) -> tuple[str, ...]:
@@ -525,6 +521,7 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
     refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+    check_one_constraint(body.get("structured_outputs"))
 
 
 def refuse_completion_contradictions(body: dict[str, Any]) -> None:
@@ -544,6 +541,7 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
     refuse_bad_thinking_budget(body.get("thinking_token_budget"))
+    check_one_constraint(body.get("structured_outputs"))
 
 
 def refuse_stream_options(body: dict[str, Any]) -> None:
@@ -605,11 +603,12 @@ def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> N
         raise ApiError(message) if excludes_tools else bad_value(message, "structured_outputs")
     if excludes_tools and count and body.get("tool_choice", "none") not in ("none", "auto", "required"):
         raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
-    check_one_constraint(constraints)
 
 
-def check_one_constraint(constraints: dict[str, Any]) -> None:
-    """Raise ApiError unless `structured_outputs` has exactly one constraint."""
+def check_one_constraint(constraints: dict[str, Any] | None) -> None:
+    """Raise ApiError unless `structured_outputs` is absent or has exactly one constraint."""
+    if constraints is None:
+        return
     count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
     if count != 1:
         raise _several_constraints(constraints) if count else missing_constraint_error(constraints)
@@ -729,7 +728,12 @@ def _function_name(tool: Any) -> Any:
 
 def refuse_unavailable(body: dict[str, Any], calls_tools: bool) -> None:
     """Raise ApiError for a request that requires a flag which the server was started without."""
+    refuse_unavailable_tools(body, calls_tools)
     refuse_media_arguments(body)
+
+
+def refuse_unavailable_tools(body: dict[str, Any], calls_tools: bool) -> None:
+    """Raise ApiError for a choice of tools that requires a parser of calls, on a server without one."""
     choice = "none" if calls_tools else body.get("tool_choice", "auto")
     if body.get("tools") and choice == "auto":
         raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')

@@ -154,6 +154,7 @@ def _rendered_prompt(
             ids = text_ids(planner, prompt, api_request.add_special_tokens, sampling)
         else:
             ids = given_ids(planner, prompt, sampling)
+            planner.check_ids(ids)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
     check_sampling(sampling, budget)
     needs_offsets = body.get("return_token_offsets") and isinstance(prompt, str)

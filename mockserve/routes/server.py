@@ -17,6 +17,7 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from mockserve.generation.tokenizer import Tokenizer, read_json_object
 from mockserve.metrics.counters import SLEEP
 from mockserve.metrics.page import CONTENT_TYPE
+from mockserve.protocol.chat_messages import check_calls, check_parts
 from mockserve.protocol.errors import ApiError, bad_request
 from mockserve.protocol.forms import QueryFields
 from mockserve.protocol.json_text import compact_json, json_array
@@ -138,6 +139,8 @@ def _prompt_text(model: ServedModel, api_request: TokenizeRequest, body: dict[st
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
+    check_calls(body["messages"], pydantic_class="ValidatorIterator")
+    check_parts(body["messages"])
     media_in(model, body["messages"])
     return model.planner.conversations.prompt(conversation_fields(body))
 

@@ -10,7 +10,7 @@ from mockserve.generation.writing import OutputSpec, chat_output_spec
 from mockserve.metrics.counters import CHAT, RESPONSES
 from mockserve.protocol.chat_messages import MEDIA_MARK, Medium, check_text_only, last_content, media_of
 from mockserve.protocol.completions import ChatBodies, ChatRequest
-from mockserve.protocol.sampling import SamplingParams, check_max_tokens, refuse_unavailable
+from mockserve.protocol.sampling import SamplingParams, check_max_tokens, refuse_unavailable, refuse_unavailable_tools
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.reply.chat_writer import ChatShape
@@ -81,6 +81,13 @@ def medium_ids(planner: Planner, medium: Medium, count: int) -> list[int]:
     """Return ids of an image or a recording: equal sources have equal ids, so that their blocks can be shared."""
     first = crc32(medium.source.encode("utf-8", "surrogatepass"))
     return [(first + number) % planner.tokenizer.vocabulary_size for number in range(count)]
+
+
+def refuse_early(model: ServedModel, body: dict[str, Any]) -> None:
+    """Raise ApiError for what vLLM refuses in a typed body before it looks at the parts of messages."""
+    model.check_model(body.get("model") or "")
+    refuse_unavailable_tools(body, model.answers.calls_tools)
+    model.planner.conversations.refuse_untrusted(body)
 
 
 async def plan_chat(

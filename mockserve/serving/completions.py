@@ -43,6 +43,9 @@ async def plan_completion(
     check_max_tokens(sampling, model.planner.max_model_len)
     ids = [_prompt_ids(model, each, request) for each in request.prompts]
     check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
+    for prompt, each in zip(request.prompts, ids, strict=True):
+        if not isinstance(prompt, str):
+            model.planner.check_ids(each)
     model.queue.check_each(map(len, ids), sampling.n)
     urgency = request.common.priority if priority is None else priority
     request_context = with_extra_arguments(RequestContext(reply_id, request.common.cache_salt, adapter, urgency), body)

@@ -194,10 +194,10 @@ def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: Sa
 
 
 def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingParams) -> list[int]:
-    """Return ids sent by the client. Raises ApiError for too many ids that must not be cut, and for unknown ids."""
+    """Return ids sent by the client. Raises ApiError for too many ids that must not be cut."""
     limit = _truncated_length(sampling, planner.max_model_len)
     ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
-    planner.check_ids(ids)
+    planner.check_length(len(ids))
     return ids
 
 

@@ -89,9 +89,8 @@ async def plan_response(
     answer = prompt.generations[0].answer
     raw = None
     if api_request.shows_messages:
-        prompt_text = model.planner.tokenizer.decode(prompt.token_ids)
         text = "".join(answer.texts)
-        raw = [raw_message(prompt_text, prompt.token_ids)], [raw_message(text, answer.token_ids)]
+        raw = [raw_message(prompt.text, prompt.token_ids)], [raw_message(text, answer.token_ids)]
     budget = prompt.generations[0].request.max_output_tokens or 0
     response = replace(response, budget=budget, kv_transfer_params=job.kv_transfer_params)
     has_parser = model.answers.parses_answers

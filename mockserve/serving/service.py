@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
@@ -39,6 +40,7 @@ from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.observers import open_observers
 from mockserve.reply.pictures import Pictures
 from mockserve.serving.background import BackgroundLoad
+from mockserve.serving.chat import refuse_early
 from mockserve.serving.lifecycle import Lifecycle, QueueLimits, RequestQueue
 from mockserve.serving.model import (
     PLAYBACK_FAMILY,
@@ -96,8 +98,8 @@ class Service:
     engine_faults: FaultControl
     pictures: Pictures
     responses: ResponseStore
+    chats: ParsedBodyCache[ChatRequest]
     completions: ParsedBodyCache[TextRequest] = field(default_factory=completion_body_cache)
-    chats: ParsedBodyCache[ChatRequest] = field(default_factory=chat_body_cache)
     """Parsers of chat and completion bodies, the two most frequent kinds."""
     ids: Iterator[str] = field(default_factory=random_ids)
     """New ids of replies."""
@@ -186,6 +188,7 @@ def build_service(
         engine_faults=engine_faults,
         pictures=Pictures(options.pictures, options.content.seed),
         responses=ResponseStore(environment.stores_responses),
+        chats=chat_body_cache(partial(refuse_early, model)),
         background=BackgroundLoad(backend.driver, backend.engines) if options.routes.enable_state_control else None,
         playback=ROUTE_FAMILIES[PLAYBACK_FAMILY].new_state(playing_back) if playing_back.is_on else None,
     )

@@ -329,3 +329,61 @@ def test_a_table_of_a_python_project_that_is_none_is_an_error(text: str, key: st
     (folder / "pyproject.toml").write_text(text)
     with pytest.raises(OptionError, match=f"pyproject.toml key {key}: expected names of settings with values, got"):
         layers_of_file("pyproject.toml", (), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max-num-seqs: many", "max-num-seqs: --max-num-seqs must be a whole number, got 'many'"),
+        ("max_num_seqs: -1", "max_num_seqs: --max-num-seqs must be at least 1, got -1"),
+        ("tensor_parallel_size: 2.5", "tensor_parallel_size: --tensor-parallel-size must be a whole number, got '2.5'"),
+        ("kv_cache_dtype: foo", "kv_cache_dtype: Invalid kv_cache_dtype: 'foo'. Valid values are"),
+        ("speculative-config: {method: foo}", "speculative-config: --speculative-config: method must be one of "),
+        ("not-there: 3", "not-there: no such option: --not-there"),
+        ("enable_lora: maybe", "enable_lora: unexpected argument: maybe"),
+    ],
+)
+def test_an_error_about_the_file_of_a_server_names_the_file_and_its_key(
+    text: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "s.yaml").write_text(f"port: 8001\n{text}\n")
+    assert run(["serve", "qwen/qwen3-14b", "--config", "s.yaml"]) in (1, 2)
+    assert f"blis serve: error: s.yaml key {message}" in capsys.readouterr().err
+
+
+def test_an_error_about_a_flag_does_not_name_the_file_that_it_wins_over(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "s.yaml").write_text("max-num-seqs: 3\n")
+    assert run(["serve", "qwen/qwen3-14b", "--config", "s.yaml", "--max-num-seqs", "-1"]) == 1
+    assert capsys.readouterr().err == "blis serve: error: --max-num-seqs must be at least 1, got -1\n"
+
+
+def test_a_value_of_a_file_gives_way_to_a_flag_or_a_variable_that_excludes_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "blis.toml").write_text('model = "qwen/qwen3-14b"\nrate = 4\n')
+    assert run(["run", "--stages", "1:5s,2:5s", "--json"]) == 0
+    assert "blis run: blis.toml key rate gives way to --stages\n" in capsys.readouterr().err
+    assert run(["run", "--stages", "1:5s", "--rate", "3"]) == 2
+    assert "error: --rate and --stages exclude each other" in capsys.readouterr().err
+    monkeypatch.setenv("BLIS_STAGES", "1:5s,2:5s")
+    assert run(["run", "--json"]) == 0
+    assert "blis run: blis.toml key rate gives way to --stages\n" in capsys.readouterr().err
+    assert run(["run", "--rate", "3", "--num-requests", "4", "--json"]) == 0
+    assert "blis run: BLIS_STAGES gives way to --rate\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("BLIS_SPECULATIVE_CONFIG", '{"method": "x"}', "--speculative-config: method must be one of "),
+        ("BLIS_HARDWARE", "XX", "GPU 'XX' is not in the catalogue"),
+    ],
+)
+def test_an_error_that_quotes_a_value_names_the_variable_that_has_it(
+    variable: str, value: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert run(["run", "--model", "qwen/qwen3-14b", "--rate", "2", "--num-requests", "3"]) == 2
+    assert f"blis run: error: {variable}: {message}" in capsys.readouterr().err

@@ -3,10 +3,10 @@
 from collections import Counter
 
 from blis_sim.options import options_from
+from blis_sim.options.command_line import CONFIG_FLAG as CONFIG_FILE
 from blis_sim.options.command_line import flags_of
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import warnings_of
-from mockserve.options.vllm_command_line import FLAG as CONFIG_FILE
 from mockserve.options.vllm_flags import ACTS, UNSEEN, VllmFlag, read_table
 from mockserve.server import _notes
 

@@ -61,6 +61,10 @@ def options(**given: Any) -> ObserveOptions:
             {"num_requests": None, "rate": 1e6, "horizon": 10**12},
             "--rate 1e+06 until --horizon 1000000000000 is more than 100000000 requests",
         ),
+        (
+            {"num_requests": None, "rate": 1e6, "duration": "1000000s"},
+            "--rate 1e+06 until --duration 1000000s is more than 100000000 requests",
+        ),
         ({"prewarm_duration": "5"}, "--prewarm-duration must be a duration such as 500ms or 30s, got '5'"),
         ({"kv_metrics_url": "metrics"}, "--kv-metrics-url must be like http://host:port, got 'metrics'"),
         ({"api_key": "a\nb"}, "--api-key must have a value of printable ASCII characters"),

@@ -98,7 +98,7 @@ def test_a_recording_with_adapters_is_replayed_as_it_was_run(
     [
         ("lora: {}", "lora: adapters must list at least one adapter with id and rank"),
         ("lora: {adapters: [{id: a}]}", "lora.adapters[0]: id and rank must be given"),
-        ("lora: {adapters: [{id: a, rank: 0}]}", "rank must be a whole number between 1 and 65536, got 0"),
+        ("lora: {adapters: [{id: a, rank: 0}]}", "rank: expected a whole number between 1 and 65536, got 0"),
         ("lora: {adapters: [{id: a, rank: 8}, {id: a, rank: 8}]}", "the adapter 'a' is declared twice"),
         ("lora: {adapters: [{id: a, rank: 8}]}", "needs adapter_capacity, or give --lora-adapter-capacity"),
         ("lora: {adapters: [{id: a, rank: 8}], slots: 1}", "unknown key 'slots'"),

@@ -11,12 +11,13 @@ from typing import Any
 import orjson
 
 from blis_sim.options import OptionError
+from blis_sim.options.file_fields import shortened
 from blis_sim.options.option import LATEST_US
 from traces.graph import restricted_to
 from traces.importers.registry import ConvertOptions, in_order
 from traces.rows import TraceRow
 from traces.table import Table
-from traces.text_file import TraceError, read_bytes, shortened
+from traces.text_file import TraceError, read_bytes
 
 MAX_S = 9_000_000_000
 """Times in seconds are below: in microseconds they fit into the columns of a trace."""

@@ -3,7 +3,7 @@
 A file of `--append-result` has a line for each run: each becomes a client, at the time of day of its run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -14,8 +14,6 @@ from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
 from traces.text_file import TraceError
 from traces.trace_v2 import TraceHeader
-
-_LISTS = ("start_times", "input_lens", "output_lens", "ttfts", "itls", "errors")
 
 
 def convert(options: ConvertOptions) -> Imported:
@@ -43,53 +41,17 @@ def convert(options: ConvertOptions) -> Imported:
 
 def _requests(source: str, results: Mapping[str, Any], unread: Unread) -> list[tuple[TraceRow, list[int]]]:
     """The rows of a run, each with its chunk times."""
-    missing = [name for name in _LISTS if name not in results]
-    if missing:
-        hint = ", save results with --save-detailed" if len(missing) == len(_LISTS) else " beside other lists"
-        raise TraceError(f"{source}: the key {missing[0]} is missing{hint}")
-    lists = [expect(f"{source} key {name}", "a list", results[name]) for name in _LISTS]
-    if len(set(map(len, lists))) != 1:
-        lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(_LISTS, lists, strict=True))
-        raise TraceError(f"{source}: expected lists of one length, got {lengths}")
-    for name, values in results.items():
-        if name not in _LISTS and isinstance(values, list) and len(values) == len(lists[0]):
-            for value in values:
-                unread.add({name: value}, ())
+    entries = entries_of(source, results, ("start_times", *LISTS), "--save-detailed", unread)
     starts = [
-        expect(f"{source} request {place} start_time", "a time in seconds", at_s) for place, at_s in enumerate(lists[0])
+        expect(f"{source} request {place} start_time", "a time in seconds", each["start_times"])
+        for place, each in enumerate(entries)
     ]
     first_s, origin_us = min(starts, default=0.0), _began_us(results, source)
     found = []
     for place in sorted(range(len(starts)), key=lambda place: float(starts[place])):
-        entry = dict(zip(_LISTS, (each[place] for each in lists), strict=True))
-        found.append(_row(f"{source} request {place}", entry, origin_us + round((starts[place] - first_s) * 1e6)))
+        where, sent_us = f"{source} request {place}", origin_us + round((starts[place] - first_s) * 1e6)
+        found.append(request_of(where, entries[place], offsets_us(where, entries[place]), sent_us))
     return found
-
-
-def _row(place: str, entry: dict[str, Any], sent_us: int) -> tuple[TraceRow, list[int]]:
-    """The row of a request and its chunk times."""
-    error = str(entry["errors"] or "")
-    ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
-    gaps_s = [
-        expect(f"{place} itl", "a time in seconds", each) for each in expect(f"{place} itls", "a list", entry["itls"])
-    ]
-    answered = not error and ttft_s > 0
-    times = [sent_us + round(at * 1e6) for at in accumulate(gaps_s, initial=ttft_s)] if answered else []
-    row = TraceRow(
-        request_id=0,
-        streaming=True,
-        input_tokens=expect(f"{place} input_len", "a whole number", entry["input_lens"]),
-        output_tokens=expect(f"{place} output_len", "a whole number", entry["output_lens"]),
-        arrival_time_us=0,
-        send_time_us=sent_us,
-        first_chunk_time_us=times[0] if times else 0,
-        last_chunk_time_us=times[-1] if times else 0,
-        num_chunks=len(times),
-        status="ok" if answered else "error",
-        error_message=error,
-    )
-    check_times(place, row)
-    return row, times
 
 
 def _began_us(results: Mapping[str, Any], source: str) -> int:
@@ -100,3 +62,59 @@ def _began_us(results: Mapping[str, Any], source: str) -> int:
         raise TraceError(f"{source} key date: expected a time like 20260131-235959") from None
     duration_s = at(source, results, "duration", "a time in seconds")
     return round((written.timestamp() - float(duration_s)) * 1e6)
+
+
+# What the benchmark of SGLang writes, too.
+
+LISTS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
+"""Keys of lists with a value for each request."""
+
+
+def entries_of(
+    place: str, results: Mapping[str, Any], names: Sequence[str], flag: str, unread: Unread
+) -> list[dict[str, Any]]:
+    """The values of lists of these names, side by side for each request. Other lists as long are counted as unread.
+
+    Raises TraceError; where all lists are missing it names the flag that saves them.
+    """
+    missing = [name for name in names if name not in results]
+    if missing:
+        hint = f", save results with {flag}" if len(missing) == len(names) else " beside other lists"
+        raise TraceError(f"{place}: the key {missing[0]} is missing{hint}")
+    lists = [expect(f"{place} key {name}", "a list", results[name]) for name in names]
+    if len(set(map(len, lists))) != 1:
+        lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(names, lists, strict=True))
+        raise TraceError(f"{place}: expected lists of one length, got {lengths}")
+    for name, values in results.items():
+        if name not in names and isinstance(values, list) and len(values) == len(lists[0]):
+            for value in values:
+                unread.add({name: value}, ())
+    return [dict(zip(names, values, strict=True)) for values in zip(*lists, strict=True)]
+
+
+def offsets_us(place: str, entry: Mapping[str, Any]) -> list[int]:
+    """The times of the chunks after sending; none for a request that failed. Raises TraceError."""
+    ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
+    gaps = expect(f"{place} itls", "a list", entry["itls"])
+    gaps_s = [expect(f"{place} itl", "a time in seconds", each) for each in gaps]
+    return [] if entry["errors"] or not ttft_s else [round(each * 1e6) for each in accumulate(gaps_s, initial=ttft_s)]
+
+
+def request_of(place: str, entry: Mapping[str, Any], offsets: list[int], sent_us: int) -> tuple[TraceRow, list[int]]:
+    """The row of a request that was sent at this time, and its chunk times. Raises TraceError."""
+    times = [sent_us + each for each in offsets]
+    row = TraceRow(
+        request_id=0,
+        streaming=True,
+        input_tokens=expect(f"{place} input_len", "a whole number", entry["input_lens"]),
+        output_tokens=expect(f"{place} output_len", "a whole number", entry["output_lens"]),
+        arrival_time_us=0,
+        send_time_us=sent_us,
+        first_chunk_time_us=times[0] if times else 0,
+        last_chunk_time_us=times[-1] if times else 0,
+        num_chunks=len(times),
+        status="ok" if times else "error",
+        error_message=str(entry["errors"] or ""),
+    )
+    check_times(place, row)
+    return row, times

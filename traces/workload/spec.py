@@ -6,11 +6,11 @@ from dataclasses import MISSING, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Count, FieldError, Positive, read
+from blis_sim.options.file_fields import Amount, AtLeastOne, Bounds, Count, Positive
 from blis_sim.options.option import LEAST_RATE, MOST_RATE, MOST_REQUESTS, MOST_TOKENS
 from blis_sim.options.yaml_text import dump_yaml
 from traces.slo import SloTargets
-from traces.text_file import TraceError, field_error, parse_yaml, read_text
+from traces.text_file import TraceError, parse_yaml, read_keys, read_text
 
 # Sections of a workload spec that name the generator of another program.
 
@@ -778,10 +778,7 @@ def parse_spec(text: str, source: str) -> WorkloadSpec:
 
 def spec_of(loaded: Any, source: str) -> WorkloadSpec:
     """The workload spec of keys and values; `source` names it in errors. Raises TraceError."""
-    try:
-        spec: WorkloadSpec = read(WorkloadSpec, loaded, numbers_are_text=True)
-    except FieldError as error:
-        raise field_error(source, error) from None
+    spec: WorkloadSpec = read_keys(source, WorkloadSpec, loaded, numbers_are_text=True)
     return checked(upgraded(spec), source)
 
 

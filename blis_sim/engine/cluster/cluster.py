@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from blis_sim.engine.cluster.admission import AdmissionPolicy, FunctionPolicy, always_admit
 from blis_sim.engine.cluster.batch_dispatch import dispatch_arrivals
@@ -16,13 +16,11 @@ from blis_sim.engine.cluster.routing import Choice, Router
 from blis_sim.engine.cluster.settings import Freshness, Latencies
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
-
-if TYPE_CHECKING:
-    from blis_sim.engine.data_parallel import RankGroup
 
 Part = TypeVar("Part")
 """The class of a part of a cluster: the gateway, disaggregation, the autoscaler."""

@@ -146,11 +146,6 @@ def model_names() -> list[str]:
     return sorted(_rows())
 
 
-def small_model_names() -> list[str]:
-    """Return every model that is found by name and not listed, without other names."""
-    return sorted(_small_rows())
-
-
 def has_model(name: str) -> bool:
     """Return whether the catalogue has `name`."""
     return _canonical(name) is not None

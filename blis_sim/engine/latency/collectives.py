@@ -8,14 +8,12 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import zlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -32,7 +30,7 @@ from blis_sim.engine.latency.operators import Line
 from blis_sim.engine.latency.step_work import ALL_TO_ALL_BACKENDS
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
-from blis_sim.options.files import read_given, read_text
+from blis_sim.options.files import read_text
 from blis_sim.options.yaml_text import YamlError, load_yaml
 
 # The interface between collectives and the models of their times.
@@ -477,81 +475,6 @@ def _reached(neighbours: Mapping[int, set[int]]) -> set[int]:
 
 # Times of collectives from SimAI's packet simulation: workload files, a program run for each, and cached results.
 
-_FIELDS = 12
-_KINDS = {"ALLREDUCE", "ALLGATHER", "REDUCESCATTER", "ALLTOALL"}
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A collective of a layer."""
-
-    collective: Collective
-    group: Group
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """The forward pass, the gradients of inputs and those of weights, each with its collective."""
-
-    name: str
-    compute_ns: tuple[int, int, int]
-    exchanges: tuple[Exchange | None, Exchange | None, Exchange | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """All layers, and how they are spread over GPUs."""
-
-    tp: int
-    ep: int
-    pp: int
-    vpp: int
-    ga: int
-    """Micro-batches of a step."""
-    num_gpus: int
-    layers: tuple[Layer, ...]
-
-    @property
-    def dp(self) -> int:
-        return max(1, self.num_gpus // (self.tp * self.pp))
-
-    def group_size(self, group: Group) -> int:
-        """Return the number of GPUs of a group."""
-        sizes = {Group.TP: self.tp, Group.EP: self.ep, Group.DP: self.dp, Group.DP_EP: max(1, self.dp // self.ep)}
-        return sizes[group]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadTime:
-    """The parts of a step, in microseconds."""
-
-    compute_us: float
-    exchange_us: dict[Group, float]
-    bubble_us: float
-    """Time in which pipeline stages wait for each other."""
-
-    @property
-    def total_us(self) -> float:
-        return self.compute_us + sum(self.exchange_us.values()) + self.bubble_us
-
-
-def workload_time(workload: Workload, network: Network) -> WorkloadTime:
-    """Return how long a step takes when nothing overlaps."""
-    compute_ns = bubble_ns = 0.0
-    exchange_ns = dict.fromkeys(Group, 0.0)
-    for layer in workload.layers:
-        times = [_time_ns(each, workload, network) for each in layer.exchanges]
-        for each, time_ns in zip(layer.exchanges, times, strict=True):
-            if each is not None:
-                exchange_ns[each.group] += time_ns
-        compute_ns += sum(layer.compute_ns)
-        if layer.name != "embedding_layer":
-            bubble_ns += sum(layer.compute_ns) + times[0] + times[1]
-    bubble_ns *= (workload.pp - 1) / (workload.ga * workload.vpp)
-    by_group = {group: time_ns / 1e3 for group, time_ns in exchange_ns.items()}
-    return WorkloadTime(compute_us=compute_ns / 1e3, exchange_us=by_group, bubble_us=bubble_ns / 1e3)
-
 
 def all_reduce_workload(tp: int, pp: int, size_bytes: int) -> str:
     """Return the text of a workload that is one all-reduce of tensor parallelism."""
@@ -570,64 +493,6 @@ def expert_workload(collective: Collective, num_gpus: int, size_bytes: int) -> s
     )
     kind = f"{collective.value.upper()}_EP"
     return f"{header}\n1\nlayer0\t-1\t1\t{kind}\t{size_bytes}\t0\tNONE\t0\t0\tNONE\t0\t100\n"
-
-
-def read_workload(path: str) -> Workload:
-    """Read a workload file, gzipped or not. Raises EngineError that names the line."""
-    try:
-        text = read_given(path).decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise EngineError(f"{path}: expected a workload file, {error}") from None
-    lines = text.splitlines()
-    if len(lines) < 2 or not lines[1].strip().isdecimal():
-        raise EngineError(f"{path} line 2: expected the number of layers")
-    settings = dict(_settings(lines[0]))
-    layers = tuple(_layer(f"{path} line {number}", line) for number, line in enumerate(lines[2:], 3) if line.strip())
-    if len(layers) != int(lines[1]):
-        raise EngineError(f"{path}: expected {int(lines[1])} layers, as line 2 says, got {len(layers)}")
-    tp, ep, pp = (max(1, settings.get(name, 1)) for name in ("model_parallel_NPU_group", "ep", "pp"))
-    vpp, ga, num_gpus = (max(1, settings.get(name, 1)) for name in ("vpp", "ga", "all_gpus"))
-    return Workload(tp, ep, pp, vpp, ga, num_gpus, layers)
-
-
-def _settings(line: str) -> Iterator[tuple[str, int]]:
-    words = line.split()
-    for name, value in pairwise(words):
-        if name.endswith(":") and value.isdecimal():
-            yield name[:-1], int(value)
-
-
-def _layer(where: str, line: str) -> Layer:
-    fields = line.split()
-    if len(fields) != _FIELDS:
-        raise EngineError(f"{where}: expected {_FIELDS} fields, got {len(fields)}")
-    try:
-        numbers = [int(fields[place]) for place in (2, 4, 5, 7, 8, 10)]
-    except ValueError:
-        raise EngineError(f"{where}: expected whole nanoseconds and bytes, got {line.strip()[:60]!r}") from None
-    forward, forward_bytes, inputs, input_bytes, weights, weight_bytes = numbers
-    exchanges = (
-        _exchange(where, fields[3], forward_bytes, Group.TP),
-        _exchange(where, fields[6], input_bytes, Group.TP),
-        _exchange(where, fields[9], weight_bytes, Group.DP),
-    )
-    return Layer(fields[0], (forward, inputs, weights), exchanges)
-
-
-def _exchange(where: str, kind: str, size_bytes: int, usual: Group) -> Exchange | None:
-    if kind == "NONE":
-        return None
-    name, _, suffix = kind.partition("_")
-    if name not in _KINDS or suffix not in ("", "EP", "DP_EP"):
-        raise EngineError(f"{where}: expected NONE or one of {', '.join(sorted(_KINDS))}, got {kind!r}")
-    return Exchange(Collective(name.lower()), Group(suffix) if suffix else usual, size_bytes)
-
-
-def _time_ns(exchange: Exchange | None, workload: Workload, network: Network) -> float:
-    if exchange is None:
-        return 0.0
-    num_gpus = workload.group_size(exchange.group)
-    return network.time_ns(exchange.collective, exchange.group, num_gpus, exchange.size_bytes)
 
 
 TIMEOUT_S = 3600

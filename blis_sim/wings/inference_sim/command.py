@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError, check_options, option, options_from, options_of, section
-from blis_sim.options.command_line import flags_of, parse_command_line
+from blis_sim.options.command_line import CONFIG_FLAG, flags_of, parse_command_line
 from blis_sim.options.option import load_json
 from mockserve.options.content import ToolArgumentOptions
 from mockserve.options.engine_features import KVEventsConfig
 from mockserve.options.faults import FAILURE_TYPES
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import check_deviation, milliseconds
-from mockserve.options.vllm_command_line import FLAG as CONFIG_FLAG
 from mockserve.options.vllm_command_line import NO_EFFECT_FLAG, is_flag, read_settings
 from mockserve.options.vllm_command_line import rewritten as from_vllm
 from mockserve.options.vllm_flags import ACTS, VllmFlag, read_table

@@ -23,7 +23,7 @@ from blis_sim.wings.pooling.bodies import (
 )
 from blis_sim.wings.pooling.replies import Encoding
 from mockserve.protocol.bodies import read_as
-from mockserve.protocol.chat_messages import check_parts
+from mockserve.protocol.chat_messages import check_calls, check_parts
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.sampling import refuse_bad_salt, refuse_media_arguments
 
@@ -175,6 +175,7 @@ def _prompts(given: Any) -> tuple[Prompt, ...]:
 def _conversations(messages: list[Any]) -> tuple[Prompt, ...]:
     conversations = tuple(messages) if messages and isinstance(messages[0], list) else (messages,)
     for each in conversations:
+        check_calls(each)
         check_parts(each)
     return conversations
 

@@ -5,23 +5,21 @@ have a length a reply is what the next one has more besides its own messages, el
 for.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
-from itertools import accumulate
 from typing import Any
 
 from blis_sim.options import OptionError
 from blis_sim.wings.trace_formats.messages import words_of
-from traces.importers.reading import Unread, at, drawn_arrivals_us, expect, sendable_rows, token_counter
+from traces.importers.reading import Unread, at, drawn_arrivals_us, expect, json_lines, sendable_rows, token_counter
 from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
+from traces.importers.vllm_bench import LISTS, entries_of, offsets_us, request_of
 from traces.rows import TraceRow
-from traces.text_file import TraceError, read_bytes, read_json
+from traces.text_file import read_json
 
-_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "errors")
 _BEGIN_US = 1_000_000
 """Time of the first sending: the file has none, and a time of 0 stands for none in a trace."""
 
@@ -32,52 +30,18 @@ def convert_bench(options: ConvertOptions) -> Imported:
     Sending times are not in the file. With an unlimited rate they follow from the ends of earlier requests and the
     greatest concurrency; otherwise arrivals are drawn at the rate of the file or of --rate.
     """
-    source = str(options.path)
-    runs = [_run(f"{source} line {number}", line) for number, line in enumerate(_lines(options), start=1)]
-    place, results = next(((place, run) for place, run in reversed(runs) if _LISTS[0] in run), ("", None))
-    if results is None:
-        has_others = any(name in run for _, run in runs for name in _LISTS)
-        hint = " beside other lists" if has_others else ", save results with --output-details"
-        raise TraceError(f"{source}: the key {_LISTS[0]} is missing{hint}")
-    lists = [expect(f"{place} key {name}", "a list", results.get(name)) for name in _LISTS]
-    if len(set(map(len, lists))) != 1:
-        lengths = ", ".join(f"{name} {len(each)}" for name, each in zip(_LISTS, lists, strict=True))
-        raise TraceError(f"{place}: expected lists of one length, got {lengths}")
-    entries = [dict(zip(_LISTS, values, strict=True)) for values in zip(*lists, strict=True)]
-    offsets = [_offsets_us(f"{place} request {number}", each) for number, each in enumerate(entries)]
+    runs = list(json_lines(options.path))
+    last = runs[-1] if runs else (str(options.path), {})
+    place, results = next((each for each in reversed(runs) if LISTS[0] in each[1]), last)
+    unread = Unread()
+    entries = entries_of(place, results, LISTS, "--output-details", unread)
+    offsets = [offsets_us(f"{place} request {number}", each) for number, each in enumerate(entries)]
     starts_us, note = _starts(options, place, results, [each[-1] if each else 0 for each in offsets])
     found = [
-        _request(f"{place} request {number}", *each)
+        request_of(f"{place} request {number}", *each)
         for number, each in enumerate(zip(entries, offsets, starts_us, strict=True))
     ]
-    unread = Unread()
-    for name, values in results.items():
-        if name not in _LISTS and isinstance(values, list) and len(values) == len(entries):
-            for value in values:
-                unread.add({name: value}, ())
     return recording(options, found, (note, *unread.note()), earlier_runs_in_the_file=len(runs) - 1)
-
-
-def _lines(options: ConvertOptions) -> list[bytes]:
-    return [line for line in read_bytes(options.path).split(b"\n") if line.strip()]
-
-
-def _run(place: str, line: bytes) -> tuple[str, Mapping[str, Any]]:
-    try:
-        value = json.loads(line)  # which reads the word Infinity, as this program writes it
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{place}: expected a JSON object, {error}") from error
-    return place, expect(place, "an object", value)
-
-
-def _offsets_us(place: str, entry: Mapping[str, Any]) -> list[int]:
-    """The times of the chunks after sending; none for a request that failed."""
-    ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
-    gaps = expect(f"{place} itls", "a list", entry["itls"])
-    gaps_s = [expect(f"{place} itl", "a time in seconds", each) for each in gaps]
-    if entry["errors"] or not ttft_s:
-        return []
-    return [round(each * 1e6) for each in accumulate(gaps_s, initial=ttft_s)]
 
 
 def _starts(
@@ -108,25 +72,6 @@ def _closed_loop(durations_us: Sequence[int], most: int) -> list[int]:
         starts.append(at_us)
         heappush(ends_us, at_us + duration_us)
     return starts
-
-
-def _request(place: str, entry: Mapping[str, Any], offsets: list[int], sent_us: int) -> tuple[TraceRow, list[int]]:
-    times = [sent_us + each for each in offsets]
-    error = str(entry["errors"] or "")
-    row = TraceRow(
-        request_id=0,
-        streaming=True,
-        input_tokens=expect(f"{place} input_len", "a whole number", entry["input_lens"]),
-        output_tokens=expect(f"{place} output_len", "a whole number", entry["output_lens"]),
-        arrival_time_us=0,
-        send_time_us=sent_us,
-        first_chunk_time_us=times[0] if times else 0,
-        last_chunk_time_us=times[-1] if times else 0,
-        num_chunks=len(times),
-        status="ok" if times else "error",
-        error_message=error,
-    )
-    return row, times
 
 
 DEFAULT_OUTPUT_TOKENS = 220

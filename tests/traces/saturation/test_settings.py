@@ -37,16 +37,19 @@ def test_keys_that_change_nothing_are_named(tmp_path: Path) -> None:
     [
         ("composite: {}\n", ": unknown key 'composite', known are threshold, backlog_drift"),
         ("threshold: {ms: 3}\n", ": unknown key 'ms' of threshold, known are threshold_ms"),
-        ("threshold: {threshold_ms: 0}\n", " key threshold.threshold_ms: expected a number of at least 0.001, got 0"),
+        (
+            "threshold: {threshold_ms: 0}\n",
+            " key threshold.threshold_ms: expected a number between 0.001 and 1000000000000, got 0",
+        ),
         (
             "backlog_drift: {window_size_sec: 0.0001}\n",
-            " key backlog_drift.window_size_sec: expected a number of at least 0.001, got 0.0001",
+            " key backlog_drift.window_size_sec: expected a number between 0.001 and 1000000000, got 0.0001",
         ),
         (
             "threshold: {threshold_ms: slow}\n",
-            " key threshold.threshold_ms: expected a number of at least 0, got 'slow'",
+            " key threshold.threshold_ms: expected a number between 0.001 and 1000000000000, got 'slow'",
         ),
-        ("[1]\n", " key : expected keys and values, got [1]"),
+        ("[1]\n", ": expected keys and values, got [1]"),
         ("a: [\n", " line 2: expected YAML, "),
     ],
 )

@@ -23,12 +23,11 @@ from blis_sim.engine.latency.collectives import (
     network_of,
     read_busbw,
     read_ratios,
-    read_workload,
-    workload_time,
 )
 from blis_sim.engine.specs import GpuSpec
 from blis_sim.options import OptionError
 from tests.engine.latency.collectives import stand_in
+from tests.engine.latency.collectives.simai_workload import read_workload
 
 MIB = 1 << 20
 STAND_IN = f"{sys.executable} {stand_in.__file__}"
@@ -41,10 +40,9 @@ def h100() -> GpuSpec:
 
 def test_the_published_run_takes_7_545_619_us(reference: Path) -> None:
     folder = reference / "golden" / "vidur-data" / "simai"
-    workload = read_workload(str(folder / "workload" / "workload_analytical.txt.gz"))
+    workload = read_workload(folder / "workload" / "workload_analytical.txt.gz")
     fabric = Fabric(nvlink_gb_s=360, nic_gb_s=48.5, tp=workload.tp, ep=workload.ep)
-    found = workload_time(workload, Analytical(fabric, read_ratios(str(folder / "ratio"))))
-    assert round(found.total_us) == 7_545_619
+    assert round(workload.time_us(Analytical(fabric, read_ratios(str(folder / "ratio"))))) == 7_545_619
 
 
 def test_bus_bandwidths_are_those_of_the_original(reference: Path) -> None:
@@ -170,22 +168,8 @@ def test_an_unknown_source_of_collectives_is_refused(text: str) -> None:
 
 def test_the_workload_of_an_all_reduce_reads_back(tmp_path: Path) -> None:
     (tmp_path / "w.txt").write_text(all_reduce_workload(4, 2, 12_345))
-    workload = read_workload(str(tmp_path / "w.txt"))
+    workload = read_workload(tmp_path / "w.txt")
     assert (workload.tp, workload.pp, workload.num_gpus) == (4, 2, 8)
     (exchange, *rest) = workload.layers[0].exchanges
     assert exchange is not None
     assert (exchange.collective, exchange.size_bytes, rest) == (Collective.ALL_REDUCE, 12_345, [None, None])
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("a -1 1 ALLREDUCE 1 0 NONE 0 0 NONE 0", "expected 12 fields, got 11"),
-        ("a -1 x ALLREDUCE 1 0 NONE 0 0 NONE 0 1", "whole nanoseconds and bytes"),
-        ("a -1 1 ALLSUM 1 0 NONE 0 0 NONE 0 1", "got 'ALLSUM'"),
-    ],
-)
-def test_a_workload_with_a_bad_line_names_it(tmp_path: Path, line: str, problem: str) -> None:
-    (tmp_path / "w.txt").write_text(f"HEADER ep: 1\n1\n{line}\n")
-    with pytest.raises(EngineError, match=f"line 3: .*{problem}"):
-        read_workload(str(tmp_path / "w.txt"))
