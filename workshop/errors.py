@@ -3,6 +3,7 @@
     python -m workshop.silicon CSV --rows ROWS.csv
     python -m workshop.points CSV --rows POINTS.csv
     python -m workshop.errors RECORDINGS ROWS.csv [ROWS.csv ...] [--points POINTS.csv] [--write FILE]
+    python -m workshop.errors --again FILE [--write-page PAGE]
 
 RECORDINGS is the folder of `accuracy.py` and `published.py`, and ROWS.csv has the predictions of `silicon.py`. Errors
 are those of the means of a recording: TTFT, ITL, and throughput at as many requests in flight, which is one over the
@@ -12,12 +13,16 @@ sharing the work. `all` are the errors of all recordings. `growth` is how much l
 those of kinds with so many other properties: the median of pairs, and for large errors the ratio that nine of ten pairs
 stay below. The last lines on standard error say how many errors stay within what would be stated of their kind without
 them.
+
+With `--again` the scores of FILE, which `--write` has written, are derived anew from its ratios: nothing is simulated.
+Of PAGE the section about intervals is renewed.
 """
 
 import argparse
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import permutations
@@ -35,10 +40,10 @@ from blis_sim.engine.latency.confidence import (
     EXPERT_PARALLEL,
     LATENT,
     LEARNED,
+    LEVELS,
     METRICS,
     NVLINK,
     ONE_GPU,
-    SHARES,
     WITH_EXPERTS,
     Errors,
     MeasuredKind,
@@ -75,6 +80,8 @@ that. *Learned from* is a server from other recordings of which coefficients or 
 
 The tables are produced by `python -m workshop.errors`, and so is the file that commands read.
 """
+SILICON, POINTS, PUBLISHED = "deployments of silicon", "bursts and users", "published servers"
+RTX, RECORDINGS = "RTX PRO 6000", "recordings of Qwen3-14B"
 _LEARNED_FROM, _LEARNING = ("qwen3-14b", "H100", ONE_GPU), ("fitted", "kernels")
 """The server from other recordings of which coefficients and host overheads were learned."""
 
@@ -90,6 +97,7 @@ class Cell(NamedTuple):
 class Seen(NamedTuple):
     """The errors of one prediction of one recording, by metric, as fractions."""
 
+    source: str
     cell: Cell
     predictor: str
     errors: Mapping[str, float]
@@ -100,13 +108,18 @@ class Seen(NamedTuple):
 def main() -> int:
     """Print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recordings", type=Path)
-    parser.add_argument("rows", type=Path, nargs="+", help="what silicon.py --rows has written")
+    parser.add_argument("recordings", type=Path, nargs="?")
+    parser.add_argument("rows", type=Path, nargs="*", help="what silicon.py --rows has written")
+    parser.add_argument("--again", type=Path, default=None, help="derive the scores of a file anew from its ratios")
     parser.add_argument("--points", type=Path, default=None, help="what points.py has written")
     parser.add_argument("--page", type=Path, default=Path("docs/accuracy.md"), help="with the table of left_out.py")
     parser.add_argument("--write", type=Path, default=None)
     parser.add_argument("--write-page", type=Path, default=None, help="write the figures as a page, too")
     arguments = parser.parse_args()
+    if arguments.again is not None:
+        return score_again(arguments.again, arguments.write_page)
+    if arguments.recordings is None or not arguments.rows:
+        parser.error("RECORDINGS and ROWS.csv are required without --again")
     seen = [
         *(each for path in arguments.rows for each in _of_silicon(path)),
         *(() if arguments.points is None else _of_points(arguments.points)),
@@ -125,7 +138,39 @@ def main() -> int:
     return 0
 
 
-def _seen(cell: Cell, predictor: str, real: Mapping[str, float], simulated: Mapping[str, float]) -> Seen:
+def score_again(path: Path, page: Path | None) -> int:
+    """Derive the scores of a table anew, and renew the section about intervals of a page."""
+    content = json.loads(path.read_text())
+    seen = seen_in(content)
+    for predictor, of_metrics in content["spread"].items():
+        kinds = kinds_of(seen, predictor)
+        for metric, spread in of_metrics.items():
+            spread["scores"] = all_scores(kinds, metric)
+    path.write_text(_text_of(content))
+    lines = interval_lines(seen)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    if page is not None:
+        before, _, rest = page.read_text().partition("\n## ")
+        after = rest[rest.index("\n## ") :] if rest.startswith(_INTERVALS[3:]) else f"\n## {rest}"
+        page.write_text("\n".join([before, *lines]).rstrip("\n") + "\n" + after)
+    return 0
+
+
+def seen_in(content: Mapping[str, Any]) -> list[Seen]:
+    """Return the recordings of a table that was written, with errors by its rounded ratios."""
+    found = []
+    for row in content["kinds"]:
+        cell = Cell(ServerKind(*row["kind"]), row["model"], (row["shape"][0], row["shape"][1]))
+        for predictor, figures in row["errors"].items():
+            sources = [name for name, count in figures["sources"].items() for _ in range(count)]
+            for place, source in enumerate(sources):
+                ratios = {name: figures["ratios"][name][place] for name in METRICS}
+                errors = {name: abs(exp(each if name == "throughput" else -each) - 1) for name, each in ratios.items()}
+                found.append(Seen(source, cell, predictor, errors, ratios))
+    return found
+
+
+def _seen(source: str, cell: Cell, predictor: str, real: Mapping[str, float], simulated: Mapping[str, float]) -> Seen:
     """Return the errors of mean `ttft`, `itl` and `e2e`, in one unit."""
     errors = {
         "ttft": abs(simulated["ttft"] / real["ttft"] - 1),
@@ -136,6 +181,7 @@ def _seen(cell: Cell, predictor: str, real: Mapping[str, float], simulated: Mapp
     ratios = {name: log(real[time] / simulated[time]) for name, time in times.items()}
     most = log(1 + _LARGEST_ERROR)
     return Seen(
+        source,
         cell,
         predictor,
         {name: min(each, _LARGEST_ERROR) for name, each in errors.items()},
@@ -154,7 +200,7 @@ def _of_silicon(path: Path) -> Iterator[Seen]:
                 {"ttft": float(row[ttft]), "itl": float(row[tpot]), "e2e": float(row[ttft]) + gaps * float(row[tpot])}
                 for ttft, tpot in (("ttft_ms", "tpot_ms"), ("ttft_sim", "tpot_sim"))
             ]
-            yield _seen(_silicon_cell(row), row["predictor"], *sides)
+            yield _seen(SILICON, _silicon_cell(row), row["predictor"], *sides)
 
 
 def _silicon_cell(row: Mapping[str, str]) -> Cell:
@@ -184,7 +230,8 @@ def _of_points(path: Path) -> Iterator[Seen]:
                 continue
             if sides[0]["duration"]:  # of a burst, means of single requests say little about the throughput
                 sides = [{**each, "e2e": each["duration"]} for each in sides]
-            yield _seen(Cell(kind, row["model"], (int(row["layers"]), int(row["width"]))), row["predictor"], *sides)
+            cell = Cell(kind, row["model"], (int(row["layers"]), int(row["width"])))
+            yield _seen(POINTS, cell, row["predictor"], *sides)
 
 
 def _of_published(folder: Path) -> Iterator[Seen]:
@@ -195,7 +242,7 @@ def _of_published(folder: Path) -> Iterator[Seen]:
         real = published.real_means(path)
         for predictor in PREDICTORS:
             simulated = published.simulated_means(path, predictor, LEARNED_COEFFICIENTS)
-            yield _seen(cell, predictor, asdict(real), asdict(simulated))
+            yield _seen(PUBLISHED, cell, predictor, asdict(real), asdict(simulated))
 
 
 def _of_another_gpu(folder: Path) -> Iterator[Seen]:
@@ -212,7 +259,7 @@ def _seen_of_score(cell: Cell, predictor: str, found: Any) -> Seen:
     sides = [
         {name: getattr(getattr(found, name), side).mean for name in ("ttft", "itl", "e2e")} for side in ("real", "sim")
     ]
-    return _seen(cell, predictor, *sides)
+    return _seen(RTX, cell, predictor, *sides)
 
 
 def _of_recordings(folder: Path, page: Path) -> Iterator[Seen]:
@@ -226,14 +273,13 @@ def _of_recordings(folder: Path, page: Path) -> Iterator[Seen]:
             deployment = resolve(replace(options, latency_model=predictor, coefficients=coefficients))
             found = accuracy.predict(header.parent.name, header, deployment, 1).metrics
             sides = [{name: getattr(found[name], side).mean for name in found} for side in ("real", "sim")]
-            yield _seen(cell, predictor, *sides)
+            yield _seen(RECORDINGS, cell, predictor, *sides)
             if predictor == "fitted":
-                yield _seen(cell, LEARNED, *sides)
+                yield _seen(RECORDINGS, cell, LEARNED, *sides)
     for ttft, e2e, itl in _left_out(page):
         for predictor in ("fitted", LEARNED):
-            yield _seen(
-                cell, predictor, dict.fromkeys(("ttft", "e2e", "itl"), 1.0), {"ttft": ttft, "e2e": e2e, "itl": itl}
-            )
+            real, simulated = dict.fromkeys(("ttft", "e2e", "itl"), 1.0), {"ttft": ttft, "e2e": e2e, "itl": itl}
+            yield _seen(RECORDINGS, cell, predictor, real, simulated)
 
 
 def _left_out(page: Path) -> Iterator[tuple[float, ...]]:
@@ -286,42 +332,62 @@ def spread_of(kinds: Sequence[MeasuredKind], seen: Sequence[Seen], metric: str) 
     return {
         "all": [round(each, 4) for each in of_all],
         "growth": [[round(each, 2) for each in pair] for pair in growth[1:]],
-        "scores": {name: _quantiles(scores_of(kinds, metric, name == "alike")) for name in ("alike", "unlike")},
+        "scores": all_scores(kinds, metric),
     }
+
+
+def all_scores(kinds: Sequence[MeasuredKind], metric: str) -> dict[str, list[float]]:
+    """Return the scores at each level, of recordings whose kind is known from others and of those whose kind is not."""
+    kinds = [each for each in kinds if not each.is_learned_from]
+    return {name: _quantiles(scores_of(kinds, metric, name == "alike")) for name in ("alike", "unlike")}
 
 
 _NO_SCORES = {"alike": (0.0,), "unlike": (0.0,)}
 
 
 def scores_of(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool) -> list[float]:
-    """Return how many scales each recording lies from the centre of what is said of it without its kind, or without
+    """Return how many scales each recording lies above the centre of what is said of it without its kind, or without
     the recording alone where others of its kind remain."""
-    scores: list[float] = []
+    return [each for found in scores_by_kind(kinds, metric, is_alike) for each in found]
+
+
+def scores_by_kind(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool) -> list[list[float]]:
+    """Return the scores of the recordings of each kind."""
+    scores: list[list[float]] = []
     for kind in kinds:
         others = [each for each in kinds if each is not kind]
-        for place, ratio in enumerate(kind.ratios[metric]):
-            known = others
-            if is_alike:
-                rest = [each for number, each in enumerate(kind.ratios[metric]) if number != place]
-                if not rest:
-                    continue
-                known = [*others, kind._replace(num_recordings=len(rest), ratios={**kind.ratios, metric: rest})]
-            if not known:
-                continue
-            like = nearest_kinds(kind.kind, kind.shape, known)
-            said = ratio_spread(metric, like, known, _NO_SCORES)
-            scores.append(abs(ratio - said.centre) / said.scale)
+        ratios = kind.ratios[metric]
+        of_kind: list[float] = []
+        if is_alike and len(ratios) > 1:
+            for place, ratio in enumerate(ratios):
+                of_kind += _scores(kind, [ratio], [*others, _without(kind, place)], metric)
+        elif not is_alike and others:
+            of_kind += _scores(kind, ratios, others, metric)
+        scores.append(of_kind)
     return scores
 
 
+def _without(kind: MeasuredKind, place: int) -> MeasuredKind:
+    """Return a kind without one of its recordings."""
+    ratios = {name: [*each[:place], *each[place + 1 :]] for name, each in kind.ratios.items()}
+    return kind._replace(num_recordings=kind.num_recordings - 1, ratios=ratios)
+
+
+def _scores(kind: MeasuredKind, ratios: Sequence[float], known: Sequence[MeasuredKind], metric: str) -> list[float]:
+    said = ratio_spread(metric, nearest_kinds(kind.kind, kind.shape, known), known, _NO_SCORES)
+    return [(ratio - said.centre) / said.scale for ratio in ratios]
+
+
 def _quantiles(scores: Sequence[float]) -> list[float]:
-    """Return the scores that shares of new recordings stay below, the place of the new one counted."""
+    """Return the scores that a new recording stays below with each probability, its place among them counted."""
     if not scores:
-        return [0.0, *(4.0 for _ in SHARES[1:])]
-    beyond = len(scores) + 1
-    return [0.0, *(round(_quantile(scores, min(1.0, share * beyond / len(scores))), 2) for share in SHARES[1:])]
+        return [0.0 if level == _EVEN else -_NO_SCORE if level < _EVEN else _NO_SCORE for level in LEVELS]
+    beyond = (len(scores) + 1) / len(scores)
+    shares = [min(1.0, level * beyond) if level > _EVEN else max(0.0, 1 - (1 - level) * beyond) for level in LEVELS]
+    return [round(float(each), 2) for each in np.quantile(scores, shares)]
 
 
+_EVEN, _NO_SCORE = 0.5, 4.0
 _LEAST_ERROR = 0.01
 """Errors below are those of the measurement: a recording repeated differs by as much."""
 
@@ -347,19 +413,30 @@ def table_text(seen: Sequence[Seen]) -> str:
             errors = {name: [round(error, 4) for error in each.errors[name]] for name in METRICS}
             learned = {"learned_from": True} if each.is_learned_from else {}
             of_cell = rows.setdefault(Cell(each.kind, each.model, each.shape), {})
-            of_cell[predictor] = {"n": each.num_recordings, **errors, **learned, "ratios": each.ratios}
-    lines = [json.dumps({**cell._asdict(), "errors": errors}) for cell, errors in sorted(rows.items())]
-    spreads = []
-    for predictor, kinds in figures.items():
-        of_metrics = {name: spread_of(kinds, _by(predictor, seen), name) for name in METRICS}
-        spreads.append(f"{json.dumps(predictor)}: {json.dumps(of_metrics)}")
-    made_by = json.dumps("python -m workshop.errors")
-    spread, kinds_text = ",\n".join(spreads), ",\n".join(lines)
-    return f'{{\n"made_by": {made_by},\n"spread": {{\n{spread}\n}},\n"kinds": [\n{kinds_text}\n]\n}}\n'
+            cell = Cell(each.kind, each.model, each.shape)
+            sources = Counter(one.source for one in _by(predictor, seen) if one.cell == cell)
+            of_cell[predictor] = {
+                "n": each.num_recordings, **errors, **learned, "sources": sources, "ratios": each.ratios
+            }  # fmt: skip
+    spread = {
+        predictor: {name: spread_of(kinds, _by(predictor, seen), name) for name in METRICS}
+        for predictor, kinds in figures.items()
+    }
+    kinds_found = [{**cell._asdict(), "errors": errors} for cell, errors in sorted(rows.items())]
+    return _text_of({"made_by": "python -m workshop.errors", "spread": spread, "kinds": kinds_found})
+
+
+def _text_of(content: Mapping[str, Any]) -> str:
+    """Return a table as JSON, a line for each latency model and each kind."""
+    spread = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content["spread"].items())
+    kinds = ",\n".join(map(json.dumps, content["kinds"]))
+    made_by = json.dumps(content["made_by"])
+    return f'{{\n"made_by": {made_by},\n"spread": {{\n{spread}\n}},\n"kinds": [\n{kinds}\n]\n}}\n'
 
 
 def _page(seen: Sequence[Seen]) -> Iterator[str]:
     yield PREAMBLE
+    yield from interval_lines(seen)
     for predictor in PREDICTORS:
         yield f"## {predictor}\n"
         yield "| kind of server | model | recordings | TTFT | ITL | throughput |"
@@ -376,32 +453,97 @@ def _by(predictor: str, seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _coverage(seen: Sequence[Seen]) -> Iterator[str]:
-    """Yield how many errors stay within what is said of their kind where it was not measured, and how wide intervals
-    are beside the errors."""
+    """Yield how many errors stay within what is said of their kind where it was not measured."""
     for predictor in PREDICTORS:
         kinds = [each for each in kinds_of(seen, predictor) if not each.is_learned_from]
         for metric in METRICS:
-            inside, covered, widths, errors = [], [], [], []
+            inside = []
             for each in kinds:
                 others = [other for other in kinds if other is not each]
                 like = nearest_kinds(each.kind, each.shape, others)
-                spread = spread_of(others, _by(predictor, seen), metric)
-                stated = errors_like(metric, like, others, spread).p90
-                low, high = ratio_spread(metric, like, others, spread["scores"]).factors(_NINE_OF_TEN)
-                for one in _by(predictor, seen):
-                    if one.cell == Cell(each.kind, each.model, each.shape):
-                        inside.append(one.errors[metric] <= stated)
-                        covered.append(low <= exp(one.ratios[metric]) <= high)
-                        widths.append((high - low) / 2)
-                        errors.append(abs(exp(one.ratios[metric]) - 1))
-            yield (
-                f"{predictor} {metric}: {sum(inside)} of {len(inside)} within, each kind left out; "
-                f"{sum(covered)} in intervals of half width {np.median(widths):.1%} where errors are "
-                f"{np.median(errors):.1%} (medians)\n"
-            )
+                stated = errors_like(metric, like, others, spread_of(others, _by(predictor, seen), metric)).p90
+                cell = Cell(each.kind, each.model, each.shape)
+                inside += [one.errors[metric] <= stated for one in _by(predictor, seen) if one.cell == cell]
+            yield f"{predictor} {metric}: {sum(inside)} of {len(inside)} within, each kind left out\n"
 
 
+# Intervals of recordings that were left out, beside their errors.
+
+_INTERVALS = "## Intervals"
+_INTERVALS_PREAMBLE = f"""{_INTERVALS}
+
+How many recordings lie in the interval of nine of ten that would be stated without them, and how many above it. The
+half width of an interval is a share of the predicted time, and so is the error. Both are medians. What is left out is
+the recording alone, all of its kind and model, or all of its model and GPU. Of normal errors the half width is 2.4
+times the median error, and only what tells small errors from large ones makes that less.
+"""
 _NINE_OF_TEN = 0.9
+_LEFT_OUT = ("the recording", "its kind", "its model and GPU")
+
+
+class Covered(NamedTuple):
+    """A recording, and the factors on its predicted time between which it was said to lie."""
+
+    source: str
+    ratio: float
+    factors: tuple[float, float]
+
+
+def interval_lines(seen: Sequence[Seen]) -> list[str]:
+    """Return the section about intervals."""
+    lines = [*_INTERVALS_PREAMBLE.splitlines(), "", "| latency model | left out | recordings | TTFT | ITL | time |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for predictor in PREDICTORS:
+        of_predictor = _by(predictor, seen)
+        for left_out in _LEFT_OUT if of_predictor else ():
+            found = {metric: covered(of_predictor, metric, left_out) for metric in METRICS}
+            lines.append(_interval_line(f"{predictor} | {left_out}", found))
+            if predictor == "kernels" and left_out == _LEFT_OUT[-1]:
+                for source in dict.fromkeys(each.source for each in found["ttft"]):
+                    of_source = {name: [one for one in each if one.source == source] for name, each in found.items()}
+                    lines.append(_interval_line(f"{predictor}, {source} | {left_out}", of_source))
+    return [*lines, ""]
+
+
+def _interval_line(name: str, found: Mapping[str, Sequence[Covered]]) -> str:
+    cells = []
+    for each in found.values():
+        inside = sum(low <= exp(ratio) <= high for _, ratio, (low, high) in each) / len(each)
+        above = sum(exp(ratio) > high for _, ratio, (_, high) in each) / len(each)
+        width = np.median([(high - low) / 2 for _, _, (low, high) in each])
+        error = np.median([abs(exp(ratio) - 1) for _, ratio, _ in each])
+        cells.append(f"{inside:.0%} in, {above:.0%} above; +-{width:.1%}, error {error:.1%}")
+    return f"| {name} | {len(found['ttft'])} | {' | '.join(cells)} |"
+
+
+def covered(seen: Sequence[Seen], metric: str, left_out: str) -> list[Covered]:
+    """Return each recording of one latency model with the interval that is stated of it without what is left out.
+
+    The scores are those of other kinds than the recording's.
+    """
+    kinds = [each for each in kinds_of(seen, seen[0].predictor) if not each.is_learned_from]
+    alike = scores_by_kind(kinds, metric, is_alike=True) if left_out == _LEFT_OUT[0] else []
+    found = []
+    for number, kind in enumerate(kinds):
+        of_kind = [one for one in seen if one.cell == Cell(kind.kind, kind.model, kind.shape)]
+        others = [each for each in kinds if not _is_left_out(each, kind, left_out)]
+        if alike and len(of_kind) > 1:
+            scores = _quantiles([score for each in (*alike[:number], *alike[number + 1 :]) for score in each])
+            known = [[*others, _without(kind, place)] for place in range(len(of_kind))]
+        else:
+            scores = _quantiles(scores_of(others, metric, is_alike=False))
+            known = [others] * len(of_kind)
+        for one, those in zip(of_kind, known, strict=True):
+            like = nearest_kinds(kind.kind, kind.shape, those)
+            spread = ratio_spread(metric, like, those, {"alike": scores, "unlike": scores})
+            found.append(Covered(one.source, one.ratios[metric], spread.factors(_NINE_OF_TEN)))
+    return found
+
+
+def _is_left_out(one: MeasuredKind, other: MeasuredKind, left_out: str) -> bool:
+    if left_out == _LEFT_OUT[-1]:
+        return (one.shape, one.kind.gpu) == (other.shape, other.kind.gpu)
+    return one is other
 
 
 if __name__ == "__main__":

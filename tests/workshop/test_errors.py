@@ -1,11 +1,14 @@
 """The table of errors by kind of server, made of single recordings."""
 
 import json
+from math import exp
+from pathlib import Path
+from random import Random
 
 import pytest
 
 from blis_sim.engine.latency.confidence import DENSE, FULL, METRICS, NVLINK, ONE_GPU, ServerKind
-from workshop.errors import Cell, Seen, kinds_of, scores_of, spread_of, table_text
+from workshop.errors import Cell, Seen, covered, kinds_of, score_again, scores_of, spread_of, table_text
 
 LARGE = Cell(ServerKind(DENSE, FULL, "H100", NVLINK), "large", (80, 8192))
 SMALL = Cell(ServerKind(DENSE, FULL, "H100", ONE_GPU), "small", (32, 4096))
@@ -13,7 +16,9 @@ LEARNED_FROM = Cell(ServerKind(DENSE, FULL, "H100", ONE_GPU), "qwen3-14b", (40, 
 
 
 def seen(cell: Cell, *errors: float) -> list[Seen]:
-    return [Seen(cell, "kernels", dict.fromkeys(METRICS, each), dict.fromkeys(METRICS, each)) for each in errors]
+    return [
+        Seen("here", cell, "kernels", dict.fromkeys(METRICS, each), dict.fromkeys(METRICS, each)) for each in errors
+    ]
 
 
 def test_a_kind_has_the_median_and_the_ninth_of_ten_of_its_recordings() -> None:
@@ -42,9 +47,50 @@ def test_a_server_that_was_learned_from_is_marked_and_widens_nothing() -> None:
 def test_scores_are_of_what_is_said_of_a_recording_without_its_kind() -> None:
     alike = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 0.1, 0.2, 0.3), "kernels")
     apart = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 1.1, 1.2, 1.3), "kernels")
-    assert max(scores_of(alike, "itl", is_alike=False)) < min(scores_of(apart, "itl", is_alike=False))
+    said, unsaid = (list(map(abs, scores_of(kinds, "itl", is_alike=False))) for kinds in (alike, apart))
+    assert max(said) < min(unsaid)
+
+
+def test_scores_tell_slower_servers_from_faster_ones() -> None:
+    apart = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 1.1, 1.2, 1.3), "kernels")
+    slower, faster = scores_of(apart, "itl", is_alike=False)[3:], scores_of(apart, "itl", is_alike=False)[:3]
+    assert max(faster) < 0 < min(slower)
 
 
 def test_scores_of_alike_servers_need_another_recording_of_the_kind() -> None:
     assert scores_of(kinds_of(seen(LARGE, 0.1) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True) == []
     assert len(scores_of(kinds_of(seen(LARGE, 0.1, 0.2) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True)) == 2
+
+
+def test_a_table_scored_again_is_the_table(tmp_path: Path) -> None:
+    found = [
+        one
+        for place in range(3)
+        for one in seen(
+            LARGE._replace(model=f"model {place}", shape=(place, 1)), *(0.02 * (number + place) for number in range(5))
+        )
+    ]
+    table, page = tmp_path / "table.json", tmp_path / "page.md"
+    table.write_text(table_text(found))
+    written = table.read_text()
+    page.write_text("# Title\n\nFirst.\n\n## kernels\n\nLast.\n")
+    for _ in range(2):
+        score_again(table, page)
+        assert table.read_text() == written
+    before, _, rest = page.read_text().partition("## Intervals\n")
+    assert (before, rest.partition("## ")[2]) == ("# Title\n\nFirst.\n\n", "kernels\n\nLast.\n")
+    assert "| kernels, here | its model and GPU | 15 |" in rest
+
+
+def test_most_recordings_lie_in_the_intervals_of_the_others() -> None:
+    draws = Random(3)
+    found = [
+        one
+        for place in range(5)
+        for one in seen(
+            LARGE._replace(model=f"model {place}", shape=(place, 1)), *(draws.gauss(0, 0.1) for _ in range(16))
+        )
+    ]
+    for left_out in ("the recording", "its kind", "its model and GPU"):
+        inside = [low <= exp(ratio) <= high for _, ratio, (low, high) in covered(found, "itl", left_out)]
+        assert 0.85 <= sum(inside) / len(inside) <= 0.95

@@ -25,9 +25,9 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.choice import TABLES, NetworkOptions
 from blis_sim.engine.latency.decode_sums import DecodeSums
 from blis_sim.engine.latency.kernels import TOKEN_CLASSES, KernelGrids
-from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.operators import Line
 from blis_sim.engine.latency.step_work import ALL_TO_ALL_BACKENDS
+from blis_sim.engine.latency.wrapped import WrappedLatency
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import Micros
 from blis_sim.options.files import read_text
@@ -642,13 +642,12 @@ class StepExchanges:
 
 
 @dataclass(slots=True)
-class ExchangingSteps(LatencyModel):
+class ExchangingSteps(WrappedLatency):
     """`model`, which has no exchanges of its own, with those of a network.
 
-    No wrapper like others: ranks that share experts are timed together, their exchanges included.
+    Ranks that share experts are timed together, their exchanges included.
     """
 
-    model: LatencyModel
     exchanges: StepExchanges
     decode_sums: DecodeSums = field(default_factory=DecodeSums)
 
@@ -662,21 +661,6 @@ class ExchangingSteps(LatencyModel):
     def ranks_time(self, shapes: Sequence[BatchShape]) -> Micros:
         largest = max(shape.num_tokens for shape in shapes)
         return self.model.ranks_time(shapes) + self.exchanges.micros(largest * self.exchanges.dp)
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return self.model.queueing_time(input_tokens)
-
-    @property
-    def output_token_time(self) -> Micros:
-        return self.model.output_token_time
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return self.model.output_sequence_time
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return self.model.post_decode_time
 
 
 EXCHANGES_PER_LAYER = 2

@@ -163,15 +163,18 @@ class MeasuredKind(NamedTuple):
     of a request."""
 
 
-SHARES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98)
-"""Shares of recordings that scores are known of."""
+LEVELS = (
+    0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99,
+)  # fmt: skip
+"""Probabilities that scores are known of."""
 
 
 class RatioSpread(NamedTuple):
-    """Ratios of measured times to predicted ones, as logarithms: a centre, a scale, and how many scales from the
-    centre shares of servers lie.
+    """Ratios of measured times to predicted ones, as logarithms: a centre, a scale, and how many scales above the
+    centre servers stay with each probability of `LEVELS`.
 
-    `scores` are those of kinds left out in turn, one for each of `SHARES`: a split-conformal interval.
+    `scores` are those of kinds left out in turn, so intervals are split-conformal ones. Servers are slower than
+    predicted by more than they are faster, so the two sides have scores of their own.
     """
 
     centre: float
@@ -179,29 +182,37 @@ class RatioSpread(NamedTuple):
     scores: Sequence[float]
 
     def factors(self, share: float) -> tuple[float, float]:
-        """Return the factors on a predicted time between which the measured one lies in a share of cases."""
-        half = self.scale * _interpolated(share, SHARES, self.scores)
-        return exp(self.centre - half), exp(self.centre + half)
+        """Return the factors on a predicted time between which the measured one lies in a share of cases: those of the
+        shortest such interval."""
+        least = LEVELS[0]
+        room = max(0.0, 1 - share - 2 * least)
+        tails = [least + room * place / _TAILS for place in range(_TAILS + 1)]
+        return min(((self.factor_at(tail), self.factor_at(tail + share)) for tail in tails), key=_width)
 
     def factor_at(self, confidence: float) -> float:
         """Return the factor on a predicted time that the measured one stays below with a probability."""
-        low, high = self.factors(abs(2 * confidence - 1))
-        return high if confidence >= _EVEN else low
+        return exp(self.centre + self.scale * _interpolated(confidence, LEVELS, self.scores))
 
     def probability(self, factor: float) -> float:
         """Return how probable it is that a measured time is at most so many times the predicted one."""
         if factor <= 0:
             return 0.0
-        apart = (log(factor) - self.centre) / self.scale
-        inside = _interpolated(abs(apart), self.scores, SHARES)
-        return _EVEN * (1 + inside if apart > 0 else 1 - inside)
+        return _interpolated((log(factor) - self.centre) / self.scale, self.scores, LEVELS)
 
 
-_EVEN = 0.5
+_TAILS = 20
+"""Intervals of a share that are compared, less one: from nearly all of the rest above to nearly all below them."""
+
+
+def _width(factors: tuple[float, float]) -> float:
+    low, high = factors
+    return high - low
 
 
 def _interpolated(value: float, points: Sequence[float], values: Sequence[float]) -> float:
-    """Return a value between neighbouring points, which ascend; at the ends that of the last one."""
+    """Return a value between neighbouring points, which ascend; beyond the ends that of the first or last one."""
+    if value <= points[0]:
+        return values[0]
     for (low, high), (first, last) in zip(pairwise(points), pairwise(values), strict=True):
         if value <= high:
             return first + (last - first) * (value - low) / (high - low) if high > low else last
@@ -472,17 +483,23 @@ def ratio_spread(
     """
     near = [ratio for each in like.nearest for ratio in each.ratios[metric]]
     of_all = [ratio for each in known if not each.is_learned_from for ratio in each.ratios[metric]] or near
-    own = len(near) / (len(near) + _RECORDINGS_OF_ALL)
+    counts = _OF_UNLIKE if like.num_unlike else _OF_ALIKE
+    own_centre, own_scale = (len(near) / (len(near) + count) for count in counts)
     middle, middle_of_all = median(near), median(of_all)
-    apart = median(abs(ratio - middle) for ratio in near)
-    apart_of_all = median(abs(ratio - middle_of_all) for ratio in of_all)
-    scale = max(own * apart + (1 - own) * apart_of_all, _LEAST_SCALE)
-    centre = own * middle + (1 - own) * middle_of_all
+    apart = _apart(near, middle) if len(near) > 1 else _apart(of_all, middle_of_all)
+    scale = apart**own_scale * _apart(of_all, middle_of_all) ** (1 - own_scale)
+    centre = own_centre * middle + (1 - own_centre) * middle_of_all
     return RatioSpread(centre, scale, scores["unlike" if like.num_unlike else "alike"])
 
 
-_RECORDINGS_OF_ALL = 25
-"""Recordings that those of all kinds count as: with it intervals are narrowest, of 4, 10, 25 and 60."""
+def _apart(ratios: Sequence[float], middle: float) -> float:
+    """Return the median distance from the middle."""
+    return max(median(abs(ratio - middle) for ratio in ratios), _LEAST_SCALE)
+
+
+_OF_ALIKE, _OF_UNLIKE = (2, 8), (25, 100)
+"""Recordings that those of all kinds count as, for the centre and the scale: of a dozen pairs tried the ones with the
+narrowest intervals. A server's own recordings say most of its centre, and those of others little of its scale."""
 _LEAST_SCALE = 0.005
 _LEAST_GROWTH = 0.05
 """Each unlike property widens the errors of the least sure of the nearest kinds by at least this share."""

@@ -287,12 +287,16 @@ class JointSteps(WrappedLatency):
 
 
 def with_joint_steps(latency: LatencyModel, steps: JointSteps | None = None) -> tuple[LatencyModel, JointSteps]:
-    """Return `latency` with the innermost model behind one `JointSteps`, and that one."""
-    if isinstance(latency, WrappedLatency) and not isinstance(latency, JointSteps):
+    """Return `latency` with the innermost model that times ranks together behind one `JointSteps`, and that one."""
+    if isinstance(latency, WrappedLatency) and not isinstance(latency, JointSteps) and not _times_ranks(latency):
         inner, steps = with_joint_steps(latency.model, steps)
         return replace(latency, model=inner), steps
     steps = steps or JointSteps(latency)
     return steps, steps
+
+
+def _times_ranks(latency: LatencyModel) -> bool:
+    return type(latency).ranks_time is not LatencyModel.ranks_time
 
 
 # A watch for steps that are predicted to be faster than the GPU's peak rates allow.

@@ -1,6 +1,8 @@
 """How sure a prediction is: errors on the measured servers that are most like a deployment, widened for the rest."""
 
 from dataclasses import replace
+from math import log
+from statistics import median
 
 import pytest
 
@@ -8,14 +10,15 @@ from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.confidence import (
+    LEVELS,
     METRICS,
-    SHARES,
     Likeness,
     RatioSpread,
     Sureness,
     errors_like,
     expected,
     measured_kinds,
+    sureness_of,
 )
 from blis_sim.engine.latency.model_operations import KernelPlacement
 
@@ -133,14 +136,24 @@ def test_the_range_grows_with_the_number_of_unlike_properties(metric: str) -> No
 
 
 def ratios() -> RatioSpread:
-    return RatioSpread(centre=0.1, scale=0.05, scores=[2.0 * number for number in range(len(SHARES))])
+    """Servers that are slower than the centre by more than they are faster."""
+    return RatioSpread(centre=0.1, scale=0.05, scores=[2 * log(level / (1 - level)) + 3 * level for level in LEVELS])
 
 
-@pytest.mark.parametrize("share", SHARES[1:])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.9, 0.95])
 def test_an_interval_holds_its_share_of_servers(share: float) -> None:
     low, high = ratios().factors(share)
-    assert low < 1.1 < high
+    assert low < high
     assert ratios().probability(high) - ratios().probability(low) == pytest.approx(share)
+
+
+def test_an_interval_is_the_shortest_of_its_share() -> None:
+    """A long tail of slow servers costs more room than one of fast servers."""
+    spread = ratios()
+    low, high = spread.factors(0.8)
+    for below in (0.02, 0.05, 0.1, 0.15, 0.18):
+        assert high - low <= spread.factor_at(below + 0.8) - spread.factor_at(below)
+    assert spread.probability(low) < 0.1 < 1 - spread.probability(high)
 
 
 def test_a_server_stays_below_a_factor_with_the_probability_asked_for() -> None:
@@ -162,11 +175,14 @@ def test_every_latency_model_with_measured_errors_has_intervals() -> None:
     assert Sureness("roofline", {}).interval_ms("ttft", 100.0, 0.9) is None
 
 
-def test_what_was_measured_nowhere_has_wider_intervals_for_an_equal_spread_of_its_nearest() -> None:
-    measured, unlike = (
-        stated(*each).ratios["itl"] for each in (("gpt-oss-120b", "H100", 2), ("gpt-oss-120b", "H20", 2))
-    )
-    widths = [
-        high / low for low, high in (each._replace(centre=0.0, scale=0.05).factors(0.9) for each in (measured, unlike))
-    ]
-    assert widths[0] < widths[1]
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_was_measured_nowhere_has_wider_intervals(metric: str) -> None:
+    """The same kinds, with their own recordings and with those of others."""
+    widths: dict[bool, list[float]] = {True: [], False: []}
+    for each in measured_kinds("kernels"):
+        if each.num_recordings < 8 or each.is_learned_from:
+            continue
+        for is_measured, shape in ((True, each.shape), (False, (1, 1))):
+            low, high = sureness_of("kernels", each.kind, shape).ratios[metric].factors(0.9)
+            widths[is_measured].append(log(high / low))
+    assert median(widths[True]) < 0.9 * median(widths[False])

@@ -8,10 +8,18 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
+from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.choice import NetworkOptions
-from blis_sim.engine.latency.collectives import Collective, Group, expert_workload, network_of
+from blis_sim.engine.latency.collectives import (
+    Collective,
+    ExchangingSteps,
+    Group,
+    StepExchanges,
+    expert_workload,
+    network_of,
+)
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.wrapped import WrappedLatency, with_joint_steps
+from blis_sim.engine.latency.wrapped import ApiServers, SlowedLatency, with_joint_steps
 from tests.engine.latency.collectives import stand_in
 from tests.engine.latency.collectives.test_collectives import STAND_IN, h100
 from tests.engine.latency.operators.test_vidur_tables import write
@@ -67,6 +75,26 @@ def test_other_models_of_step_times_have_no_exchanges_to_replace() -> None:
 EXPERTS, EXPERTS_HIDDEN, EXPERT_LAYERS, CHOSEN = "qwen/qwen3-30b-a3b", 2048, 48, 8
 
 
+class OfAnotherPackage(LatencyModel):
+    """A latency model that has everything outside of steps."""
+
+    output_turn_us = 30.0
+    growth_requests = 4
+    output_token_time = 200
+    output_sequence_time = 7
+    post_decode_time = 90
+    operation_names = ("matmul",)
+
+    def step_time(self, shape: BatchShape) -> int:
+        return 1000
+
+    def idle_start_time(self, idle_us: int) -> int:
+        return idle_us // 10
+
+    def operation_times_ms(self, shape: BatchShape) -> tuple[float, ...]:
+        return (3.0,)
+
+
 def experts_latency(collectives: str, backend: str = "deepep_high_throughput", **network: str) -> LatencyModel:
     """Return the step times of four ranks that share experts."""
     options = DeploymentOptions(
@@ -89,16 +117,35 @@ def experts_busbw(folder: Path, gb_s: float) -> str:
     return f"busbw:{path}"
 
 
+def test_what_happens_outside_of_steps_is_that_of_the_model_with_exchanges(tmp_path: Path) -> None:
+    """Also a model of another package may have an API server process, idle starts or operations."""
+    network = network_of(NetworkOptions(collectives=experts_busbw(tmp_path, 10.0)), h100(), tp=2)
+    assert network is not None
+    model = OfAnotherPackage()
+    exchanging = ExchangingSteps(model, StepExchanges(network, load_model(EXPERTS), 2, 4, "deepep_high_throughput"))
+    for name in ("output_turn_us", "growth_requests", "output_token_time", "output_sequence_time", "post_decode_time"):
+        assert getattr(exchanging, name) == getattr(model, name) > 0
+    assert exchanging.idle_start_time(500) == 50
+    assert ApiServers(exchanging, 2).output_turn_us == model.output_turn_us / 2
+    assert exchanging.operation_times_ms(PROMPT) == (3.0,)
+    assert exchanging.step_time(PROMPT) > model.step_time(PROMPT)
+
+
+def test_a_wrapper_that_times_ranks_stays_within_the_joint_steps(tmp_path: Path) -> None:
+    slowed, steps = with_joint_steps(SlowedLatency(experts_latency(experts_busbw(tmp_path, 10.0)), factor=2.0))
+    assert isinstance(slowed, SlowedLatency)
+    assert slowed.model is steps
+    assert isinstance(steps.model, ExchangingSteps)
+
+
 @pytest.mark.parametrize(("backend", "moved"), [("deepep_high_throughput", CHOSEN / 2), ("allgather_reducescatter", 4)])
 def test_tokens_travel_to_the_experts_of_all_ranks_and_back(tmp_path: Path, backend: str, moved: float) -> None:
     """Each GPU of two sends its share of the copies of its rank's tokens, or all get the tokens of four ranks."""
     shapes = [BatchShape(1, 1000, 1_000_000, 0, 0, 1_000_000)] * 4
     times = []
     for gb_s in (100.0, 10.0):
-        inner, _ = with_joint_steps(experts_latency(experts_busbw(tmp_path, gb_s), backend))
-        while isinstance(inner, WrappedLatency):
-            inner = inner.model
-        times.append(inner.ranks_time(shapes))
+        _, steps = with_joint_steps(experts_latency(experts_busbw(tmp_path, gb_s), backend))
+        times.append(steps.model.ranks_time(shapes))
     way_us = 1000 * EXPERTS_HIDDEN * 2 * moved * 7 / 8 * (1 / 10.0 - 1 / 100.0) / 1e3
     assert times[1] - times[0] == pytest.approx(EXPERT_LAYERS * 2 * way_us, rel=0.01)
 
