@@ -319,6 +319,8 @@ class EventTemplate:
 
 
 _MAX_ERROR_BYTES = 65536
+_EVENT_BYTES = 50
+"""Memory of an event's instant."""
 _MAX_BODY_BYTES = 64 << 20
 _END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 """End of a stream in the form of most servers; other forms are parsed line by line."""
@@ -381,7 +383,7 @@ class Reply:
         self._is_event_stream = False
         self._first_body_byte: Nanos = 0
         self._parser = ResponseParser(heads)
-        self._content: list[bytes] = []
+        self._content = bytearray()
         self._events = EventSplitter()
         self._stencil = stencil or EventTemplate()
         self._body = bytearray()
@@ -403,9 +405,19 @@ class Reply:
         return self._body.decode("utf-8", errors="replace")
 
     @property
+    def body(self) -> bytes:
+        """The body of an answer with status 200 that is no stream."""
+        return bytes(self._body)
+
+    @property
+    def num_held_bytes(self) -> int:
+        """Memory that the answer takes so far."""
+        return len(self._body) + len(self._content) + _EVENT_BYTES * len(self.chunk_times)
+
+    @property
     def content(self) -> str:
         """Return the text of the reply, without reasoning."""
-        return b"".join(self._content).decode("utf-8", "replace")
+        return self._content.decode("utf-8", "replace")
 
     @property
     def first_token(self) -> Nanos:
@@ -462,7 +474,7 @@ class Reply:
             if stencil.is_learned:
                 texts, start = stencil.take_chunks(data, start)
                 if texts:
-                    self._content += texts
+                    self._content += b"".join(texts)
                     self.chunk_times += [at] * len(texts)
                     self.carries_tokens += b"\1" * len(texts)
                     if start == len(data):
@@ -491,7 +503,7 @@ class Reply:
     def _take_event(self, payload: bytes, at: Nanos) -> None:
         text = self._stencil.text_of(payload)
         if text:
-            self._content.append(text)
+            self._content += text
             self.chunk_times.append(at)
             self.carries_tokens.append(True)
         else:
@@ -530,7 +542,7 @@ class Reply:
             self.problem, self.is_server_problem = content.problem, True
         self.done = self.done or content.is_last
         if content.text:
-            self._content.append(content.text.encode("utf-8", "replace"))
+            self._content += content.text.encode("utf-8", "replace")
         if content.has_non_content_tokens:
             self.is_all_content = False
 
@@ -562,7 +574,7 @@ class Reply:
         if not text:
             # An output that is empty has the token that ends it.
             return carries_tokens(choice) or bool(self.finish_reason and 1 not in self.carries_tokens)
-        self._content.append(text.encode("utf-8", "replace"))
+        self._content += text.encode("utf-8", "replace")
         if is_only_text and payload:
             self._stencil.learn(payload, text)
         return True

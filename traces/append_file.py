@@ -45,25 +45,31 @@ class AppendFile:
 
     def write(self, text: str) -> None:
         """Append a piece."""
-        piece = self._encoding.encode(text.encode("utf-8", "backslashreplace"))
+        self.write_parts((text.encode("utf-8", "backslashreplace"),))
+
+    def write_parts(self, parts: Iterable[bytes]) -> None:
+        """Append a piece that comes in parts, which are not joined: it may be large."""
         if not self._joins:
-            self._append(piece)
+            self._append(parts)
             return
         # A piece that is written in parts could be interleaved with pieces of other processes.
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
             self._size = os.lseek(self._descriptor, 0, os.SEEK_END)
-            self._append(piece)
+            self._append(parts)
         finally:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def _append(self, piece: bytes) -> None:
-        left = memoryview(piece)
-        length = len(left)
+    def _append(self, parts: Iterable[bytes]) -> None:
+        length = 0
         try:
-            while left:
-                left = left[os.write(self._descriptor, left) :]
+            for part in parts:
+                left = memoryview(self._encoding.encode(part))
+                length += len(left)
+                while left:
+                    left = left[os.write(self._descriptor, left) :]
         except OSError:
+            self._encoding.discard()
             with suppress(OSError):  # a device has no length
                 os.ftruncate(self._descriptor, self._size)
                 os.lseek(self._descriptor, self._size, os.SEEK_SET)
@@ -220,10 +226,13 @@ class _Encoding(Protocol):
     """Encoder from text to the bytes of a file."""
 
     def encode(self, data: bytes) -> bytes:
-        """The bytes of a piece, complete for a reader of all bytes so far."""
+        """The bytes of a part of a piece, complete for a reader of all bytes so far."""
 
     def commit(self) -> None:
-        """Mark the last encoded piece as written; without this call the piece is discarded."""
+        """Mark the parts since the last call as written."""
+
+    def discard(self) -> None:
+        """Forget the parts since the last commit: they are not written."""
 
     def end(self) -> bytes:
         """The last bytes."""
@@ -236,6 +245,9 @@ class _Plain:
     def commit(self) -> None:
         pass
 
+    def discard(self) -> None:
+        pass
+
     def end(self) -> bytes:
         return b""
 
@@ -246,11 +258,15 @@ class _Gzip:
         self._pending = self._committed
 
     def encode(self, data: bytes) -> bytes:
-        self._pending = self._committed.copy()
+        if self._pending is self._committed:
+            self._pending = self._committed.copy()
         return self._pending.compress(data) + self._pending.flush(zlib.Z_SYNC_FLUSH)
 
     def commit(self) -> None:
         self._committed = self._pending
+
+    def discard(self) -> None:
+        self._pending = self._committed
 
     def end(self) -> bytes:
         return self._committed.flush(zlib.Z_FINISH)

@@ -1,8 +1,10 @@
 """One recorded exchange of a request and its reply, and the JSON Lines file that holds them: `PREFIX.content.jsonl`."""
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ SUFFIX = ".content.jsonl"
 _MAX_EVENT_BYTES = 4 << 20
 _SHOWN_AT_ONCE = 1000
 """Events that are longer are cut, as each piece is joined to those of its event before."""
+_SPELT_OUT = bytes({*range(32)} - {*b"\b\t\n\f\r"})
+"""Characters that take six bytes each in JSON."""
 _TYPE = "content-type"
 _FIELDS = (":", "event", "id", "retry")
 
@@ -67,32 +71,43 @@ class RecordedExchange:
 
 def _events(pieces: Sequence[tuple[int, bytes]], redactor: Redactor) -> list[tuple[int, bytes]]:
     """The events of a stream, each with the time of its last byte."""
-    events: list[tuple[int, bytes]] = []
+    # There may be hundreds of thousands of events: none of them is kept twice, and their lines are made anew.
+    times: list[int] = []
+    events: list[bytes] = []
     rest = b""
     for after_us, piece in pieces:
         *whole, rest = (rest + piece).replace(b"\r\n", b"\n").split(b"\n\n")
-        events += [(after_us, event + b"\n\n") for event in whole]
+        events += [event + b"\n\n" for event in whole]
         if len(rest) > _MAX_EVENT_BYTES:
-            events.append((after_us, rest))
+            events.append(rest)
             rest = b""
+        times += [after_us] * (len(events) - len(times))
     if rest:
-        events.append((pieces[-1][0], rest))
-    # There may be hundreds of thousands of events: their lines are made anew instead of kept.
-    payloads = [line[5:].strip() for _, event in events for line in _lines(event) if line.startswith("data:")]
-    redacted = zip(payloads, redactor.events(payloads), strict=True)
-    return [(after_us, "\n".join(_redacted_lines(event, redactor, redacted)).encode()) for after_us, event in events]
+        events.append(rest)
+        times.append(pieces[-1][0])
+    changed = redactor.changed_events(lambda: _payloads(events))
+    number = count()
+    for place, event in enumerate(events):
+        events[place] = "\n".join(_redacted_lines(event, redactor, changed, number)).encode()
+    return list(zip(times, events, strict=True))
 
 
 def _lines(event: bytes) -> list[str]:
     return event.decode("utf-8", "replace").split("\n")
 
 
-def _redacted_lines(event: bytes, redactor: Redactor, payloads: Iterator[tuple[str, str]]) -> Iterator[str]:
-    """Yield the lines of an event; `payloads` has those of its data, before and after redaction."""
+def _payloads(events: Iterable[bytes]) -> Iterator[str]:
+    return (line[5:].strip() for event in events for line in _lines(event) if line.startswith("data:"))
+
+
+def _redacted_lines(
+    event: bytes, redactor: Redactor, changed: Mapping[int, str], number: Iterator[int]
+) -> Iterator[str]:
+    """Yield the lines of an event; `changed` has the data that redaction changes, by the number of the data line."""
     for line in _lines(event):
         if line.startswith("data:"):
-            before, after = next(payloads)
-            yield line if before == after else f"data: {after}"
+            after = changed.get(next(number))
+            yield line if after in (None, line[5:].strip()) else f"data: {after}"
         else:
             yield line if not line else redactor.text(line) if line.startswith(_FIELDS) else ":"
 
@@ -101,12 +116,12 @@ def _shown(pieces: Sequence[tuple[int, bytes]]) -> Iterator[bytes]:
     """Yield the items of a reply, many at once, but not all: there may be hundreds of thousands."""
     for at in range(0, len(pieces), _SHOWN_AT_ONCE):
         shown = [{"after_us": us, **_data("text", piece)} for us, piece in pieces[at : at + _SHOWN_AT_ONCE]]
-        yield orjson.dumps(shown)[1:-1]
+        yield (b"," if at else b"") + orjson.dumps(shown)[1:-1]
 
 
-def line_of(exchange: RecordedExchange) -> str:
-    """The exchange as it stands in the file."""
-    members = {
+def line_of(exchange: RecordedExchange) -> list[bytes]:
+    """The exchange as it stands in the file, in parts: a reply may be large."""
+    before = {
         "request_id": exchange.request_id,
         "sent_at_us": exchange.sent_at_us,
         "method": exchange.method,
@@ -116,17 +131,18 @@ def line_of(exchange: RecordedExchange) -> str:
         **_data("body", exchange.body),
         "status": exchange.status,
         "reply_headers": exchange.reply_headers,
-        "reply": orjson.Fragment(b"[" + b",".join(_shown(exchange.pieces)) + b"]"),
-        "complete": exchange.is_complete,
     }
-    return orjson.dumps(members).decode() + "\n"
+    after = {"complete": exchange.is_complete}
+    start = orjson.dumps(before)[:-1] + b',"reply":['
+    return [start, *_shown(exchange.pieces), b"]," + orjson.dumps(after)[1:] + b"\n"]
 
 
 def _data(name: str, data: bytes) -> dict[str, str]:
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
+    """A member with these bytes: as text where they are such and JSON does not make it larger than base64 would."""
+    if len(data.translate(None, _SPELT_OUT)) * 10 >= len(data) * 9:
+        with suppress(UnicodeDecodeError):
+            return {name: data.decode()}
+    return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
 class ContentWriter:
@@ -136,9 +152,9 @@ class ContentWriter:
         first = orjson.dumps({_FIRST_KEY: VERSION, "redact": redactor.shown_patterns}).decode()
         self._file: AppendFile = open_with_header(path, first, kept)
 
-    def write_lines(self, lines: Sequence[str]) -> None:
-        """Append exchanges that are lines already; all of them, or none if there is no room."""
-        self._file.write("".join(lines))
+    def write_lines(self, lines: Iterable[Iterable[bytes]]) -> None:
+        """Append exchanges that are lines already, in parts; all of them, or none if there is no room."""
+        self._file.write_parts(part for line in lines for part in line)
 
     def close(self) -> None:
         """Close the file; nothing can be written afterwards."""

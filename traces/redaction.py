@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
@@ -544,31 +544,49 @@ class Redactor:
 
         Text of the same place in successive events is one text for the patterns: a match may have come in pieces.
         """
-        are_changed: list[bool | None] = []
-        """None for an event that is no JSON."""
+        changed = self.changed_events(lambda: payloads)
+        return [changed.get(place, payload) for place, payload in enumerate(payloads)]
+
+    def changed_events(self, payloads: Callable[[], Iterable[str]]) -> dict[int, str]:
+        """What `events` changes, by its place. Payloads are gone through twice, so that no list of them is needed."""
+        changed: dict[int, str] = {}
+        are_changed: set[int] = set()
         texts: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         places: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-        for place, payload in enumerate(payloads):
+        for place, payload in enumerate(payloads()):
             value, is_changed = self._event(payload)
-            are_changed.append(is_changed)
+            if is_changed is None:
+                changed[place] = self.raw_text(payload)
+            elif is_changed:
+                are_changed.add(place)
             # The value itself is read again where a text changes: those of all events would take ten times their bytes.
             for path, (each, name) in _texts(value):
-                texts[path].append(each[name])
+                found, text = texts[path], each[name]
+                # Most texts of a stream are names that each event repeats.
+                found.append(found[-1] if found and found[-1] == text else text)
                 places[path].append(place)
+        redacted = self._redacted_places(texts, places)
+        if are_changed or redacted:
+            for place, payload in enumerate(payloads()):
+                if place in are_changed or place in redacted:
+                    changed[place] = self._redacted_event(payload, redacted.get(place))
+        return changed
+
+    def _redacted_places(
+        self, texts: Mapping[tuple[Any, ...], list[str]], places: Mapping[tuple[Any, ...], list[int]]
+    ) -> dict[int, dict[tuple[Any, ...], list[str]]]:
+        """Texts of events by place and path after redaction, where it changes one of that path."""
         redacted: dict[int, dict[tuple[Any, ...], list[str]]] = {}
         for path, found in zip(texts, self._without_known_in(list(texts.values())), strict=True):
             after = self._pieces_with_given(found)
             differs = {
                 place for place, *pair in zip(places[path], texts[path], after, strict=True) if pair[0] != pair[1]
             }
-            for place, text in zip(places[path], after, strict=True):
-                if place in differs:
-                    redacted.setdefault(place, {}).setdefault(path, []).append(text)
-        return [
-            self.raw_text(payload) if is_changed is None else self._redacted_event(payload, redacted.get(place))
-            if is_changed or place in redacted else payload
-            for place, (payload, is_changed) in enumerate(zip(payloads, are_changed, strict=True))
-        ]  # fmt: skip
+            if differs:
+                for place, text in zip(places[path], after, strict=True):
+                    if place in differs:
+                        redacted.setdefault(place, {}).setdefault(path, []).append(text)
+        return redacted
 
     def _event(self, payload: str) -> tuple[Any, bool | None]:
         """Return the data of an event without keys, and whether it differs; None for what is no JSON."""

@@ -9,7 +9,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -130,6 +130,9 @@ _SETTLED_S = 1.0
 """After a first token the counters of the server have its hits."""
 _KEPT_POLLS = 12
 _MOST_WAITING = 1000
+_MOST_WAITING_BYTES = 8 << 20
+"""Bodies that wait to be checked; one beyond that counts as a prompt that is not known."""
+_MOST_FETCHED_BYTES = 12 << 20
 _EMPTYING = ("/reset_prefix_cache", "/sleep", "/wake_up", "/load_lora_adapter", "/unload_lora_adapter")
 """Ends of paths after which nothing is known of the cache."""
 _OF_CHAT = (
@@ -196,6 +199,8 @@ class Canary:
     _first_hits: float | None = None
     _judged_until: Nanos = 0
     _thread: threading.Thread | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _num_waiting_bytes: int = 0
 
     def start(self) -> None:
         """Begin to check."""
@@ -206,7 +211,11 @@ class Canary:
     def check(self, request: CheckedRequest) -> None:
         """Have a request checked. Requests come in the order of their ends."""
         try:
-            self._queue.put_nowait(request)
+            with self._lock:
+                is_long = len(request.body) + self._num_waiting_bytes > _MOST_WAITING_BYTES
+                request = replace(request, body=b"") if is_long else request
+                self._queue.put_nowait(request)
+                self._num_waiting_bytes += len(request.body)
         except queue.Full:
             self.forget()
 
@@ -232,6 +241,8 @@ class Canary:
                 is_open = request is not None
             if request is not None:
                 self._check_request(request)
+                with self._lock:
+                    self._num_waiting_bytes -= len(request.body)
             if time.monotonic() >= next_poll_s or not is_open:
                 self._poll_counters()
                 next_poll_s = time.monotonic() + _POLL_S
@@ -270,7 +281,7 @@ class Canary:
         figures.must_hit_tokens += must.num_tokens
         if not must.num_tokens:
             return
-        self._claims.append((request, must))
+        self._claims.append((replace(request, body=b""), must))
         # vLLM leaves the details of a usage out where nothing was found; a stream may have no usage at all.
         is_told = self._tells_cached and request.prompt_tokens > 0
         if is_told and (request.cached_tokens or 0) < must.num_tokens and not self._has_restarted():
@@ -363,12 +374,12 @@ class Canary:
         try:
             connection.request(method, server.prefix + path, body or None, headers)
             reply = connection.getresponse()
-            data = reply.read()
+            data = reply.read(_MOST_FETCHED_BYTES + 1)
         except (OSError, http.client.HTTPException):
             return None
         finally:
             connection.close()
-        return data if reply.status == 200 else None
+        return data if reply.status == 200 and len(data) <= _MOST_FETCHED_BYTES else None
 
 
 def _has_media(messages: Any) -> bool:

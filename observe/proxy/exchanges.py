@@ -20,13 +20,19 @@ from observe.responses import Reply
 
 # Bodies as text: content codings taken off within a limit, so that a small body never becomes a large one.
 
-MAX_BODY_BYTES = 32 << 20
-"""Longer bodies are not read."""
-MAX_JSON_PARTS = 2_000_000
-"""JSON with more values is not parsed, which would take many times its own size."""
+MAX_BODY_BYTES = 16 << 20
+"""Longer bodies are not read, and longer streams are not kept."""
+MAX_STREAM_BYTES = 64 << 20
+"""Longer streams of events are not read: each event is read by itself."""
+MAX_JSON_BYTES = 64 << 20
+"""JSON whose values would take more memory is not parsed."""
 MAX_LINES = 400_000
 """An event takes two or three lines, and more time to read than many bytes do."""
-_MAX_HELD_BYTES = 128 << 20
+_MAX_HELD_BYTES = 64 << 20
+_PIECE_BYTES = 128
+"""Memory of a piece beside its bytes."""
+_JSON_BYTES = ((b",", 40), (b'"', 28), (b"[", 72), (b"{", 200))
+"""Memory of the values of JSON, by the characters that begin or part them."""
 _SLICE_BYTES = 512
 """A slice of this size of Zstandard's blocks becomes 16 MB at most."""
 
@@ -39,7 +45,7 @@ class Decoder:
     """Takes a content coding off, piece by piece. Raises UnreadableBodyError."""
 
     def __init__(self, coding: str, limit: int = MAX_BODY_BYTES) -> None:
-        self._left = limit
+        self._limit = self._left = limit
         names = [each for each in re.split(r"[,\s]+", coding.lower()) if each and each != "identity"]
         if len(names) > 1:
             raise UnreadableBodyError(f"it has several codings, {coding[:60]}")
@@ -54,7 +60,7 @@ class Decoder:
             decoded = self._decode(data, self._left + 1)
             self._left -= len(decoded)
         if self._left < 0:
-            raise UnreadableBodyError(f"it is longer than {MAX_BODY_BYTES >> 20} MB")
+            raise UnreadableBodyError(f"it is longer than {self._limit >> 20} MB")
         return decoded
 
 
@@ -63,14 +69,14 @@ def decoded(coding: str, data: bytes) -> bytes:
     return Decoder(coding).feed(data)
 
 
-def num_json_parts(data: bytes) -> int:
-    """At most as many values are in a text of JSON."""
-    return sum(map(data.count, (b",", b"[", b"{")))
+def json_bytes(data: bytes) -> int:
+    """Memory that the values of a text of JSON take beside the text, at most."""
+    return sum(data.count(character) * num_bytes for character, num_bytes in _JSON_BYTES)
 
 
 def is_parsable(data: bytes) -> bool:
     """Whether the values of a text of JSON take little memory."""
-    return num_json_parts(data) <= MAX_JSON_PARTS
+    return json_bytes(data) <= MAX_JSON_BYTES
 
 
 class MemoryBudget:
@@ -308,7 +314,7 @@ class RequestMetadata:
     is_pooling: bool = False
     """Whether the prompt is only computed, for a vector or a score."""
     has_media: bool = False
-    """Whether the prompt has images, sounds or files, whose tokens do not follow from bytes."""
+    """Whether the prompt has images, sounds or files, or was not read, so that its tokens do not follow from bytes."""
     shared_start: bytes = b""
     """Digest of that start; empty without one."""
     turns: Turns | None = None
@@ -646,12 +652,10 @@ class Exchange:
     keeps_content: bool
     memory: MemoryBudget = field(default_factory=MemoryBudget)
     sent: Nanos = 0
-    body: bytearray = field(default_factory=bytearray)
     num_body_bytes: int = 0
     reply_head: Head | None = None
     reply_fields: list[tuple[str, str]] = field(default_factory=list)
     reply: Reply | None = None
-    pieces: list[tuple[Nanos, bytes]] = field(default_factory=list)
     status: str = ""
     message: str = ""
     detail: str = ""
@@ -660,35 +664,53 @@ class Exchange:
     """Whether the reply came to its end."""
     unread: str = ""
     """Why the rest of the reply was not read; empty if it was."""
+    unkept: str = ""
+    """Why the reply was read, but its content was not kept; empty if it was."""
     facts: RequestMetadata | None = None
-    """Facts of a request that generates tokens, from the beginning of its reply on."""
+    """Facts of a request that generates tokens, from its end or the beginning of its reply on."""
     parser: ResponseParser = field(default_factory=ResponseParser)
+    _body: bytearray = field(default_factory=bytearray)
+    _pieces: list[tuple[Nanos, bytearray]] = field(default_factory=list)
+    _num_piece_bytes: int = 0
+    _last_piece: Nanos = 0
     _decoder: Decoder | None = None
     _num_held_bytes: int = 0
-    _num_reply_parts: int = 0
+    _num_json_bytes: int = 0
     _num_reply_lines: int = 0
     _request_body: bytes | None = None
 
     def take_body(self, part: bytes) -> None:
         """Take in a piece of the request's body; one that is too long is not kept."""
         self.num_body_bytes += len(part)
-        if self.num_body_bytes > MAX_BODY_BYTES or not self._hold(len(part)):
+        self._body += part
+        if self.num_body_bytes > MAX_BODY_BYTES or not self._hold():
             self.num_body_bytes = max(self.num_body_bytes, MAX_BODY_BYTES + 1)
-            self.body.clear()
-        else:
-            self.body += part
+            self._body.clear()
+            self._hold()
 
     @property
     def request_body(self) -> bytes:
         """The body of the request without its content coding; empty if it cannot be read."""
-        if self._request_body is None:
-            try:
-                coded = bytes(self.body) if self.num_body_bytes <= MAX_BODY_BYTES else b""
-                body = decoded(self.head.header("content-encoding"), coded)
-            except UnreadableBodyError:
-                body = b""
-            self._request_body = body if is_parsable(body) else b""
+        if self._request_body is not None:
+            return self._request_body
+        try:
+            coded = bytes(self._body) if self.num_body_bytes <= MAX_BODY_BYTES else b""
+            self._body.clear()
+            body = decoded(self.head.header("content-encoding"), coded)
+        except UnreadableBodyError:
+            body = b""
+        self._request_body = body if is_parsable(body) else b""
+        if not self._hold():
+            self._request_body = b""
+            self._hold()
         return self._request_body
+
+    def read_request(self, facts: Callable[["Exchange"], RequestMetadata | None], *, is_body_needed: bool) -> None:
+        """Have the facts of the request read from its body, which is kept no longer unless it is needed."""
+        self.facts = facts(self)
+        if not is_body_needed:
+            self._request_body = b""
+            self._hold()
 
     def take(self, part: bytes, at: Nanos) -> None:
         """Take in a piece of the reply's body."""
@@ -699,21 +721,56 @@ class Exchange:
             self._check(part)
             if self.reply is not None and part:
                 self.reply.feed(part, at)
+            if self.keeps_content:
+                self._keep(part, at)
+            if not self._hold():
+                raise UnreadableBodyError("the memory for bodies is full")
         except (UnreadableBodyError, ResponseError) as error:
             self._give_up(str(error))
+
+    @property
+    def pieces(self) -> list[tuple[Nanos, bytes]]:
+        """The body of the reply in its pieces, each with its instant, as far as content is kept."""
+        if self.reply is not None and self._is_body_in_reply:
+            return [(self._last_piece, self.reply.body)] if self._last_piece else []
+        return [(at, bytes(piece)) for at, piece in self._pieces]
+
+    @property
+    def _is_body_in_reply(self) -> bool:
+        """Whether the reply itself holds its body."""
+        reply = self.reply
+        return reply is not None and not reply.streaming and reply.status_code == 200
+
+    def _keep(self, part: bytes, at: Nanos) -> None:
+        self._last_piece = at
+        if self._is_body_in_reply or self.unkept:
             return
-        if self.keeps_content:
-            self.pieces.append((at, part))
+        self._num_piece_bytes += len(part)
+        if self._num_piece_bytes > MAX_BODY_BYTES:
+            self.unkept = f"it is longer than {MAX_BODY_BYTES >> 20} MB"
+            self._forget_pieces()
+        elif self._pieces and self._pieces[-1][0] == at:
+            self._pieces[-1][1].extend(part)
+        else:
+            self._num_piece_bytes += _PIECE_BYTES
+            self._pieces.append((at, bytearray(part)))
+
+    def _forget_pieces(self) -> None:
+        self._pieces.clear()
+        self._num_piece_bytes = 0
 
     def _check(self, part: bytes) -> None:
-        self._num_reply_parts += num_json_parts(part)
-        if self._num_reply_parts > MAX_JSON_PARTS:
-            raise UnreadableBodyError(f"it has more than {MAX_JSON_PARTS} values")
-        self._num_reply_lines += part.count(b"\n")
+        num_lines = part.count(b"\n")
+        self._num_reply_lines += num_lines
         if self._num_reply_lines > MAX_LINES:
             raise UnreadableBodyError(f"it has more than {MAX_LINES} lines")
-        if not self._hold(len(part)):
-            raise UnreadableBodyError("the memory for bodies is full")
+        # Events are parsed one by one, so only what the last line of a piece began is added up.
+        if num_lines and self.reply is not None and self.reply.streaming:
+            self._num_json_bytes = json_bytes(part[part.rfind(b"\n") :])
+        else:
+            self._num_json_bytes += json_bytes(part)
+        if self._num_json_bytes > MAX_JSON_BYTES:
+            raise UnreadableBodyError(f"its values take more than {MAX_JSON_BYTES >> 20} MB")
 
     def begin_reply(self, head: Head) -> None:
         """The head of the reply has come."""
@@ -725,7 +782,9 @@ class Exchange:
             self.reply.feed(fields.encode("latin-1", "replace"), self.begun)
             self.reply.first_byte = 0
         try:
-            self._decoder = Decoder(head.headers.get("content-encoding", ""))
+            is_stream = self.reply is not None and self.reply.streaming
+            limit = MAX_STREAM_BYTES if is_stream else MAX_BODY_BYTES
+            self._decoder = Decoder(head.headers.get("content-encoding", ""), limit)
         except UnreadableBodyError as error:
             self._give_up(str(error))
 
@@ -767,14 +826,19 @@ class Exchange:
 
     def _give_up(self, reason: str) -> None:
         self.unread = reason
-        self.pieces.clear()
+        self._forget_pieces()
         if self.reply is not None and not self.reply.streaming:
             self.reply = None
+        self._hold()
 
-    def _hold(self, num_bytes: int) -> bool:
-        if not self.memory.take(num_bytes):
+    def _hold(self) -> bool:
+        """Reserve memory for what is held now, or give some back; false where there is not as much."""
+        num_bytes = len(self._body) + len(self._request_body or b"") + self._num_piece_bytes
+        num_bytes += self.reply.num_held_bytes if self.reply is not None else 0
+        num_bytes += len(self.facts.turns.text) if self.facts is not None and self.facts.turns is not None else 0
+        if not self.memory.take(num_bytes - self._num_held_bytes):
             return False
-        self._num_held_bytes += num_bytes
+        self._num_held_bytes = num_bytes
         return True
 
 
@@ -790,6 +854,7 @@ class Conversation:
         heads: HeadCache,
         *,
         keeps_content: bool,
+        keeps_requests: bool,
         memory: MemoryBudget,
         facts: Callable[[Exchange], RequestMetadata | None],
         ended: Callable[[Exchange], None],
@@ -797,6 +862,7 @@ class Conversation:
         self._upstream = upstream
         self._heads = heads
         self._keeps_content = keeps_content
+        self._keeps_requests = keeps_requests
         self._memory = memory
         self._has_client_ended = False
         self._facts = facts
@@ -846,6 +912,7 @@ class Conversation:
                 exchange.take_body(part.body)
                 if part.is_end:
                     exchange.sent = at
+                    self._read_request(exchange)
         except UnreadableError:
             self._reader = None
 
@@ -871,9 +938,13 @@ class Conversation:
                 self._end(at, is_whole=True)
 
     def _begin(self, exchange: Exchange, head: Head) -> None:
-        exchange.facts = self._facts(exchange)
+        if not exchange.sent:
+            self._read_request(exchange)
         exchange.begin_reply(head)
         exchange.reply_fields = list(head.headers.items())
+
+    def _read_request(self, exchange: Exchange) -> None:
+        exchange.read_request(self._facts, is_body_needed=exchange.keeps_content or self._keeps_requests)
 
     def _server_gone(self, at: Nanos) -> None:
         if self._open and self._open[0].reply_head is not None:

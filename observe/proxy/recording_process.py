@@ -32,6 +32,8 @@ from traces.content import line_of
 from traces.redaction import Redactor
 
 _READ_BYTES = 1 << 20
+_MOST_CONTENT_BYTES = 4 << 20
+"""Content that waits to be written with what ended beside it."""
 _POLL_S = 0.5
 _NICENESS = 15
 
@@ -54,8 +56,9 @@ class Recording:
         self._heads = HeadCache()
         self._conversations: dict[int, Conversation] = {}
         self._rows: list[TraceRow] = []
-        self._chunks: list[tuple[int, list[int]]] = []
-        self._content: list[str] = []
+        self._chunks: list[tuple[int, Sequence[int]]] = []
+        self._content: list[list[bytes]] = []
+        self._num_content_bytes = 0
         self._next = 0
         self._maker: RowMaker | None = None
         self._earlier_origin_us: int | None = None
@@ -74,6 +77,7 @@ class Recording:
                 int(message.payload),
                 self._heads,
                 keeps_content=self._job.paths.content is not None,
+                keeps_requests=self._job.cache is not None,
                 memory=self._memory,
                 facts=self._facts,
                 ended=self._ended,
@@ -98,7 +102,7 @@ class Recording:
         try:
             if self._rows or self._content:
                 rows, chunks, content = self._rows, self._chunks, self._content
-                self._rows, self._chunks, self._content = [], [], []
+                self._rows, self._chunks, self._content, self._num_content_bytes = [], [], [], 0
                 self._writer.write(rows, chunks, content)
                 self._count(rows)
         except (OSError, TraceError) as error:
@@ -149,17 +153,20 @@ class Recording:
             number, self._next = self._next, self._next + 1
         if self._canaries and exchange.head.method == "POST":
             self._check(exchange, -1 if number is None else number)
-        if exchange.unread and facts is not None:
+        if (exchange.unread or exchange.unkept) and facts is not None:
             report.num_unread += 1
-            report.unread = report.unread or exchange.unread
+            report.unread = report.unread or exchange.unread or exchange.unkept
         if exchange.keeps_content:
             upstream = self._job.upstreams[exchange.upstream]
             content, redactor = content_of(exchange, number, self._job.clock, redactor, upstream)
             self._content.append(line_of(content))
+            self._num_content_bytes += sum(map(len, self._content[-1]))
         if facts is not None and number is not None:
             self._rows.append(redacted_row(maker.row(number, exchange, facts), redactor, ("x_request_id",)))
             if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
-                self._chunks.append((number, list(times)))
+                self._chunks.append((number, times))
+        if self._num_content_bytes > _MOST_CONTENT_BYTES:
+            self.write()
 
     def _check(self, exchange: Exchange, number: int) -> None:
         """Have the canary of its server look at a request."""

@@ -95,7 +95,10 @@ class PartWriter:
         return bool(self.rotate_bytes or self.rotate_s)
 
     def write(
-        self, rows: Sequence[TraceRow], chunks: Sequence[tuple[int, Sequence[int]]], content: Sequence[str]
+        self,
+        rows: Sequence[TraceRow],
+        chunks: Sequence[tuple[int, Sequence[int]]],
+        content: Sequence[Sequence[bytes]],
     ) -> None:
         """Append what has ended; the row is there only when all that belongs to it is.
 
@@ -109,7 +112,7 @@ class PartWriter:
         lines = [self._rows.line(row) for row in rows]
         self._rows.write_lines(lines)
         num_chunk_bytes = 28 * sum(len(times) for _, times in chunks) if self._itl is not None else 0
-        self._num_bytes += sum(map(len, lines)) + sum(map(len, content)) + num_chunk_bytes
+        self._num_bytes += sum(map(len, lines)) + sum(len(part) for line in content for part in line) + num_chunk_bytes
 
     def _rotate_if_due(self) -> None:
         is_large = self.rotate_bytes and self._num_bytes >= self.rotate_bytes
@@ -185,12 +188,13 @@ class RowMaker:
     def facts(self, exchange: Exchange) -> RequestMetadata | None:
         """Facts of a request; None if no prompt is computed for it."""
         method, target, body = exchange.head.method, exchange.head.target, exchange.request_body
-        if is_pooling(method, target):
-            return pooling_metadata_of(body)
-        if not is_generating(method, target):
+        pools = is_pooling(method, target)
+        if not pools and not is_generating(method, target):
             return None
         if not body:
-            return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes)
+            return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes, is_pooling=pools, has_media=True)
+        if pools:
+            return pooling_metadata_of(body)
         return request_metadata_of(body, self._tenant(exchange).encode())
 
     def row(self, number: int, exchange: Exchange, facts: RequestMetadata) -> TraceRow:
@@ -322,13 +326,13 @@ def content_of(
 
     Bodies are written without their content coding; what cannot be read is left out.
     """
-    head, found = exchange.reply_head, exchange.head
+    head, found, pieces = exchange.reply_head, exchange.head, exchange.pieces
     removed: list[str] = []
     body = exchange.request_body
     kind = found.header("content-type")
     body = redactor.data(body, kind, removed) if _is_readable(body, kind) else b""
     redactor = redactor.hiding(removed)
-    reply = b"".join(piece for _, piece in exchange.pieces[:1])
+    reply = b"".join(piece for _, piece in pieces[:1])
     is_reply_readable = _is_readable(reply, _of_reply(exchange, "content-type"))
     recorded = RecordedExchange(
         request_id=number,
@@ -340,8 +344,8 @@ def content_of(
         body=body,
         status=0 if head is None else head.status,
         reply_headers=_headers(exchange.reply_fields, redactor, is_decoded=not exchange.unread),
-        pieces=[((at - exchange.sent) // 1000, piece) for at, piece in exchange.pieces] if is_reply_readable else [],
-        is_complete=exchange.is_whole and not exchange.unread,
+        pieces=[((at - exchange.sent) // 1000, piece) for at, piece in pieces] if is_reply_readable else [],
+        is_complete=exchange.is_whole and not exchange.unread and not exchange.unkept,
     )
     return recorded.in_pieces(redactor), redactor
 

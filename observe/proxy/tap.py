@@ -67,7 +67,7 @@ class RecordingReport:
 _FRAME = struct.Struct("<BIQI")
 _FLUSH_S = 0.002
 _FLUSH_BYTES = 1 << 18
-_MAX_WAITING_BYTES = 64 << 20
+_MAX_WAITING_BYTES = 32 << 20
 
 
 class EventKind(IntEnum):

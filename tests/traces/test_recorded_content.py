@@ -39,9 +39,9 @@ def test_a_line_that_a_kill_has_cut_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     written(path)
     with path.open("a") as file:
-        file.write(line_of(EXCHANGE)[:40])
+        file.write(b"".join(line_of(EXCHANGE)).decode()[:40])
     assert read_content(path).exchanges == [EXCHANGE]
-    assert complete_content_lines(path) == [line_of(EXCHANGE)]
+    assert complete_content_lines(path) == [b"".join(line_of(EXCHANGE)).decode()]
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_a_server_that_closes_after_its_client_has_done_so_is_not_blamed(tmp_pat
 
 def test_bodies_of_many_connections_have_a_common_bound(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path))
-    recording._memory = MemoryBudget(1_000)
+    recording._memory = MemoryBudget(1_400)
     wire = Wire(recording)
     connections = [wire.connect() for _ in range(3)]
     for each in connections:
