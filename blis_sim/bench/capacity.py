@@ -401,16 +401,11 @@ def every_count(candidates: Sequence[Candidate], most_gpus: int) -> Search:
     return None
 
 
-def settled(search: Callable[[], Search]) -> Search:
-    """Search by runs of the given length, and have longer runs judge the answer alone.
+def confirmed(found: Trial | None, search: Callable[[], Search]) -> Search:
+    """Return an answer of a search as longer runs judge it; where they find an overload, the answer by longer runs.
 
     They take most of the time, and most trials are no answer. Where they find an overload, they judge all trials.
     """
-    return (yield from confirmed((yield from search()), search))
-
-
-def confirmed(found: Trial | None, search: Callable[[], Search]) -> Search:
-    """Return an answer of a search as longer runs judge it; where they find an overload, the answer by longer runs."""
     if found is None or not found.judgement.is_open:
         return found
     judgement = yield TrialRequest(found.candidate, found.counts, by_longer=True)
@@ -500,28 +495,34 @@ def outcome_of(sims: Simulations, trial: Trial) -> Outcome:
 
 def stressed(
     sims: Simulations, trial: Trial, targets: Targets, most_gpus: int, on_trial: Callable[[], None] | None = None
-) -> Winner:
-    """Return the winner with the results of all tests. `on_trial` is called after each simulation.
+) -> Winner | None:
+    """Return the winner with the results of all tests; None where longer runs find that it is overloaded.
 
-    Runs of the given length decide first, side by side. Of what they find, the highest rate is judged by longer runs
-    before the rest, since a lower rate cannot be an overload where a higher one is none.
+    `on_trial` is called after each simulation. Runs of the given length decide first, side by side. Of what they find,
+    longer runs judge the trial that implies most others before the rest, since a lower rate cannot be an overload where
+    a higher one is none.
     """
     settings, step_error = trial.candidate.settings, trial.candidate.sureness.step_error
     judge = judge_with(sims, targets, on_trial)
     has_one_clock = "rate" in settings and not settings.get("workload_spec")  # whose pauses are on no other clock
     scales = (1 - step_error, 1 + step_error) if has_one_clock else ()
-    rising = partial(highest_rate, trial)
-    searches: list[Callable[[], Search]] = [partial(step_error_search, trial, scale, most_gpus) for scale in scales]
+    searches: list[Callable[[], Search]] = [partial(highest_rate, trial)]
+    searches += [partial(step_error_search, trial, scale, most_gpus) for scale in scales]
     stresses = list(_stresses(trial))
     searches += [partial(_once, each.candidate, each.counts) for _, each, _ in stresses if each is not None]
-    rate, *found = side_by_side([rising(), *(each() for each in searches)], judge)
-    (rate,) = side_by_side([confirmed(rate, rising)], judge)
-    known = [each for each in (trial, rate) if each is not None]
+    found = side_by_side([each() for each in searches], judge)
+    known = side_by_side(list(map(_by_longer_run, _widest([trial, *found]))), judge)
+    if trial.judgement.is_open and not _is_implied(trial, known):
+        (confirmation,) = side_by_side([_by_longer_run(trial)], judge)
+        if not confirmation.judgement.is_met:
+            return None
+        trial = confirmation
+    known.append(trial)
     checks = [
         _as_found(each) if each is not None and _is_implied(each, known) else confirmed(each, search)
         for each, search in zip(found, searches, strict=True)
     ]
-    found = side_by_side(checks, judge)
+    rate, *found = side_by_side(checks, judge)
     judgements = iter(each.judgement if each is not None else None for each in found[len(scales) :])
     return replace(
         untested(sims, trial),
@@ -533,6 +534,17 @@ def stressed(
         ),
         highest_rate_per_s=None if rate is None else float(rate.candidate.settings["rate"]),
     )
+
+
+def _widest(trials: Sequence[Trial | None]) -> list[Trial]:
+    """Return the open trial that implies most of the others as a list; an empty one where none is open."""
+    are_open = [each for each in trials if each is not None and each.judgement.is_open and each.judgement.is_met]
+    return sorted(are_open, key=lambda trial: sum(_is_implied(each, [trial]) for each in are_open))[-1:]
+
+
+def _by_longer_run(trial: Trial) -> Asking[Trial]:
+    """Return a trial as longer runs judge it."""
+    return replace(trial, judgement=(yield TrialRequest(trial.candidate, trial.counts, by_longer=True)))
 
 
 def _stresses(winner: Trial) -> Iterator[tuple[str, TrialRequest | None, str]]:
@@ -620,7 +632,8 @@ def scaled(candidate: Candidate, factor: float) -> Candidate:
 def _is_implied(found: Trial, known: Sequence[Trial]) -> bool:
     """Whether one of the trials that longer runs judged has no more instances, and requests that come as fast."""
     return found.judgement.is_met and any(
-        _load_of(found)[0] == _load_of(each)[0]
+        each.judgement.is_met
+        and _load_of(found)[0] == _load_of(each)[0]
         and _load_of(found)[1] <= _load_of(each)[1]
         and all(map(ge, found.counts, each.counts))
         for each in known
@@ -727,9 +740,7 @@ def answer(sims: Simulations, query: CapacityQuery, progress: Progress = no_prog
     is_interrupted = False
     with progress("planning", len(candidates.found) + _TEST_STEPS) as advance:
         try:
-            met.update(_best(sims, query, candidates, met, advance or _nothing))
-            if (first := _cheapest_of(met)) is not None:
-                winner = stressed(sims, first, query.targets, query.most_gpus, advance)
+            winner = _tested_winner(sims, query, candidates, met, advance or _nothing)
         except KeyboardInterrupt:
             first = _cheapest_of(met)
             if first is None:
@@ -815,26 +826,40 @@ def _mean_load(outcome: Outcome, query: CapacityQuery) -> MeanLoad:
     )
 
 
-def _best(
+def _tested_winner(
     sims: Simulations,
     query: CapacityQuery,
     candidates: Candidates,
     met: dict[Cell, Trial | None],
     advance: Callable[[], None],
-) -> dict[Cell, Trial | None]:
-    """Return the cheapest trial of each GPU type and shape: first of all candidates, then of variants of the best.
+) -> Winner | None:
+    """Search the cheapest trial of each GPU type and shape, and return the cheapest of them with its tests, if any.
 
-    `met` has the best so far at any time.
+    Runs of the given length decide first, and longer ones judge each answer afterwards. That of the winner comes last,
+    as the test of its highest rate may imply it. `met` has the best so far at any time.
     """
-    keys = list(met)
     judge = _noting(judge_with(sims, query.targets), met)
-    members = [[each for each in candidates.found if (each.gpu, each.shape) == key] for key in keys]
-    if query.is_exhaustive:
-        grids = [[each for one in of_cell for each in (one, *_variants(one, query.settings))] for of_cell in members]
-        searches = [by_longer(every_count(each, query.most_gpus)) for each in grids]
-        return dict(zip(keys, side_by_side(searches, judge), strict=True))
-    searches = [settled(partial(_cheapest_of_cell, each, query.settings, query.most_gpus, advance)) for each in members]
-    return dict(zip(keys, side_by_side(searches, judge), strict=True))
+    searches = {key: partial(_search_of_cell, query, candidates, key, advance) for key in met}
+    met.update(zip(searches, side_by_side([each() for each in searches.values()], judge), strict=True))
+    winner = _cheapest_of(met)
+    others = [key for key in met if met[key] is not winner]
+    met.update(zip(others, side_by_side([confirmed(met[key], searches[key]) for key in others], judge), strict=True))
+    while (winner := _cheapest_of(met)) is not None:
+        tested = stressed(sims, winner, query.targets, query.most_gpus, advance)
+        if tested is not None:
+            return tested
+        key = winner.candidate.gpu, winner.candidate.shape
+        (met[key],) = side_by_side([by_longer(searches[key]())], judge)
+    return None
+
+
+def _search_of_cell(query: CapacityQuery, candidates: Candidates, cell: Cell, advance: Callable[[], None]) -> Search:
+    """Search a GPU type and shape: first all candidates, then variants of the best; or all counts, by longer runs."""
+    found = [each for each in candidates.found if (each.gpu, each.shape) == cell]
+    if not query.is_exhaustive:
+        return _cheapest_of_cell(found, query.settings, query.most_gpus, advance)
+    grid = [each for one in found for each in (one, *_variants(one, query.settings))]
+    return by_longer(every_count(grid, query.most_gpus))
 
 
 def _cheapest_of_cell(

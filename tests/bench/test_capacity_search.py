@@ -1,6 +1,6 @@
 """The search for counts of instances, against all counts of small grids and a model of queues instead of an engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from random import Random
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_sim.bench.candidates import SERVED, Candidate, Judgement
-from blis_sim.bench.capacity import Trial, TrialRequest, by_longer, cheapest, settled, side_by_side
+from blis_sim.bench.capacity import Search, Trial, TrialRequest, by_longer, cheapest, confirmed, side_by_side
 from blis_sim.engine.latency.confidence import Sureness
 
 MOST = 12
@@ -102,6 +102,10 @@ def judged_late(ask: TrialRequest) -> Judgement:
     if not ask.by_longer:
         return replace(found, is_open=True)
     return replace(found, worst=SERVED) if is_overloaded else found
+
+
+def settled(search: Callable[[], Search]) -> Search:
+    return (yield from confirmed((yield from search()), search))
 
 
 @given(st.lists(aggregated, min_size=1, max_size=5))
