@@ -1,0 +1,85 @@
+"""The steps of an engine: the file beside a recording, and the lines of vLLM's log that tell of them."""
+
+from pathlib import Path
+
+import pytest
+
+from traces import TraceError
+from traces.steps import Step, StepWriter, read_steps, step_of_line, steps_beside
+
+WHOLE = Step(
+    step=7,
+    duration_us=10_230,
+    prefill_requests=1,
+    prefill_tokens=100,
+    decode_requests=3,
+    decode_tokens=3,
+    engine=1,
+    started_us=1_780_000_000_000_000,
+    prefill_context_tokens=16,
+    decode_context_tokens=900,
+    prefill_tokens_squared=10_000,
+    prefill_context_work=1_600,
+    prefill_prompt_work=11_600,
+    kv_usage=0.012,
+)
+LOGGED = Step(0, 20, 0, 0, 2, 4, kv_usage=1.0)
+LINE = (
+    "(APIServer pid=3) INFO 11-30 05:00:00 [loggers.py:201] Engine 001: Iteration(7): 1 context requests, "
+    "100 context tokens, 3 generation requests, 3 generation tokens, iteration elapsed time: 10.23 ms, "
+    "GPU KV cache usage: 1.2%"
+)
+
+
+@pytest.mark.parametrize("name", ["a.steps.csv", "a.steps.csv.gz"])
+def test_steps_are_read_as_they_were_written(tmp_path: Path, name: str) -> None:
+    writer = StepWriter(tmp_path / name)
+    writer.write([WHOLE])
+    writer.write([LOGGED, WHOLE])
+    writer.close()
+    assert read_steps(tmp_path / name) == [WHOLE, LOGGED, WHOLE]
+    assert steps_beside(tmp_path / "a.yaml") == tmp_path / name
+
+
+def test_columns_in_any_order_with_others_between_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.steps.csv"
+    path.write_text(
+        "num_running,decode_tokens,decode_requests,prefill_tokens,prefill_requests,duration_us,step\n9,4,2,0,0,20,0\n"
+    )
+    assert read_steps(path) == [LOGGED._replace(kv_usage=None)]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("0,x,0,0,2,4", "line 2 column duration_us: expected a whole number between 0 and 9007199254740992, got 'x'"),
+        ("0,20,-1,0,2,4", "line 2 column prefill_requests: expected a whole number between 0 and 100000000, got '-1'"),
+    ],
+)
+def test_an_unusable_cell_is_named(tmp_path: Path, row: str, message: str) -> None:
+    path = tmp_path / "a.steps.csv"
+    path.write_text(f"step,duration_us,prefill_requests,prefill_tokens,decode_requests,decode_tokens\n{row}\n")
+    with pytest.raises(TraceError, match=message):
+        read_steps(path)
+
+
+def test_a_line_of_vllm_tells_of_a_step() -> None:
+    assert step_of_line(LINE) == Step(7, 10_230, 1, 100, 3, 3, engine=1, kv_usage=0.012)
+
+
+def test_a_line_about_encoder_inputs_tells_of_a_step_too() -> None:
+    assert step_of_line(f"{LINE}, encoder inputs: 2, encoder output embeddings: 50") is not None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "INFO 11-30 05:00:00 [loggers.py:335] Engine 000: Avg prompt throughput: 0.0 tokens/s",
+        LINE.replace(" ms,", " ms (dummy),"),
+        LINE.replace("10.23", "9" * 400 + ".00"),
+    ],
+    ids=["empty", "other", "dummy", "hostile"],
+)
+def test_other_lines_and_dummy_steps_tell_of_none(line: str) -> None:
+    assert step_of_line(line) is None
