@@ -26,7 +26,7 @@ from mockserve.http.clients import SlowReaders
 from mockserve.kv_events.setup import KVTransfer, open_publisher
 from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
 from mockserve.metrics.families import cache_config_labels
-from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
+from mockserve.metrics.page import IterationLog, MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import DEFAULT_GPU, ServedDeploymentOptions, ServeOptions, simulated
@@ -234,11 +234,12 @@ def build_engines(
     if deployment.rank is not None and config.timing is None:
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
-    engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
+    engines = [_engine(options, config, latency) for latency in latencies]
     metrics = [_new_metrics(options, config) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
+        outputs[rank].on_batch = IterationLog(rank, engines[rank]).log
         publisher = open_publisher(
             options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
         )
@@ -246,6 +247,12 @@ def build_engines(
             outputs[rank].on_cache_changes = publisher.publish
         ranks[rank] = RankEngine(driver, metrics[rank], latencies[rank], publisher)
     return ranks
+
+
+def _engine(options: ServeOptions, config: EngineConfig, latency: LatencyModel) -> Engine:
+    logged = options.observability
+    reports_batches = logged.enable_logging_iteration_details and not logged.disable_log_stats
+    return Engine(config, latency, steps=RecentSteps(STEPS_KEPT), reports_batches=reports_batches)
 
 
 def _rank_drivers(
@@ -322,12 +329,12 @@ class LiveCluster:
     def _new_engine(self, deployment: Deployment) -> Engine:
         """Create the engine of the next instance."""
         config, latency = engine_settings(self._options, deployment)
-        engine = Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
+        engine = _engine(self._options, config, SlowedLatency(latency))
         self._first_deployment = self._first_deployment or deployment
         number = self.num_created
         self.num_created += 1
         metrics = _new_metrics(self._options, deployment.config)
-        self._outputs[number] = EngineOutput(engine, metrics)
+        self._outputs[number] = EngineOutput(engine, metrics, on_batch=IterationLog(number, engine).log)
         if self._is_running:
             self._join(number)
             self.on_added(number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blis_sim.options.option import LATEST_US, MOST_TOKENS
-from traces.append_file import AppendFile
+from traces.append_file import complete_lines, open_with_header
 from traces.table import Column, read_table
 
 MOST_WORK = 10**18
@@ -70,12 +70,14 @@ def read_steps(path: Path | str) -> list[Step]:
 
 
 class StepWriter:
-    """Appends steps to a new file, each piece with the operating system before the next. Raises TraceError when the
-    file cannot be made, and OSError when a piece cannot be written."""
+    """Appends steps to a new file, or with `resume` to one that is there, each piece on disk before the next.
 
-    def __init__(self, path: Path | str) -> None:
-        self._file = AppendFile(Path(path))
-        self._file.write(",".join(column.name for column in STEP_COLUMNS) + "\n")
+    Raises TraceError when the file cannot be made, and OSError when a piece cannot be written.
+    """
+
+    def __init__(self, path: Path | str, *, resume: bool = False) -> None:
+        earlier = complete_lines(Path(path)) if resume and Path(path).is_file() else []
+        self._file = open_with_header(Path(path), ",".join(column.name for column in STEP_COLUMNS), earlier[1:] or None)
 
     def write(self, steps: Iterable[Step]) -> None:
         """Append steps; all of them, or none if there is no room."""

@@ -41,6 +41,19 @@ def test_steps_are_read_as_they_were_written(tmp_path: Path, name: str) -> None:
     assert steps_beside(tmp_path / "a.yaml") == tmp_path / name
 
 
+def test_a_resumed_file_keeps_its_whole_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.steps.csv"
+    first = StepWriter(path)
+    first.write([WHOLE])
+    first.close()
+    with path.open("a") as file:
+        file.write("8,10")  # killed while writing
+    second = StepWriter(path, resume=True)
+    second.write([LOGGED])
+    second.close()
+    assert read_steps(path) == [WHOLE, LOGGED]
+
+
 def test_columns_in_any_order_with_others_between_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.steps.csv"
     path.write_text(
