@@ -316,6 +316,17 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.1f}%"
 
 
+def step_cells(comparison: Comparison) -> list[str]:
+    """The number of steps of one kind, the mean of their durations, and the errors of their prediction."""
+    error = comparison.sim.mean / comparison.real.mean - 1
+    return [
+        f"{comparison.count:,}",
+        f"{comparison.real.mean / 1000:,.3f}",
+        f"{comparison.mape:.2%}",
+        f"{error:+.2%}",
+    ]
+
+
 def write_pictures(found: Calibration, folder: Path) -> None:
     """Write the pictures to a folder, as PNG. Raises TraceError."""
     panels = panels_of(found)

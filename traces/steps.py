@@ -119,6 +119,12 @@ def step_of_line(line: str) -> Step | None:
 STEP_ENDINGS = (".steps.csv", ".steps.csv.gz")
 
 
+def header_of_steps(path: Path) -> Path:
+    """Return where the header of the recording is that a file of steps belongs to, if there is one."""
+    ending = next(each for each in STEP_ENDINGS if path.name.endswith(each))
+    return path.with_name(path.name.removesuffix(ending) + ".yaml")
+
+
 def steps_beside(header: Path) -> Path | None:
     """Return the file of steps beside a recording's header; None without one."""
     beside = [header.with_name(header.stem + ending) for ending in STEP_ENDINGS]

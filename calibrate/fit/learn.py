@@ -1,7 +1,7 @@
 """Rounds of trials and better estimates, their score, and how much servers of one kind differ."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from calibrate.fit.estimate import (
 )
 from calibrate.fit.recording import Recording, Spans, spans_of
 from calibrate.fit.terms import Learnable
+from calibrate.steps import StepErrors, step_errors
 from replay.output.ensemble import averaged
 from replay.simulation.record import Record
 from replay.simulation.uncertainty import ARITHMETIC, ARITHMETIC_SPREAD, SPEED_SPREAD, ServerSpread
@@ -164,6 +165,8 @@ class Score:
 
 def score(recording: Recording, latency: LatencyModel, config: EngineConfig, num_phases: int) -> Score | None:
     """Replay and compare; None where nothing can be compared."""
+    if not recording.arrivals:
+        return None
     runs = []
     for phase in range(num_phases):
         engine = Engine(config, PhaseShifted(latency, phase), reports_steps=False)
@@ -236,6 +239,8 @@ class LearningResult:
     spans: Spans
     largest: BatchShape
     held_out: list[Score]
+    held_out_steps: dict[str, list[StepErrors]] = field(default_factory=dict)
+    """Errors of the steps that engines told of, by recording, on the last fifth of each."""
 
 
 def learn(
@@ -262,11 +267,23 @@ def learn(
     kept = [each.without_tail(HELD_OUT_SHARE) for each in recordings]
     estimate = work.choose(kept, estimate, budget)
     held_out = [_score(each, work, estimate) for each in _cut(recordings, budget.per_final_round)]
+    of_steps = {
+        each.name: step_errors(each.steps.part(1 - HELD_OUT_SHARE, 1), work.deployed.latency(estimate.values))
+        for each in recordings
+        if each.steps is not None
+    }
     for share in _final_rounds(recordings, budget):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     scores = [each for each in held_out if each is not None]
     estimate = work.with_servers(estimate)
-    return LearningResult(deployed=work.deployed, estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
+    return LearningResult(
+        deployed=work.deployed,
+        estimate=estimate,
+        spans=spans,
+        largest=work.largest,
+        held_out=scores,
+        held_out_steps=of_steps,
+    )
 
 
 def relearn(
