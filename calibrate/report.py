@@ -242,6 +242,9 @@ def _sections(
     rows = [[NAMES[name], *_interval_cells(intervals[name])] for name in names if name in intervals]
     if rows:
         yield Section(table=TextTable(("95 % intervals", "MAPE", "error of mean", "error of p99", "r"), rows))
+    rows = [[each.kind, *step_cells(each.comparison)] for each in found.steps]
+    if rows:
+        yield Section(table=TextTable(("steps", "number", "mean, ms", "MAPE", "error of mean"), rows))
     real, sim = found.real_throughput, found.sim_throughput
     pairs = {
         "requests/s": (real.requests_per_s, sim.requests_per_s),
@@ -345,6 +348,16 @@ def json_content(
     content = report_of(found) | additions(found)
     content["confidence_95"] = {name: _confidence(each) for name, each in intervals().items()}
     content["in_words"] = summary_sentences(found, noise_floor)
+    if found.steps:
+        content["steps"] = {
+            each.kind.replace(" ", "_"): {
+                "count": each.comparison.count,
+                "real_mean_us": each.comparison.real.mean,
+                "sim_mean_us": each.comparison.sim.mean,
+                "mape": each.comparison.mape,
+            }
+            for each in found.steps
+        }
     if noise_floor:
         content["noise_floor"] = {
             name: {"mape": each.mape, "pearson_r": each.pearson_r, "count": each.count}
