@@ -32,6 +32,7 @@ from calibrate.steps import StepErrors
 from traces import ResultRow, SloTargets, Trace, TraceHeader, TraceRow
 from traces.client_cap import ClientCap, client_cap_of
 from traces.goodput import Attainment, Bools, attained, attainment, limits_us, members_of, share
+from traces.steps import StepTotals
 from traces.text_file import read_json
 
 # Mean time between tokens of each request, from the chunk times of the recording and from the simulation.
@@ -478,6 +479,8 @@ class Calibration:
     """The cap that the client of the recording had, if the simulation nevertheless sent when that client did."""
     steps: Sequence[StepErrors] = ()
     """How well recorded steps are predicted, by kind; empty where none were recorded."""
+    step_totals: tuple[StepTotals, StepTotals] | None = None
+    """Steps and tokens by the metrics of the server, and of the simulation; None without readings of metrics."""
 
     @property
     def other(self) -> str:

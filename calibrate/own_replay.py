@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.options import OptionError, options_from, options_of
 from blis_sim.options.command_line import check_required, parse_command_line, split_command_line
+from traces.steps import StepTotals
 
 if TYPE_CHECKING:
     from blis_sim.engine.core import Engine
@@ -46,10 +47,17 @@ def token_times_beside(header: Path) -> Path | None:
 
 
 class OwnReplay(NamedTuple):
-    """The latencies of a replay, and the first of its engines."""
+    """The latencies of a replay, and its engines."""
 
     results: "list[ResultRow]"
-    engine: "Engine"
+    engines: "Sequence[Engine]"
+
+    @property
+    def step_totals(self) -> "StepTotals":
+        """Steps of all engines, and the tokens in them: those of prompts that were not cached, and of replies."""
+        num_tokens = sum(each.input_tokens + each.output_tokens for each in self.results)
+        num_cached = sum(engine.stats.prefix_hit_tokens for engine in self.engines)
+        return StepTotals(sum(len(engine.steps) for engine in self.engines), num_tokens - num_cached)
 
 
 def replayed(header: Path, data: str | None, flags: Sequence[str], on_note: Callable[[str], None]) -> OwnReplay:
@@ -72,7 +80,7 @@ def replayed(header: Path, data: str | None, flags: Sequence[str], on_note: Call
     options = options_from(ReplayOptions, **found.values)
     outcome = simulate_replay(options, SeededTieBreaker(options.seed), on_note, progress_bar)
     results = list(result_rows(outcome.simulated.requests, outcome.sending.is_chosen_by_run))
-    return OwnReplay(results, outcome.simulated.simulation.instances[0])
+    return OwnReplay(results, outcome.simulated.simulation.instances)
 
 
 def _is_recording(header: Path) -> bool:

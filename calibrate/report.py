@@ -23,6 +23,7 @@ from calibrate.calibration import (
 from calibrate.compare import Comparison, ConfidenceIntervals, confidence_intervals
 from calibrate.figures import panels_of
 from traces import dump_json
+from traces.steps import StepTotals
 from traces.text_file import naming_write_errors, write_content
 
 JsonObject = dict[str, Any]
@@ -251,6 +252,10 @@ def _sections(
         "output tokens/s": (real.output_tokens_per_s, sim.output_tokens_per_s),
         "duration, s": (real.duration_s, sim.duration_s),
     }
+    if found.step_totals is not None:
+        totals = found.step_totals
+        pairs["steps"] = (totals[0].num_steps, totals[1].num_steps)
+        pairs["tokens/step"] = (_tokens_per_step(totals[0]), _tokens_per_step(totals[1]))
     rows = [[name, f"{one:,.2f}", f"{other:,.2f}", _signed(one, other)] for name, (one, other) in pairs.items()]
     yield Section(table=TextTable(("throughput", "real", found.other, "error"), rows))
     for name, groups in (("class", found.by_slo_class), ("model", found.by_model), ("tenant", found.by_tenant)):
@@ -262,6 +267,10 @@ def _sections(
             yield Section(table=TextTable((name, "requests", "TTFT MAPE", "E2E MAPE"), rows))
     if found.goodput is not None:
         yield Section(table=_goodput_table(found.goodput, found.other))
+
+
+def _tokens_per_step(totals: StepTotals) -> float:
+    return totals.num_tokens / max(1, totals.num_steps)
 
 
 def _latency_rows(label: str, comparison: Comparison, other: str) -> list[list[str]]:
@@ -348,6 +357,10 @@ def json_content(
     content = report_of(found) | additions(found)
     content["confidence_95"] = {name: _confidence(each) for name, each in intervals().items()}
     content["in_words"] = summary_sentences(found, noise_floor)
+    if found.step_totals is not None:
+        real, sim = found.step_totals
+        content["throughput"]["num_steps"] = _throughput(real.num_steps, sim.num_steps)
+        content["throughput"]["tokens_per_step"] = _throughput(_tokens_per_step(real), _tokens_per_step(sim))
     if found.steps:
         content["steps"] = {
             each.kind.replace(" ", "_"): {

@@ -4,6 +4,7 @@ vLLM 0.33 publishes single steps in its log alone (`--enable-logging-iteration-d
 batch, and how long its execution took. Its metrics have sums over steps, and its spans nothing of steps.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from blis_sim.options.option import LATEST_US, MOST_TOKENS
 from traces.append_file import complete_lines, open_with_header
 from traces.table import Column, read_table
+from traces.text_file import TraceError
 
 MOST_WORK = 10**18
 """No sum of products of tokens is larger."""
@@ -129,3 +131,41 @@ def steps_beside(header: Path) -> Path | None:
     """Return the file of steps beside a recording's header; None without one."""
     beside = [header.with_name(header.stem + ending) for ending in STEP_ENDINGS]
     return next((path for path in beside if path.is_file()), None)
+
+
+class StepTotals(NamedTuple):
+    """Steps that brought tokens, and the tokens of prompts and replies in them."""
+
+    num_steps: int
+    num_tokens: int
+
+
+_HISTOGRAM = "vllm:iteration_tokens_total"
+
+
+def step_totals(path: Path) -> StepTotals | None:
+    """Return the totals of a recording's server by its metrics, from the first reading to the last.
+
+    `path` is a file of `blis observe --scrape-metrics`. None where it has not two readings with the histogram of steps,
+    or where the server began to count anew. Raises TraceError for a line that is no JSON object.
+    """
+    readings = [_totals(path, number, line) for number, line in enumerate(complete_lines(path), start=1)]
+    known = [each for each in readings if each is not None]
+    if len(known) < 2:
+        return None
+    first, last = known[0], known[-1]
+    totals = StepTotals(last.num_steps - first.num_steps, last.num_tokens - first.num_tokens)
+    return totals if totals.num_steps > 0 and totals.num_tokens >= 0 else None
+
+
+def _totals(path: Path, number: int, line: str) -> StepTotals | None:
+    try:
+        entry = json.loads(line)
+        samples = entry.get("samples", {})
+        sums = [
+            sum(int(value) for name, value in samples.items() if name.startswith(_HISTOGRAM + ending))
+            for ending in ("_count", "_sum")
+        ]
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise TraceError(f"{path} line {number}: expected a reading of metrics as a JSON object") from error
+    return StepTotals(*sums) if any(name.startswith(_HISTOGRAM) for name in samples) else None

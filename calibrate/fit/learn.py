@@ -206,6 +206,8 @@ FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.
 """Step share of each of the last rounds, of which long recordings get fewer: ever shorter steps average out the chance
 of single runs."""
 MIN_FINAL_ROUNDS = 3
+ROUNDS_OF_STEPS = 12
+"""Rounds of recordings that have steps alone, in which no chance is averaged out."""
 REQUESTS_PER_ROUND = 8_000
 REQUESTS_PER_FINAL_ROUND = 24_000
 REQUESTS_IN_FINAL_ROUNDS = 60_000
@@ -320,6 +322,8 @@ def num_trials(recordings: Sequence[Recording], deployed: Learnable, budget: Bud
 
 def _final_rounds(recordings: Sequence[Recording], budget: Budget) -> tuple[float, ...]:
     num_requests = min(sum(len(each.arrivals) for each in recordings), budget.per_final_round)
+    if not num_requests:
+        return (1.0,) * ROUNDS_OF_STEPS
     return FINAL_ROUNDS[: max(MIN_FINAL_ROUNDS, budget.in_final_rounds // max(1, num_requests))]
 
 

@@ -1,11 +1,12 @@
 """The steps of an engine: the file beside a recording, and the lines of vLLM's log that tell of them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from traces import TraceError
-from traces.steps import Step, StepWriter, read_steps, step_of_line, steps_beside
+from traces.steps import Step, StepTotals, StepWriter, read_steps, step_of_line, step_totals, steps_beside
 
 WHOLE = Step(
     step=7,
@@ -96,3 +97,38 @@ def test_a_line_about_encoder_inputs_tells_of_a_step_too() -> None:
 )
 def test_other_lines_and_dummy_steps_tell_of_none(line: str) -> None:
     assert step_of_line(line) is None
+
+
+def reading(count: float, tokens: float, engine: int = 0) -> dict[str, float]:
+    labels = f'{{engine="{engine}",model_name="m"}}'
+    return {f"vllm:iteration_tokens_total{end}{labels}": at for end, at in (("_count", count), ("_sum", tokens))}
+
+
+def metrics(path: Path, *samples: dict[str, float]) -> Path:
+    lines = [{"server": {}}, *({"at_us": 1, "phase": "during", "samples": each} for each in samples)]
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return path
+
+
+def test_metrics_of_all_engines_tell_of_the_steps_between_the_readings(tmp_path: Path) -> None:
+    before = reading(10, 100) | reading(5, 50, engine=1)
+    after = reading(30, 500) | reading(25, 450, engine=1)
+    path = metrics(tmp_path / "a.metrics.jsonl", before, reading(20, 200), after)
+    assert step_totals(path) == StepTotals(num_steps=40, num_tokens=800)
+
+
+@pytest.mark.parametrize(
+    "samples", [(), (reading(1, 2),), ({}, {}), (reading(9, 90), reading(3, 30))], ids=["none", "one", "other", "anew"]
+)
+def test_metrics_without_two_ascending_readings_tell_of_none(
+    tmp_path: Path, samples: tuple[dict[str, float], ...]
+) -> None:
+    assert step_totals(metrics(tmp_path / "a.metrics.jsonl", *samples)) is None
+
+
+@pytest.mark.parametrize("line", ["[]", "{", '{"samples": {"vllm:iteration_tokens_total_sum": null}}'])
+def test_a_line_that_is_no_reading_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "a.metrics.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(TraceError, match=r"a\.metrics\.jsonl line 1: expected a reading of metrics"):
+        step_totals(path)

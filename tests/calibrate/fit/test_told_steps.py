@@ -20,12 +20,11 @@ from tests.calibrate.fit.told_steps import as_logged, told_steps
 from traces.steps import Step, StepWriter
 
 PATH = Path("told.steps.csv")
-NO_REQUESTS = Budget(in_final_rounds=0)
 
 
 def errors_of(steps: list[Step]) -> np.ndarray:
     """The relative errors of step times learned from steps, on the steps of another run."""
-    learned = learn([recording_of_steps(PATH, steps, CONFIG)], DEPLOYED, CONFIG, budget=NO_REQUESTS)
+    learned = learn([recording_of_steps(PATH, steps, CONFIG)], DEPLOYED, CONFIG)
     shapes, _ = recorded(recording(300, rate=3.0, seed=7), CONFIG, DEPLOYED.latency(VALUES))
     known, found = (
         DEPLOYED.basis(each, shapes) @ each[: len(STEP_TERMS)] for each in (VALUES, learned.estimate.values)
