@@ -29,8 +29,8 @@ RECORDED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recording_replays_as_its_server_was(name: str, tmp_path: Path) -> None:
-    """Ten requests to a server whose time passes at a twentieth of real time; a busy machine only adds to errors."""
-    given = Namespace(speed=0.05, rate=2.0, requests=10, keep=str(tmp_path))
+    """Ten requests to a server whose time passes at a tenth of real time; a busy machine only adds to errors."""
+    given = Namespace(speed=0.1, rate=4.0, requests=10, keep=str(tmp_path))
     for seed, _ in enumerate(attempts(), start=1):
         found = tried(name, KINDS[name], given, seed)
         assert found.num_rows == found.num_compared == found.statuses["ok"] >= 10

@@ -1,9 +1,11 @@
 """Pauses of a recorded server happen in its replay at the same instants."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import blis_sim
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
@@ -13,7 +15,7 @@ from replay.arrivals import Arrivals, arrivals_of_rows, in_phase
 from replay.simulation.interruptions import InterruptedSimulation, Interruption
 from tests.fakes import TestLatency
 from tests.replay.small_traces import row
-from traces import TraceError
+from traces import TraceError, TraceHeader, write_trace
 from traces.server_settings import clock_origin_of, interruptions_of, plausible_simulation, write_settings
 
 
@@ -84,3 +86,20 @@ def test_arrivals_are_as_far_behind_a_tick_as_they_were_on_the_recorded_server()
         5_000_000 - moved.clock_offset_us
     ] * 3
     assert 0 <= moved.arrivals[0].at < 1080
+
+
+def test_a_replay_repeats_a_server_whose_steps_wait_for_ticks(tmp_path: Path) -> None:
+    """Without the phase of its timer TTFT would be off by up to a tick, 1.08 ms."""
+    origin_us, path = 1_780_000_000_000_123, tmp_path / "t.yaml"
+    rows = [row(n, arrival_time_us=270 + 9_000 * n, input_tokens=200, output_tokens=12) for n in range(8)]
+    write_trace(path, TraceHeader(mode="generated"), rows)
+    server = {"model": "qwen/qwen3-14b", "engine": "adaptive", "hardware": "H100", "tp": 1}
+    served = blis_sim.replay(path, **server).requests["ttft_ms"]
+    sent = [
+        replace(each, send_time_us=origin_us + each.arrival_time_us, arrival_time_us=9_000 * n)
+        for n, each in enumerate(rows)
+    ]
+    write_trace(path, TraceHeader(mode="real", server={"model": "qwen/qwen3-14b"}), sent)
+    without = blis_sim.replay(path, **server).requests["ttft_ms"]
+    write_settings(tmp_path / "t.server.yaml", {"clock_origin_us": origin_us})
+    assert list(blis_sim.replay(path, **server).requests["ttft_ms"]) == list(served) != list(without)
