@@ -28,9 +28,11 @@ from calibrate.compare import (
     pair,
     pair_compat,
 )
+from calibrate.steps import StepErrors
 from traces import ResultRow, SloTargets, Trace, TraceHeader, TraceRow
 from traces.client_cap import ClientCap, client_cap_of
 from traces.goodput import Attainment, Bools, attained, attainment, limits_us, members_of, share
+from traces.steps import StepTotals
 from traces.text_file import read_json
 
 # Mean time between tokens of each request, from the chunk times of the recording and from the simulation.
@@ -475,6 +477,10 @@ class Calibration:
     """Whether the other side is a second recording, of which no coefficient is to blame."""
     ignored_cap: ClientCap | None
     """The cap that the client of the recording had, if the simulation nevertheless sent when that client did."""
+    steps: Sequence[StepErrors] = ()
+    """How well recorded steps are predicted, by kind; empty where none were recorded."""
+    step_totals: tuple[StepTotals, StepTotals] | None = None
+    """Steps and tokens by the metrics of the server, and of the simulation; None without readings of metrics."""
 
     @property
     def other(self) -> str:
@@ -587,6 +593,8 @@ def summary_sentences(found: Calibration, noise_floor: Mapping[str, Comparison] 
     """One sentence or more per metric, the hint at coefficients, and how much of the error is chance."""
     summary = _difference if found.is_recording else _summary
     sentences = [summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]
+    if found.steps:
+        sentences.append(_step_summary(found.steps[0].comparison))
     if found.ignored_cap is not None:
         sentences.append(f"{ignored_cap(found.ignored_cap)}.")
     elif not found.is_recording:
@@ -624,6 +632,12 @@ def _summary(name: str, comparison: Comparison) -> str:
     side = "too slow" if error > 0 else "too fast"
     bias = f"on average {abs(error):.1%} {side}" if abs(error) >= 0.001 else "unbiased on average"
     return f"{NAMES[name]} is predicted within {comparison.mape:.1%} per request and {bias}."
+
+
+def _step_summary(comparison: Comparison) -> str:
+    error = comparison.sim.mean / comparison.real.mean - 1
+    bias = f"{abs(error):.1%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.001 else "unbiased"
+    return f"Steps of the engine are timed within {comparison.mape:.1%} each and {bias} on average."
 
 
 def _hints(found: Calibration) -> list[str]:

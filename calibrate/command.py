@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from blis_sim.report.report import Report
     from calibrate.calibration import Calibration, HitRate
     from calibrate.compare import Comparison, Network
+    from calibrate.own_replay import OwnReplay
     from traces import ResultRow, SloTargets, Trace
 
 MIN_BANDWIDTH_MBPS = 1e-6
@@ -260,6 +261,8 @@ class _Inputs:
     chunks: "Mapping[int, Sequence[int]]"
     results: "list[ResultRow]"
     second_results: "list[ResultRow]"
+    own: "OwnReplay | None"
+    """The replay that was made here, if one was."""
 
 
 def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None", on_note: Callable[[str], None]) -> _Inputs:
@@ -275,20 +278,46 @@ def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None", on_n
         chunks = {} if options.second_itl_data is None else read_itl(options.second_itl_data)
         other = in_server_time(read_trace(options.second_recording))
         second = results_of_recording(trace, other, chunks_in_server_time(chunks, other))
-    results = second
+    results, own = second, None
     itl_path = None if options.itl_data is None else Path(options.itl_data)
     if simulated is not None:
         results = simulated
     elif options.sim_results is not None:
         results = read_results(options.sim_results)
     elif options.is_replayed_here:
-        results = replayed(options.header_path, options.trace_data, options.replay_flag, on_note)
+        own = replayed(options.header_path, options.trace_data, options.replay_flag, on_note)
+        results = own.results
         itl_path = itl_path or token_times_beside(options.header_path)
     if not results:
         origin = options.sim_results or "the replay"
         raise CalibrateError(f"{origin} holds no results, so there is nothing to compare")
     own_chunks = {} if itl_path is None else chunks_in_server_time(read_itl(itl_path), trace)
-    return _Inputs(trace, own_chunks, results, second)
+    return _Inputs(trace, own_chunks, results, second, own)
+
+
+def _with_steps(
+    found: "Calibration", options: CalibrateOptions, own: "OwnReplay", on_note: Callable[[str], None]
+) -> "Calibration":
+    """Compare what is recorded of steps: those beside the header with the times of the replay's latency model, and the
+    totals of the server's metrics with those of the replay."""
+    from calibrate.steps import measured_steps, step_errors
+    from traces.steps import read_steps, step_totals, steps_beside
+
+    metrics = options.header_path.with_suffix(".metrics.jsonl")
+    totals = step_totals(metrics) if metrics.is_file() else None
+    if totals is not None:
+        found = replace(found, step_totals=(totals, own.step_totals))
+    path, engine = steps_beside(options.header_path), own.engines[0]
+    if path is None:
+        return found
+    measured = measured_steps(read_steps(path), engine.config)
+    if measured.num_left_out:
+        on_note(f"{path}: {measured.num_left_out} steps are not compared: drafts, idle times, or nothing computed")
+    if measured.num_estimated:
+        on_note(f"{path}: contexts of {measured.num_estimated} steps are estimated from the KV cache in use")
+    if len(measured) and not measured.has_starts:
+        on_note(f"{path}: recorded steps lack what the engine does between two executions, simulated ones have it")
+    return replace(found, steps=step_errors(measured, engine.latency))
 
 
 def _calibration(
@@ -317,6 +346,8 @@ def _calibration(
         ttft_threshold=options.ttft_mape_threshold,
         is_recording=is_recording,
     )
+    if inputs.own is not None and not options.compat:
+        found = _with_steps(found, options, inputs.own, on_note)
     if not is_recording and not options.compat:
         check_same_tokens(found.pairing, trace, options.sim_results or "the replay")
     return found

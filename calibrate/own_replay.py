@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from blis_sim.options import OptionError, options_from, options_of
 from blis_sim.options.command_line import check_required, parse_command_line, split_command_line
+from traces.steps import StepTotals
 
 if TYPE_CHECKING:
+    from blis_sim.engine.core import Engine
     from traces import ResultRow
 
 PROGRAM = "blis calibrate"
@@ -44,7 +46,21 @@ def token_times_beside(header: Path) -> Path | None:
     return next((path for path in beside if path.is_file()), None)
 
 
-def replayed(header: Path, data: str | None, flags: Sequence[str], on_note: Callable[[str], None]) -> "list[ResultRow]":
+class OwnReplay(NamedTuple):
+    """The latencies of a replay, and its engines."""
+
+    results: "list[ResultRow]"
+    engines: "Sequence[Engine]"
+
+    @property
+    def step_totals(self) -> "StepTotals":
+        """Steps of all engines, and the tokens in them: those of prompts that were not cached, and of replies."""
+        num_tokens = sum(each.input_tokens + each.output_tokens for each in self.results)
+        num_cached = sum(engine.stats.prefix_hit_tokens for engine in self.engines)
+        return StepTotals(sum(len(engine.steps) for engine in self.engines), num_tokens - num_cached)
+
+
+def replayed(header: Path, data: str | None, flags: Sequence[str], on_note: Callable[[str], None]) -> OwnReplay:
     """Replay a recording with the settings of its server, which `flags` win over. Raises BlisError."""
     from blis_sim.engine.cluster.settings import SeededTieBreaker
     from blis_sim.options.progress import progress_bar
@@ -63,7 +79,8 @@ def replayed(header: Path, data: str | None, flags: Sequence[str], on_note: Call
         ) from error
     options = options_from(ReplayOptions, **found.values)
     outcome = simulate_replay(options, SeededTieBreaker(options.seed), on_note, progress_bar)
-    return list(result_rows(outcome.simulated.requests, outcome.sending.is_chosen_by_run))
+    results = list(result_rows(outcome.simulated.requests, outcome.sending.is_chosen_by_run))
+    return OwnReplay(results, outcome.simulated.simulation.instances)
 
 
 def _is_recording(header: Path) -> bool:

@@ -23,6 +23,7 @@ from calibrate.calibration import (
 from calibrate.compare import Comparison, ConfidenceIntervals, confidence_intervals
 from calibrate.figures import panels_of
 from traces import dump_json
+from traces.steps import StepTotals
 from traces.text_file import naming_write_errors, write_content
 
 JsonObject = dict[str, Any]
@@ -242,12 +243,19 @@ def _sections(
     rows = [[NAMES[name], *_interval_cells(intervals[name])] for name in names if name in intervals]
     if rows:
         yield Section(table=TextTable(("95 % intervals", "MAPE", "error of mean", "error of p99", "r"), rows))
+    rows = [[each.kind, *step_cells(each.comparison)] for each in found.steps]
+    if rows:
+        yield Section(table=TextTable(("steps", "number", "mean, ms", "MAPE", "error of mean"), rows))
     real, sim = found.real_throughput, found.sim_throughput
     pairs = {
         "requests/s": (real.requests_per_s, sim.requests_per_s),
         "output tokens/s": (real.output_tokens_per_s, sim.output_tokens_per_s),
         "duration, s": (real.duration_s, sim.duration_s),
     }
+    if found.step_totals is not None:
+        totals = found.step_totals
+        pairs["steps"] = (totals[0].num_steps, totals[1].num_steps)
+        pairs["tokens/step"] = (_tokens_per_step(totals[0]), _tokens_per_step(totals[1]))
     rows = [[name, f"{one:,.2f}", f"{other:,.2f}", _signed(one, other)] for name, (one, other) in pairs.items()]
     yield Section(table=TextTable(("throughput", "real", found.other, "error"), rows))
     for name, groups in (("class", found.by_slo_class), ("model", found.by_model), ("tenant", found.by_tenant)):
@@ -259,6 +267,10 @@ def _sections(
             yield Section(table=TextTable((name, "requests", "TTFT MAPE", "E2E MAPE"), rows))
     if found.goodput is not None:
         yield Section(table=_goodput_table(found.goodput, found.other))
+
+
+def _tokens_per_step(totals: StepTotals) -> float:
+    return totals.num_tokens / max(1, totals.num_steps)
 
 
 def _latency_rows(label: str, comparison: Comparison, other: str) -> list[list[str]]:
@@ -316,6 +328,17 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.1f}%"
 
 
+def step_cells(comparison: Comparison) -> list[str]:
+    """The number of steps of one kind, the mean of their durations, and the errors of their prediction."""
+    error = comparison.sim.mean / comparison.real.mean - 1
+    return [
+        f"{comparison.count:,}",
+        f"{comparison.real.mean / 1000:,.3f}",
+        f"{comparison.mape:.2%}",
+        f"{error:+.2%}",
+    ]
+
+
 def write_pictures(found: Calibration, folder: Path) -> None:
     """Write the pictures to a folder, as PNG. Raises TraceError."""
     panels = panels_of(found)
@@ -334,6 +357,20 @@ def json_content(
     content = report_of(found) | additions(found)
     content["confidence_95"] = {name: _confidence(each) for name, each in intervals().items()}
     content["in_words"] = summary_sentences(found, noise_floor)
+    if found.step_totals is not None:
+        real, sim = found.step_totals
+        content["throughput"]["num_steps"] = _throughput(real.num_steps, sim.num_steps)
+        content["throughput"]["tokens_per_step"] = _throughput(_tokens_per_step(real), _tokens_per_step(sim))
+    if found.steps:
+        content["steps"] = {
+            each.kind.replace(" ", "_"): {
+                "count": each.comparison.count,
+                "real_mean_us": each.comparison.real.mean,
+                "sim_mean_us": each.comparison.sim.mean,
+                "mape": each.comparison.mape,
+            }
+            for each in found.steps
+        }
     if noise_floor:
         content["noise_floor"] = {
             name: {"mape": each.mape, "pearson_r": each.pearson_r, "count": each.count}

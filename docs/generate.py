@@ -36,6 +36,7 @@ from mockserve.options.vllm_flags import ACTS, UNSEEN, read_table
 from mockserve.routes.table import routes_under
 from mockserve.serving.model import RouteCondition
 from traces.rows import TRACE_COLUMNS
+from traces.steps import STEP_COLUMNS
 from traces.table import Column
 from traces.trace_v2 import ITL_COLUMNS, HeaderFile
 
@@ -130,6 +131,11 @@ def itl_columns() -> str:
     return table(("column", "type", "meaning"), [(*cells, column.help) for column, cells in _columns(ITL_COLUMNS)])
 
 
+def step_columns() -> str:
+    """The columns of recorded steps."""
+    return table(("column", "type", "meaning"), [(*cells, column.help) for column, cells in _columns(STEP_COLUMNS)])
+
+
 def header_keys() -> str:
     """The keys of a trace header, with those inside them."""
     return table(("key", "value"), ((f"`{path}`", kind) for path, kind in _keys(HeaderFile, "")))
@@ -204,7 +210,12 @@ PARTS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "open requests": compatibility.open_requests,
     },
     "vllm-flags.md": {"acting": flags_that_act, "not modelled": flags_not_modelled, "unseen": flags_unseen},
-    "trace-format.md": {"columns": trace_columns, "token times": itl_columns, "header": header_keys},
+    "trace-format.md": {
+        "columns": trace_columns,
+        "token times": itl_columns,
+        "steps": step_columns,
+        "header": header_keys,
+    },
     "plan.md": {"prices": prices},
     "models.md": {"models": models, "gpus": gpus},
 }

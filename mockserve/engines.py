@@ -26,7 +26,7 @@ from mockserve.http.clients import SlowReaders
 from mockserve.kv_events.setup import KVTransfer, open_publisher
 from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
 from mockserve.metrics.families import cache_config_labels
-from mockserve.metrics.page import MeasuredEngine, Metrics, MetricsSource, new_source
+from mockserve.metrics.page import IterationLog, MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import DEFAULT_GPU, ServedDeploymentOptions, ServeOptions, simulated
@@ -242,11 +242,12 @@ def build_engines(
     if deployment.rank is not None and config.timing is None:
         model, steps = with_joint_steps(model)
     latencies = [SlowedLatency(model) for _ in range(options.deployment.dp)]
-    engines = [Engine(config, latency, steps=RecentSteps(STEPS_KEPT)) for latency in latencies]
+    engines = [_logged_engine(options, config, latency) for latency in latencies]
     metrics = [_new_metrics(options, config) for _ in engines]
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
+        outputs[rank].on_batch = IterationLog(rank, engines[rank]).log
         publisher = open_publisher(
             options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
         )
@@ -254,6 +255,12 @@ def build_engines(
             outputs[rank].on_cache_changes = publisher.publish
         ranks[rank] = RankEngine(driver, metrics[rank], latencies[rank], publisher)
     return ranks
+
+
+def _logged_engine(options: ServeOptions, config: EngineConfig, latency: LatencyModel) -> Engine:
+    logged = options.observability
+    reports_batches = logged.enable_logging_iteration_details and not logged.disable_log_stats
+    return Engine(config, latency, steps=RecentSteps(STEPS_KEPT), reports_batches=reports_batches)
 
 
 def _rank_drivers(
@@ -343,20 +350,24 @@ class LiveCluster:
         engine: Engine | RankGroup
         if deployment.has_own_ranks:
             shares_experts = deployment.shares_experts and config.timing is None
-            engine = new_ranks(config, latency, deployment.dp, _slowed_engine, shares_experts)
+            engine = new_ranks(config, latency, deployment.dp, self._slowed_engine, shares_experts)
         else:
-            engine = _slowed_engine(config, latency)
+            engine = self._slowed_engine(config, latency)
         self._first_deployment = self._first_deployment or deployment
         number, first = self.num_created, self.num_engines_created
         self.num_created += 1
         self.num_engines_created += len(engine.instances)
         self.instances[number] = range(first, self.num_engines_created)
         for place, each in zip(self.instances[number], engine.instances, strict=True):
-            self._outputs[place] = EngineOutput(each, _new_metrics(self._options, deployment.config))
+            metrics = _new_metrics(self._options, deployment.config)
+            self._outputs[place] = EngineOutput(each, metrics, on_batch=IterationLog(place, each).log)
         if self._is_running:
             self._join(number)
             self.on_added(number)
         return engine
+
+    def _slowed_engine(self, config: EngineConfig, latency: LatencyModel) -> Engine:
+        return _logged_engine(self._options, config, SlowedLatency(latency))
 
     def _join(self, number: int) -> None:
         for rank, place in enumerate(self.instances[number]):
@@ -378,10 +389,6 @@ class LiveCluster:
         self.on_removed(number, engines, state)
         for engine in engines.values():
             engine.driver.engine.release()
-
-
-def _slowed_engine(config: EngineConfig, latency: LatencyModel) -> Engine:
-    return Engine(config, SlowedLatency(latency), steps=RecentSteps(STEPS_KEPT))
 
 
 def _ignore_removal(_number: int) -> None:

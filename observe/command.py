@@ -315,6 +315,10 @@ def _send_load(options: ObserveOptions) -> int:
     from observe.sending import SENDERS
     from observe.workload import plan_of, remaining_schedule
 
+    if options.live_html:
+        from observe.live_page import check_live_port
+
+        check_live_port(options.live_html)
     request_schedule = remaining_schedule(options, plan_of(options))
     if not request_schedule.plan:
         print_message(f"{options.paths.data} has all of the requests already, nothing is left to send")

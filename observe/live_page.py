@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import socket
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict
@@ -52,7 +53,7 @@ class LivePage:
         try:
             self._server = await asyncio.start_server(self._answer_request, _HOST, port, limit=_MOST_HEAD_BYTES)
         except OSError as error:
-            raise RunError(f"--live-html cannot listen on port {port}: {reason_of(error)}") from error
+            raise _cannot_listen(port, error) from error
         port = self._server.sockets[0].getsockname()[1]
         self._hosts = frozenset(f"{host}:{port}" for host in (_HOST, "localhost"))
         return f"http://{_HOST}:{port}/"
@@ -109,6 +110,21 @@ class LivePage:
             f"content-security-policy: {self._policy}\r\n\r\n"
         )
         return head.encode("latin-1") + body
+
+
+def check_live_port(port: int) -> None:
+    """Raise RunError where no page can be served at this port, before anything is sent or moved."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+            probe.listen()
+        except OSError as error:
+            raise _cannot_listen(port, error) from error
+
+
+def _cannot_listen(port: int, error: OSError) -> RunError:
+    return RunError(f"--live-html cannot listen on port {port}: {reason_of(error)}")
 
 
 async def with_live_page(beside: View, port: int | None, title: str) -> View:

@@ -13,6 +13,7 @@ from blis_sim.report.report import Report
 from observe.balancer import Balancer
 from observe.body import RequestStyle
 from observe.client import HUNG_UP, Client
+from observe.engine_log import EngineLog
 from observe.errors import ObserveError, print_message, warn
 from observe.event_loop import Interrupt, start_clock
 from observe.figures import RunStats, judged_saturation, load_report, summarize
@@ -255,18 +256,18 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
     except OSError as error:
         raise ObserveError(f"cannot write the recording: {(error.strerror or str(error)).lower()}") from error
     at_start = await _metrics(client, workload)
-    reading = asyncio.create_task(scraper.keep_reading(options.scrape_interval)) if scraper is not None else None
+    steps = _step_recorder(options, resume=earlier is not None)
+    readers = [] if scraper is None else [scraper.keep_reading(options.scrape_interval)]
+    readers += [] if steps is None else [steps.keep_reading()]
+    reading = [asyncio.create_task(each) for each in readers]
     try:
-        if options.ray:
-            num_not_sent = await SENDERS["ray"].send(workload, client.clock, recorder, interrupt)
-        elif options.shared_by:
-            num_not_sent = await send_from_processes(workload, client.clock, recorder, interrupt)
-        else:
-            num_not_sent = await _run(balanced(clients, options), recorder, workload, interrupt)
+        num_not_sent = await _send(clients, workload, recorder, interrupt)
     finally:
         recorder.close()
-        if reading is not None:
-            reading.cancel()
+        for task in reading:
+            task.cancel()
+    if steps is not None:
+        await interrupt.run_to_completion(steps.end())
     await interrupt.run_to_completion(_note_interruptions(client, options, settings))
     if at_start is not None:
         at_end = await interrupt.run_to_completion(_metrics(client, workload))
@@ -277,6 +278,17 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
             commit = {} if options.vllm_commit is None else {"vllm_commit": options.vllm_commit}
             _note_hit_rate(options.paths.header, header, {**observed, **commit})
     return recorder, num_not_sent
+
+
+async def _send(clients: Sequence[Client], workload: Workload, recorder: Recorder, interrupt: Interrupt) -> int:
+    """Send everything, from this process or several; the number of requests that were not sent."""
+    options, clock = workload.options, clients[0].clock
+    if options.ray:
+        num_not_sent: int = await SENDERS["ray"].send(workload, clock, recorder, interrupt)
+        return num_not_sent
+    if options.shared_by:
+        return await send_from_processes(workload, clock, recorder, interrupt)
+    return await _run(balanced(clients, options), recorder, workload, interrupt)
 
 
 async def _settings(clients: Sequence[Client], options: ObserveOptions) -> Mapping[str, Any]:
@@ -327,6 +339,12 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
         redactor=Redactor(options.proxying.redact) if options.proxying.redact else None,
         page=None if page is None else Client(page, timeout_s=options.timeout, num_spare=0, tls=options.tls),
     )
+
+
+def _step_recorder(options: ObserveOptions, *, resume: bool) -> EngineLog | None:
+    if options.engine_log is None or options.paths.steps is None:
+        return None
+    return EngineLog(Path(options.engine_log), options.paths.steps, resume=resume)
 
 
 def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any]) -> None:

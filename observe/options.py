@@ -36,6 +36,8 @@ _BESIDE_ROWS = {
     ".itl.csv": "token times",
     ".itl.csv.gz": "token times",
     ".metrics.jsonl": "server metrics",
+    ".steps.csv": "steps",
+    ".steps.csv.gz": "steps",
     ".content.jsonl": "content",
     ".server.yaml": "server settings",
 }
@@ -44,13 +46,14 @@ _BESIDE_ROWS = {
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
     """Paths of the files of a recording; `itl` is None when token times are not recorded, `metrics` when those of the
-    server are not, `content` when requests and replies are not."""
+    server are not, `content` when requests and replies are not, `steps` when steps of the engine are not."""
 
     header: Path
     data: Path
     itl: Path | None
     metrics: Path | None = None
     content: Path | None = None
+    steps: Path | None = None
 
     @property
     def rows(self) -> list[Path]:
@@ -65,7 +68,8 @@ class OutputPaths:
     @property
     def rows_and_companions(self) -> list[Path]:
         """Paths of the files of this recording that are written piece by piece."""
-        return [path for path in (self.data, self.itl, self.metrics, self.content) if path is not None]
+        written = (self.data, self.itl, self.metrics, self.content, self.steps)
+        return [path for path in written if path is not None]
 
     @property
     def kinds(self) -> dict[Path, str]:
@@ -75,6 +79,7 @@ class OutputPaths:
             self.itl: "token times",
             self.metrics: "server metrics",
             self.content: "content",
+            self.steps: "steps",
         }
         found = {path: kind for path, kind in known.items() if path is not None}
         beside = {Path(stem_of(self.data) + ending): kind for ending, kind in _BESIDE_ROWS.items()}
@@ -329,6 +334,12 @@ class ObserveOptions(SyntheticOptions):
         " and the hit rate of its prefix cache in the recording.",
         flags=("--scrape-metrics", "--scrape-kv-metrics"),
     )
+    engine_log: str | None = option(
+        None,
+        "Log of the server, or a pipe of it; the steps that `vllm serve --enable-logging-iteration-details` logs during"
+        " the load are recorded in PREFIX.steps.csv, which fit and calibrate take.",
+        metavar="FILE",
+    )
     server_config: str | None = option(
         None,
         "Settings of the server that it does not publish, such as hardware: H100 (YAML); they are kept with the "
@@ -510,7 +521,8 @@ class ObserveOptions(SyntheticOptions):
         itl = Path(self.itl_output or f"{stem_of(data)}.itl.csv") if self.record_itl else None
         metrics = Path(f"{stem_of(data)}.metrics.jsonl") if self.scrape_metrics else None
         content = Path(f"{stem_of(data)}.content.jsonl") if self.proxying.record_content else None
-        return OutputPaths(header, data, itl, metrics, content)
+        steps = Path(f"{stem_of(data)}.steps.csv") if self.engine_log is not None else None
+        return OutputPaths(header, data, itl, metrics, content, steps)
 
     @property
     def shared_by(self) -> str:
@@ -704,6 +716,8 @@ class ObserveOptions(SyntheticOptions):
             yield str(paths.metrics), data, "server metrics"
         if paths.content is not None:
             yield str(paths.content), data, "content"
+        if paths.steps is not None:
+            yield str(paths.steps), data, "steps"
         if self.saturation.saturation_report is not None:
             yield self.saturation.saturation_report, "--saturation-report", "saturation"
         if self.plot is not None:
@@ -718,6 +732,7 @@ class ObserveOptions(SyntheticOptions):
             ("--workload-spec", self.workload_spec),
             ("--prompts", self.prompts),
             ("--server-config", self.server_config),
+            ("--engine-log", self.engine_log),
             ("--saturation-config", self.saturation.saturation_config),
             ("--ca-file", self.ca_file),
         ):

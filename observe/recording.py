@@ -46,7 +46,7 @@ def reserved_paths(options: ObserveOptions, resumed: EarlierRecording | None) ->
 
 def _delete_stale_files(paths: OutputPaths) -> None:
     """Delete files of an earlier recording; others are replaced when they are opened."""
-    replaced = (paths.header, paths.data, paths.itl, paths.metrics, paths.content)
+    replaced = (paths.header, *paths.rows_and_companions)
     for path in (*paths.companion_files, *paths.rows):
         if path not in replaced and isfile(path):
             with naming_write_errors(path):

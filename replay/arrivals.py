@@ -212,6 +212,16 @@ def sped_up(arrivals: Sequence[Arrival], speed: "SpeedOptions") -> list[Arrival]
     return [_moved_arrival(each, speed.instant_us(each.at, first)) for each in arrivals]
 
 
+def in_phase(arrivals: Arrivals, origin_us: int, period_us: Micros) -> Arrivals:
+    """Move all arrivals by less than a period, to where they were between the ticks of the recorded server's timer.
+
+    `origin_us` is the instant 0 of that server, on the clock of send times.
+    """
+    shift_us = (arrivals.clock_offset_us - origin_us) % period_us
+    moved = [_moved_arrival(each, each.at + shift_us) for each in arrivals.arrivals]
+    return arrivals._replace(arrivals=moved, clock_offset_us=arrivals.clock_offset_us - shift_us)
+
+
 def _moved_arrival(arrival: Arrival, at: Micros) -> Arrival:
     shift, request, row = at - arrival.at, arrival.request, arrival.row
     if request.deadline_us:

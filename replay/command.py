@@ -106,6 +106,7 @@ def simulate_replay(
     arrivals = arrivals_of(trace, model, deployment.config, options.include_failed, options.reissue, alias)
     if options.session_mode == FIXED:  # a closed loop finds its pauses in recorded times
         arrivals = arrivals._replace(arrivals=sped_up(arrivals.arrivals, options.speed))
+    arrivals = _in_phase(options, trace, arrivals, deployment.config.timer_us)
     interruptions = _recorded_interruptions(options, trace, arrivals)
     _note_omitted_rows(trace, arrivals, model, on_note)
     _note_missing_client_cap(options, [arrival.row for arrival in arrivals.arrivals], on_note)
@@ -309,6 +310,21 @@ def _run_mode(
     from replay.simulation.simulate import simulate
 
     return simulate(simulation, arrivals.arrivals, options.horizon, on_finished, on_tokens)
+
+
+def _in_phase(options: ReplayOptions, trace: "Trace", arrivals: "Arrivals", timer_us: "Micros") -> "Arrivals":
+    """Return arrivals as they were between the ticks of the recorded server's timer, where that is known.
+
+    Raises TraceError.
+    """
+    from replay.arrivals import in_phase
+    from traces.server_settings import clock_origin_of
+
+    is_as_recorded = options.session_mode == FIXED and options.speed.speedup == 1 and not options.reissue
+    if not timer_us or not is_as_recorded or trace.header.mode != "real" or options.ignore_server_settings:
+        return arrivals
+    origin_us = clock_origin_of(options.header_path)
+    return arrivals if origin_us is None else in_phase(arrivals, origin_us, timer_us)
 
 
 def _recorded_interruptions(options: ReplayOptions, trace: "Trace", arrivals: "Arrivals") -> "list[tuple[Micros, str]]":

@@ -30,6 +30,7 @@ from traces.load import (
     parse_think_time,
 )
 from traces.server_settings import engine_settings, located_settings, other_settings
+from traces.steps import STEP_ENDINGS, header_of_steps
 from traces.text_file import TraceError
 from traces.trace_v2 import read_header
 
@@ -324,6 +325,10 @@ def _inherited_by(options_class: type, arguments: Sequence[str]) -> tuple[Path |
     if read.requests_help or not first:
         return None, {}
     header = Path(first)
+    if first.endswith(STEP_ENDINGS):
+        header = header_of_steps(header)
+        if not header.is_file():
+            return None, {}
     if not header.exists() and "model" not in given:  # else a flag that it would have set would be missed first
         raise TraceError(f"{first}: no such file")
     if not header.is_file():

@@ -183,8 +183,13 @@ def read_content(path: Path) -> ContentRecording:
     redacted = first.get("redact", [])
     if not isinstance(redacted, list) or not all(isinstance(each, str) for each in redacted):
         raise TraceError(f"{path} line 1 redact: expected a list of patterns, got {redacted!r}")
-    exchanges = [_exchange(path, number, _parsed(path, number, line)) for number, line in enumerate(lines[1:], 2)]
+    exchanges = [exchange_of_line(path, number, line) for number, line in enumerate(lines[1:], 2)]
     return ContentRecording(exchanges, tuple(redacted))
+
+
+def exchange_of_line(path: Path, number: int, line: str) -> RecordedExchange:
+    """Return the exchange of a line of a file, other than its first. Raises TraceError naming line and member."""
+    return _exchange(path, number, _parsed(path, number, line))
 
 
 def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -23,6 +23,8 @@ OTHERS, SPEED = "other_settings", "speed"
 """Keys for settings that a recording cannot supply to a replay, and for simulated seconds per second."""
 INTERRUPTIONS = "interruptions"
 """Key for the interruptions of the engines."""
+CLOCK_ORIGIN = "clock_origin_us"
+"""Key for the instant at which a simulated server's clock began, in microseconds of the Unix epoch."""
 _INTERRUPTION_KINDS = ("none", "admissions", "everything", ABORT, RESET)
 
 SETTINGS: Mapping[str, tuple[type, str]] = {
@@ -77,7 +79,9 @@ def settings_path(header_path: Path) -> Path:
 def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
     """Write settings in the order of `SETTINGS`, then those of a simulated server. Raises TraceError."""
     ordered = {name: settings[name] for name in SETTINGS if name in settings}
-    simulated = {key: settings[key] for key in (ENGINE, OTHERS, SPEED, INTERRUPTIONS) if settings.get(key)}
+    simulated = {
+        key: settings[key] for key in (ENGINE, OTHERS, SPEED, INTERRUPTIONS, CLOCK_ORIGIN) if settings.get(key)
+    }
     write_text(path, dump_yaml({_TOP: ordered, **simulated}, Dumper))
 
 
@@ -98,7 +102,13 @@ def plausible_simulation(published: object) -> dict[str, Any]:
     interruptions = published.get(INTERRUPTIONS)
     if isinstance(interruptions, list) and interruptions and all(map(_is_interruption, interruptions)):
         found[INTERRUPTIONS] = interruptions
+    if _is_instant(origin_us := published.get(CLOCK_ORIGIN)):
+        found[CLOCK_ORIGIN] = origin_us
     return found
+
+
+def _is_instant(value: object) -> bool:
+    return type(value) is int and 0 < value < LATEST_US
 
 
 def _is_interruption(value: object) -> bool:
@@ -106,7 +116,7 @@ def _is_interruption(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 2:
         return False
     at_us, kind = value
-    return isinstance(at_us, int) and 0 < at_us < LATEST_US and kind in _INTERRUPTION_KINDS
+    return _is_instant(at_us) and kind in _INTERRUPTION_KINDS
 
 
 def _is_speed(value: object) -> bool:
@@ -164,6 +174,21 @@ def interruptions_of(header_path: Path) -> list[tuple[int, str]]:
         raise TraceError(f"{beside} key {INTERRUPTIONS}: expected pairs of microseconds and {kinds}, got {found!r:.60}")
     speed = speed_of(header_path)
     return [(round(at_us * speed), kind) for at_us, kind in found]
+
+
+def clock_origin_of(header_path: Path) -> int | None:
+    """Return the instant 0 of a recorded simulated server, on the clock of send times; None where it is not known.
+
+    Raises TraceError.
+    """
+    beside = settings_path(header_path)
+    loaded = read_yaml(beside) if beside.is_file() else {}
+    origin_us = loaded.get(CLOCK_ORIGIN) if isinstance(loaded, dict) else None
+    if origin_us is None:
+        return None
+    if not _is_instant(origin_us):
+        raise TraceError(f"{beside} key {CLOCK_ORIGIN}: expected microseconds of the Unix epoch, got {origin_us!r:.60}")
+    return round(int(origin_us) * speed_of(header_path))
 
 
 def speed_of(header_path: Path) -> float:

@@ -280,7 +280,15 @@ def _piece(request_id: int, timestamps_us: Sequence[int]) -> str:
 
 
 _DATA_SUFFIXES = (".csv", ".csv.gz")
-_OTHER_SUFFIXES = (".itl.csv", ".itl.csv.gz", ".metrics.jsonl", ".content.jsonl", ".server.yaml")
+_OTHER_SUFFIXES = (
+    ".itl.csv",
+    ".itl.csv.gz",
+    ".steps.csv",
+    ".steps.csv.gz",
+    ".metrics.jsonl",
+    ".content.jsonl",
+    ".server.yaml",
+)
 _QUOTED = frozenset(',"\r\n')
 
 

@@ -134,6 +134,7 @@ class ServeSettings(ClusterSettings, total=False):
     enable_log_outputs: bool
     max_log_len: int | None
     disable_log_stats: bool
+    enable_logging_iteration_details: bool
     log_http: bool
     access_log: bool
     speed: float | str

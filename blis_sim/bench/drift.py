@@ -8,8 +8,8 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from math import inf
@@ -37,6 +37,7 @@ from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
 from calibrate.compare import EXIT_CODE
 from observe.errors import RunError
+from observe.proxy.cache_canary import CacheFigures
 from observe.top import read_url
 from replay.arrivals import Arrival
 from replay.output.ensemble import sampled_latency_models
@@ -48,7 +49,11 @@ from traces.server_settings import blocks_of_one_engine
 from traces.text_file import write_text
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from matplotlib.axes import Axes
+
+    from blis_sim.bench.watched_traffic import WatchedTraffic
 
 # Readings of vLLM's metrics, the increase between two readings, and the sources of readings.
 
@@ -65,10 +70,11 @@ FORMER_ITL = "vllm:time_per_output_token_seconds"
 """The name of `ITL` before vLLM 0.11."""
 SUCCESS, RUNNING, WAITING = "vllm:request_success_total", "vllm:num_requests_running", "vllm:num_requests_waiting"
 QUERIES, HITS = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"
+KV_USAGE = "vllm:kv_cache_usage_perc"
 CACHE = "vllm:cache_config_info"
 
 HISTOGRAMS = (PROMPTS, OUTPUTS, TTFT, E2E, ITL)
-VALUES = (SUCCESS, RUNNING, WAITING, QUERIES, HITS)
+VALUES = (SUCCESS, RUNNING, WAITING, QUERIES, HITS, KV_USAGE)
 NAMES = (
     *VALUES,
     CACHE,
@@ -561,6 +567,8 @@ class Comparison:
     reason: str = ""
     is_up: bool = True
     """Whether the server, or the Prometheus that scrapes it, was read."""
+    cache: CacheFigures | None = None
+    """What requests had to find in the prefix cache; None without --traffic."""
 
     @property
     def drifted(self) -> Sequence[Figure]:
@@ -569,7 +577,17 @@ class Comparison:
 
     @property
     def lines(self) -> Iterator[str]:
-        """The comparison in words: one line, and one more for each figure that has drifted."""
+        """The comparison in words: one line, one more for each figure that has drifted, and those of the cache."""
+        yield from self._lines_of_figures()
+        if self.cache is not None:
+            yield (
+                f"prefix cache: {self.cache.requests:,} requests had to find {self.cache.must_hit_tokens:,} prompt "
+                f"tokens, {self.cache.reported_hit_tokens:,} are reported"
+            )
+            if self.cache.first_miss:
+                yield f"CACHE ALARM: {self.cache.first_miss}"
+
+    def _lines_of_figures(self) -> Iterator[str]:
         if not self.figures:
             yield self.reason
             return
@@ -626,6 +644,10 @@ _HELP = (
     ("blis_watch_drift", "1 where the mean is outside of the interval of its prediction, else 0."),
     ("blis_watch_measured_seconds", "Mean that the server shows."),
     ("blis_watch_predicted_seconds", "Predicted mean, and the ends of its interval."),
+    ("blis_watch_cache_requests", "Requests that were checked against the prefix cache."),
+    ("blis_watch_cache_expected_hit_tokens", "Prompt tokens that they had to find there."),
+    ("blis_watch_cache_reported_hit_tokens", "Prompt tokens that the server reports as found, of all requests."),
+    ("blis_watch_cache_missed", "Requests, or stretches of time, in which less was found than had to be."),
 )
 
 
@@ -644,6 +666,11 @@ def metrics_text(found: Comparison) -> str:
         lines.setdefault("blis_watch_predicted_seconds", []).extend(
             f'{{{label},value="{name}"}} {value:.9g}' for name, value in ends.items()
         )
+    if found.cache is not None:
+        lines["blis_watch_cache_requests"] = [str(found.cache.requests)]
+        lines["blis_watch_cache_expected_hit_tokens"] = [str(found.cache.must_hit_tokens)]
+        lines["blis_watch_cache_reported_hit_tokens"] = [str(found.cache.reported_hit_tokens)]
+        lines["blis_watch_cache_missed"] = [str(found.cache.missed)]
     return "".join(_family(name, words, lines[name]) for name, words in _HELP if name in lines)
 
 
@@ -735,12 +762,16 @@ class Watch:
     history: list[Comparison] = field(default_factory=list)
     num_comparisons: int = 0
     has_drifted: bool = False
+    traffic: "WatchedTraffic | None" = None
 
     def compare(self, failure: str) -> None:
         """Compare the last minutes, print and write the comparison; `failure` is the error of the last reading."""
         found = Comparison(time.time(), reason=failure, is_up=False) if failure else self._comparison()
+        if self.traffic is not None:
+            found = replace(found, cache=self.traffic.figures)
         self.num_comparisons += 1
-        self.has_drifted = self.has_drifted or bool(found.drifted)
+        has_missed = found.cache is not None and found.cache.missed > 0
+        self.has_drifted = self.has_drifted or bool(found.drifted) or has_missed
         self.history = [*self.history[1 - _MOST_COMPARISONS :], found]
         at = time.strftime("%H:%M:%S", time.localtime(found.at_s))
         for line in found.lines:
@@ -788,9 +819,18 @@ def watch(settings: WatchOptions) -> int:
     source = source_of(settings, 2 * settings.watch_window)
     source.poll()
     watched = Watch(settings, source, _deployment(settings, source.readings[-1], _print_note))
-    with suppress(KeyboardInterrupt):
+    with _traffic(settings, source.readings[-1]) as watched.traffic, suppress(KeyboardInterrupt):
         _wait_for_next(watched, settings)
     return EXIT_CODE if watched.has_drifted else 0
+
+
+def _traffic(settings: WatchOptions, reading: Reading) -> "AbstractContextManager[WatchedTraffic | None]":
+    if settings.traffic is None:
+        return nullcontext()
+    from blis_sim.bench.watched_traffic import WatchedTraffic, cache_bound
+
+    bound = cache_bound(reading.cache, reading.num_engines)
+    return WatchedTraffic(Path(settings.traffic), settings.url, settings.api_key, bound)
 
 
 def _wait_for_next(watched: Watch, settings: WatchOptions) -> None:
@@ -803,6 +843,8 @@ def _wait_for_next(watched: Watch, settings: WatchOptions) -> None:
             watched.source.poll()
         except (BlisError, RunError) as error:
             failure = str(error)
+        if watched.traffic is not None:
+            watched.traffic.take(watched.source.readings)
         if time.monotonic() < due:
             continue
         watched.compare(failure)

@@ -1,6 +1,7 @@
 """The settings of `blis calibrate --watch`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
@@ -56,6 +57,13 @@ class WatchOptions:
     comparisons: int = option(
         0, "Stop after so many comparisons. 0: go on until a figure leaves its interval.", at_least=0
     )
+    traffic: str | None = option(
+        None,
+        "Contents that `blis observe --proxy --record-content` records of all requests of the server "
+        "(PREFIX.content.jsonl): what they must find in its prefix cache stands beside what the server reports, and "
+        "one that finds less is an alarm. The server tokenizes each prompt once more.",
+        metavar="FILE",
+    )
     keep_watching: bool = option(False, "Continue after a figure has left its interval.")
     draws: int = option(
         40, "Simulate each window so often, with coefficients and arrivals drawn anew.", at_least=10, at_most=1000
@@ -79,11 +87,13 @@ class WatchOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        check_outputs(self)
+        check_outputs(self, *([] if self.traffic is None else [Path(self.traffic)]))
         check_page("--html", self.html)
         _check_url(self.url)
         if self.selector and not self.reads_prometheus:
             raise OptionError("--selector needs the URL of a Prometheus, such as http://localhost:9090/api/v1/query")
+        if self.traffic is not None and self.reads_prometheus:
+            raise OptionError("--traffic needs the metrics page of the server in --url, which a Prometheus is not")
         if not self.reads_prometheus and 2 * self.scrape_interval > self.watch_window:
             raise OptionError(
                 f"--scrape-interval must be at most half of --watch-window, {self.watch_window:g} s, "

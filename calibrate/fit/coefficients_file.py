@@ -69,19 +69,21 @@ def content(
         **servers_of(learned.estimate),
         "seen": {
             **{name: int(getattr(largest, name)) for name in WATCHED},
-            "input_tokens": [min(inputs), max(inputs)],
-            "output_tokens": [min(outputs), max(outputs)],
+            **({"input_tokens": [min(inputs), max(inputs)]} if inputs else {}),
+            **({"output_tokens": [min(outputs), max(outputs)]} if outputs else {}),
         },
         "recordings": [
             {
                 "file": recording.name,
                 "requests": len(recording.arrivals),
                 "token_times": recording.stretches is not None,
+                **({} if recording.steps is None else {"steps": len(recording.steps)}),
                 "slower_than_usual": _FlowList(_rounded(each, 2) for each in slower.tolist()),
             }
             for recording, slower in zip(recordings, learned.spans.of_each(learned.estimate.slower), strict=True)
         ],
         "held_out": [_score(each) for each in learned.held_out],
+        **_held_out_steps(learned),
         "seed": seed,
     }
 
@@ -114,6 +116,14 @@ def _score(score: Score) -> dict[str, Any]:
     metrics = {"ttft": score.ttft, "e2e": score.e2e, "itl": score.itl}
     errors = {name: _errors(each) for name, each in metrics.items() if each is not None}
     return {"file": score.name, "requests": score.num_requests, **errors}
+
+
+def _held_out_steps(learned: LearningResult) -> dict[str, Any]:
+    of_each = [
+        {"file": name, **{each.kind: _errors(each.comparison) for each in errors}}
+        for name, errors in learned.held_out_steps.items()
+    ]
+    return {"held_out_steps": of_each} if of_each else {}
 
 
 def _errors(comparison: Comparison) -> dict[str, float | None]:

@@ -13,6 +13,8 @@ from blis_sim.options.printing import format_option, json_option, printed_format
 from calibrate.own_replay import token_times_beside
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from blis_sim.engine.deployment import Deployment
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
@@ -56,7 +58,10 @@ class FitOptions:
 
     deployment: RecordedDeploymentOptions = section(RecordedDeploymentOptions)
     traces: tuple[str, ...] = option(
-        (), "Header files (YAML) of the recordings, all of the same server.", positional=True, metavar="TRACE.yaml..."
+        (),
+        "Header files (YAML) of the recordings, all of the same server; or files of steps alone (TRACE.steps.csv).",
+        positional=True,
+        metavar="TRACE.yaml...",
     )
     output: str = option(
         "coefficients.yaml",
@@ -166,21 +171,27 @@ def learn_coefficients(options: FitOptions, on_note: "NoteCallback", progress: "
     from blis_sim.engine.deployment import resolve
     from calibrate.fit.coefficients_file import content
     from calibrate.fit.learn import learn, num_trials
+    from calibrate.fit.recording import recording_of_steps
     from traces import read_trace
     from traces.server_settings import in_server_time
+    from traces.steps import STEP_ENDINGS, read_steps
 
     deployment = resolve(_with_default_step_times(options.deployment))
     for note in deployment.notes:
         on_note(note)
-    traces = [in_server_time(read_trace(path, distinct=True)) for path in options.traces]
+    of_steps = [Path(path) for path in options.traces if path.endswith(STEP_ENDINGS)]
+    traces = [in_server_time(read_trace(path, distinct=True)) for path in options.traces if Path(path) not in of_steps]
     _note_missing_client_cap(traces, options, on_note)
     recordings = [_recording(trace, options, deployment) for trace in traces]
+    recordings += [recording_of_steps(path, read_steps(path), deployment.config) for path in of_steps]
+    for note in _notes_on_steps(recordings):
+        on_note(note)
     for recording in recordings:
         if refusals := recording.refusals(deployment.config):
             of_all = f"{len(refusals)} of {len(recording.arrivals)} requests"
             on_note(f"{recording.name}: {of_all} are left out, for the server as described refuses them: {refusals[0]}")
     num_answered = sum(each.num_answered for each in recordings)
-    if num_answered < FEW_REQUESTS:
+    if traces and num_answered < FEW_REQUESTS:
         on_note(f"few requests to learn from, {num_answered}: what is expected decides most, see the last columns")
     deployed = _learnable_deployment(options.deployment, deployment)
     with progress("learning", num_trials(recordings, deployed)) as advance:
@@ -227,7 +238,7 @@ def _note_missing_client_cap(traces: "list[Trace]", options: FitOptions, on_note
         if cap is not None and not options.max_concurrency:
             sending = f"--reissue --max-concurrency {cap.max_concurrency} sends as it did"
             on_note(f"warning: {trace.header_path}: {cap}; {sending}")
-    if all(caps):
+    if caps and all(caps):
         on_note("warning: all recordings are of a saturated server, which teach little alone; add one at a lower load")
 
 
@@ -235,16 +246,32 @@ def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") ->
     from calibrate.fit.recording import recording_of
     from traces import read_itl
     from traces.server_settings import chunks_in_server_time
+    from traces.steps import read_steps, steps_beside
 
     header_path = trace.header_path
-    itl_path = token_times_beside(header_path)
+    itl_path, steps_path = token_times_beside(header_path), steps_beside(header_path)
     return recording_of(
         trace,
         options.deployment.model,
         deployment.config,
         {} if itl_path is None else chunks_in_server_time(read_itl(itl_path), trace),
         options.max_concurrency if options.reissue else None,
+        [] if steps_path is None else read_steps(steps_path),
     )
+
+
+def _notes_on_steps(recordings: "Sequence[Recording]") -> "Iterator[str]":
+    """Yield what steps lack that engines told of."""
+    for recording in recordings:
+        if (steps := recording.steps) is None:
+            continue
+        if steps.num_left_out:
+            yield f"{recording.name}: {steps.num_left_out} steps are left out: drafts, idle times, or nothing computed"
+        if steps.num_estimated:
+            of_all = f"{steps.num_estimated} of {len(steps)}"
+            yield f"{recording.name}: contexts of {of_all} steps are estimated from the KV cache in use"
+        if not steps.has_starts and not recording.arrivals:
+            yield f"{recording.name}: steps lack the time from one to the next, which requests would show"
 
 
 def _print_note(line: str) -> None:

@@ -146,6 +146,8 @@ class Trial:
     decode: Slopes
     stretches: Slopes | None
     """A row per stretch of measured steps; None without token times."""
+    steps: Slopes | None
+    """A row per step that the engine told of; None where it told of none."""
     typical_step_us: float
     found_idle: Bools
     """Requests that were queued while no step was under way."""
@@ -158,6 +160,8 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
 
     Raises CalibrateError when no request fits the simulated server.
     """
+    if not recording.arrivals:
+        return _trial_of_steps(recording, deployed, values)
     latency = deployed.latency(values)
     shapes, run = recorded(recording, config, PhaseShifted(latency, phase))
     if not len(shapes):
@@ -169,10 +173,38 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
         ttft=_ttft(steps, requests, values, turns),
         decode=_decode(steps, requests, values, turns),
         stretches=_stretches(recording, run, deployed, values),
+        steps=_told_steps(recording, deployed, values),
         typical_step_us=float(np.median(steps.ends - steps.starts)),
         found_idle=requests.has_token & (steps.starts[steps.under_way(requests)] >= requests.queued),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
     )
+
+
+def _trial_of_steps(recording: Recording, deployed: Learnable, values: Floats) -> Trial:
+    """Return the trial of steps without requests, of which nothing is simulated."""
+    assert recording.steps is not None
+    nothing = Slopes(np.zeros(0), np.zeros((0, len(deployed.terms.names))))
+    return Trial(
+        ttft=nothing,
+        decode=nothing,
+        stretches=None,
+        steps=_told_steps(recording, deployed, values),
+        typical_step_us=float(np.median(recording.steps.durations_us)),
+        found_idle=np.zeros(0, np.bool_),
+        largest=BatchShape(*recording.steps.shapes.max(axis=0).tolist()),
+    )
+
+
+def _told_steps(recording: Recording, deployed: Learnable, values: Floats) -> Slopes | None:
+    """Predicted times of the steps that the engine told of."""
+    steps, terms = recording.steps, deployed.terms
+    if steps is None or not len(steps):
+        return None
+    per_term = np.zeros((len(steps), len(terms.names)))
+    per_term[:, : len(terms.step)] = deployed.basis(values, steps.shapes)
+    if "idle_start_us" in terms.step:
+        per_term[:, terms.place("idle_start_us")] = steps.found_idle
+    return Slopes(per_term @ values, per_term)
 
 
 class _Steps:
@@ -323,6 +355,10 @@ RELATIVE_SPREAD_DECODE = 0.01
 SPREAD_STRETCH = 0.01
 """Spreads beside that, and of a typical stretch (longer ones add up more chance), before they are scaled to what the
 errors turn out to be."""
+SPREAD_STEP = 0.01
+"""Relative spread of a step that the engine told of, before it is scaled, too."""
+MAX_INDEPENDENT_STEPS = 300
+"""Steps of a recording, like its stretches, have the errors of the model in common."""
 SPREAD_TURN = 0.05
 """Relative error of a time between two tokens of a step, for clients take time, too."""
 MIN_FOR_SPREAD = 20
@@ -408,6 +444,35 @@ def errors_by_recording(
         weight = min(independent, least_in_flight / pair.recording.mean_in_flight)
         for errors in _all_errors(pair, current, members, weight, places, len(terms.step)):
             yield number, errors
+        if pair.recording.steps is not None and pair.one.steps is not None:
+            of_steps = spans.memberships(number, 1) if not len(members) else members
+            yield number, _errors_of_steps(pair.recording, pair.one.steps, current, of_steps, places, len(terms.step))
+
+
+def _errors_of_steps(
+    recording: Recording, slopes: Slopes, current: Estimate, members: Floats, places: Ints, num_step_terms: int
+) -> Errors:
+    """Errors of the steps that the engine told of, which no chance of a simulation is in.
+
+    Where the time between two steps is not in their durations, requests alone show it: what is learned is by how much
+    steps differ.
+    """
+    steps = recording.steps
+    assert steps is not None
+    of_steps = np.arange(len(steps)) * len(members) // len(steps)
+    speeds = _Speeds(current, members[of_steps], places, num_step_terms)
+    share = min(1.0, MAX_INDEPENDENT_STEPS / len(steps))
+    errors = _errors(steps.durations_us, slopes, slopes, SPREAD_STEP * steps.durations_us, share, speeds)
+    if steps.has_starts or not recording.arrivals:
+        return errors
+    total = errors.weights.sum()
+    mean_slopes = errors.weights @ errors.slopes / total
+    return Errors(
+        errors.errors_us - errors.weights @ errors.errors_us / total,
+        errors.weights,
+        errors.slopes - mean_slopes,
+        errors.instruments - mean_slopes,
+    )
 
 
 def add_errors(information: Floats, gradient: Floats, errors: Errors) -> None:

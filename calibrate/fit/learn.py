@@ -1,7 +1,7 @@
 """Rounds of trials and better estimates, their score, and how much servers of one kind differ."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from calibrate.fit.estimate import (
 )
 from calibrate.fit.recording import Recording, Spans, spans_of
 from calibrate.fit.terms import Learnable
+from calibrate.steps import StepErrors, step_errors
 from replay.output.ensemble import averaged
 from replay.simulation.record import Record
 from replay.simulation.uncertainty import ARITHMETIC, ARITHMETIC_SPREAD, SPEED_SPREAD, ServerSpread
@@ -164,6 +165,8 @@ class Score:
 
 def score(recording: Recording, latency: LatencyModel, config: EngineConfig, num_phases: int) -> Score | None:
     """Replay and compare; None where nothing can be compared."""
+    if not recording.arrivals:
+        return None
     runs = []
     for phase in range(num_phases):
         engine = Engine(config, PhaseShifted(latency, phase), reports_steps=False)
@@ -203,6 +206,8 @@ FINAL_ROUNDS = (0.7, 0.5, 0.4, 0.33, 0.28, 0.25, 0.22, 0.2, 0.18, 0.17, 0.15, 0.
 """Step share of each of the last rounds, of which long recordings get fewer: ever shorter steps average out the chance
 of single runs."""
 MIN_FINAL_ROUNDS = 3
+ROUNDS_OF_STEPS = 12
+"""Rounds of recordings that have steps alone, in which no chance is averaged out."""
 REQUESTS_PER_ROUND = 8_000
 REQUESTS_PER_FINAL_ROUND = 24_000
 REQUESTS_IN_FINAL_ROUNDS = 60_000
@@ -236,6 +241,8 @@ class LearningResult:
     spans: Spans
     largest: BatchShape
     held_out: list[Score]
+    held_out_steps: dict[str, list[StepErrors]] = field(default_factory=dict)
+    """Errors of the steps that engines told of, by recording, on the last fifth of each."""
 
 
 def learn(
@@ -262,11 +269,23 @@ def learn(
     kept = [each.without_tail(HELD_OUT_SHARE) for each in recordings]
     estimate = work.choose(kept, estimate, budget)
     held_out = [_score(each, work, estimate) for each in _cut(recordings, budget.per_final_round)]
+    of_steps = {
+        each.name: step_errors(each.steps.part(1 - HELD_OUT_SHARE, 1), work.deployed.latency(estimate.values))
+        for each in recordings
+        if each.steps is not None
+    }
     for share in _final_rounds(recordings, budget):
         estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
     scores = [each for each in held_out if each is not None]
     estimate = work.with_servers(estimate)
-    return LearningResult(deployed=work.deployed, estimate=estimate, spans=spans, largest=work.largest, held_out=scores)
+    return LearningResult(
+        deployed=work.deployed,
+        estimate=estimate,
+        spans=spans,
+        largest=work.largest,
+        held_out=scores,
+        held_out_steps=of_steps,
+    )
 
 
 def relearn(
@@ -303,6 +322,8 @@ def num_trials(recordings: Sequence[Recording], deployed: Learnable, budget: Bud
 
 def _final_rounds(recordings: Sequence[Recording], budget: Budget) -> tuple[float, ...]:
     num_requests = min(sum(len(each.arrivals) for each in recordings), budget.per_final_round)
+    if not num_requests:
+        return (1.0,) * ROUNDS_OF_STEPS
     return FINAL_ROUNDS[: max(MIN_FINAL_ROUNDS, budget.in_final_rounds // max(1, num_requests))]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,12 @@ from blis_sim.engine.sequence import Sequence as RunningSequence
 from blis_sim.engine.simulation import run_virtual
 from calibrate.calibration import SAME_INSTANT_SHARE, content_chunks
 from calibrate.compare import OK_STATUSES, CalibrateError, is_single_chunk
+from calibrate.steps import MeasuredSteps, measured_steps
 from replay.arrivals import Arrival, arrivals_of
 from replay.simulation.record import Record
 from replay.simulation.simulate import reissued, simulate, simulate_reissued
 from traces import Trace, TraceRow
+from traces.steps import Step
 
 # The steps of a server, derived from the token times of its clients, and stretches of them around prompts.
 #
@@ -287,6 +290,8 @@ class Recording:
     decode_us: Floats
     stretches: Stretches | None = None
     """Steps derived from token times; None without token times."""
+    steps: MeasuredSteps | None = None
+    """Steps that the engine told of; None where it told of none."""
     max_concurrency: int | None = None
     """The cap requests are sent under (0: none), by schedule; None sends each when the recording did."""
 
@@ -369,12 +374,12 @@ class Recording:
     def without_tail(self, share: float) -> "Recording":
         """All requests, but nothing to learn from the last `share` of them."""
         keep = np.arange(len(self.arrivals)) < round(len(self.arrivals) * (1 - share))
-        return self._masked(keep)
+        return replace(self._masked(keep), steps=None if self.steps is None else self.steps.part(0, 1 - share))
 
     def only_tail(self, share: float) -> "Recording":
         """All requests, with measurements of the last `share` of them only."""
         keep = np.arange(len(self.arrivals)) >= round(len(self.arrivals) * (1 - share))
-        return self._masked(keep)
+        return replace(self._masked(keep), steps=None if self.steps is None else self.steps.part(1 - share, 1))
 
     def _masked(self, keep: npt.NDArray[np.bool_]) -> "Recording":
         return replace(
@@ -394,8 +399,11 @@ def recording_of(
     config: EngineConfig,
     chunks: Mapping[int, Sequence[int]],
     max_concurrency: int | None = None,
+    steps: Sequence[Step] = (),
 ) -> Recording:
-    """A trace made ready. With `max_concurrency` requests are sent by the schedule and that cap (0: none).
+    """A trace made ready, with the steps that its engine told of.
+
+    With `max_concurrency` requests are sent by the schedule and that cap (0: none).
 
     Raises CalibrateError when no row can be learned from.
     """
@@ -405,15 +413,31 @@ def recording_of(
     if not np.isfinite(measured[:, 0]).any():
         lacking = f"none for {model} was answered in a stream, with its times"
         raise CalibrateError(f"no row of {trace.data_path} can be learned from: {lacking}")
-    steps = steps_of(arrivals, chunks, config)
+    between_tokens = steps_of(arrivals, chunks, config)
     return Recording(
-        name="/".join(trace.data_path.absolute().parts[-2:]),
+        name=_name_of(trace.data_path),
         arrivals=arrivals,
         ttft_us=measured[:, 0],
         decode_us=measured[:, 1],
-        stretches=None if steps is None else stretches_of(steps),
+        stretches=None if between_tokens is None else stretches_of(between_tokens),
+        steps=measured_steps(steps, config) if steps else None,
         max_concurrency=max_concurrency,
     )
+
+
+def recording_of_steps(path: Path, steps: Sequence[Step], config: EngineConfig) -> Recording:
+    """Steps alone, without the requests that they belong to. Raises CalibrateError when none can be learned from."""
+    measured = measured_steps(steps, config)
+    if not len(measured):
+        raise CalibrateError(
+            f"no step of {path} can be learned from: of {len(steps)}, all are of drafts or stand alone"
+        )
+    nothing = np.zeros(0)
+    return Recording(name=_name_of(path), arrivals=[], ttft_us=nothing, decode_us=nothing, steps=measured)
+
+
+def _name_of(path: Path) -> str:
+    return "/".join(path.absolute().parts[-2:])
 
 
 def _sent_us(arrival: Arrival) -> int:

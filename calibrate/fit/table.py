@@ -10,7 +10,7 @@ from blis_sim.report.tables import TextTable
 from calibrate.compare import Comparison
 from calibrate.fit.learn import LearningResult
 from calibrate.fit.terms import Learnable
-from calibrate.report import percent
+from calibrate.report import percent, step_cells
 
 IDENTIFIED_SHARE = 0.7
 """A coefficient whose spread is still this share of what was expected has not been learned from the recordings."""
@@ -92,11 +92,21 @@ def fit_report(
             [score.name, str(score.num_requests), *map(_errors, (score.ttft, score.e2e, score.itl))]
             for score in learned.held_out
         ]
-        yield Section(table=TextTable(("held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r"), cells))
+        if cells:
+            titles = ("held out", "requests", "TTFT MAPE / r", "E2E MAPE / r", "ITL MAPE / r")
+            yield Section(table=TextTable(titles, cells))
+        of_steps = [
+            [name, each.kind, *step_cells(each.comparison)]
+            for name, errors in learned.held_out_steps.items()
+            for each in errors
+        ]
+        if of_steps:
+            names = ("held out", "steps", "number", "mean, ms", "MAPE", "error of mean")
+            yield Section(table=TextTable(names, of_steps, num_left_aligned=2))
         cells = [[each.name, percent(each.share), each.to_record] for each in unidentified(learned)]
         if names_unidentified and cells:
-            titles = ("not identified", "spread left", "recordings that would identify it")
-            yield Section(table=TextTable(titles, cells, num_left_aligned=3))
+            columns = ("not identified", "spread left", "recordings that would identify it")
+            yield Section(table=TextTable(columns, cells, num_left_aligned=3))
 
     def remarks() -> Iterator[str]:
         if names_unidentified and not unidentified(learned):

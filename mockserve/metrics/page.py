@@ -21,6 +21,7 @@ from prometheus_client.samples import Sample as PrometheusSample
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
+from blis_sim.engine.events import BatchDone
 from blis_sim.engine.offloading import OffloadConfig
 from mockserve.metrics.counters import (
     BUCKETS_PER_E,
@@ -581,6 +582,34 @@ def _log_engine(number: int, engine: "MeasuredEngine", before: _EngineLog | None
         drafts = _draft_figures(before.counts, counts, span_s)
         _logger.log(level, "SpecDecoding metrics: %s", drafts, extra=in_vllm_form("metrics.py:120", engine=number))
     return _EngineLog(counts, now_s, is_active)
+
+
+class IterationLog:
+    """Logs each step of one engine that reports its batches."""
+
+    def __init__(self, number: int, engine: Engine) -> None:
+        self._number = number
+        self._engine = engine
+
+    def log(self, batch: BatchDone) -> None:
+        """Log the line of vLLM: a context request has no output token before the step."""
+        num_prompt_tokens = sum(num_tokens for _, num_tokens in batch.prompts)
+        figures: dict[str, Any] = {
+            "engine": self._number,
+            "iteration": batch.index,
+            "context_requests": len(batch.prompts),
+            "context_tokens": num_prompt_tokens,
+            "generation_requests": len(batch.decoding),
+            "generation_tokens": batch.shape.num_tokens - num_prompt_tokens,
+            "elapsed_ms": (batch.at - batch.started_at) / 1000,
+            "kv_cache_usage_percent": 100 * batch.num_blocks_after / self._engine.stats.kv_blocks_total,
+        }
+        _logger.info(
+            "Engine %03d: Iteration(%d): %d context requests, %d context tokens, %d generation requests, "
+            "%d generation tokens, iteration elapsed time: %.2f ms, GPU KV cache usage: %.1f%%",
+            *figures.values(),
+            extra=in_vllm_form("loggers.py:201", **figures),
+        )
 
 
 def _rate_per_s(number: int, span_s: float) -> float:

@@ -106,6 +106,11 @@ class ObservabilityOptions:
         False,
         "Log no throughput every ten seconds (VLLM_LOG_STATS_INTERVAL), and leave vLLM's figures off the metrics page.",
     )
+    enable_logging_iteration_details: bool = option(
+        False,
+        "Log each step of an engine: its requests, its tokens and how long it took. `blis observe --engine-log` "
+        "records these lines.",
+    )
     log_http: bool = option(
         False,
         "Log each HTTP request and its reply with their bodies, without keys, up to 64 KiB of each; of a stream the "

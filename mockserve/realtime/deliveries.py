@@ -14,7 +14,7 @@ from typing import Protocol
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import OutputOverheads, OutputQueue, output_overheads
-from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -153,6 +153,10 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
 """HTTP status by outcome; any other outcome is an error of the client."""
 
 
+def _ignore_batch(_batch: BatchDone) -> None:
+    """No-op default."""
+
+
 def _ignore_cache_changes(_changes: SequenceOf[CacheChange]) -> None:
     """No-op default."""
 
@@ -165,6 +169,8 @@ class EngineOutput:
     recorder: FlightRecorder
     on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = _ignore_cache_changes
     """Called with the changes of the prefix cache after each step."""
+    on_batch: Callable[[BatchDone], None] = _ignore_batch
+    """Called after each step of an engine that reports its batches."""
     num_outputs: int = 0
     """Number of tokens of the latest step."""
     queue: OutputQueue = field(init=False)
@@ -241,6 +247,8 @@ class Deliveries:
             output.on_cache_changes(event.changes)
         elif isinstance(event, Finished):
             self._finished(output, event, now)
+        elif isinstance(event, BatchDone):
+            output.on_batch(event)
 
     def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:
         """Record the tokens of a step; tokens recomputed after a preemption are not sent again."""

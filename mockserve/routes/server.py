@@ -3,6 +3,7 @@
 import gzip
 import os
 import platform
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -204,6 +205,9 @@ async def engine_settings(request: web.Request) -> web.StreamResponse:
     deployment = service.model.deployment
     found = published_settings(service.options, deployment.gpu.name, deployment.tp)
     interruptions = [list(each) for each in service.delivery.suspension.history]
+    if deployment.config.timer_us and found["speed"] is not None:  # steps depend on where the ticks of its timer are
+        since_us = service.delivery.driver.clock() / found["speed"]
+        found = {**found, "clock_origin_us": time.time_ns() // 1000 - round(since_us)}
     return json_reply({**found, "interruptions": interruptions})
 
 

@@ -57,6 +57,11 @@ class CacheBound:
         self._allocated: list[int] = []
         """Blocks of all requests that ended up to the instant of the same place."""
 
+    @property
+    def capacity_tokens(self) -> int:
+        """Tokens of the blocks that are counted on."""
+        return self._num_blocks * self._block_tokens
+
     def forget(self) -> None:
         """The cache was emptied, or requests were not seen."""
         self._blocks.clear()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.engine.latency.catalogue_reader import load_model
+from blis_sim.options import options_of
+from replay.replay_options import ReplayOptions
 from tests.cli.lines_of_blis import OBSERVE, OTHERS, REPLAY, RUN
 
 LENGTHS = "{type: constant, params: {value: %d}}"
@@ -102,12 +105,41 @@ def sized(line: str) -> str:
     return line if has_size or not line.startswith("run ") else f"{line} --num-requests 5"
 
 
+def as_replay(line: str) -> str:
+    """The line of a replay with those flags of a run that a replay has, too."""
+    known = {flag for setting in options_of(ReplayOptions) for flag in setting.spellings}
+    kept: list[str] = []
+    for flag, *value in (each.split() for each in re.split(r" (?=--)", line)[1:]):
+        kept += [flag, *value] if flag in known else []
+    trace = "A" if "adapters.yaml" in line else "T"
+    mode = ["--session-mode", "closed-loop"] if "--think-time-ms" in kept else []
+    return " ".join(["replay", "--trace-header", f"{trace}.yaml", "--trace-data", f"{trace}.csv", *mode, *kept])
+
+
+REPLAYED = [as_replay(line) for line in RUN]
+
+
+def test_every_flag_of_blis_is_in_a_line(shared: Path) -> None:
+    flags = json.loads((shared / "golden" / "tools" / "help" / "flags.json").read_text())
+    lines = {"run": RUN, "replay": [*REPLAY, *REPLAYED], "observe": OBSERVE, "calibrate": OTHERS}
+    for command, of_command in lines.items():
+        used = {flag for line in of_command if line.startswith(command) for flag in re.findall(r"--([\w-]+)", line)}
+        assert [each["name"] for each in flags[command] if each["name"] not in used] == [], command
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("line", [*RUN, *REPLAY, *OTHERS])
 def test_a_line_of_a_simulation_runs(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run(sized(line).split())
     assert code == 0, capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("line", list(dict.fromkeys(REPLAYED)))
+def test_a_line_of_a_run_is_one_of_a_replay(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow

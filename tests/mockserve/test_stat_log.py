@@ -7,9 +7,11 @@ import pytest
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
+from blis_sim.engine.events import BatchDone
 from mockserve.metrics.counters import EngineMetrics, RecentHitRate
-from mockserve.metrics.page import MeasuredEngine, StatLog
-from tests.fakes import TestLatency
+from mockserve.metrics.page import IterationLog, MeasuredEngine, StatLog
+from tests.fakes import TestLatency, request, run
+from traces.steps import step_of_line
 
 LOGGER = "mockserve.metrics.page"
 
@@ -95,3 +97,20 @@ def test_the_hit_rate_forgets_all_but_a_thousand_requests() -> None:
     for _ in range(500):
         rate.observe(10, 0)
     assert rate.percent == 0
+
+
+def test_each_step_has_the_line_of_vllm(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(EngineConfig(total_kv_blocks=101, engine="vllm"), TestLatency(decode_us=234), reports_batches=True)
+    log = IterationLog(3, engine)
+    with caplog.at_level(logging.INFO, logger=LOGGER):
+        for event in run(engine, [(0, request("a", 100)), (1, request("b", 100))]):
+            if isinstance(event, BatchDone):
+                log.log(event)
+    lines = [each.getMessage() for each in caplog.records]
+    assert lines[2] == (
+        "Engine 003: Iteration(2): 1 context requests, 100 context tokens, 1 generation requests, "
+        "1 generation tokens, iteration elapsed time: 1.23 ms, GPU KV cache usage: 7.0%"
+    )
+    steps = [step_of_line(line) for line in lines]
+    tokens = [step and (step.prefill_tokens, step.decode_tokens) for step in steps]
+    assert tokens == [(100, 0), (0, 1), (100, 1), (0, 1), (0, 1)]

@@ -4,7 +4,7 @@ import json
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,11 @@ def test_no_other_site_and_no_other_path_is_answered(live: str) -> None:
     assert b"access-control" not in str(answer(live, origin="http://evil.example")[1]).lower().encode()
 
 
-def test_an_address_that_is_taken_ends_the_run(server_url: str, tmp_path: Path, capsys: Any) -> None:
+def test_an_address_that_is_taken_ends_the_run_before_anything_is_sent_or_moved(
+    server_url: str, seen: Callable[[], list[dict[str, Any]]], tmp_path: Path, capsys: Any
+) -> None:
+    earlier = tmp_path / "x.csv"
+    earlier.write_text("request_id,input_tokens,output_tokens,arrival_time_us\n1,2,3,4\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         values: dict[str, Any] = {"url": server_url, "model": "ok", "rate": 200.0, "num_requests": 2}
@@ -87,6 +91,8 @@ def test_an_address_that_is_taken_ends_the_run(server_url: str, tmp_path: Path, 
             made = ObserveOptions(**values, live_html=port, processes=processes, output=str(tmp_path / "x"))
             assert run(made) == 1
             assert f"error: --live-html cannot listen on port {port}: address already in use" in capsys.readouterr().err
+    assert seen() == []
+    assert earlier.read_text().endswith("1,2,3,4\n")
 
 
 def test_the_script_runs_in_a_browser_engine_as_it_is_written() -> None:

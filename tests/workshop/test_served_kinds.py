@@ -1,6 +1,5 @@
-"""Servers of eight kinds, served, observed and replayed without a flag: the replay has the server's settings and rows.
-
-How exact it is, `python -m workshop.served_kinds` says of all kinds, on a machine that does nothing else.
+"""Servers of eight kinds, served, observed and replayed without a flag: the replay has the server's settings and rows,
+and its times within the bounds of `python -m workshop.served_kinds`, which has thirty kinds more.
 """
 
 from argparse import Namespace
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import attempts
 from traces.server_settings import located_settings
 from workshop.served_kinds.__main__ import tried
 from workshop.served_kinds.kinds import KINDS
@@ -28,9 +28,13 @@ RECORDED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recording_says_what_its_server_was(name: str, tmp_path: Path) -> None:
-    given = Namespace(speed=0.5, rate=8.0, requests=10, keep=str(tmp_path))
-    found = tried(name, KINDS[name], given, 1)
-    assert found.num_rows == found.num_compared == found.statuses["ok"] >= 10
-    settings = located_settings(tmp_path / f"{name.replace(' ', '-')}-1.yaml")
-    assert {key: settings[key][0] for key in RECORDED[name]} == RECORDED[name]
+def test_a_recording_replays_as_its_server_was(name: str, tmp_path: Path) -> None:
+    """Ten requests to a server whose time passes at a tenth of real time; a busy machine only adds to errors."""
+    given = Namespace(speed=0.1, rate=4.0, requests=10, keep=str(tmp_path))
+    for seed, _ in enumerate(attempts(), start=1):
+        found = tried(name, KINDS[name], given, seed)
+        assert found.num_rows == found.num_compared == found.statuses["ok"] >= 10
+        settings = located_settings(tmp_path / f"{name.replace(' ', '-')}-{seed}.yaml")
+        assert {key: settings[key][0] for key in RECORDED[name]} == RECORDED[name]
+        if found.is_within:
+            break

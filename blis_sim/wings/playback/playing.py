@@ -196,7 +196,7 @@ def _append(path: str, exchange: RecordedExchange) -> None:
     except TraceError:
         return
     try:
-        file.write(line_of(exchange))
+        file.write_parts(line_of(exchange))
     except OSError:
         return
     finally:

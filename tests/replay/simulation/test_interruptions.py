@@ -1,18 +1,22 @@
 """Pauses of a recorded server happen in its replay at the same instants."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import blis_sim
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.simulation import run_virtual
+from replay.arrivals import Arrivals, arrivals_of_rows, in_phase
 from replay.simulation.interruptions import InterruptedSimulation, Interruption
 from tests.fakes import TestLatency
-from traces import TraceError
-from traces.server_settings import interruptions_of, plausible_simulation
+from tests.replay.small_traces import row
+from traces import TraceError, TraceHeader, write_trace
+from traces.server_settings import clock_origin_of, interruptions_of, plausible_simulation, write_settings
 
 
 def ends(*interruptions: Interruption, arrivals: tuple[int, ...] = (0, 2500)) -> dict[str, int]:
@@ -58,3 +62,44 @@ def test_only_interruptions_are_taken_from_a_server(tmp_path: Path) -> None:
         TraceError, match=r"t\.server\.yaml key interruptions: expected pairs of microseconds and none,"
     ):
         interruptions_of(tmp_path / "t.yaml")
+
+
+def test_the_instant_0_of_a_server_is_on_the_clock_of_send_times(tmp_path: Path) -> None:
+    assert plausible_simulation({"clock_origin_us": 9}) == {"clock_origin_us": 9}
+    for bad in (0, "9", True, 9.5, None):
+        assert plausible_simulation({"clock_origin_us": bad}) == {}
+    header = tmp_path / "t.yaml"
+    assert clock_origin_of(header) is None
+    write_settings(tmp_path / "t.server.yaml", {"speed": 2, "clock_origin_us": 1_000})
+    assert clock_origin_of(header) == 2_000
+    (tmp_path / "t.server.yaml").write_text("server_settings: {}\nclock_origin_us: soon\n")
+    with pytest.raises(TraceError, match=r"key clock_origin_us: expected microseconds of the Unix epoch, got 'soon'"):
+        clock_origin_of(header)
+
+
+def test_arrivals_are_as_far_behind_a_tick_as_they_were_on_the_recorded_server() -> None:
+    rows = [row(n, arrival_time_us=700 * n, send_time_us=5_000_000 + 700 * n) for n in range(3)]
+    found = arrivals_of_rows(rows, EngineConfig(1000))
+    moved = in_phase(Arrivals(found, 0, 0, 5_000_000), origin_us=123, period_us=1080)
+    assert [(each.at - (5_000_000 + 700 * n - 123)) % 1080 for n, each in enumerate(moved.arrivals)] == [0, 0, 0]
+    assert [after.at - before.at for before, after in zip(found, moved.arrivals, strict=True)] == [
+        5_000_000 - moved.clock_offset_us
+    ] * 3
+    assert 0 <= moved.arrivals[0].at < 1080
+
+
+def test_a_replay_repeats_a_server_whose_steps_wait_for_ticks(tmp_path: Path) -> None:
+    """Without the phase of its timer TTFT would be off by up to a tick, 1.08 ms."""
+    origin_us, path = 1_780_000_000_000_123, tmp_path / "t.yaml"
+    rows = [row(n, arrival_time_us=270 + 9_000 * n, input_tokens=200, output_tokens=12) for n in range(8)]
+    write_trace(path, TraceHeader(mode="generated"), rows)
+    server = {"model": "qwen/qwen3-14b", "engine": "adaptive", "hardware": "H100", "tp": 1}
+    served = blis_sim.replay(path, **server).requests["ttft_ms"]
+    sent = [
+        replace(each, send_time_us=origin_us + each.arrival_time_us, arrival_time_us=9_000 * n)
+        for n, each in enumerate(rows)
+    ]
+    write_trace(path, TraceHeader(mode="real", server={"model": "qwen/qwen3-14b"}), sent)
+    without = blis_sim.replay(path, **server).requests["ttft_ms"]
+    write_settings(tmp_path / "t.server.yaml", {"clock_origin_us": origin_us})
+    assert list(blis_sim.replay(path, **server).requests["ttft_ms"]) == list(served) != list(without)
