@@ -1,0 +1,2 @@
+def parallel_config_hash(options, deployment):
+    return ""
