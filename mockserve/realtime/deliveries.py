@@ -14,7 +14,7 @@ from typing import Protocol
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.delivery import OutputOverheads, OutputQueue, output_overheads
-from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
 from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.units import Micros
@@ -165,6 +165,8 @@ class EngineOutput:
     recorder: FlightRecorder
     on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = _ignore_cache_changes
     """Called with the changes of the prefix cache after each step."""
+    on_batch: Callable[[BatchDone], None] | None = None
+    """Called with the batch of each step before its tokens; the engine reports batches on request."""
     num_outputs: int = 0
     """Number of tokens of the latest step."""
     queue: OutputQueue = field(init=False)
@@ -239,6 +241,9 @@ class Deliveries:
             self._preempted(event)
         elif isinstance(event, CacheChanged):
             output.on_cache_changes(event.changes)
+        elif isinstance(event, BatchDone):
+            if output.on_batch is not None:
+                output.on_batch(event)
         elif isinstance(event, Finished):
             self._finished(output, event, now)
 

@@ -9,6 +9,7 @@ from zlib import crc32
 
 import numpy as np
 
+from blis_sim.engine.events import BatchDone
 from blis_sim.engine.request import Medium, Request
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import (
@@ -25,7 +26,7 @@ from blis_sim.wings.engine_core.messages import (
     RequestError,
 )
 from blis_sim.wings.engine_core.statistics import RankStatistics
-from mockserve.engines import RankEngine, driver_of
+from mockserve.engines import driver_of
 from mockserve.generation.writing import completion_output_spec
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
@@ -58,43 +59,45 @@ class StepOutputs:
         self._logs_stats = not service.options.observability.disable_log_stats
         self._statistics = statistics
         self._send = send
-        self._steps: list[dict[int, list[EngineOutput]]] = []
-        """Outputs of consecutive steps, by API server."""
-        self._frames: dict[tuple[int, int], Frames] = {}
+        self._outputs: dict[int, list[EngineOutput]] = {}
+        """Outputs of one step, by API server."""
+        self._frames: dict[int, Frames] = {}
         self._aborted: dict[int, set[str]] = {}
+        self._has_stats = False
         self._is_registered = False
         self.due_s = 0.0
-        self.weight_version: str | None = None
+        """When the step ended, on the monotonic clock."""
+        self.weight_version: str | None = "default"
         self.names_finished = False
         """Whether messages name the requests that ended, which a frontend with several ranks needs."""
-        self.num_sent = 0
 
-    def frames(self, client: int, step: int = 0) -> Frames:
-        """Return the frames of the message to an API server about a step of those in collection."""
-        self._begin()
-        return self._frames.setdefault((client, step), Frames())
+    def frames(self, client: int) -> Frames:
+        """Return the frames of the message to an API server."""
+        return self._frames.setdefault(client, Frames())
 
-    def put(self, client: int, output: EngineOutput, step: int = 0) -> None:
-        """Collect the output of a request: `step` counts the steps of one delivery from 0."""
-        self._begin()
-        while len(self._steps) <= step:
-            self._steps.append({})
-        self._steps[step].setdefault(client, []).append(output)
+    def put(self, client: int, output: EngineOutput) -> None:
+        """Collect the output of a request."""
+        self._send_soon()
+        self._outputs.setdefault(client, []).append(output)
+
+    def step_ended(self, event: BatchDone) -> None:
+        """Note the batch of a step before its tokens come. Its statistics are sent even if there are no tokens."""
+        self.leave()
+        self._send_soon()
+        if self._logs_stats:
+            self._statistics.step_ended(event)
+            self._has_stats = True
 
     def name_finished(self, client: int, request_id: str) -> None:
         """Name a request that ended without an output in the next message to its API server."""
         if self.names_finished:
+            self._send_soon()
             self._aborted.setdefault(client, set()).add(request_id)
-            self._begin()
-            if not self._steps:
-                self._steps.append({})
-            self._steps[0].setdefault(client, [])
+            self._outputs.setdefault(client, [])
 
-    def _begin(self) -> None:
-        """Send what belongs to earlier steps, and see to it that the rest is sent when the delivery ends."""
+    def _send_soon(self) -> None:
+        """See to it that what is collected is sent when the delivery of tokens ends, or at once outside of one."""
         wire = self._wire
-        if self._steps and wire.is_held and wire.due_s != self.due_s:
-            self.leave()
         self.due_s = wire.due_s if wire.is_held else time.monotonic()
         if self._is_registered:
             return
@@ -106,26 +109,27 @@ class StepOutputs:
 
     def leave(self) -> int:
         """Send what was collected. Returns the number of outputs."""
-        steps, self._steps = self._steps, []
+        by_client, self._outputs = self._outputs, {}
         frames, self._frames = self._frames, {}
+        stats = self._statistics.of_step() if self._has_stats else None
+        self._has_stats = False
         if not self._wire.is_held:
             self._is_registered = False
+        if stats is not None and not by_client:
+            by_client[0] = []
         num_outputs = 0
-        for number, by_client in enumerate(steps):
-            stats = self._statistics.of_step() if self._logs_stats and number == len(steps) - 1 else None
-            for client, outputs in by_client.items():
-                num_outputs += len(outputs)
-                message = EngineOutputs(
-                    self._statistics.rank,
-                    outputs,
-                    stats,
-                    time.monotonic(),
-                    finished_requests=self._finished(client, outputs),
-                    weight_version=self.weight_version,
-                )
-                stats = None
-                self._send(client, frames.get((client, number), Frames()).encoded(message))
-        self.num_sent += num_outputs
+        for client, outputs in by_client.items():
+            num_outputs += len(outputs)
+            message = EngineOutputs(
+                self._statistics.rank,
+                outputs,
+                stats,
+                time.monotonic(),
+                finished_requests=self._finished(client, outputs),
+                weight_version=self.weight_version,
+            )
+            stats = None
+            self._send(client, frames.get(client, _NO_FRAMES).encoded(message))
         return num_outputs
 
     def _finished(self, client: int, outputs: Sequence[EngineOutput]) -> set[str] | None:
@@ -133,6 +137,9 @@ class StepOutputs:
             return None
         ended = {each.request_id for each in outputs if each.finish_reason is not None}
         return ended | self._aborted.pop(client, set()) or None
+
+
+_NO_FRAMES = Frames()
 
 
 class CoreRequest(PlannedChoice):
@@ -168,8 +175,7 @@ class CoreRequest(PlannedChoice):
         self._put(number, None)
 
     def tokens(self, first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            self._put(number, None, number - first)
+        self._put(last, None)
 
     def fail(self, message: str, status: int) -> None:
         self._core.ended(self._id)
@@ -180,26 +186,26 @@ class CoreRequest(PlannedChoice):
         self._core.ended(self._id)
         self._put(num_tokens, ending)
 
-    def _put(self, number: int, ending: Ending | None, step: int = 0) -> None:
+    def _put(self, number: int, ending: Ending | None) -> None:
         first, self._num_sent = self._num_sent, number
         token_ids = list(self._generation.answer.token_ids[first:number])
         output = EngineOutput(self._id, token_ids, trace_headers=self._trace_headers)
         if self._scorer is not None and token_ids:
-            output.new_logprobs = self._scores(self._scorer, first, token_ids, step)
+            output.new_logprobs = self._scores(self._scorer, first, token_ids)
         if first == 0 and number:
-            self._describe_prefill(output, step)
+            self._describe_prefill(output)
         else:
             output.events = self._preemptions() or None
         if ending is not None:
             output.finish_reason = FINISHES.get(ending.finish_reason, Finish.STOP)
             output.stop_reason = ending.stop_reason
             output.kv_transfer_params = self.kv_transfer_params
-        self._outputs.put(self.client, output, step)
+        self._outputs.put(self.client, output)
 
-    def _describe_prefill(self, output: EngineOutput, step: int) -> None:
+    def _describe_prefill(self, output: EngineOutput) -> None:
         """Add to the first output what the frontend learns of the prompt."""
         if self._prompt_rows is not None:
-            output.new_prompt_logprobs_tensors = self._prompt_scores(self._prompt_rows, step)
+            output.new_prompt_logprobs_tensors = self._prompt_scores(self._prompt_rows)
             self._prompt_rows = None
         flight = self.flight
         if flight is None:
@@ -231,15 +237,15 @@ class CoreRequest(PlannedChoice):
         now_s = time.monotonic()
         return [Event(kind, now_s) for _ in range(number) for kind in (EventKind.PREEMPTED, EventKind.SCHEDULED)]
 
-    def _scores(self, scorer: Scorer, first: int, token_ids: Sequence[int], step: int) -> Logprobs:
+    def _scores(self, scorer: Scorer, first: int, token_ids: Sequence[int]) -> Logprobs:
         rows = [scorer.score(first + place, each) for place, each in enumerate(token_ids)]
         ids, logprobs, ranks = _score_arrays(rows)
-        frames = self._outputs.frames(self.client, step)
+        frames = self._outputs.frames(self.client)
         return Logprobs(frames.add(ids), frames.add(logprobs), frames.add(ranks))
 
-    def _prompt_scores(self, rows: Sequence[ScoredToken | None], step: int) -> PromptLogprobs:
+    def _prompt_scores(self, rows: Sequence[ScoredToken | None]) -> PromptLogprobs:
         ids, logprobs, ranks = _score_arrays([each for each in rows if each is not None])
-        frames = self._outputs.frames(self.client, step)
+        frames = self._outputs.frames(self.client)
         return PromptLogprobs(
             frames.add(ids, is_tensor=True), frames.add(logprobs, is_tensor=True), frames.add(ranks, is_tensor=True)
         )
@@ -272,16 +278,24 @@ class RankCore:
     """One data-parallel rank: the requests that a frontend has sent to it."""
 
     def __init__(
-        self, service: Service, engine: RankEngine, number: int, rank: int, send: Callable[[int, list[bytes]], None]
+        self,
+        service: Service,
+        number: int,
+        rank: int,
+        send: Callable[[int, list[bytes]], None],
+        shows_batches: bool = False,
     ) -> None:
         """`number` counts the ranks of this process from 0, `rank` those of the deployment."""
-        self.service, self.engine = service, engine
+        engine = service.engines[number]
+        self.service = service
         self.rank = rank
         self._number = number if len(service.engines) > 1 else None
-        self.statistics = RankStatistics(engine, rank)
-        self.outputs = StepOutputs(service, self.statistics, send)
         self._driver = driver_of(service.engines)
         self.seconds_at = self._driver.seconds_at
+        self.statistics = RankStatistics(engine, rank, self.seconds_at, shows_batches)
+        self.outputs = StepOutputs(service, self.statistics, send)
+        self._driver.outputs[number].on_batch = self.outputs.step_ended
+        engine.driver.engine.report_batches()
         self.block_size_tokens = service.model.block_size_tokens
         self.caches_prefixes = engine.driver.engine.config.enable_prefix_caching
         self._open: dict[str, CoreRequest] = {}

@@ -314,6 +314,20 @@ class DraftStats(msgspec.Struct):
     num_draft_tokens_per_pos: list[int] = []
 
 
+class IterationDetails(msgspec.Struct):
+    """The batch of a step: sequences without an output token before it, all others, and how long it took."""
+
+    iteration_index: int
+    num_ctx_requests: int
+    num_ctx_tokens: int
+    num_generation_requests: int
+    num_generation_tokens: int
+    elapsed_ms: float
+    num_encoder_inputs: int = 0
+    num_encoder_output_tokens: int = 0
+    is_dummy: bool = False
+
+
 class SchedulerStats(msgspec.Struct, kw_only=True):
     """The scheduler after a step."""
 
@@ -324,7 +338,7 @@ class SchedulerStats(msgspec.Struct, kw_only=True):
     step_counter: int = 0
     current_wave: int = 0
     kv_cache_usage: float = 0.0
-    iteration_details: dict[str, Any] | None = None
+    iteration_details: IterationDetails | None = None
     prefix_cache_stats: PrefixCacheStats = msgspec.field(default_factory=PrefixCacheStats)
     connector_prefix_cache_stats: PrefixCacheStats | None = None
     kv_cache_eviction_events: list[Any] = []

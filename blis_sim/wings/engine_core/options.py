@@ -26,6 +26,9 @@ class EngineCoreOptions(ServeOptions):
         "Ranks of this process, from --data-parallel-rank on (default: all of --data-parallel-size).",
         at_least=1,
     )
+    enable_logging_iteration_details: bool = option(
+        False, "Tell the frontend, and a tap before it, the batch of each step and how long it took."
+    )
     headless: bool = option(False, "Nothing to turn on: an engine has no API server.", hidden=True)
     parallel_config_hash: str = option(
         "",

@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -18,7 +17,7 @@ from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.calls import CallError, Calls
 from blis_sim.wings.engine_core.core import RankCore
 from blis_sim.wings.engine_core.link import Link, LinkError
-from blis_sim.wings.engine_core.messages import EngineOutputs, Finish, MessageError, ReadyResponse, UtilityOutput
+from blis_sim.wings.engine_core.messages import EngineOutputs, MessageError, ReadyResponse, UtilityOutput
 from blis_sim.wings.engine_core.options import EngineCoreOptions
 from blis_sim.wings.engine_core.parallel_hash import parallel_config_hash
 from blis_sim.wings.engine_core.waves import Waves, report_load
@@ -45,7 +44,7 @@ class Session:
         ranks = range(options.first_rank, options.first_rank + options.num_local_ranks)
         self.links = [Link(context, rank, most_bytes) for rank in ranks]
         self.cores = [
-            RankCore(service, service.engines[number], number, rank, link.send)
+            RankCore(service, number, rank, link.send, options.enable_logging_iteration_details)
             for number, (rank, link) in enumerate(zip(ranks, self.links, strict=True))
         ]
         self._calls = [Calls(core) for core in self.cores]

@@ -1,17 +1,26 @@
 """What a rank tells its frontend of its scheduler, its caches and its drafts."""
 
-from blis_sim.wings.engine_core.messages import DraftStats, PrefixCacheStats, SchedulerStats
+from collections.abc import Callable
+
+from blis_sim.engine.events import BatchDone
+from blis_sim.engine.units import Micros
+from blis_sim.wings.engine_core.messages import DraftStats, IterationDetails, PrefixCacheStats, SchedulerStats
 from mockserve.engines import RankEngine
 
 
 class RankStatistics:
     """Counts of a rank since the last message."""
 
-    def __init__(self, engine: RankEngine, rank: int) -> None:
+    def __init__(
+        self, engine: RankEngine, rank: int, seconds_at: Callable[[Micros], float], shows_batches: bool
+    ) -> None:
+        """`seconds_at` is the monotonic clock at a simulated instant. `shows_batches` adds the batch of each step."""
         self.rank = rank
+        self._seconds_at, self._shows_batches = seconds_at, shows_batches
+        self._batch: BatchDone | None = None
+        self._num_batches = 0
         self._engine = engine
         self._metrics = engine.metrics
-        self._has_external = False
         self._last: tuple[int, ...] = (0, 0, 0, 0)
         self._last_requests = 0
         self._last_drafts: tuple[int, int, int, list[int]] = (0, 0, 0, [])
@@ -23,6 +32,10 @@ class RankStatistics:
     def cache_was_reset(self) -> None:
         """Note that the prefix cache was emptied."""
         self._was_reset = True
+
+    def step_ended(self, event: BatchDone) -> None:
+        """Note the batch of a step."""
+        self._batch = event
 
     def changed_counts(self) -> tuple[int, int] | None:
         """Return the numbers of waiting and running requests, if they have changed since the last call."""
@@ -50,6 +63,23 @@ class RankStatistics:
             prefix_cache_stats=local,
             connector_prefix_cache_stats=external,
             spec_decoding_stats=self._drafts(),
+            iteration_details=self._details(),
+        )
+
+    def _details(self) -> IterationDetails | None:
+        """Return the latest batch with its real duration, if the frontend is to know of it."""
+        if not self._shows_batches or self._batch is None:
+            return None
+        batch, self._batch = self._batch, None
+        prompt_tokens = sum(number for _, number in batch.prompts)
+        self._num_batches += 1
+        return IterationDetails(
+            self._num_batches - 1,
+            len(batch.prompts),
+            prompt_tokens,
+            len(batch.decoding),
+            batch.shape.num_tokens - prompt_tokens,
+            (self._seconds_at(batch.at) - self._seconds_at(batch.started_at)) * 1000,
         )
 
     def _lookups(self) -> tuple[PrefixCacheStats, PrefixCacheStats | None]:
