@@ -28,3 +28,11 @@ ENGINE_CORE = CommandRow(
         "--seed",
     ),
 )
+
+TAP = CommandRow(
+    "Record the steps of a real engine of vLLM 0.33: sit between its frontend and it, pass every byte on, and write "
+    "what each step computed and how long it took.",
+    "blis_sim.wings.engine_core.tap_command",
+    "TapOptions",
+    examples=("blis tap --data-parallel-rpc-port 29550 --listen-port 29551 --output real",),
+)
