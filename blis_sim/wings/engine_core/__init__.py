@@ -36,3 +36,11 @@ TAP = CommandRow(
     "TapOptions",
     examples=("blis tap --data-parallel-rpc-port 29550 --listen-port 29551 --output real",),
 )
+
+STEP_CHECK = CommandRow(
+    "Compare the recorded steps of a real engine with those that our scheduler composes for the same requests, and "
+    "name the first that differs.",
+    "blis_sim.wings.engine_core.step_check",
+    "StepCheckOptions",
+    examples=("blis tap-check real.link.jsonl",),
+)

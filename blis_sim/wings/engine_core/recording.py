@@ -30,8 +30,14 @@ _READY = msgspec.msgpack.Decoder(messages.ReadyResponse)
 class _OpenRequest:
     number: int
     num_prompt: int
-    num_tokens: int = 0
-    """Output tokens so far."""
+    ids: list[int]
+    """The prompt and the output so far."""
+    salt: str = ""
+
+    @property
+    def num_tokens(self) -> int:
+        """Output tokens so far."""
+        return len(self.ids) - self.num_prompt
 
 
 @dataclass(slots=True)
@@ -87,15 +93,18 @@ class LinkRecorder:
             self._request(seen, rank, messages.read_request(frames[1]))
         elif frames[0] == messages.ABORT:
             found = [rank.open.pop(each, None) for each in messages.read_aborted(frames[1])]
-            numbers = [each.number for each in found if each is not None]
-            if numbers:
+            aborted = [each for each in found if each is not None]
+            if aborted:
+                numbers = [each.number for each in aborted]
                 self._write(event="abort", engine=seen.rank, at_us=_us(seen.at_s), requests=numbers)
+            for each in aborted:
+                self._ended(rank, each)
 
     def _request(self, seen: Seen, rank: _Rank, request: EngineRequest) -> None:
         ids = request.prompt_token_ids or []
         params, lora = request.sampling_params, request.lora_request
         self._num_requests += 1
-        rank.open[request.request_id] = _OpenRequest(self._num_requests, len(ids))
+        rank.open[request.request_id] = _OpenRequest(self._num_requests, len(ids), list(ids), request.cache_salt or "")
         self._write(
             event="request",
             engine=seen.rank,
@@ -106,11 +115,15 @@ class LinkRecorder:
             priority=request.priority,
             adapter="" if lora is None else self._redactor.text(lora.lora_name),
             media=[[each.mm_position.offset, each.mm_position.length] for each in request.mm_features or ()],
-            blocks=self._digests(ids, rank.block_size, request.cache_salt or ""),
         )
 
+    def _ended(self, rank: _Rank, request: _OpenRequest) -> None:
+        """Write what its KV blocks are known by, now that all of its tokens are known."""
+        blocks = self._digests(request.ids, rank.block_size, request.salt)
+        self._write(event="blocks", request=request.number, blocks=blocks)
+
     def _digests(self, ids: list[int], size: int, salt: str) -> list[str]:
-        """Return a digest of each full block of a prompt and all before it."""
+        """Return a digest of each full block and all before it."""
         digests, parent = [], salt.encode()
         for start in range(0, len(ids) - size + 1, size):
             content = parent + b"".join(each.to_bytes(8, "little", signed=True) for each in ids[start : start + size])
@@ -203,10 +216,10 @@ class LinkRecorder:
         elif output.new_token_ids:
             found.num_decodes += 1
             found.decode_context += request.num_prompt + request.num_tokens - 1
-        request.num_tokens += len(output.new_token_ids)
+        request.ids += output.new_token_ids
         if output.finish_reason is not None:
             found.finished[number] = output.finish_reason.name.lower()
-            del rank.open[output.request_id]
+            self._ended(rank, rank.open.pop(output.request_id))
 
     def _row(self, seen: Seen, rank: _Rank, outputs: EngineOutputs, found: "_Found", step: int) -> None:
         stats = outputs.scheduler_stats
