@@ -23,6 +23,8 @@ STEP_COLUMNS = (
     *("prefill_context_work", "prefill_prompt_work", "kv_usage", "num_running", "num_waiting"),
 )
 DIGEST_BYTES = 6
+STEPS_TO_LEAVE = 3
+"""Steps after the end of a request by the frontend that may have been on their way with tokens of it."""
 _READY = msgspec.msgpack.Decoder(messages.ReadyResponse)
 
 
@@ -44,6 +46,8 @@ class _OpenRequest:
 class _Rank:
     block_size: int = 16
     open: dict[str, _OpenRequest] = field(default_factory=dict)
+    leaving: dict[str, int] = field(default_factory=dict)
+    """Requests that the frontend has ended, with the number of steps that may still have tokens of them."""
     num_steps: int = 0
     last_at_s: float | None = None
     """When the last step ended, on the engine's clock."""
@@ -92,13 +96,11 @@ class LinkRecorder:
         if frames[0] == messages.ADD:
             self._request(seen, rank, messages.read_request(frames[1]))
         elif frames[0] == messages.ABORT:
-            found = [rank.open.pop(each, None) for each in messages.read_aborted(frames[1])]
-            aborted = [each for each in found if each is not None]
+            aborted = [each for each in messages.read_aborted(frames[1]) if each in rank.open]
             if aborted:
-                numbers = [each.number for each in aborted]
+                numbers = [rank.open[each].number for each in aborted]
                 self._write(event="abort", engine=seen.rank, at_us=_us(seen.at_s), requests=numbers)
-            for each in aborted:
-                self._ended(rank, each)
+                rank.leaving |= dict.fromkeys(aborted, STEPS_TO_LEAVE)
 
     def _request(self, seen: Seen, rank: _Rank, request: EngineRequest) -> None:
         ids = request.prompt_token_ids or []
@@ -195,6 +197,12 @@ class LinkRecorder:
             kv_usage=None if stats is None else round(stats.kv_cache_usage, 6),
         )
         self._row(seen, rank, outputs, found, step)
+        for each in list(rank.leaving):
+            rank.leaving[each] -= 1
+            if not rank.leaving[each]:
+                del rank.leaving[each]
+                if each in rank.open:
+                    self._ended(rank, rank.open.pop(each))
         rank.last_at_s, rank.was_busy = outputs.timestamp, bool(running or waiting)
 
     def _output(self, rank: _Rank, output: EngineOutput, tokens: dict[int, int], found: "_Found") -> None:

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -153,6 +152,20 @@ class Step(NamedTuple):
 
     tokens: dict[int, int]
     batch: tuple[int, int, int, int] | None
+    """Prompts and their tokens of the step, all other sequences and their tokens."""
+    loses_requests: bool = False
+    """Whether a request ended during the step; what it computed is in the sums of the step alone."""
+
+    def equals(self, other: "Step") -> bool:
+        """Whether two steps are alike, as far as both tell."""
+        if self.tokens != other.tokens:
+            return False
+        if self.batch is None or other.batch is None or self.batch == other.batch:
+            return True
+        if not (self.loses_requests or other.loses_requests):
+            return False
+        sums = [(each[0] + each[2], each[1] + each[3]) for each in (self.batch, other.batch)]
+        return sums[0] == sums[1]
 
     def describe(self) -> str:
         """Return a text of it."""
@@ -161,7 +174,8 @@ class Step(NamedTuple):
         text = f"new tokens by request {shown}{more}"
         if self.batch is None:
             return text
-        return f"{self.batch[0]} prompts with {self.batch[1]} tokens, {self.batch[2]} decoding with {self.batch[3]}; {text}"
+        prompts, prompt_tokens, others, tokens = self.batch
+        return f"{prompts} prompts with {prompt_tokens} tokens, {others} decoding with {tokens}; {text}"
 
 
 @dataclass(slots=True)
@@ -201,17 +215,19 @@ def simulated_steps(recording: LinkRecording, engine: Engine) -> Iterator[Step]:
     A request joins the queue between two steps of the real engine, whose clock says when. An end by the frontend that
     arrives during a step takes that step's token with it.
     """
-    arriving, leaving = _by_step(recording)
+    arriving, before, during = _by_step(recording)
     known: dict[int, int] = {}
     at: Micros = 1
     for index in range(len(recording.steps) + 1):
         for line in arriving.get(index, ()):
             engine.submit(_request(line, recording), at)
-        before = _composed(engine.advance(at), known)
+        for number in before.get(index, ()):
+            engine.abort(str(number), at)
+        ended = _composed(engine.advance(at), known)
         if index:
-            yield before
+            yield ended._replace(loses_requests=index - 1 in during)
         due_at = engine.next_event_at()
-        for number in leaving.get(index, ()):
+        for number in during.get(index, ()):
             engine.abort(str(number), at + STEP_US // 2)
         at = at + STEP_US if due_at is None else due_at
 
@@ -223,8 +239,8 @@ def _composed(events: Sequence[Event], known: dict[int, int]) -> Step:
     for event in events:
         if isinstance(event, BatchDone):
             prompt_tokens = sum(number for _, number in event.prompts)
-            decode_tokens = event.shape.num_tokens - prompt_tokens
-            batch = (len(event.prompts), prompt_tokens, len(event.decoding), decode_tokens)
+            num_others = event.shape.num_requests - len(event.prompts)
+            batch = (len(event.prompts), prompt_tokens, num_others, event.shape.num_tokens - prompt_tokens)
         elif isinstance(event, StepDone):
             for each in event.emitted:
                 number, now = int(each.request.id), each.tokens_at(event.index)
@@ -234,22 +250,37 @@ def _composed(events: Sequence[Event], known: dict[int, int]) -> Step:
     return Step(tokens, batch)
 
 
-def _by_step(recording: LinkRecording) -> tuple[dict[int, list[RequestLine]], dict[int, list[int]]]:
-    """Return the requests that may join each step, in their order, and those that end during each step."""
-    ends = [step.ended_s for step in recording.steps]
-    queued_s = {number: at for step in recording.steps for number, at in step.queued_s.items()}
-    requests = recording.requests
+def _by_step(
+    recording: LinkRecording,
+) -> tuple[dict[int, list[RequestLine]], dict[int, list[int]], dict[int, list[int]]]:
+    """Return by step the requests that may join it, in their order, those that end before it, and those that end in it.
+
+    A request that the frontend ended was in the step after its last token if that step decoded more requests than it
+    had tokens for.
+    """
+    steps, requests = recording.steps, recording.requests
+    ends = [step.ended_s for step in steps]
+    queued_s = {number: at for step in steps for number, at in step.queued_s.items()}
+    last = {number: index for index, step in enumerate(steps) for number in step.tokens}
     delays = [at - requests[number].at_us / 1e6 for number, at in queued_s.items() if number in requests]
-    offset_s = median(delays) if delays else 0.0
+    offset_s = min(delays, default=0.0)  # other requests waited for the end of a step
     arriving: dict[int, list[tuple[float, int, RequestLine]]] = {}
     for number, line in requests.items():
         at_s = queued_s.get(number, line.at_us / 1e6 + offset_s)
         arriving.setdefault(bisect_left(ends, at_s), []).append((at_s, number, line))
-    leaving: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
+    during: dict[int, list[int]] = {}
     for abort in recording.aborts:
-        leaving.setdefault(bisect_left(ends, abort.at_us / 1e6 + offset_s), []).extend(abort.requests)
+        timed = bisect_left(ends, abort.at_us / 1e6 + offset_s)
+        for number in abort.requests:
+            index = max(timed, last.get(number, -1) + 1)
+            is_in_step = timed >= index
+            if index == last.get(number, -1) + 1 and index < len(steps) and (batch := steps[index].batch) is not None:
+                num_decoding = sum(each not in steps[index].queued_s for each in steps[index].tokens)
+                is_in_step = batch[2] > num_decoding
+            (during if is_in_step else before).setdefault(index, []).append(number)
     ordered = {index: [line for *_, line in sorted(found, key=_time)] for index, found in arriving.items()}
-    return ordered, leaving
+    return ordered, before, during
 
 
 def _time(found: tuple[float, int, RequestLine]) -> tuple[float, int]:
@@ -278,9 +309,7 @@ def first_difference(real: Sequence[StepLine], simulated: Iterator[Step]) -> tup
     """Return the first step that differs: its index, the recorded composition, and ours. None if all are equal."""
     for index, (step, ours) in enumerate(zip(real, simulated, strict=False)):
         recorded = Step(step.tokens, None if step.batch is None else step.batch[:4])
-        if recorded.batch is None:
-            ours = ours._replace(batch=None)
-        if recorded != ours:
+        if not recorded.equals(ours):
             return index, recorded, ours
     return None
 
@@ -297,8 +326,8 @@ def run(options: StepCheckOptions) -> int:
         index, real, ours = difference
         answer["first_difference"] = {
             "step": recording.steps[index].step,
-            "recorded": real._asdict(),
-            "simulated": ours._asdict(),
+            "recorded": {"tokens": real.tokens, "batch": real.batch},
+            "simulated": {"tokens": ours.tokens, "batch": ours.batch},
         }
         text = (
             f"step {recording.steps[index].step} of {number} differs\n"
