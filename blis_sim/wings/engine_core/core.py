@@ -239,12 +239,14 @@ class CoreRequest(PlannedChoice):
 
     def _scores(self, scorer: Scorer, first: int, token_ids: Sequence[int]) -> Logprobs:
         rows = [scorer.score(first + place, each) for place, each in enumerate(token_ids)]
-        ids, logprobs, ranks = _score_arrays(rows)
+        num_top = len(self._sampling.logprob_token_ids or ()) or max(0, self._sampling.logprobs or 0)
+        ids, logprobs, ranks = _score_arrays(rows, num_top)
         frames = self._outputs.frames(self.client)
         return Logprobs(frames.add(ids), frames.add(logprobs), frames.add(ranks))
 
     def _prompt_scores(self, rows: Sequence[ScoredToken | None]) -> PromptLogprobs:
-        ids, logprobs, ranks = _score_arrays([each for each in rows if each is not None])
+        num_top = max(0, self._sampling.prompt_logprobs or 0)
+        ids, logprobs, ranks = _score_arrays([each for each in rows if each is not None], num_top)
         frames = self._outputs.frames(self.client)
         return PromptLogprobs(
             frames.add(ids, is_tensor=True), frames.add(logprobs, is_tensor=True), frames.add(ranks, is_tensor=True)
@@ -252,26 +254,19 @@ class CoreRequest(PlannedChoice):
 
 
 def _score_arrays(
-    rows: Sequence[ScoredToken],
+    rows: Sequence[ScoredToken], num_top: int
 ) -> tuple["np.typing.NDArray[np.int32]", "np.typing.NDArray[np.float32]", "np.typing.NDArray[np.int32]"]:
-    """Return ids and log-probabilities, each row with the token first, then the likeliest, and the tokens' ranks."""
+    """Return ids and log-probabilities, each row with the token first, then the `num_top` likeliest, and the ranks."""
     ids, logprobs = [], []
     for row in rows:
-        shown = [row.chosen, *row.shown[1:]] if row.shown and row.shown[0] is row.chosen else [row.chosen, *row.shown]
+        likeliest = row.shown[1:] if len(row.shown) > num_top else sorted(row.shown, key=lambda each: each.rank)
+        shown = [row.chosen, *likeliest][: num_top + 1]
+        shown += [row.chosen] * (num_top + 1 - len(shown))
         ids.append([each.token_id for each in shown])
         logprobs.append([each.logprob for each in shown])
     ranks = np.array([row.chosen.rank for row in rows], dtype=np.int32)
-    width = max(map(len, ids), default=1)
-    for id_row, logprob_row in zip(ids, logprobs, strict=True):
-        missing = width - len(id_row)
-        id_row += id_row[:1] * missing
-        logprob_row += logprob_row[:1] * missing
-    shape = (len(rows), width)
-    return (
-        np.array(ids, dtype=np.int32).reshape(shape),
-        np.array(logprobs, dtype=np.float32).reshape(shape),
-        ranks,
-    )
+    shape = (len(rows), num_top + 1)
+    return np.array(ids, dtype=np.int32).reshape(shape), np.array(logprobs, dtype=np.float32).reshape(shape), ranks
 
 
 class RankCore:
