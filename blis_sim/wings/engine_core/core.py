@@ -64,6 +64,8 @@ class StepOutputs:
         self._frames: dict[int, Frames] = {}
         self._aborted: dict[int, set[str]] = {}
         self._has_stats = False
+        self._ended_s = 0.0
+        """When the step ended that is in collection, on the monotonic clock; 0 without one."""
         self._is_registered = False
         self.due_s = 0.0
         """When the step ended, on the monotonic clock."""
@@ -84,6 +86,7 @@ class StepOutputs:
         """Note the batch of a step before its tokens come. Its statistics are sent even if there are no tokens."""
         self.leave()
         self._send_soon()
+        self._ended_s = self._statistics.seconds_at(event.at)
         if self._logs_stats:
             self._statistics.step_ended(event)
             self._has_stats = True
@@ -112,6 +115,7 @@ class StepOutputs:
         by_client, self._outputs = self._outputs, {}
         frames, self._frames = self._frames, {}
         stats = self._statistics.of_step() if self._has_stats else None
+        ended_s, self._ended_s = self._ended_s, 0.0
         self._has_stats = False
         if not self._wire.is_held:
             self._is_registered = False
@@ -124,7 +128,7 @@ class StepOutputs:
                 self._statistics.rank,
                 outputs,
                 stats,
-                time.monotonic(),
+                ended_s or time.monotonic(),
                 finished_requests=self._finished(client, outputs),
                 weight_version=self.weight_version,
             )
@@ -284,7 +288,7 @@ class RankCore:
         engine = service.engines[number]
         self.service = service
         self.rank = rank
-        self._number = number if len(service.engines) > 1 else None
+        self._place, self._number = number, number if len(service.engines) > 1 else None
         self._driver = driver_of(service.engines)
         self.seconds_at = self._driver.seconds_at
         self.statistics = RankStatistics(engine, rank, self.seconds_at, shows_batches)
@@ -325,10 +329,11 @@ class RankCore:
                 self.outputs.name_finished(found.client, each)
 
     def abort_all(self) -> None:
-        """End all requests without outputs: the frontend has gone."""
+        """End all requests without outputs, and take no more batches: the frontend has gone."""
         names, self.outputs.names_finished = self.outputs.names_finished, False
         self.abort([*self._planning, *self._open])
         self.outputs.names_finished = names
+        self._driver.outputs[self._place].on_batch = None
 
     def ended(self, request_id: str) -> None:
         """Forget a request that has its last output."""

@@ -15,7 +15,7 @@ from blis_sim.wings.engine_core.messages import Greeting, MessageError, ReadyRes
 
 _logger = logging.getLogger(__name__)
 
-LINGER_MS = 4000
+LINGER_MS, HANDSHAKE_LINGER_MS = 4000, 5000
 MOST_UNSENT = 100_000
 """Messages that may wait for an API server that does not read; one more ends the link."""
 BUFFER_BYTES = 1 << 24
@@ -58,7 +58,7 @@ class Link:
 
     async def greet(self, address: str) -> Welcome:
         """Say HELLO at the address of the handshake, and return the answer. Raises LinkError for a wrong answer."""
-        socket = self._socket(zmq.DEALER, 5000)
+        socket = self._socket(zmq.DEALER, HANDSHAKE_LINGER_MS)
         self._handshake = socket
         socket.connect(address)
         await socket.send(messages.encode(Greeting("HELLO")))
@@ -91,6 +91,9 @@ class Link:
                 raise LinkError("the coordinator of the data-parallel ranks did not say READY first")
         hashed: Any = {} if config_hash is None else {"parallel_config_hash": config_hash}
         await self._handshake.send(messages.encode(Greeting("READY", **hashed)))
+        # Left open, it would take this rank's name at the next frontend.
+        self._handshake.close(HANDSHAKE_LINGER_MS)
+        self._handshake = None
 
     def listen(self, on_frames: OnFrames) -> None:
         """Call `on_frames` with the frames of each message from now on."""
@@ -103,6 +106,8 @@ class Link:
         if socket is None and 0 <= client < len(self._outputs):
             socket = self._outputs[client]
         if socket is None:
+            if not self._outputs:
+                return  # closed: what was under way goes nowhere
             _logger.warning("an output for API server %d of %d was dropped", client, len(self._outputs))
             return
         try:
@@ -132,6 +137,8 @@ class Link:
         for output in (*self._outputs, self._coordinator_output):
             if output is not None:
                 output.close(linger_ms)
+        self._inputs, self._outputs = [], []
+        self._coordinator_input = self._coordinator_output = self._handshake = None
 
     def _socket(self, kind: int, linger_ms: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)

@@ -16,7 +16,7 @@ class RankStatistics:
     ) -> None:
         """`seconds_at` is the monotonic clock at a simulated instant. `shows_batches` adds the batch of each step."""
         self.rank = rank
-        self._seconds_at, self._shows_batches = seconds_at, shows_batches
+        self.seconds_at, self._shows_batches = seconds_at, shows_batches
         self._batch: BatchDone | None = None
         self._num_batches = 0
         self._engine = engine
@@ -79,7 +79,7 @@ class RankStatistics:
             prompt_tokens,
             len(batch.decoding),
             batch.shape.num_tokens - prompt_tokens,
-            (self._seconds_at(batch.at) - self._seconds_at(batch.started_at)) * 1000,
+            (self.seconds_at(batch.at) - self.seconds_at(batch.started_at)) * 1000,
         )
 
     def _lookups(self) -> tuple[PrefixCacheStats, PrefixCacheStats | None]:

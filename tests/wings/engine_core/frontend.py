@@ -82,7 +82,7 @@ class Frontend:
     async def until(self, condition: Callable[[], object]) -> None:
         """Return when a condition holds. Fails the test if it does not within `PATIENCE_S`."""
         async with asyncio.timeout(PATIENCE_S):
-            while not condition():
+            while not condition():  # noqa: ASYNC110  (a condition may be about anything)
                 await asyncio.sleep(0.005)
 
     async def call(self, method: str, *arguments: object, number: int = 7) -> messages.UtilityOutput:

@@ -43,7 +43,7 @@ async def test_a_recorded_request_gets_its_tokens_and_its_end(frontend: Frontend
 
 
 async def test_requests_of_one_step_are_in_one_message_with_its_statistics(frontend: Frontend) -> None:
-    async with served(frontend.port):
+    async with served(frontend.port, speed=0.2):
         await frontend.meet()
         await frontend.complete(*(request(name, list(range(5, 40)), 20) for name in "abc"))
         await frontend.until(lambda: all(map(frontend.has_ended, "abc")))
