@@ -117,6 +117,10 @@ class Engine:
         self._max_always_accepted_tokens = max_always_accepted_tokens(config)
         self._priority = PRIORITIES[config.priority_policy](config.slo_priorities, config.age_scores)
 
+    def report_batches(self) -> None:
+        """Report an event `BatchDone` for each step from now on, as with `reports_batches`."""
+        self._context.reports_batches = True
+
     def submit(self, request: Request, at: Micros) -> Sequence:
         """Let `request` arrive at `at`. Returns its sequence, for reading.
 
@@ -280,10 +284,11 @@ class Engine:
     def advance(self, until: Micros, allows_multi_step: bool = False) -> list[Event]:
         """Do everything due up to and including `until`; return the events in the order they happened.
 
-        With `allows_multi_step` steps in which every request decodes may be reported together, as `StepsDone`.
+        With `allows_multi_step` steps in which every request decodes may be reported together, as `StepsDone`, unless
+        batches are reported.
         """
         context = self._context
-        context.allows_multi_step = allows_multi_step
+        context.allows_multi_step = allows_multi_step and not context.reports_batches
         events = context.events  # some there already when a reset preempted
         context.until = until
         self._catch_up(until)

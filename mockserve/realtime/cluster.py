@@ -341,6 +341,11 @@ class RankGroupDriver(RealtimeDriver):
         self.group = group
         self._outputs = outputs
 
+    @property
+    def outputs(self) -> Mapping[int, EngineOutput]:
+        """The output of each rank, by number."""
+        return self._outputs
+
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
         """Call `function(engine, now)` on every rank. Returns the first falsy result, else the last."""
         return self.call_engines(list(self._outputs), function)

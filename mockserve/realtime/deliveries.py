@@ -153,7 +153,7 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
 """HTTP status by outcome; any other outcome is an error of the client."""
 
 
-def _ignore_batch(_batch: BatchDone) -> None:
+def ignore_batch(_batch: BatchDone) -> None:
     """No-op default."""
 
 
@@ -169,8 +169,8 @@ class EngineOutput:
     recorder: FlightRecorder
     on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = _ignore_cache_changes
     """Called with the changes of the prefix cache after each step."""
-    on_batch: Callable[[BatchDone], None] = _ignore_batch
-    """Called after each step of an engine that reports its batches."""
+    on_batch: Callable[[BatchDone], None] = ignore_batch
+    """Called with the batch of each step before its tokens; the engine reports batches on request."""
     num_outputs: int = 0
     """Number of tokens of the latest step."""
     queue: OutputQueue = field(init=False)

@@ -7,7 +7,7 @@ All deadlines are absolute: lateness does not accumulate, and no token is delive
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from http import HTTPStatus
 from typing import Protocol, TypeVar
@@ -185,6 +185,11 @@ class RealtimeDriver(Deliveries):
         """Return the present instant in simulated microseconds."""
         self.instant_at = self._clock.instant_at
         """Return the simulated instant at which the monotonic clock has a reading."""
+
+    @property
+    def outputs(self) -> Mapping[int, EngineOutput]:
+        """The output of each engine, by number."""
+        return {0: self.output}
 
     @contextmanager
     def pending_arrival(self, at: Micros) -> Iterator[None]:

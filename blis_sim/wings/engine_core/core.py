@@ -1,0 +1,473 @@
+"""The engine behind a frontend: its requests, and the outputs of its steps."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from zlib import crc32
+
+import numpy as np
+
+from blis_sim.engine.events import BatchDone
+from blis_sim.engine.request import Medium, Request
+from blis_sim.wings.engine_core import messages
+from blis_sim.wings.engine_core.messages import (
+    EngineOutput,
+    EngineOutputs,
+    EngineRequest,
+    Event,
+    EventKind,
+    Finish,
+    Frames,
+    Logprobs,
+    PrefillStats,
+    PromptLogprobs,
+    RequestError,
+)
+from blis_sim.wings.engine_core.statistics import RankStatistics
+from mockserve.engines import driver_of
+from mockserve.generation.writing import completion_output_spec
+from mockserve.protocol.bodies import Ending, ScoredToken
+from mockserve.protocol.errors import ApiError
+from mockserve.protocol.generate import parse_generate
+from mockserve.protocol.sampling import check_vocabulary
+from mockserve.realtime.deliveries import ignore_batch
+from mockserve.realtime.driver import EngineFailedError
+from mockserve.realtime.in_flight import InFlightRequest
+from mockserve.reply.choice_writer import Scorer
+from mockserve.reply.choices import PlannedChoice
+from mockserve.reply.plan import Generation
+from mockserve.serving.model import Adapter, ServedModel
+from mockserve.serving.planner import RequestContext
+from mockserve.serving.prompts import new_scorers, prompt_scores
+from mockserve.serving.service import Service
+
+_logger = logging.getLogger(__name__)
+
+FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT, "repetition": Finish.REPETITION}
+"""Finish reasons by the name that a reply has; a call of a tool is a stop for the engine."""
+INVALID, PAUSED = "validation_error", "engine_paused"
+PAUSED_MESSAGE = "Generation is paused. Please retry after it resumes."
+
+
+class StepOutputs:
+    """Collects the outputs of a rank, and sends those of one step to each API server in one message."""
+
+    def __init__(self, service: Service, statistics: RankStatistics, send: Callable[[int, list[bytes]], None]) -> None:
+        """`send` takes the index of an API server, and the frames of a message for it."""
+        self._wire = service.delivery.wire
+        self._logs_stats = not service.options.observability.disable_log_stats
+        self._statistics = statistics
+        self._send = send
+        self._outputs: dict[int, list[EngineOutput]] = {}
+        """Outputs of one step, by API server."""
+        self._frames: dict[int, Frames] = {}
+        self._aborted: dict[int, set[str]] = {}
+        self._has_stats = False
+        self._ended_s = 0.0
+        """When the step ended that is in collection, on the monotonic clock; 0 without one."""
+        self._is_registered = False
+        self.due_s = 0.0
+        """When the step ended, on the monotonic clock."""
+        self.weight_version: str | None = "default"
+        self.names_finished = False
+        """Whether messages name the requests that ended, which a frontend with several ranks needs."""
+
+    def frames(self, client: int) -> Frames:
+        """Return the frames of the message to an API server."""
+        return self._frames.setdefault(client, Frames())
+
+    def put(self, client: int, output: EngineOutput) -> None:
+        """Collect the output of a request."""
+        self._send_soon()
+        self._outputs.setdefault(client, []).append(output)
+
+    def step_ended(self, event: BatchDone) -> None:
+        """Note the batch of a step before its tokens come. Its statistics are sent even if there are no tokens."""
+        self.leave()
+        self._send_soon()
+        self._ended_s = self._statistics.seconds_at(event.at)
+        if self._logs_stats:
+            self._statistics.step_ended(event)
+            self._has_stats = True
+
+    def name_finished(self, client: int, request_id: str) -> None:
+        """Name a request that ended without an output in the next message to its API server."""
+        if self.names_finished:
+            self._send_soon()
+            self._aborted.setdefault(client, set()).add(request_id)
+            self._outputs.setdefault(client, [])
+
+    def _send_soon(self) -> None:
+        """See to it that what is collected is sent when the delivery of tokens ends, or at once outside of one."""
+        wire = self._wire
+        self.due_s = wire.due_s if wire.is_held else time.monotonic()
+        if self._is_registered:
+            return
+        self._is_registered = True
+        if wire.is_held:
+            wire.add(self)
+        else:
+            asyncio.get_running_loop().call_soon(self.leave)
+
+    def leave(self) -> int:
+        """Send what was collected. Returns the number of outputs."""
+        by_client, self._outputs = self._outputs, {}
+        frames, self._frames = self._frames, {}
+        stats = self._statistics.of_step() if self._has_stats else None
+        ended_s, self._ended_s = self._ended_s, 0.0
+        self._has_stats = False
+        if not self._wire.is_held:
+            self._is_registered = False
+        if stats is not None and not by_client:
+            by_client[0] = []
+        num_outputs = 0
+        for client, outputs in by_client.items():
+            num_outputs += len(outputs)
+            message = EngineOutputs(
+                self._statistics.rank,
+                outputs,
+                stats,
+                ended_s or time.monotonic(),
+                finished_requests=self._finished(client, outputs),
+                weight_version=self.weight_version,
+            )
+            stats = None
+            self._send(client, frames.get(client, _NO_FRAMES).encoded(message))
+        return num_outputs
+
+    def _finished(self, client: int, outputs: Sequence[EngineOutput]) -> set[str] | None:
+        if not self.names_finished:
+            return None
+        ended = {each.request_id for each in outputs if each.finish_reason is not None}
+        return ended | self._aborted.pop(client, set()) or None
+
+
+_NO_FRAMES = Frames()
+
+
+class CoreRequest(PlannedChoice):
+    """A request of a frontend, which gets an output for each step with new tokens of it."""
+
+    is_streamed = True
+
+    def __init__(
+        self,
+        core: "RankCore",
+        request: EngineRequest,
+        generation: Generation,
+        scorer: Scorer | None,
+        prompt_rows: Sequence[ScoredToken | None] | None,
+    ) -> None:
+        super().__init__(generation)
+        self._core, self._outputs = core, core.outputs
+        self._id, self.client = request.request_id, request.client_index
+        self._trace_headers = request.trace_headers
+        self._sampling = request.sampling_params or messages.SamplingParams()
+        self._scorer, self._prompt_rows = scorer, prompt_rows
+        self._num_sent = 0
+        self._num_preemptions = 0
+        self.flight: InFlightRequest | None = None
+        self.kv_transfer_params: dict[str, object] | None = None
+
+    @property
+    def engine_request(self) -> Request:
+        """The request as the simulated engine sees it."""
+        return self._generation.request
+
+    def token(self, number: int) -> None:
+        self._put(number, None)
+
+    def tokens(self, first: int, last: int) -> None:
+        self._put(last, None)
+
+    def fail(self, message: str, status: int) -> None:
+        self._core.ended(self._id)
+        error = None if status == HTTPStatus.INTERNAL_SERVER_ERROR else RequestError(INVALID, message)
+        self._outputs.put(self.client, EngineOutput(self._id, [], finish_reason=Finish.ERROR, error=error))
+
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
+        self._core.ended(self._id)
+        self._put(num_tokens, ending)
+
+    def _put(self, number: int, ending: Ending | None) -> None:
+        first, self._num_sent = self._num_sent, number
+        token_ids = list(self._generation.answer.token_ids[first:number])
+        output = EngineOutput(self._id, token_ids, trace_headers=self._trace_headers)
+        if self._scorer is not None and token_ids:
+            output.new_logprobs = self._scores(self._scorer, first, token_ids)
+        if first == 0 and number:
+            self._describe_prefill(output)
+        else:
+            output.events = self._preemptions() or None
+        if ending is not None:
+            output.finish_reason = FINISHES.get(ending.finish_reason, Finish.STOP)
+            output.stop_reason = ending.stop_reason
+            output.kv_transfer_params = self.kv_transfer_params
+        self._outputs.put(self.client, output)
+
+    def _describe_prefill(self, output: EngineOutput) -> None:
+        """Add to the first output what the frontend learns of the prompt."""
+        if self._prompt_rows is not None:
+            output.new_prompt_logprobs_tensors = self._prompt_scores(self._prompt_rows)
+            self._prompt_rows = None
+        flight = self.flight
+        if flight is None:
+            return
+        self._core.statistics.num_looked_up += 1
+        seconds_at = self._core.seconds_at
+        output.events = [Event(EventKind.QUEUED, seconds_at(flight.queued_at))]
+        if flight.first_scheduled_at is not None:
+            output.events.append(Event(EventKind.SCHEDULED, seconds_at(flight.first_scheduled_at)))
+        output.events += self._preemptions()
+        num_prompt, num_cached = flight.request.input_tokens, flight.num_cached_tokens
+        block = self._core.block_size_tokens
+        output.prefill_stats = PrefillStats(
+            num_prompt_tokens=num_prompt,
+            num_computed_tokens=num_prompt - num_cached,
+            num_cached_tokens=num_cached,
+            num_local_cached_tokens=num_cached - flight.num_external_tokens,
+            num_external_cached_tokens=flight.num_external_tokens,
+            num_cache_creation_tokens=max(0, num_prompt // block * block - num_cached)
+            if self._core.caches_prefixes
+            else 0,
+        )
+
+    def _preemptions(self) -> list[Event]:
+        if self.flight is None or self.flight.num_preemptions == self._num_preemptions:
+            return []
+        number = self.flight.num_preemptions - self._num_preemptions
+        self._num_preemptions = self.flight.num_preemptions
+        now_s = time.monotonic()
+        return [Event(kind, now_s) for _ in range(number) for kind in (EventKind.PREEMPTED, EventKind.SCHEDULED)]
+
+    def _scores(self, scorer: Scorer, first: int, token_ids: Sequence[int]) -> Logprobs:
+        rows = [scorer.score(first + place, each) for place, each in enumerate(token_ids)]
+        num_top = len(self._sampling.logprob_token_ids or ()) or max(0, self._sampling.logprobs or 0)
+        ids, logprobs, ranks = _score_arrays(rows, num_top)
+        frames = self._outputs.frames(self.client)
+        return Logprobs(frames.add(ids), frames.add(logprobs), frames.add(ranks))
+
+    def _prompt_scores(self, rows: Sequence[ScoredToken | None]) -> PromptLogprobs:
+        num_top = max(0, self._sampling.prompt_logprobs or 0)
+        ids, logprobs, ranks = _score_arrays([each for each in rows if each is not None], num_top)
+        frames = self._outputs.frames(self.client)
+        return PromptLogprobs(
+            frames.add(ids, is_tensor=True), frames.add(logprobs, is_tensor=True), frames.add(ranks, is_tensor=True)
+        )
+
+
+def _score_arrays(
+    rows: Sequence[ScoredToken], num_top: int
+) -> tuple["np.typing.NDArray[np.int32]", "np.typing.NDArray[np.float32]", "np.typing.NDArray[np.int32]"]:
+    """Return ids and log-probabilities, each row with the token first, then the `num_top` likeliest, and the ranks."""
+    ids, logprobs = [], []
+    for row in rows:
+        likeliest = row.shown[1:] if len(row.shown) > num_top else sorted(row.shown, key=lambda each: each.rank)
+        shown = [row.chosen, *likeliest][: num_top + 1]
+        shown += [row.chosen] * (num_top + 1 - len(shown))
+        ids.append([each.token_id for each in shown])
+        logprobs.append([each.logprob for each in shown])
+    ranks = np.array([row.chosen.rank for row in rows], dtype=np.int32)
+    shape = (len(rows), num_top + 1)
+    return np.array(ids, dtype=np.int32).reshape(shape), np.array(logprobs, dtype=np.float32).reshape(shape), ranks
+
+
+class RankCore:
+    """One data-parallel rank: the requests that a frontend has sent to it."""
+
+    def __init__(
+        self,
+        service: Service,
+        number: int,
+        rank: int,
+        send: Callable[[int, list[bytes]], None],
+        shows_batches: bool = False,
+    ) -> None:
+        """`number` counts the ranks of this process from 0, `rank` those of the deployment."""
+        engine = service.engines[number]
+        self.service = service
+        self.rank = rank
+        self._place, self._number = number, number if len(service.engines) > 1 else None
+        self._driver = driver_of(service.engines)
+        self.seconds_at = self._driver.seconds_at
+        self.statistics = RankStatistics(engine, rank, self.seconds_at, shows_batches)
+        self.outputs = StepOutputs(service, self.statistics, send)
+        self._driver.outputs[number].on_batch = self.outputs.step_ended
+        engine.driver.engine.report_batches()
+        self.block_size_tokens = service.model.block_size_tokens
+        self.caches_prefixes = engine.driver.engine.config.enable_prefix_caching
+        self._open: dict[str, CoreRequest] = {}
+        self._planning: dict[str, asyncio.Task[None]] = {}
+        self.adapters: dict[int, Adapter] = {}
+
+    @property
+    def num_open(self) -> int:
+        """Requests that have not ended."""
+        return len(self._open) + len(self._planning)
+
+    def add(self, request: EngineRequest) -> None:
+        """Take a request: plan its tokens, then submit it to the engine."""
+        if request.request_id in self._open or request.request_id in self._planning:
+            _logger.warning("a request with the id of an open one was ignored: %r", request.request_id)
+            return
+        if request.abort_immediately:
+            self._refuse(request, Finish.ABORT)
+            return
+        task = asyncio.ensure_future(self._taken(request, self._driver.clock()))
+        self._planning[request.request_id] = task
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests whose clients have gone. They get no more outputs."""
+        for each in request_ids:
+            task = self._planning.pop(each, None)
+            if task is not None:
+                task.cancel()
+            found = self._open.pop(each, None)
+            if found is not None:
+                self._driver.abort(found.engine_request.id)
+                self.outputs.name_finished(found.client, each)
+
+    def abort_all(self) -> None:
+        """End all requests without outputs, and take no more batches: the frontend has gone."""
+        names, self.outputs.names_finished = self.outputs.names_finished, False
+        self.abort([*self._planning, *self._open])
+        self.outputs.names_finished = names
+        self._driver.outputs[self._place].on_batch = ignore_batch
+
+    def ended(self, request_id: str) -> None:
+        """Forget a request that has its last output."""
+        self._open.pop(request_id, None)
+
+    async def _taken(self, request: EngineRequest, at: int) -> None:
+        driver = self._driver
+        try:
+            with driver.pending_arrival(at):
+                choice = await self._planned(request)
+                if self.service.delivery.suspension.rejects_new:
+                    self._refuse(request, Finish.ERROR, RequestError(PAUSED, PAUSED_MESSAGE, retryable=True))
+                    return
+                # Numbered before it is submitted: with time that jumps its first token may come at once.
+                self._open[request.request_id] = choice
+                choice.flight = driver.submit(choice.engine_request, choice, at, rank=self._number)
+        except ApiError as error:
+            _logger.info("request %s is refused: %s", request.request_id, error.message)
+            self._refuse(request, Finish.ERROR, RequestError(INVALID, error.message))
+        except EngineFailedError:
+            self._refuse(request, Finish.ERROR)
+        except Exception:
+            _logger.exception("request %s could not be planned", request.request_id)
+            self._refuse(request, Finish.ERROR)
+        finally:
+            self._planning.pop(request.request_id, None)
+
+    def _refuse(self, request: EngineRequest, finish: Finish, error: RequestError | None = None) -> None:
+        output = EngineOutput(request.request_id, [], finish_reason=finish, error=error)
+        self.outputs.put(request.client_index, output)
+
+    async def _planned(self, request: EngineRequest) -> CoreRequest:
+        """Plan the tokens of a request. Raises ApiError for one that the engine refuses."""
+        model, delivery = self.service.model, self.service.delivery
+        params = request.sampling_params
+        if params is None:
+            raise ApiError("This engine generates text: it takes no pooling parameters")
+        ids, media = _prompt(request, model)
+        body = {"token_ids": ids, "sampling_params": _fields(params), "priority": request.priority}
+        is_long = len(ids) > LONG_PROMPT_TOKENS
+        parsed = await delivery.executor.run(True, parse_generate, body) if is_long else parse_generate(body)
+        sampling, planner = parsed.sampling, model.planner
+        planner.check_ids(ids)
+        check_vocabulary(sampling, parsed.logit_bias, planner.vocabulary_size, -1)
+        transfer_params = (params.extra_args or {}).get("kv_transfer_params")
+        transfer_params = transfer_params if isinstance(transfer_params, dict) else None
+        context = RequestContext(
+            request.request_id,
+            request.cache_salt,
+            self._adapter(request),
+            request.priority,
+            model.external_prompt(transfer_params, len(ids)),
+            media=media,
+        )
+        form = completion_output_spec({"structured_outputs": parsed.structured_outputs}, None, model.answers)
+        generations = await planner.plan(ids, sampling, context, form, has_ceiling=False)
+        new_scorer = new_scorers(model, sampling)
+        scores = prompt_scores(model, sampling, ids, generations)
+        choice = CoreRequest(
+            self,
+            request,
+            generations[0],
+            None if new_scorer is None else new_scorer(generations[0]),
+            None if scores is None else list(scores),
+        )
+        choice.kv_transfer_params = model.handover(transfer_params, generations)
+        return choice
+
+    def _adapter(self, request: EngineRequest) -> Adapter | None:
+        wanted = request.lora_request
+        if wanted is None:
+            return None
+        return self.adapter(wanted)
+
+    def adapter(self, wanted: messages.LoraRequest) -> Adapter:
+        """Return an adapter of the frontend's number, loaded if it is not. Raises ApiError without --enable-lora."""
+        known = self.adapters.get(wanted.lora_int_id)
+        if known is not None and not wanted.load_inplace:
+            return known
+        loaded = self.service.model.adapters.load(
+            wanted.lora_name, wanted.lora_path or wanted.lora_name, replaces=True, is_3d=wanted.is_3d_lora_weight
+        )
+        self.adapters[wanted.lora_int_id] = loaded
+        return loaded
+
+
+LONG_PROMPT_TOKENS = 20_000
+"""Prompts of more tokens are read on a thread."""
+_OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
+"""Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
+
+
+def _fields(params: messages.SamplingParams) -> dict[str, object]:
+    """Return sampling parameters as the fields of the HTTP route that takes token ids."""
+    found = {
+        name: value
+        for name in params.__struct_fields__
+        if (value := getattr(params, name)) is not None and name not in _OWN_FIELDS and not name.startswith("_")
+    }
+    for name in ("eos_token_id", "all_stop_token_ids", "watermarking_skipped", "bad_words_token_ids"):
+        found.pop(name, None)
+    constraint = found.get("structured_outputs")
+    if isinstance(constraint, dict):
+        found["structured_outputs"] = {
+            name: value for name, value in constraint.items() if value is not None and not name.startswith("_")
+        }
+    return found
+
+
+def _prompt(request: EngineRequest, model: ServedModel) -> tuple[list[int], tuple[Medium, ...]]:
+    """Return the ids of a prompt with those of its media, and the media.
+
+    Placeholders are alike for all media of a kind, so each medium gets ids of its own: blocks of equal media are equal.
+    """
+    ids = request.prompt_token_ids
+    if ids is None:
+        embeds = request.prompt_embeds
+        length = embeds[1][0] if isinstance(embeds, list) and len(embeds) == 3 and embeds[1] else 0
+        if not isinstance(length, int) or not 0 < length <= model.planner.max_model_len:
+            raise ApiError("a prompt needs token ids, or embeddings within the context")
+        first = crc32(bytes(embeds[2]) if isinstance(embeds[2], memoryview) else request.request_id.encode())
+        ids = [(first + number) % model.planner.vocabulary_size for number in range(length)]
+    media: list[Medium] = []
+    if request.mm_features:
+        ids = list(ids)
+        for each in request.mm_features:
+            place = each.mm_position
+            if not 0 <= place.offset <= place.offset + place.length <= len(ids):
+                raise ApiError(f"a medium has tokens {place.offset} to {place.offset + place.length} of {len(ids)}")
+            media.append(Medium(place.offset, place.length, (each.modality, each.identifier)))
+            first = crc32(each.identifier.encode())
+            for number in range(place.length):
+                ids[place.offset + number] = (first + number) % model.planner.tokenizer.vocabulary_size
+    if not ids:
+        raise ApiError("The decoder prompt cannot be empty")
+    return ids, tuple(sorted(media))

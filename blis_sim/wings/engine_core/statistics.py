@@ -1,0 +1,131 @@
+"""What a rank tells its frontend of its scheduler, its caches and its drafts."""
+
+from collections.abc import Callable
+
+from blis_sim.engine.events import BatchDone
+from blis_sim.engine.units import Micros
+from blis_sim.wings.engine_core.messages import DraftStats, IterationDetails, PrefixCacheStats, SchedulerStats
+from mockserve.engines import RankEngine
+
+
+class RankStatistics:
+    """Counts of a rank since the last message."""
+
+    def __init__(
+        self, engine: RankEngine, rank: int, seconds_at: Callable[[Micros], float], shows_batches: bool
+    ) -> None:
+        """`seconds_at` is the monotonic clock at a simulated instant. `shows_batches` adds the batch of each step."""
+        self.rank = rank
+        self.seconds_at, self._shows_batches = seconds_at, shows_batches
+        self._batch: BatchDone | None = None
+        self._num_batches = 0
+        self._engine = engine
+        self._metrics = engine.metrics
+        self._last: tuple[int, ...] = (0, 0, 0, 0)
+        self._last_requests = 0
+        self._last_drafts: tuple[int, int, int, list[int]] = (0, 0, 0, [])
+        self._was_reset = False
+        self._last_counts = (0, 0)
+        self.num_looked_up = 0
+        """Requests that were scheduled for the first time."""
+
+    def cache_was_reset(self) -> None:
+        """Note that the prefix cache was emptied."""
+        self._was_reset = True
+
+    def step_ended(self, event: BatchDone) -> None:
+        """Note the batch of a step."""
+        self._batch = event
+
+    def changed_counts(self) -> tuple[int, int] | None:
+        """Return the numbers of waiting and running requests, if they have changed since the last call."""
+        stats = self._engine.driver.engine.stats
+        counts = (stats.num_waiting, stats.num_running)
+        if counts == self._last_counts:
+            return None
+        self._last_counts = counts
+        return counts
+
+    @property
+    def kv_usage(self) -> float:
+        """The used fraction of the KV cache."""
+        return self._engine.driver.engine.stats.kv_usage_fraction
+
+    def of_step(self) -> SchedulerStats:
+        """Return the statistics after a step."""
+        stats = self._engine.driver.engine.stats
+        local, external = self._lookups()
+        return SchedulerStats(
+            num_running_reqs=stats.num_running,
+            num_waiting_reqs=stats.num_waiting - stats.num_deferred,
+            num_skipped_waiting_reqs=stats.num_deferred,
+            kv_cache_usage=stats.kv_usage_fraction,
+            prefix_cache_stats=local,
+            connector_prefix_cache_stats=external,
+            spec_decoding_stats=self._drafts(),
+            iteration_details=self._details(),
+        )
+
+    def _details(self) -> IterationDetails | None:
+        """Return the latest batch with its real duration, if the frontend is to know of it."""
+        if not self._shows_batches or self._batch is None:
+            return None
+        batch, self._batch = self._batch, None
+        prompt_tokens = sum(number for _, number in batch.prompts)
+        self._num_batches += 1
+        return IterationDetails(
+            self._num_batches - 1,
+            len(batch.prompts),
+            prompt_tokens,
+            len(batch.decoding),
+            batch.shape.num_tokens - prompt_tokens,
+            (self.seconds_at(batch.at) - self.seconds_at(batch.started_at)) * 1000,
+        )
+
+    def _lookups(self) -> tuple[PrefixCacheStats, PrefixCacheStats | None]:
+        metrics = self._metrics
+        now = (
+            metrics.prefix_cache_queries,
+            metrics.prefix_cache_hits,
+            metrics.external_prefix_cache_queries,
+            metrics.external_prefix_cache_hits,
+        )
+        queries, hits, outside_queries, outside_hits = (
+            each - before for each, before in zip(now, self._last, strict=True)
+        )
+        self._last = now
+        number = max(int(queries > 0), self.num_looked_up)
+        self.num_looked_up = 0
+        was_reset, self._was_reset = self._was_reset, False
+        local = PrefixCacheStats(was_reset, number if queries else 0, queries, hits)
+        if not now[2]:
+            return local, None
+        by_source = {}
+        if outside_hits:
+            sources = metrics.prompt_tokens_cached_by_source
+            by_source = {max(sources, key=lambda each: (each != "device", sources[each])): outside_hits}
+        external = PrefixCacheStats(
+            was_reset, number if outside_queries else 0, outside_queries, outside_hits, hits_by_source=by_source
+        )
+        return local, external
+
+    def _drafts(self) -> DraftStats | None:
+        counters = getattr(self._engine.driver.engine, "counters", None)
+        per_position = counters.num_accepted_per_position if counters is not None else []
+        if not per_position or counters is None:
+            return None
+        now = (counters.num_drafts, counters.num_draft_tokens, counters.num_accepted_tokens, list(per_position))
+        before, self._last_drafts = self._last_drafts, now
+        places = before[3] or [0] * len(per_position)
+        num_drafts, num_tokens = now[0] - before[0], now[1] - before[1]
+        if not num_drafts:
+            return None
+        even = num_tokens // len(per_position)
+        return DraftStats(
+            len(per_position),
+            num_drafts,
+            num_tokens,
+            now[2] - before[2],
+            [each - old for each, old in zip(per_position, places, strict=True)],
+            [even + int(place < num_tokens % len(per_position)) for place in range(len(per_position))],
+        )

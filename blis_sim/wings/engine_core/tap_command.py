@@ -1,0 +1,75 @@
+"""`blis tap` for the command line."""
+
+import logging
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from blis_sim.installation import install_command
+from blis_sim.options import OptionError, StartError, check_options, option
+
+__all__ = ["TapOptions", "run"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapOptions:
+    """Settings of `blis tap`."""
+
+    data_parallel_address: str = option(
+        "127.0.0.1", "The host of the frontend: its --data-parallel-address.", metavar="HOST"
+    )
+    data_parallel_rpc_port: int = option(
+        29550, "The port of the frontend's handshake: its --data-parallel-rpc-port.", at_least=1, at_most=65535
+    )
+    listen_host: str = option("127.0.0.1", "Where engines find the tap: their --data-parallel-address.", metavar="HOST")
+    listen_port: int = option(29551, "The port for engines: their --data-parallel-rpc-port.", at_least=1, at_most=65535)
+    output: str = option(
+        "tap",
+        "Where to write: PREFIX.link.jsonl has requests and steps, PREFIX.steps.csv the steps for blis fit.",
+        flags=("--output", "-o"),
+        metavar="PREFIX",
+        writes=(".link.jsonl", ".steps.csv"),
+    )
+    redact: tuple[str, ...] = option(
+        (), "Regular expressions; what they match in names of adapters is not written.", repeatable=True
+    )
+
+    def __post_init__(self) -> None:
+        check_options(self)
+
+
+def run(options: TapOptions) -> int:
+    """Pass messages on and record them until a signal. Returns the exit code."""
+    try:
+        import zmq
+    except ImportError:
+        raise OptionError(f"blis tap needs its libraries: {install_command('engine-core')}") from None
+    from blis_sim.wings.engine_core.recording import LinkRecorder
+    from blis_sim.wings.engine_core.tap import Tap
+    from mockserve.options.server import set_up_logging
+
+    set_up_logging("plain")
+    logging.getLogger("blis_sim.wings.engine_core").setLevel(logging.INFO)
+    signalled: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: signalled.append(got))
+    host = options.data_parallel_address
+    frontend = f"tcp://{f'[{host}]' if ':' in host else host}:{options.data_parallel_rpc_port}"
+    try:
+        tap = Tap(options.listen_host, options.listen_port, frontend)
+    except zmq.ZMQError as error:
+        raise StartError(f"cannot listen on {options.listen_host}:{options.listen_port}: {error}") from None
+    recorder = LinkRecorder(Path(options.output), options.redact)
+    _logger.info("tap on %s:%d before %s", options.listen_host, options.listen_port, frontend)
+    try:
+        tap.run(recorder.read, lambda: not signalled)
+    finally:
+        tap.close()
+        recorder.close()
+    _logger.info(
+        "messages passed: %d, steps recorded: %d, not readable: %d, not recorded: %d",
+        *(tap.num_passed, recorder.num_steps, recorder.num_unreadable, tap.num_dropped),
+    )
+    return 0
