@@ -26,6 +26,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, step_work
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
+from replay.analysis.clusters import disaggregation_of
 from replay.metrics_dir.tables import (
     MOST_IDS,
     REQUEST_COLUMNS,
@@ -843,7 +844,7 @@ def run_metadata(
         "deployment": {
             "latency_model": deployment.latency_name,
             "tensor_parallel_size": deployment.tp,
-            "model": _without_checkpoint(plain(model)),
+            "model": {name: value for name, value in plain(model).items() if name != "checkpoint"},
             "gpu": plain(gpu),
             "engine": plain(deployment.config),
         },
@@ -876,7 +877,7 @@ def peak_time(deployment: Deployment) -> PeakTime | None:
 
 
 def kv_traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deployment) -> KVTraffic | None:
-    disaggregation = getattr(simulation, "disaggregation", None)
+    disaggregation = disaggregation_of(simulation)
     if disaggregation is None:
         return None
     model = deployment.model
@@ -886,10 +887,6 @@ def kv_traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deploymen
         bytes_per_value=width,
         dtype=_DTYPES.get(width, f"{width:g} bytes"),
     )
-
-
-def _without_checkpoint(model: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in model.items() if name != "checkpoint"}
 
 
 # The graph of each request's tasks as node-link JSON: prompt, transfer of its KV cache, tokens.
