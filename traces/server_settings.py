@@ -9,7 +9,6 @@ from typing import Any
 from blis_sim.options.interruptions import ABORT, RESET
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
-from traces.rows import TraceRow
 from traces.text_file import TraceError, read_yaml, write_text
 from traces.trace_v2 import Trace, read_header
 
@@ -269,7 +268,10 @@ def in_server_time(trace: Trace) -> Trace:
         return trace
     rtt_ms = trace.header.measured_rtt_ms
     header = trace.header if rtt_ms is None else replace(trace.header, measured_rtt_ms=rtt_ms * speed)
-    return trace._replace(header=header, rows=[_stretched(row, speed) for row in trace.rows])
+    return trace._replace(
+        header=header,
+        rows=[replace(row, **{name: round(getattr(row, name) * speed) for name in _TIMES}) for row in trace.rows],
+    )
 
 
 def chunks_in_server_time(chunks: Mapping[int, Sequence[int]], trace: Trace) -> Mapping[int, Sequence[int]]:
@@ -278,7 +280,3 @@ def chunks_in_server_time(chunks: Mapping[int, Sequence[int]], trace: Trace) -> 
     if speed == 1:
         return chunks
     return {request_id: [round(each * speed) for each in times] for request_id, times in chunks.items()}
-
-
-def _stretched(row: TraceRow, speed: float) -> TraceRow:
-    return replace(row, **{name: round(getattr(row, name) * speed) for name in _TIMES})

@@ -34,7 +34,6 @@ from blis_sim.testing import Server, serving
 
 if TYPE_CHECKING:
     from blis_sim.bench.capacity import CapacityPlan
-    from blis_sim.bench.points import Row
     from blis_sim.bench.simulation_commands import Simulation
     from calibrate.calibration import Calibration
     from calibrate.compare import Comparison
@@ -495,7 +494,10 @@ def sweep(
     with _sweep_file(own):
         result = compute_sweep(options_from(SweepOptions, **own), plan, notes.append, no_progress)
     rows = result.rows
-    points = {row.key: _sweep_point(row) for row in rows}
+    points = {
+        row.key: SweepPoint(settings=row.point.varied, figures=row.outcome.figures, error=row.outcome.error)
+        for row in rows
+    }
     return SweepResult(
         points=tuple(points.values()),
         frontier=tuple(points[row.key] for row in frontier(rows)),
@@ -639,10 +641,6 @@ def _distinct_values(name: str, values: list[Any]) -> list[Any]:
     if not values or len(set(values)) < len(values):
         raise OptionError(f"vary must have values for {name}, and each once, got {values!r}")
     return values
-
-
-def _sweep_point(row: "Row") -> SweepPoint:
-    return SweepPoint(settings=row.point.varied, figures=row.outcome.figures, error=row.outcome.error)
 
 
 def _planned_deployment(found: Mapping[str, Any]) -> PlannedDeployment:

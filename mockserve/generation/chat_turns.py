@@ -41,16 +41,17 @@ def merge_developer_turns(turns: Sequence[Turn]) -> list[Turn]:
     """
     if not any(each.get("role") == DEVELOPER for each in turns):
         return list(turns)
-    turns = [_as_system(each) if each.get("role") == DEVELOPER else each for each in turns]
+    turns = [
+        {**{key: value for key, value in each.items() if key != "tools"}, "role": SYSTEM}
+        if each.get("role") == DEVELOPER
+        else each
+        for each in turns
+    ]
     if not any(each.get("role") == SYSTEM for each in turns[1:]):
         return turns
     said = [_content_text(each.get("content")) for each in turns if each.get("role") == SYSTEM]
     others = [each for each in turns if each.get("role") != SYSTEM]
     return [{"role": SYSTEM, "content": "\n\n".join(text for text in said if text)}, *others]
-
-
-def _as_system(turn: Turn) -> Turn:
-    return {**{key: value for key, value in turn.items() if key != "tools"}, "role": SYSTEM}
 
 
 def _content_text(content: Any) -> str:

@@ -289,7 +289,7 @@ class ReplyJob(NamedTuple):
     gets_comments: bool = True
     """Whether a silent stream gets the comments of `--sse-keep-alive-interval`."""
     is_long: bool = False
-    """Whether the choices are submitted in turn and the reply is written on another thread."""
+    """Whether the choices are submitted one after another and the reply is written on another thread."""
     sampling: SamplingParams | None = None
     """Sampling parameters of the choices, for request logs and spans."""
     extra_args: Mapping[str, Any] | None = None

@@ -31,14 +31,14 @@ class BackgroundLoad:
     _numbers: "count[int]" = field(default_factory=count)
 
     def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
-        """Change the load. Raises EngineError for a KV fraction if the engine cannot withhold blocks."""
+        """Change the load. Raises EngineError for a KV fraction if the engine cannot reserve blocks."""
         if kv_fraction != self.kv_fraction:
 
-            def withhold(engine: Engine, at: Micros) -> None:
+            def reserve(engine: Engine, at: Micros) -> None:
                 engine.shrink_cache(int(engine.kv.num_blocks * kv_fraction), at)
 
             for each in self.engines.values():
-                each.driver.call_engine(withhold)
+                each.driver.call_engine(reserve)
         self.num_running, self.kv_fraction, self.prompt_tokens = num_running, kv_fraction, prompt_tokens
         for request_id in list(self._open)[num_running:]:
             del self._open[request_id]

@@ -132,12 +132,12 @@ class RequestQueue:
             raise too_busy(limit)
 
 
-async def engine_death(lives: Sequence[Lifecycle]) -> BaseException:
+async def engine_death(lifecycles: Sequence[Lifecycle]) -> BaseException:
     """Return the error of the first broken engine, when the server must end because of it."""
-    deaths = [asyncio.ensure_future(each.death_reported.wait()) for each in lives]
+    deaths = [asyncio.ensure_future(each.death_reported.wait()) for each in lifecycles]
     try:
         while True:
-            failures = [each.driver.failure for each in lives]
+            failures = [each.driver.failure for each in lifecycles]
             found = next((failure for failure in failures if failure is not None), None)
             if found is not None:
                 return found

@@ -106,7 +106,13 @@ def truncate_prompt(
         if unknown is not None:
             raise ApiError(f"Token id {unknown} is out of vocabulary")
     if len(ids) > limit:
-        raise _too_long(limit)
+        raise bad_value(
+            f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {limit + 1}"
+            " input tokens, which exceeds this limit even without any output tokens. "
+            "Please reduce the length of the input prompt.",
+            "input_tokens",
+            limit + 1,
+        )
     if not ids:
         raise ApiError("The decoder prompt cannot be empty")
     return ids
@@ -164,16 +170,6 @@ def _cut_to_length(ids: Sequence[int], length: int, keeps_end: bool) -> list[int
     if len(ids) <= length:
         return list(ids)
     return list(ids[len(ids) - length :] if keeps_end else ids[:length])
-
-
-def _too_long(limit: int) -> ApiError:
-    return bad_value(
-        f"This model's maximum context length is {limit} tokens. However, your prompt contains at least {limit + 1} "
-        "input tokens, which exceeds this limit even without any output tokens. "
-        "Please reduce the length of the input prompt.",
-        "input_tokens",
-        limit + 1,
-    )
 
 
 def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: SamplingParams) -> list[int]:

@@ -71,7 +71,7 @@ async def plan_response(
         id=name,
         created=unix_time(),
         model=model.reply_name(adapter),
-        api_request=_without_form(api_request)
+        api_request=replace(api_request, body={**api_request.body, "text": None})
         if tool_constraint_of_chat(model, body) is ToolConstraint.TAG
         else _with_forced_form(api_request, schema),
         sampling=chat.sampling,
@@ -114,11 +114,6 @@ def _with_forced_form(api_request: ResponseRequest, schema: Mapping[str, Any] | 
     form = {"type": "json_schema", "name": "tool_calling_response", "schema": schema, "strict": True}
     tools = shown_tools(api_request.body["tools"], schema)
     return replace(api_request, body={**api_request.body, "tools": tools, "text": {"format": form}})
-
-
-def _without_form(api_request: ResponseRequest) -> ResponseRequest:
-    """Return the request without its text format, which vLLM drops if the parser constrains the calls."""
-    return replace(api_request, body={**api_request.body, "text": None})
 
 
 def response_id(api_request: ResponseRequest) -> str:

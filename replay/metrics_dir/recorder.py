@@ -26,6 +26,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS, step_work
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
+from replay.analysis.clusters import disaggregation_of
 from replay.metrics_dir.tables import (
     MOST_IDS,
     REQUEST_COLUMNS,
@@ -98,7 +99,7 @@ class DecodeGroup:
         self.queue = OutputQueue(latency)
         """The API server process of the instance."""
         self.counts_time = counts_time
-        """Whether lives count the time of these batches; where a cohort decodes, the log of steps has it."""
+        """Whether tracked requests count the time of these batches. Where a cohort decodes, the log of steps has it."""
         self.executed_us: Micros = 0
         """The time of all batches so far."""
         self.numbers: list[int] = []
@@ -253,7 +254,7 @@ class RequestTracker:
 
     def end(self, sequence: Sequence) -> None:
         """Forget a request."""
-        self._settle(sequence)
+        self._store_latest(sequence)
         self._requests.pop(sequence, None)
         self._parts.pop(sequence.request.id, None)
         if sequence.prompt_part is not None:
@@ -261,11 +262,11 @@ class RequestTracker:
 
     def way(self, sequence: Sequence) -> list[Place]:
         """Return the first batch of a request, that of its first token and its last one."""
-        self._settle(sequence)
-        lives = [self._requests.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
-        lives.append(self._requests[sequence])
+        self._store_latest(sequence)
+        parts = [self._requests.get(sequence.prompt_part)] if sequence.prompt_part is not None else []
+        parts.append(self._requests[sequence])
         places = [
-            place for tracked in lives if tracked is not None for place in (tracked.first, tracked.prompt, tracked.last)
+            place for tracked in parts if tracked is not None for place in (tracked.first, tracked.prompt, tracked.last)
         ]
         return [place for place in places if place is not None]
 
@@ -287,7 +288,7 @@ class RequestTracker:
 
     def facts(self, sequence: Sequence, at: Micros, ended_at: Micros | None) -> RequestMetrics:
         """Return the metrics of a request at `at`, by which it may have ended."""
-        self._settle(sequence)
+        self._store_latest(sequence)
         tracked, prompt = self._tracked(sequence), sequence.prompt_part
         arrived_us, request = sequence.arrived_at, sequence.request
         ttft_us, e2e_us, itl_us, num_tokens = self._latencies(sequence, at, tracked)
@@ -382,7 +383,7 @@ class RequestTracker:
             tracked = self._requests[sequence] = TrackedRequest(self._requests[whole].number)
         return tracked
 
-    def _settle(self, sequence: Sequence) -> None:
+    def _store_latest(self, sequence: Sequence) -> None:
         """Store the facts of the latest batches with a request and its prefill sub-request."""
         for each in (sequence, sequence.prompt_part):
             tracked = None if each is None else self._requests.get(each)
@@ -432,29 +433,29 @@ class QuantileSketch:
         latest = self._latest
         latest[value] = latest.get(value, 0) + count
         if len(latest) > _MOST_LATEST:
-            self._settle()
+            self._fill_buckets()
 
     @property
     def count(self) -> int:
-        self._settle()
+        self._fill_buckets()
         return self._count
 
     @property
     def total(self) -> float:
-        self._settle()
+        self._fill_buckets()
         return self._total
 
     @property
     def least(self) -> float:
-        self._settle()
+        self._fill_buckets()
         return self._least if self._count else 0.0
 
     @property
     def largest(self) -> float:
-        self._settle()
+        self._fill_buckets()
         return self._largest
 
-    def _settle(self) -> None:
+    def _fill_buckets(self) -> None:
         """Put all values into buckets."""
         if not self._latest:
             return
@@ -482,7 +483,7 @@ class QuantileSketch:
 
     def cdf(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return ascending values, and the fraction of the sample up to each."""
-        self._settle()
+        self._fill_buckets()
         keys = np.array(sorted(self._buckets), np.int64)
         counts = np.array([self._buckets[key] for key in keys.tolist()], np.int64)
         values = np.where(keys == _ZERO, 0.0, 2 * _GAMMA ** np.maximum(keys, -30_000).astype(float) / (_GAMMA + 1))
@@ -805,13 +806,13 @@ class Recorder:
             memory.set(event.num_blocks_after / blocks, max(memory.at, event.at))
 
     def _end(self, sequence: Sequence, at: Micros, outcome: object) -> None:
-        lives = self._tracker
-        number = lives.number(sequence)
+        tracker = self._tracker
+        number = tracker.number(sequence)
         self._events.add_event(at, "request_end", request_id=number, replica_id=sequence.instance, outcome=str(outcome))
-        self._chrome.request(number, lives.phases(sequence, at), lives.way(sequence))
-        facts = lives.facts(sequence, at, at)
+        self._chrome.request(number, tracker.phases(sequence, at), tracker.way(sequence))
+        facts = tracker.facts(sequence, at, at)
         self._requests.add(request_row(facts).values())
-        lives.end(sequence)
+        tracker.end(sequence)
         self._sketch(facts.arrived_at_s, facts.scheduled_at_s, facts.first_token_at_s, facts.completed_at_s)
         if facts.completed_at_s is not None and facts.output_tokens > 1:
             self.figures.tbt.add(facts.itl_mean_s or 0.0)
@@ -843,7 +844,7 @@ def run_metadata(
         "deployment": {
             "latency_model": deployment.latency_name,
             "tensor_parallel_size": deployment.tp,
-            "model": _without_checkpoint(plain(model)),
+            "model": {name: value for name, value in plain(model).items() if name != "checkpoint"},
             "gpu": plain(gpu),
             "engine": plain(deployment.config),
         },
@@ -876,7 +877,7 @@ def peak_time(deployment: Deployment) -> PeakTime | None:
 
 
 def kv_traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deployment) -> KVTraffic | None:
-    disaggregation = getattr(simulation, "disaggregation", None)
+    disaggregation = disaggregation_of(simulation)
     if disaggregation is None:
         return None
     model = deployment.model
@@ -886,10 +887,6 @@ def kv_traffic(simulation: "Engine | RankGroup | Cluster", deployment: Deploymen
         bytes_per_value=width,
         dtype=_DTYPES.get(width, f"{width:g} bytes"),
     )
-
-
-def _without_checkpoint(model: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in model.items() if name != "checkpoint"}
 
 
 # The graph of each request's tasks as node-link JSON: prompt, transfer of its KV cache, tokens.

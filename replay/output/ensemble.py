@@ -38,7 +38,7 @@ def averaged(runs: Sequence[Record]) -> Record:
         return means
 
     names = ("arrived_at", "ttft_us", "e2e_us", "scheduling_delay_us")
-    arrived_at, ttft_us, e2e_us, delay_us = (_rounded(mean(name)) for name in names)
+    arrived_at, ttft_us, e2e_us, delay_us = (np.rint(mean(name)).astype(np.int64) for name in names)
     return first.with_times(arrived_at, ttft_us, e2e_us, mean("itl_mean_us"), delay_us)
 
 
@@ -46,10 +46,6 @@ def _places_in_run(first: Record, run: Record) -> Ints:
     """Return the index in `run` of each request of `first`; -1 for requests that did not arrive in `run`."""
     place_of = {request_id: place for place, request_id in enumerate(run.ids)}
     return np.array([place_of.get(request_id, NEVER) for request_id in first.ids], np.int64)
-
-
-def _rounded(values: Floats) -> Ints:
-    return np.rint(values).astype(np.int64)
 
 
 def mean_metrics(runs: Sequence[JsonObject]) -> JsonObject:

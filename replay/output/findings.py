@@ -225,7 +225,15 @@ def _breakdown_json(found: Findings) -> JsonObject:
         content["overload"] = asdict(found.steadiness.overload)
     content |= _routing_summary(found.routing_summary)
     if found.separated is not None:
-        content["pd"] = _pools_json(found.separated)
+        content["pd"] = {
+            "disaggregated_requests": found.separated.num_separated,
+            "dropped_at_decode": found.separated.num_dropped,
+            "prefill_per_sec": found.separated.prompts_per_s,
+            "decode_per_sec": found.separated.answers_per_s,
+            "load_imbalance": found.separated.imbalance,
+            "ttft_ms": _distribution_json(found.separated.ttft, _US_PER_MS),
+            "transfer_ms": _distribution_json(found.separated.transfer, _US_PER_MS),
+        }
     if found.fitness is not None:
         content["fitness"] = {"score": found.fitness.score, **found.fitness.components}
     return content
@@ -255,18 +263,6 @@ def _routing_summary(routing_summary: RoutingSummary) -> JsonObject:
 
 def _without_prefix(figures: Mapping[str, Any]) -> JsonObject:
     return {name.removeprefix("num_"): value for name, value in figures.items()}
-
-
-def _pools_json(separated: DisaggregationFigures) -> JsonObject:
-    return {
-        "disaggregated_requests": separated.num_separated,
-        "dropped_at_decode": separated.num_dropped,
-        "prefill_per_sec": separated.prompts_per_s,
-        "decode_per_sec": separated.answers_per_s,
-        "load_imbalance": separated.imbalance,
-        "ttft_ms": _distribution_json(separated.ttft, _US_PER_MS),
-        "transfer_ms": _distribution_json(separated.transfer, _US_PER_MS),
-    }
 
 
 def _distribution_json(each: Distribution, units_per_ms: int = 1) -> JsonObject:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_sim.engine.core import Engine
-from blis_sim.engine.offloading import OffloadCounters
-from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import sequential_sum
@@ -83,7 +81,12 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     metrics["length_capped_requests"] = ended[Outcome.LENGTH_CAPPED]
     metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
     if any(engine.config.speculation is not None for engine in engines):
-        metrics |= _draft_metrics(totals)
+        metrics |= {
+            "spec_decode_num_drafts": totals.num_drafts,
+            "spec_decode_num_draft_tokens": totals.num_draft_tokens,
+            "spec_decode_num_accepted_tokens": totals.num_accepted_tokens,
+            "spec_decode_num_accepted_tokens_per_pos": totals.num_accepted_per_position,
+        }
         metrics |= _draft_estimates(engines, totals)
     if instance is None and engines and engines[0].config.uses_deadlines:
         metrics |= deadline_figures(record, engines[0].config.urgency).as_json()
@@ -95,12 +98,13 @@ def cache_hit_rate(simulated: Simulated) -> float:
 
     Tokens that are loaded from CPU memory with vLLM's scheduling count as found.
     """
-    rates = [_hit_rate(engine.kv, engine.counters.offload) for engine in simulated.simulation.instances]
+    rates = [
+        (engine.kv.hit_tokens + engine.counters.offload.num_loaded_tokens) / engine.kv.queried_tokens
+        if engine.kv.queried_tokens
+        else 0
+        for engine in simulated.simulation.instances
+    ]
     return sequential_sum(rates) / len(rates) if rates else 0
-
-
-def _hit_rate(kv: KVUsage, offload: OffloadCounters) -> float:
-    return (kv.hit_tokens + offload.num_loaded_tokens) / kv.queried_tokens if kv.queried_tokens else 0
 
 
 def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:
@@ -188,16 +192,6 @@ def _latency_json(name: str, pool: Pool) -> JsonObject:
         f"{name}_p90_ms": pool.percentile_ms(90),
         f"{name}_p95_ms": pool.percentile_ms(95),
         f"{name}_p99_ms": pool.percentile_ms(99),
-    }
-
-
-def _draft_metrics(counters: EngineCounters) -> JsonObject:
-    """Accepted and rejected draft tokens, under the names of vLLM's metrics."""
-    return {
-        "spec_decode_num_drafts": counters.num_drafts,
-        "spec_decode_num_draft_tokens": counters.num_draft_tokens,
-        "spec_decode_num_accepted_tokens": counters.num_accepted_tokens,
-        "spec_decode_num_accepted_tokens_per_pos": counters.num_accepted_per_position,
     }
 
 

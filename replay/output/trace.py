@@ -44,15 +44,13 @@ def _trace_columns(record: Record, is_generated: bool) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
     names = ("adapter", "think_time_us", "slo_e2e_us", "parents", "context_of")
     used = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
-    if is_generated and any(_row_priority(row) is not None for row in record.rows):
+    if is_generated and any(
+        (row.priority if isinstance(row, WorkloadRequest) else row.vllm_priority) is not None for row in record.rows
+    ):
         used.add("vllm_priority")
     if any(map(_repeats_context, record.rows)):
         used.add("context_tokens")
     return used
-
-
-def _row_priority(row: Origin) -> int | None:
-    return row.priority if isinstance(row, WorkloadRequest) else row.vllm_priority
 
 
 def _repeats_context(row: Origin) -> bool:

@@ -234,10 +234,6 @@ def _timeout_us(client: Client, override_us: int | None) -> int:
     return client.timeout_us if override_us is None else override_us
 
 
-def _draw_any(source: Source, until_us: int) -> AnyDrawn:
-    return draw(source, until_us) if source.client.agent is None else draw_agents(source, until_us)
-
-
 def _draw_enough(sources: Sequence[Source], num_requested: int, limit_us: int) -> tuple[list[AnyDrawn], int]:
     """Return drawn requests of sources, and the instant until which they are complete. Draws at least `num_requested`
     requests, or all up to the limit."""
@@ -246,7 +242,10 @@ def _draw_enough(sources: Sequence[Source], num_requested: int, limit_us: int) -
     until_us = min(last_start_us, _guess(sources, num_requested)) if num_requested else last_start_us
     while True:
         check_size(sources, until_us, num_requested)
-        drawn = [_draw_any(source, until_us) for source in sources]
+        drawn = [
+            draw(source, until_us) if source.client.agent is None else draw_agents(source, until_us)
+            for source in sources
+        ]
         if until_us >= last_start_us:
             if last_start_us == NEVER:
                 _check_enough_requests(drawn, num_requested)

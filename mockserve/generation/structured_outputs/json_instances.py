@@ -34,7 +34,11 @@ def without_ignored_keywords(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema is not False
     reference = schema.get("$ref")
-    found = {name: without_ignored_keywords(each) for name, each in schema.items() if _is_place(name, each)}
+    found = {
+        name: without_ignored_keywords(each)
+        for name, each in schema.items()
+        if isinstance(each, Mapping) and not (name in _MAPS or name in _PARTS or name in _IGNORED)
+    }
     found |= {name: _cleaned_members(schema[name]) for name in _MAPS if isinstance(schema.get(name), Mapping)}
     if reference is not None:
         is_local = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
@@ -57,11 +61,6 @@ def without_ignored_keywords(schema: Any) -> Any:
     if schema.get("type"):
         found["type"] = schema["type"]
     return found
-
-
-def _is_place(name: str, value: Any) -> bool:
-    """Whether a member of a schema is not a keyword but a possible target of references."""
-    return isinstance(value, Mapping) and not (name in _MAPS or name in _PARTS or name in _IGNORED)
 
 
 def _cleaned_members(members: Mapping[str, Any]) -> dict[str, Any]:

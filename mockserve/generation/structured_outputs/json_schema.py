@@ -253,7 +253,7 @@ def make_string(schema: Mapping[str, Any], random: Random, verbosity: int, meets
     if isinstance(name, str) and name in FORMATS:
         # A length binds where a format only describes.
         drawn = (FORMATS[name](random) for _ in range(MOST_TRIES))
-        fitting = next((each for each in drawn if _is_between(least, each, most)), None)
+        fitting = next((each for each in drawn if least <= len(each) and (most is None or len(each) <= most)), None)
         if fitting is not None:
             return fitting
     if verbosity == 0:
@@ -298,10 +298,6 @@ def _random_multiple(step: float, first: int, last: int, random: Random) -> floa
         if (value / step).is_integer():  # which validators check, and which fails for one multiple in ten
             break
     return value
-
-
-def _is_between(least: int, text: str, most: int | None) -> bool:
-    return least <= len(text) and (most is None or len(text) <= most)
 
 
 def _length_bounds(schema: Mapping[str, Any]) -> tuple[int, int | None]:
