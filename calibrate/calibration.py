@@ -637,7 +637,7 @@ def _summary(name: str, comparison: Comparison) -> str:
 def _step_summary(comparison: Comparison) -> str:
     error = comparison.sim.mean / comparison.real.mean - 1
     bias = f"{abs(error):.1%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.001 else "unbiased"
-    return f"Steps of the engine are timed within {comparison.mape:.1%} each and {bias} on average."
+    return f"Steps of the engine are timed within {comparison.mape:.2%} each and {bias} on average."
 
 
 def _hints(found: Calibration) -> list[str]:

@@ -336,8 +336,8 @@ class ObserveOptions(SyntheticOptions):
     )
     engine_log: str | None = option(
         None,
-        "Log of the server, or a pipe of it; the steps that `vllm serve --enable-logging-iteration-details` logs during"
-        " the load are recorded in PREFIX.steps.csv, which fit and calibrate take.",
+        "Log of the server, or a pipe of it. The steps that `vllm serve --enable-logging-iteration-details` logs during"
+        " the load go to PREFIX.steps.csv, for fit and calibrate.",
         metavar="FILE",
     )
     server_config: str | None = option(

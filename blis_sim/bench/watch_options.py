@@ -59,9 +59,9 @@ class WatchOptions:
     )
     traffic: str | None = option(
         None,
-        "Contents that `blis observe --proxy --record-content` records of all requests of the server "
-        "(PREFIX.content.jsonl): what they must find in its prefix cache stands beside what the server reports, and "
-        "one that finds less is an alarm. The server tokenizes each prompt once more.",
+        "Contents that `blis observe --proxy --record-content` records (PREFIX.content.jsonl). What these requests "
+        "must find in the prefix cache stands beside what the server reports. One that finds less is an alarm. The "
+        "server tokenizes each prompt once more.",
         metavar="FILE",
     )
     keep_watching: bool = option(False, "Continue after a figure has left its interval.")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
 from blis_sim.engine.memory.kv_groups import most_blocks
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.options import StartError, ineffective_flags
@@ -172,6 +173,19 @@ def flags_without_effect(options: ServeOptions) -> Iterator[str]:
     yield from ineffective_flags(
         options, {name: flag for is_there, flag, names in needs if not is_there for name in names}
     )
+    if options.observability.enable_logging_iteration_details and (reason := _lacks_steps(options)):
+        yield f"--enable-logging-iteration-details has no effect with {reason}"
+
+
+def _lacks_steps(options: ServeOptions) -> str:
+    """Return why no step of an engine is logged; empty where steps are."""
+    if options.observability.disable_log_stats:
+        return "--disable-log-stats"
+    if options.timing.sets_times:
+        return "--latency-calculator: set times have no steps"
+    if options.deployment.engine in ADAPTIVE_ENGINES:
+        return f"--engine {options.deployment.engine}, which reports no batches"
+    return ""
 
 
 _STORES = (

@@ -17,6 +17,19 @@ from mockserve.options.startup_checks import flags_without_effect
         ({"default_reasoning_tokens": 9}, ["--default-reasoning-tokens has no effect without --reasoning-parser"]),
         ({"default_reasoning_tokens": 9, "reasoning_parser": "qwen3"}, []),
         ({"kv_transfer_latency_ms": 3.0}, ["--kv-transfer-latency-ms has no effect without --kv-transfer-config"]),
+        ({"enable_logging_iteration_details": True}, []),
+        (
+            {"enable_logging_iteration_details": True, "disable_log_stats": True},
+            ["--enable-logging-iteration-details has no effect with --disable-log-stats"],
+        ),
+        (
+            {"enable_logging_iteration_details": True, "engine": "adaptive"},
+            ["--enable-logging-iteration-details has no effect with --engine adaptive, which reports no batches"],
+        ),
+        (
+            {"enable_logging_iteration_details": True, "latency_calculator": "constant"},
+            ["--enable-logging-iteration-details has no effect with --latency-calculator: set times have no steps"],
+        ),
         ({"dataset_table_name": "t"}, ["--dataset-table-name has no effect without --dataset-path"]),
     ],
 )
