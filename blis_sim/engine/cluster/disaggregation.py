@@ -238,7 +238,9 @@ class Disaggregation:
         self._cluster = cluster
         self._decider = DECIDERS[settings.decider]
         self._threshold_tokens = settings.threshold_tokens
-        self._pools = settings.pools
+        self.roles = settings.pools.roles
+        """Role of each instance by number; None for one that computes prompts and answers as without pools."""
+        self._prefill = settings.pools.prefill
         self._prefill_router = prefill_router or cluster.router
         self._handovers: dict[str, Handover] = {}
         """Unfinished handovers by request id."""
@@ -259,11 +261,6 @@ class Disaggregation:
         )
         for number in settings.pools.prefill:
             cluster.watchers.add(number, self._on_step)
-
-    @property
-    def roles(self) -> tuple[Role | None, ...]:
-        """The role of each instance by number; None for one that computes prompts and answers as without pools."""
-        return self._pools.roles
 
     def has_handover(self, number: int) -> bool:
         """Whether an instance is the decode instance of an unfinished handover. Cost: O(handovers)."""
@@ -303,7 +300,7 @@ class Disaggregation:
         if sequence.outcome is not None:
             return
         cluster.refresh_snapshots_if_needed(at)
-        with cluster.state.only(self._pools.prefill) as candidates:
+        with cluster.state.only(self._prefill) as candidates:
             if not candidates:
                 self._end(handover, Outcome.REJECTED, at, NO_INSTANCE_PREFILLS)
                 cluster.counters.num_rejected_at_routing += 1
