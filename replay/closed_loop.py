@@ -9,16 +9,26 @@ from itertools import chain, count, islice, repeat
 from operator import add
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.events import Finished
 from blis_sim.engine.lora import LoraSettings
 from blis_sim.engine.request import BlockIdentities, PrefixGroupBlocks, Request, UniqueBlocks
-from blis_sim.engine.simulation import CHECK_EVERY, CHUNK_US, ProgressWatch, Simulation
+from blis_sim.engine.simulation import (
+    CHECK_EVERY,
+    CHUNK_US,
+    Batch,
+    ProgressWatch,
+    Simulation,
+    batch_size,
+    run_in_batches,
+)
 from blis_sim.engine.units import Micros
-from replay.analysis.steady import LEAST_TIME_SCALES, Steadiness, steadiness
+from replay.analysis.steady import LEAST_TIME_SCALES, Steadiness, steadiness, time_scales_so_far
 from replay.arrivals import Arrival, Arrivals, ConversationBlocks, arrivals_of_rows, known_labels
 from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
-from replay.simulation.simulate import Simulated, simulate
+from replay.simulation.simulate import Simulated, check_run_ends, configs_of, simulate
 from traces import TraceRow
 from traces.collector import gc_disabled
 from traces.graph import SessionPool, dependencies_of, restricted_to
@@ -485,23 +495,70 @@ def chosen_lengths() -> Iterator[int]:
         length *= _CHOICE_FACTOR
 
 
+class GrowingRun:
+    """A run of generated requests that goes on until its steady state is known, instead of beginning anew."""
+
+    def __init__(self, simulation: Simulation, workload: Workload) -> None:
+        self._simulation = simulation
+        self._arrivals = iter(GeneratedArrivals(workload.requests, simulation.instances[0].config))
+        self._arrived_at: list[Micros] = []
+        self._left_at: list[Micros] = []
+        self._all_complete = not (workload.sessions or workload.rows)
+
+    @gc_disabled()
+    def time_scales(self, num_requests: int) -> float | None:
+        """Go on up to the arrival of so many requests, and return the time scales of the queue until then.
+
+        None where it may be an overload, where a request did not complete, and where requests wait for replies.
+        """
+        found = list(islice(self._arrivals, max(0, num_requests - len(self._arrived_at)))) if self._all_complete else []
+        if not found:
+            return None
+        check_run_ends(configs_of(self._simulation), (each.request for each in found), None)
+        self._arrived_at += [each.at for each in found]
+        source, size = iter(found), batch_size(self._simulation)
+        batches = iter(lambda: list(islice(source, size)), [])
+        submitted = (Batch([each.at for each in batch], [each.request for each in batch]) for batch in batches)
+        for events in run_in_batches(self._simulation, submitted, self._arrived_at[-1]):
+            ended = [event for event in events if isinstance(event, Finished)]
+            self._left_at += [event.at for event in ended]
+            self._all_complete = self._all_complete and all(event.outcome in COMPLETED for event in ended)
+        if not self._all_complete:
+            return None
+        self._left_at.sort()
+        return time_scales_so_far(np.array(self._arrived_at), np.array(self._left_at))
+
+
 def judged_by_longer(
-    first: Steadiness, spec: WorkloadSpec, simulate: Callable[[WorkloadSpec], Simulated]
+    first: Steadiness,
+    spec: WorkloadSpec,
+    simulate: Callable[[WorkloadSpec], Simulated],
+    begin: Callable[[WorkloadSpec], GrowingRun] | None = None,
 ) -> Steadiness:
     """Return the judgement of a run that may be too short to tell an overload, from longer runs of its load.
 
     Their overload is the one of this load; a steady state of theirs leaves this run too short, with the requests that
-    would be enough.
+    would be enough. One run that grows finds a steady state, and whole runs judge where there may be an overload.
     """
-    found, length = first, spec.num_requests
+    if first.is_known:
+        return first
+    length, num_time_scales = spec.num_requests, 0.0
     longest = min(_MOST_TO_JUDGE, _JUDGING_FACTOR**2 * length)
-    while not found.is_known:
+    growing: GrowingRun | None = None
+    while True:
         # A queue whose time scale is known by then needs no more than the rest of its time scales.
-        is_near = found is not first and found.num_time_scales >= _NEAR * LEAST_TIME_SCALES
+        is_near = num_time_scales >= _NEAR * LEAST_TIME_SCALES
         length *= _CHOICE_FACTOR if is_near else _JUDGING_FACTOR
         if length > longest:
             return first
-        found = steadiness(simulate(dataclasses.replace(spec, num_requests=length)).requests)
-    if found is first or found.overload is not None:
-        return found
-    return dataclasses.replace(first, num_requests_enough=length)
+        if growing is None and begin is not None:
+            growing = begin(dataclasses.replace(spec, num_requests=longest))
+        so_far = None if growing is None else growing.time_scales(length)
+        if so_far is None:
+            found = steadiness(simulate(dataclasses.replace(spec, num_requests=length)).requests)
+            if found.overload is not None:
+                return found
+            so_far = found.num_time_scales
+        if so_far >= LEAST_TIME_SCALES:
+            return dataclasses.replace(first, num_requests_enough=length)
+        num_time_scales = so_far

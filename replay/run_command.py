@@ -21,6 +21,9 @@ from traces.workload.spec import SCENARIO_NAMES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from blis_sim.engine.cluster.cluster import Cluster
+    from blis_sim.engine.core import Engine
+    from blis_sim.engine.data_parallel import RankGroup
     from blis_sim.engine.deployment import Deployment
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
@@ -209,10 +212,14 @@ def _simulated_spec(
     Returns the run, the judgement of its steady state by longer runs where its load has any, and its requests.
     """
     from replay.analysis.steady import steadiness
-    from replay.closed_loop import chosen_lengths, is_endless, judged_by_longer
+    from replay.closed_loop import GrowingRun, chosen_lengths, is_endless, judged_by_longer
 
     def alone(sized: "WorkloadSpec") -> "Simulated":
         return _run_workload(options, cluster, deployment, sized.seed, _drawn_workload(options, sized, ignore_note))
+
+    def begin(sized: "WorkloadSpec") -> GrowingRun:
+        simulation = _built(options, cluster, deployment, sized.seed)
+        return GrowingRun(simulation, _workload(options, sized, ignore_note))
 
     extends = is_endless(spec) and not options.draws_as_blis
     found = None
@@ -231,7 +238,7 @@ def _simulated_spec(
 
     @cache
     def judge() -> "Steadiness":
-        return judged_by_longer(steadiness(record), spec, alone)
+        return judged_by_longer(steadiness(record), spec, alone, None if options.horizon else begin)
 
     return found, judge if extends else None, workload
 
@@ -262,23 +269,30 @@ def _run_workload(
     *,
     is_recorded: bool = False,
 ) -> "Simulated":
-    from blis_sim.engine.cluster.build import build_simulation
-    from blis_sim.engine.cluster.settings import SeededTieBreaker
     from replay.closed_loop import simulate_workload
     from replay.metrics_dir.observing import observing
 
-    simulation = build_simulation(
+    simulation = _built(options, cluster, deployment, seed, is_recorded=is_recorded)
+    if not is_recorded:
+        return simulate_workload(simulation, workload, options.horizon)
+    with observing(options, deployment, simulation, "run") as observed:
+        simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
+    return simulated._replace(simulation=simulation)
+
+
+def _built(
+    options: RunOptions, cluster: ClusterOptions, deployment: "Deployment", seed: int, *, is_recorded: bool = False
+) -> "Engine | RankGroup | Cluster":
+    from blis_sim.engine.cluster.build import build_simulation
+    from blis_sim.engine.cluster.settings import SeededTieBreaker
+
+    return build_simulation(
         cluster,
         deployment,
         ties=SeededTieBreaker(seed),
         decisions=options.report.decision_log if is_recorded else None,
         reports_batches=is_recorded and options.report.needs_events,
     )
-    if not is_recorded:
-        return simulate_workload(simulation, workload, options.horizon)
-    with observing(options, deployment, simulation, "run") as observed:
-        simulated = simulate_workload(observed, workload, options.horizon, advance, on_tokens)
-    return simulated._replace(simulation=simulation)
 
 
 def _provenance(options: RunOptions, deployment: "Deployment", spec: "WorkloadSpec") -> "Provenance":

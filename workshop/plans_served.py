@@ -3,9 +3,11 @@
     python -m workshop.plans_served [--only 1,5] [--speed 0.5] [--requests 60] [--exhaustive] [--any-figure] [--json]
 
 Each plan is computed, its line of `blis serve` is started at --speed, and `blis observe` sends the requests that the
-plan simulated, at their instants. A figure deviates from the plan by what was observed over what was planned; the plan
-states by how much steps may deviate. With --exhaustive every plan is also searched exhaustively, and both answers must
-cost the same. A speed below 1 makes whatever the machine adds count less. Exit code 1 where a figure is out of range.
+plan simulated, at their instants. A figure must lie in the range that the plan states: around what was planned, the
+error of its metric that nine of ten predictions stay within. A percentile of so few requests lies, in nine of ten
+cases, between two of their ranks, which belong to the range; above the highest rank it has no bound. With --exhaustive
+every plan is also searched exhaustively, and both answers must cost the same. A speed below 1 makes whatever the
+machine adds count less. Exit code 1 where a figure is out of range.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from math import ceil, floor, inf, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +31,19 @@ from blis_sim.bench.plan_command import PlanOptions, find_plan
 from blis_sim.bench.plan_report import serving_of
 from blis_sim.bench.points import plan_of
 from blis_sim.bench.simulation_commands import simulation
+from blis_sim.engine.latency.confidence import UNKNOWN_STEP_ERROR
 from blis_sim.options import options_from
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.option import parse_value
 from blis_sim.testing import server
 from replay.output.report import report
+from replay.simulation.record import Pool, pool_of
 from workshop.ending import run_command
 
+_METRICS = {"ttft": "ttft", "itl": "itl", "e2e": "throughput"}
+"""The stated errors of each latency."""
+_DEVIATIONS = 1.645
+"""Standard deviations that nine of ten values of a normal distribution stay within."""
 _SHORT = "--rate 4 --prompt-tokens 600 --output-tokens 60"
 _DRAFTS = shlex.quote('{"method":"ngram","num_speculative_tokens":2}')
 PLANS = (
@@ -68,11 +77,21 @@ class Comparison:
     name: str
     planned_ms: float
     observed_ms: float
+    error: float
+    """The share that nine of ten predictions of the metric stay within."""
+    low_ms: float
+    """The lowest value that chance gives a percentile of so many samples; a mean of the same requests is as planned."""
+    high_ms: float
 
     @property
     def deviation(self) -> float:
         """The share by which what was observed exceeds what was planned."""
         return self.observed_ms / self.planned_ms - 1 if self.planned_ms else 0.0
+
+    @property
+    def is_within(self) -> bool:
+        """Whether what was observed lies in the range that is stated."""
+        return self.low_ms * (1 - self.error) <= self.observed_ms <= self.high_ms * (1 + self.error)
 
 
 def main() -> int:
@@ -111,9 +130,11 @@ def tried(words: str, speed: float, num_requests: int, is_exhaustive: bool) -> d
     compared = list(observed(found, trial, speed))
     row |= {"stated": stated, **{each.name: round(each.deviation, 4) for each in compared}}
     limits = found.query.targets.limits_ms
-    meets = all(each.observed_ms <= limits.get(each.name, each.observed_ms) * (1 + stated) for each in compared)
+    row["ranges"] = {each.name: [each.low_ms, each.high_ms if each.high_ms < inf else None] for each in compared}
+    meets = all(each.observed_ms <= limits.get(each.name, each.observed_ms) * (1 + each.error) for each in compared)
     agrees = not is_exhaustive or row["exhaustive_cost"] == row["cost"]
-    return {**row, "is_within": meets and agrees and all(abs(each.deviation) <= stated for each in compared)}
+    row["out"] = [each.name for each in compared if not each.is_within]
+    return {**row, "is_within": meets and agrees and not row["out"]}
 
 
 def line_of(row: Mapping[str, Any]) -> str:
@@ -121,8 +142,8 @@ def line_of(row: Mapping[str, Any]) -> str:
     if "stated" not in row:
         return f"{row['answer']}: {row['plan']}"
     figures = ", ".join(f"{name} {value:+.1%}" for name, value in row.items() if name.endswith("_ms"))
-    verdict = "within" if row["is_within"] else "OUT OF"
-    return f"{row['answer']}, ${row['cost']:.2f}, {row['cpu_s']} s: {figures}; {verdict} {row['stated']:.0%}"
+    verdict = "within what is stated" if row["is_within"] else f"NOT what is stated {' '.join(row['out'])}".rstrip()
+    return f"{row['answer']}, ${row['cost']:.2f}, {row['cpu_s']} s: {figures}; {verdict}"
 
 
 def planned(arguments: Sequence[str]) -> CapacityPlan:
@@ -137,7 +158,7 @@ def observed(found: CapacityPlan, trial: Trial, speed: float) -> Iterator[Compar
     serving = serving_of(found.query, trial).simulated
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "load"
-        figures = write_load(found, trial, trace, speed, serving.count)
+        figures, samples = write_load(found, trial, trace, speed, serving.count)
         with server(*serving.arguments, "--speed", f"{speed:g}") as running:
             words = [
                 "observe",
@@ -158,11 +179,31 @@ def observed(found: CapacityPlan, trial: Trial, speed: float) -> Iterator[Compar
     seen = json.loads(done.stdout)
     for name in dict.fromkeys((*found.query.targets.limits_ms, "ttft_mean_ms", "itl_mean_ms", "e2e_mean_ms")):
         latency, figure, _ = name.split("_")
-        yield Comparison(name, figures[name], seen[f"{latency}_ms"][figure] * speed)
+        errors = trial.candidate.sureness.errors
+        error = errors[_METRICS[latency]].p90 if errors else UNKNOWN_STEP_ERROR
+        planned_ms, observed_ms = figures[name], seen[f"{latency}_ms"][figure] * speed
+        low_ms, high_ms = planned_ms, planned_ms
+        if figure != "mean":
+            low_ms, high_ms = spread_ms(samples[latency], int(figure.removeprefix("p")), serving.count)
+        yield Comparison(name, planned_ms, observed_ms, error, low_ms, high_ms)
 
 
-def write_load(found: CapacityPlan, trial: Trial, trace: Path, speed: float, num_servers: int) -> Mapping[str, Any]:
-    """Write the requests of a plan as a trace for one of its servers, and return the figures of the plan.
+def spread_ms(samples: Pool, percent: int, num_servers: int) -> tuple[float, float]:
+    """Return between which values the percentile of one of so many servers lies in nine of ten cases.
+
+    Ranks of a percentile follow a binomial distribution, in its normal approximation. The upper value is infinite where
+    its rank is beyond the samples.
+    """
+    share = percent / 100
+    half = _DEVIATIONS * sqrt(share * (1 - share) * num_servers / len(samples))
+    low, high = floor((share - half) * len(samples)), ceil((share + half) * len(samples))
+    return samples.at_rank(max(0, low - 1)) / 1000, samples.at_rank(high) / 1000 if high < len(samples) else inf
+
+
+def write_load(
+    found: CapacityPlan, trial: Trial, trace: Path, speed: float, num_servers: int
+) -> tuple[Mapping[str, Any], Mapping[str, Pool]]:
+    """Write the requests of a plan as a trace for one of its servers, and return figures and samples of the plan.
 
     At another speed requests are sent as much faster or slower.
     """
@@ -170,8 +211,13 @@ def write_load(found: CapacityPlan, trial: Trial, trace: Path, speed: float, num
     settings = trial.candidate.settings_with(trial.counts)
     options: Any = options_from(chosen.options, **{**settings, "format": "json", "trace_output": str(trace)})
     printed = StringIO()
+    outcome = chosen.simulate(options)
     with redirect_stdout(printed):
-        report(options.report, chosen.simulate(options))
+        report(options.report, outcome)
+    record = outcome.simulated.requests
+    completed = record.is_completed
+    samples = {"ttft": pool_of(record.ttft_us[completed]), "itl": record.tokens.gaps()}
+    samples["e2e"] = pool_of(record.e2e_us[completed])
     with Path(f"{trace}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))[::num_servers]
     for row in rows:
@@ -181,8 +227,7 @@ def write_load(found: CapacityPlan, trial: Trial, trace: Path, speed: float, num
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    figures: Mapping[str, Any] = json.loads(printed.getvalue())
-    return figures
+    return json.loads(printed.getvalue()), samples
 
 
 if __name__ == "__main__":

@@ -499,8 +499,8 @@ def stressed(
     """Return the winner with the results of all tests; None where longer runs find that it is overloaded.
 
     `on_trial` is called after each simulation. Runs of the given length decide first, side by side. Of what they find,
-    longer runs judge the trial that implies most others before the rest, since a lower rate cannot be an overload where
-    a higher one is none.
+    longer runs judge the trials that no other implies, since a lower rate cannot be an overload where a higher one is
+    none, and further ones where they find an overload.
     """
     settings, step_error = trial.candidate.settings, trial.candidate.sureness.step_error
     judge = judge_with(sims, targets, on_trial)
@@ -511,7 +511,7 @@ def stressed(
     stresses = list(_stresses(trial))
     searches += [partial(_once, each.candidate, each.counts) for _, each, _ in stresses if each is not None]
     found = side_by_side([each() for each in searches], judge)
-    known = side_by_side(list(map(_by_longer_run, _widest([trial, *found]))), judge)
+    known = side_by_side(list(map(_by_longer_run, _implied_by_none([trial, *found]))), judge)
     if trial.judgement.is_open and not _is_implied(trial, known):
         (confirmation,) = side_by_side([_by_longer_run(trial)], judge)
         if not confirmation.judgement.is_met:
@@ -536,10 +536,14 @@ def stressed(
     )
 
 
-def _widest(trials: Sequence[Trial | None]) -> list[Trial]:
-    """Return the open trial that implies most of the others as a list; an empty one where none is open."""
-    are_open = [each for each in trials if each is not None and each.judgement.is_open and each.judgement.is_met]
-    return sorted(are_open, key=lambda trial: sum(_is_implied(each, [trial]) for each in are_open))[-1:]
+def _implied_by_none(trials: Sequence[Trial | None]) -> list[Trial]:
+    """Return the open trials that meet the targets and that no other of them implies, one of equal ones."""
+    found: list[Trial] = []
+    for each in trials:
+        if each is None or not (each.judgement.is_open and each.judgement.is_met) or _is_implied(each, found):
+            continue
+        found = [*(other for other in found if not _is_implied(other, [each])), each]
+    return found
 
 
 def _by_longer_run(trial: Trial) -> Asking[Trial]:

@@ -1,7 +1,7 @@
 """The steady part of a run: rates, queues, and the share of each resource that a run takes."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,26 +95,58 @@ def steadiness(record: Record) -> Steadiness:
     arrived_at = np.sort(record.arrived_at)
     if len(arrived_at) < 2 * _LEAST_ARRIVALS or arrived_at[0] == arrived_at[-1]:
         return _UNKNOWN
-    start, end = int(arrived_at[0]), int(arrived_at[-1])
-    instants = np.linspace(start + _FILLING_SHARE * (end - start), end, _NUM_SAMPLES).astype(np.int64)
-    present = in_system_at(record, instants)
-    step_s = float(instants[-1] - instants[0]) / 1e6 / (_NUM_SAMPLES - 1)
-    time_scale_s = step_s * _autocorrelation_time(present.astype(np.float64))
-    num_time_scales = step_s * (_NUM_SAMPLES - 1) / time_scale_s
+    time_scale_s, num_time_scales = _time_scales(arrived_at, lambda instants: in_system_at(record, instants))
     found = _growth_of(record, arrived_at)
     is_steady = found is None and num_time_scales >= LEAST_TIME_SCALES
     return Steadiness(is_steady=is_steady, overload=found, time_scale_s=time_scale_s, num_time_scales=num_time_scales)
+
+
+def time_scales_so_far(arrived_at: Ints, left_at: Ints) -> float | None:
+    """Return the time scales of a run that goes on, up to its last arrival; None where it may be an overload.
+
+    `arrived_at` and `left_at` are the instants of all arrivals and of requests that completed, ascending. The result is
+    that of `steadiness` for these arrivals, as what follows the last of them matters to an overload alone.
+    """
+    if len(arrived_at) < 2 * _LEAST_ARRIVALS or arrived_at[0] == arrived_at[-1]:
+        return None
+
+    def present_at(instants: Ints) -> Ints:
+        return np.searchsorted(arrived_at, instants, side="right") - np.searchsorted(left_at, instants, side="right")
+
+    count, growth, _, _ = _rise(arrived_at, present_at)
+    return _time_scales(arrived_at, present_at)[1] if growth <= _chance(count) else None
+
+
+def _time_scales(arrived_at: Ints, present_at: Callable[[Ints], Ints]) -> tuple[float, float]:
+    """Return the time scale of the number of requests in the system in seconds, and how often it fits in the run."""
+    start, end = int(arrived_at[0]), int(arrived_at[-1])
+    instants = np.linspace(start + _FILLING_SHARE * (end - start), end, _NUM_SAMPLES).astype(np.int64)
+    step_s = float(instants[-1] - instants[0]) / 1e6 / (_NUM_SAMPLES - 1)
+    time_scale_s = step_s * _autocorrelation_time(present_at(instants).astype(np.float64))
+    return time_scale_s, step_s * (_NUM_SAMPLES - 1) / time_scale_s
+
+
+def _rise(arrived_at: Ints, present_at: Callable[[Ints], Ints]) -> tuple[int, float, Ints, Ints]:
+    """Return the arrivals in the second half of their time, the growth in it, instants and the numbers at these."""
+    end = int(arrived_at[-1])
+    start = (int(arrived_at[0]) + end) // 2
+    instants = np.linspace(start, end, _NUM_SAMPLES).astype(np.int64)
+    present = present_at(instants)
+    growth = _slope_per_s(instants, present) * (end - start) / 1e6
+    return _num_between(arrived_at, start, end), growth, instants, present
+
+
+def _chance(count: int) -> float:
+    """Return the growth during so many arrivals that may be chance."""
+    return max(_DEVIATIONS * math.sqrt(count), _LEAST_SHARE * count)
 
 
 def _growth_of(record: Record, arrived_at: Ints) -> Overload | None:
     """Return the growth in the second half of the arrivals, since the system was last nearly empty."""
     end = int(arrived_at[-1])
     start = (int(arrived_at[0]) + end) // 2
-    count = _num_between(arrived_at, start, end)
-    instants = np.linspace(start, end, _NUM_SAMPLES).astype(np.int64)
-    present = in_system_at(record, instants)
-    growth = _slope_per_s(instants, present) * (end - start) / 1e6
-    if count < _LEAST_ARRIVALS or growth <= max(_DEVIATIONS * count**0.5, _LEAST_SHARE * count):
+    count, growth, instants, present = _rise(arrived_at, lambda instants: in_system_at(record, instants))
+    if count < _LEAST_ARRIVALS or growth <= _chance(count):
         return None
     lone_us = _lone_duration_us(record)
     if lone_us is None:

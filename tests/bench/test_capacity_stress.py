@@ -1,13 +1,13 @@
 """The stress tests of a plan's winner: each is simulated, or says why it is not."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import log
+from math import inf, log
 from typing import Any
 
 import pytest
 
 from blis_sim.bench.candidates import SERVED, Candidate, Judgement, Simulations, Targets, Wanted
-from blis_sim.bench.capacity import Trial
+from blis_sim.bench.capacity import Trial, Winner
 from blis_sim.bench.capacity import stressed as under_stress
 from blis_sim.bench.points import Outcome
 from blis_sim.engine.latency.confidence import LEVELS, METRICS, RatioSpread, Sureness
@@ -21,26 +21,56 @@ FIGURES = {
 class Asked(Simulations):
     """Simulations that note what is asked, and all meet the targets."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, are_open: bool = False, slowest_overload: float = inf) -> None:
+        """With `are_open` longer runs judge, which find an overload from a rate on."""
         super().__init__("run", None)  # type: ignore[arg-type]
         self.settings: list[Mapping[str, Any]] = []
+        self.by_longer: list[tuple[float, int]] = []
+        self._are_open = are_open
+        self._slowest_overload = slowest_overload
 
     def outcomes(self, asked: Sequence[Any], wanted_by: Callable[[Any], Wanted]) -> Iterator[tuple[int, Outcome]]:
         for place, each in enumerate(asked):
-            self.settings.append(wanted_by(each).settings)
-            yield place, Outcome(FIGURES)
+            settings, by_longer = wanted_by(each)
+            self.settings.append(settings)
+            self.by_longer += [(settings["rate"], settings["num_instances"])] if by_longer and self._are_open else []
+            is_overload = by_longer and settings.get("rate", 0) >= self._slowest_overload
+            growth = {"overload_queue_growth_per_min": 1.0} if is_overload else {}
+            yield place, Outcome({**FIGURES, **growth}, is_open=self._are_open and not by_longer)
 
 
-def stressed(**settings: Any) -> tuple[dict[str, str], list[Mapping[str, Any]]]:
-    """The reason of each test that was not tried, and the settings of the others."""
+def winner_of(asked: Asked, *, is_open: bool, **settings: Any) -> Winner | None:
     candidate = Candidate(
         gpu="H100", settings=settings, gpus_per_instance=(1,), busy_instances=(1.0,), price_per_gpu_hour=1.0, label="x",
         sureness=Sureness("fitted", {}),
     )  # fmt: skip
-    asked, targets = Asked(), Targets({"ttft_p99_ms": 10.0})
-    trial = Trial(candidate, (2,), Judgement({"ttft_p99_ms": 0.5}, "ttft_p99_ms"))
-    found = under_stress(asked, trial, targets, most_gpus=16).stress_tests
-    return {each.name.split(" ")[0]: each.reason for each in found if each.judgement is None}, asked.settings
+    trial = Trial(candidate, (2,), Judgement({"ttft_p99_ms": 0.5}, "ttft_p99_ms", is_open=is_open))
+    return under_stress(asked, trial, Targets({"ttft_p99_ms": 10.0}), most_gpus=16)
+
+
+def stressed(**settings: Any) -> tuple[dict[str, str], list[Mapping[str, Any]]]:
+    """The reason of each test that was not tried, and the settings of the others."""
+    asked = Asked()
+    found = winner_of(asked, is_open=False, **settings)
+    assert found is not None
+    reasons = {each.name.split(" ")[0]: each.reason for each in found.stress_tests if each.judgement is None}
+    return reasons, asked.settings
+
+
+def test_longer_runs_of_the_highest_rate_spare_those_of_the_winner_and_of_lower_rates() -> None:
+    asked = Asked(are_open=True)
+    winner = winner_of(asked, is_open=True, rate=10.0)
+    assert winner is not None
+    assert winner.highest_rate_per_s == 20
+    bursts = (10, 2)
+    assert [each for each in asked.by_longer if each[1] == 2] == [(20, 2), bursts]
+
+
+def test_a_winner_that_longer_runs_find_overloaded_is_none() -> None:
+    assert winner_of(Asked(are_open=True, slowest_overload=10.0), is_open=True, rate=10.0) is None
+    winner = winner_of(Asked(are_open=True, slowest_overload=15.0), is_open=True, rate=10.0)
+    assert winner is not None
+    assert (winner.highest_rate_per_s or 0) < 15
 
 
 @pytest.mark.parametrize(

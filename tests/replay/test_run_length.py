@@ -10,7 +10,7 @@ from blis_sim.options import options_from
 from blis_sim.options.progress import no_progress
 from replay.analysis.result import result_of
 from replay.analysis.steady import Steadiness
-from replay.closed_loop import FIRST_LENGTH
+from replay.closed_loop import FIRST_LENGTH, GrowingRun
 from replay.output.findings import FinishedRun
 from replay.run_command import RunOptions, simulate_run
 
@@ -59,6 +59,17 @@ def test_a_run_that_is_too_short_says_how_many_requests_would_do() -> None:
     assert not outcome.judged.is_known
     assert outcome.judged.num_requests_enough in (160, 640)
     assert not result_of(outcome.simulated, {}, judged=outcome.judged).is_steady
+
+
+@pytest.mark.parametrize("rate", [30.0, 60.0, 80.0, 92.0, 150.0])
+@pytest.mark.parametrize("num_instances", [1, 2])
+def test_a_run_that_grows_is_judged_as_runs_of_each_length_are(
+    rate: float, num_instances: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = {**SMALL, "rate": rate * num_instances, "num_instances": num_instances, "num_requests": 50}
+    growing = judged(**load)
+    monkeypatch.setattr(GrowingRun, "time_scales", lambda *_: None)
+    assert growing == judged(**load)
 
 
 def flags(**settings: Any) -> list[str]:

@@ -239,7 +239,9 @@ class Disaggregation:
         self._cluster = cluster
         self._decider = DECIDERS[settings.decider]
         self._threshold_tokens = settings.threshold_tokens
-        self._pools = settings.pools
+        self.roles = settings.pools.roles
+        """Role of each instance by number; None for one that computes prompts and answers as without pools."""
+        self._prefill = settings.pools.prefill
         self._prefill_router = prefill_router or cluster.router
         self._handovers: dict[str, Handover] = {}
         """Unfinished handovers by request id."""
@@ -265,7 +267,7 @@ class Disaggregation:
     @property
     def engine_roles(self) -> list[Role | None]:
         """The role of each engine by number; None for one that computes prompts and answers as without pools."""
-        roles, members = self._pools.roles, self._cluster.members
+        roles, members = self.roles, self._cluster.members
         numbers = [members.number_of(number) for number in range(len(self._cluster.instances))]
         return [roles[number] if number < len(roles) else None for number in numbers]
 
@@ -307,7 +309,7 @@ class Disaggregation:
         if sequence.outcome is not None:
             return
         cluster.refresh_snapshots_if_needed(at)
-        with cluster.state.only(self._pools.prefill) as candidates:
+        with cluster.state.only(self._prefill) as candidates:
             if not candidates:
                 self._end(handover, Outcome.REJECTED, at, NO_INSTANCE_PREFILLS)
                 cluster.counters.num_rejected_at_routing += 1
