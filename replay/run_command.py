@@ -219,7 +219,7 @@ def _simulated_spec(
 
     def begin(sized: "WorkloadSpec") -> GrowingRun:
         simulation = _built(options, cluster, deployment, sized.seed)
-        return GrowingRun(simulation, _workload(options, sized, ignore_note))
+        return GrowingRun(simulation, _drawn_workload(options, sized, ignore_note))
 
     extends = is_endless(spec) and not options.draws_as_blis
     found = None

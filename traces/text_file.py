@@ -130,10 +130,10 @@ def parse_yaml(path: Path | str, text: str) -> Any:
         raise TraceError(f"{path}{place}: expected YAML, {error.problem}") from error
 
 
-def read_keys(source: Path | str, kind: Any, loaded: Any, *, numbers_are_text: bool = False) -> Any:
+def read_keys(source: Path | str, kind: Any, loaded: Any, within: str = "", *, numbers_are_text: bool = False) -> Any:
     """What `file_fields.read` returns, of a file that errors name. Raises TraceError."""
     try:
-        return read(kind, loaded, numbers_are_text=numbers_are_text)
+        return read(kind, loaded, within, numbers_are_text=numbers_are_text)
     except FieldError as error:
         raise TraceError(error.about(source)) from None
 

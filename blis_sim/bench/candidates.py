@@ -23,32 +23,40 @@ from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.options import BlisError
+from blis_sim.options.file_fields import Positive
 from blis_sim.options.option import load_json
 from blis_sim.options.provenance import blis_version
 from replay.analysis.steady import ResourceUse
 from traces.append_file import AppendFile, complete_lines, open_with_header
-from traces.text_file import naming_write_errors, read_yaml
+from traces.text_file import naming_write_errors, read_keys, read_yaml
 
 # Dollars per GPU and hour: the table that ships, and the one of a user.
 
 SHIPPED = Path(__file__).parent / "prices.yaml"
 HOURS_PER_MONTH = 730
 NO_DATE = "no date"
-_KEYS = ("per_hour", "source", "as_of")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
     """Dollars of one GPU for an hour, and where and when the figure comes from."""
 
-    per_hour: float
-    source: str
-    as_of: str
+    per_hour: Positive
+    source: str = ""
+    as_of: str = ""
 
     @property
     def origin(self) -> str:
         """Return source and date."""
         return f"{self.source}, {self.as_of}"
+
+
+@dataclass(frozen=True, slots=True)
+class PriceFile:
+    """The keys of a file of prices: by GPU dollars per hour or a `Price`. `as_of` is the date of those without one."""
+
+    gpus: Mapping[str, Any]
+    as_of: str = NO_DATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +83,8 @@ def read_prices(path: str | None) -> Prices:
 
 
 def _read_prices(path: Path) -> Prices:
-    found = read_yaml(path)
-    if not isinstance(found, dict) or not isinstance(found.get("gpus"), dict):
-        raise BenchError(f"{path} key gpus: expected names of GPUs with prices, such as gpus: {{H100: 2.99}}")
-    unknown = [key for key in found if key not in ("as_of", "gpus")]
-    if unknown:
-        raise BenchError(f"{path} key {unknown[0]}: unknown, known are as_of and gpus")
-    as_of = str(found.get("as_of", NO_DATE))
-    return Prices({_name(str(name)): _price(path, name, value, as_of) for name, value in found["gpus"].items()})
+    found: PriceFile = read_keys(path, PriceFile, read_yaml(path))
+    return Prices({_name(name): _price(path, name, each, found.as_of) for name, each in found.gpus.items()})
 
 
 def _name(name: str) -> str:
@@ -93,15 +95,10 @@ def _name(name: str) -> str:
         return name
 
 
-def _price(path: Path, name: Any, value: Any, as_of: str) -> Price:
-    entry = value if isinstance(value, dict) else {"per_hour": value}
-    unknown = [key for key in entry if key not in _KEYS]
-    if unknown:
-        raise BenchError(f"{path} key gpus.{name}.{unknown[0]}: unknown, known are {', '.join(_KEYS)}")
-    per_hour = entry.get("per_hour")
-    if isinstance(per_hour, int | float) and not isinstance(per_hour, bool) and 0 < per_hour < inf:
-        return Price(float(per_hour), str(entry.get("source", path.name)), str(entry.get("as_of", as_of)))
-    raise BenchError(f"{path} key gpus.{name}: expected dollars per hour above 0, got {per_hour!r}")
+def _price(path: Path, name: str, value: Any, as_of: str) -> Price:
+    keys = value if isinstance(value, dict) else {"per_hour": value}
+    price: Price = read_keys(path, Price, keys, f"gpus.{name}")
+    return replace(price, source=price.source or path.name, as_of=price.as_of or as_of)
 
 
 # Simulations of a plan: computed in rounds, kept in a file for later plans, and judged by latency targets.

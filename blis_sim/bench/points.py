@@ -10,7 +10,7 @@ from itertools import combinations, pairwise, product
 from math import comb, isfinite, prod
 from pathlib import Path
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from blis_sim.bench import BenchError
 from blis_sim.bench.simulation_commands import RECORDINGS, SIMULATIONS, Simulation, digest_of, simulation
@@ -30,7 +30,7 @@ from replay.output.report import report as print_report
 from traces import beside
 from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.collector import gc_disabled
-from traces.text_file import read_yaml, replacing
+from traces.text_file import read_keys, read_yaml, replacing
 
 # The plan of a sweep: a command with its settings, and the values of settings that vary, alone or together.
 
@@ -102,7 +102,16 @@ def _lists(name: str, values: Any, num_names: int) -> Iterator[Sequence[Any]]:
 
 
 _DEFAULT_COMMAND = "run"
-_KEYS = ("command", "settings", "vary")
+
+
+class SweepFile(TypedDict, total=False):
+    """The keys of a file of a sweep; values of settings are read by these."""
+
+    command: str
+    settings: Mapping[str, Any]
+    vary: Mapping[str, list[Any]]
+
+
 _MOST_POINTS = 1_000_000
 
 
@@ -199,7 +208,7 @@ def plan_of(
     settings that were read before. Variables and the file of settings give way to `vary`, and have no say about
     settings in `searched`. Raises BlisError.
     """
-    given = _read(config) if config is not None else {}
+    given: SweepFile = {} if config is None else read_keys(config, SweepFile, read_yaml(Path(config)))
     has_command = bool(words) and words[0] in SIMULATIONS
     command = words[0] if has_command else given.get("command", _DEFAULT_COMMAND)
     found = simulation(command)
@@ -292,16 +301,18 @@ def _vary_of_flag(found: Simulation, text: str) -> tuple[str, Sequence[Any]]:
     return setting.name, _distinct(setting, [parse_yaml_value(setting, part) for part in parts])
 
 
-def _vary_of_file(found: Simulation, path: str | None, vary: Any) -> Iterator[tuple[str, Sequence[Any]]]:
-    for name, values in _mapping(path, "vary", vary).items():
-        if not isinstance(values, list) or not values:
+def _vary_of_file(
+    found: Simulation, path: str | None, vary: Mapping[str, list[Any]]
+) -> Iterator[tuple[str, Sequence[Any]]]:
+    for name, values in vary.items():
+        if not values:
             raise BenchError(f"{path} key vary.{name}: expected a list of values, got {values!r}")
         setting = _setting(found, name, f"{path} key vary:")
         yield setting.name, _distinct(setting, [_value(setting, value, f"{path} key vary.{name}") for value in values])
 
 
-def _settings_of_file(found: Simulation, path: str | None, settings: Any) -> Iterator[tuple[str, Any]]:
-    for name, value in _mapping(path, "settings", settings).items():
+def _settings_of_file(found: Simulation, path: str | None, settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
         setting = _setting(found, name, f"{path} key settings:")
         yield setting.name, _value(setting, value, f"{path} key settings.{name}")
 
@@ -324,20 +335,6 @@ def _distinct(setting: Setting, values: Sequence[Any]) -> Sequence[Any]:
     if len(set(values)) < len(values):
         raise OptionError(f"--vary {setting.name} names a value twice")
     return values
-
-
-def _mapping(path: str | None, key: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise BenchError(f"{path} key {key}: expected names with values, got {value!r}")
-    return value
-
-
-def _read(path: str) -> Mapping[str, Any]:
-    found = _mapping(path, "(top)", read_yaml(Path(path)))
-    unknown = [key for key in found if key not in _KEYS]
-    if unknown:
-        raise BenchError(f"{path} key {unknown[0]}: unknown, known are {', '.join(_KEYS)}")
-    return found
 
 
 # One point: its figures as a flat row, warnings about its step times, and the origin that all points share.

@@ -140,6 +140,7 @@ def _prompt_text(model: ServedModel, api_request: TokenizeRequest, body: dict[st
             "want the model to continue the final message, and add_generation_prompt when you want to add a header "
             "that will prompt it to start a new assistant message instead."
         )
+    model.planner.conversations.refuse_untrusted(body)
     check_calls(body["messages"], pydantic_class="ValidatorIterator")
     check_parts(body["messages"])
     media_in(model, body["messages"])

@@ -88,6 +88,9 @@ def refuse_early(model: ServedModel, body: dict[str, Any]) -> None:
     model.check_model(body.get("model") or "")
     refuse_unavailable_tools(body, model.answers.calls_tools)
     model.planner.conversations.refuse_untrusted(body)
+    name = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
+    if type(body.get(name)) is int:
+        check_max_tokens(SamplingParams(max_tokens=body[name], max_tokens_param=name), model.planner.max_model_len)
 
 
 async def plan_chat(

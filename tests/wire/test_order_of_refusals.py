@@ -40,6 +40,8 @@ def assistant(**members: Any) -> list[dict[str, Any]]:
             'tool_choice=function "f" ',
         ),
         (CHAT, {"messages": [USER], "chat_template": "x", "mm_processor_kwargs": {"a": 1}}, 400, UNTRUSTED),
+        (CHAT, {"messages": WRONG_PARTS, "max_tokens": 10**9}, 400, "max_tokens=1000000000 cannot be greater than"),
+        (TOKENS, {"messages": [USER, UNREADABLE_CALL], "chat_template": "x"}, 400, UNTRUSTED),
         (CHAT, {"messages": [None], "repetition_detection": REPETITION}, 400, PATTERNS),
         (TEXT, {"prompt": [5, "a"], "repetition_detection": REPETITION}, 400, PATTERNS),
         (CHAT, {"messages": [USER, UNREADABLE_CALL, *WRONG_PARTS]}, 400, "3 validation errors:"),

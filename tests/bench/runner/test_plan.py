@@ -83,13 +83,13 @@ def test_a_setting_that_cannot_vary_is_refused(vary: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("- 1", "expected names with values"),
-        ("speed: 1", "key speed: unknown, known are command, settings, vary"),
-        ("vary: {rate: 3}", "key vary.rate: expected a list of values, got 3"),
+        ("- 1", r"sweep.yaml: expected keys and values, got \[1\]"),
+        ("speed: 1", "unknown key 'speed', known are command, settings, vary"),
+        ("vary: {rate: 3}", "key vary.rate: expected a list, got 3"),
         ("settings: {colour: 3}", "key settings: no setting is called 'colour'"),
         ("settings: {rate: fast}", r"key settings\.rate: --rate must be a number, got 'fast'"),
         ("vary: {rate: [1, {}]}", r"key vary\.rate: --rate must be a number, got '{}'"),
-        ("command: [1]", r"unknown command \[1\], known are run, replay"),
+        ("command: [1]", r"key command: expected text, got \[1\]"),
         ("command: fly", "unknown command 'fly', known are run, replay"),
         ("vary: {rate: [1", "sweep.yaml line 1: expected YAML, "),
     ],
