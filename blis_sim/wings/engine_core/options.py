@@ -10,7 +10,10 @@ DEFAULT_RPC_PORT = 29550
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCoreOptions(ServeOptions):
-    """Settings of `blis engine-core`. Those of HTTP and of the text of replies have no effect."""
+    """Settings of `blis engine-core`. Those of HTTP and of the text of replies have no effect.
+
+    With `--enable-logging-iteration-details` the frontend, and a tap before it, learn the batch of each step.
+    """
 
     data_parallel_address: str = option(
         "127.0.0.1",
@@ -25,9 +28,6 @@ class EngineCoreOptions(ServeOptions):
         None,
         "Ranks of this process, from --data-parallel-rank on (default: all of --data-parallel-size).",
         at_least=1,
-    )
-    enable_logging_iteration_details: bool = option(
-        False, "Tell the frontend, and a tap before it, the batch of each step and how long it took."
     )
     headless: bool = option(False, "Nothing to turn on: an engine has no API server.", hidden=True)
     parallel_config_hash: str = option(

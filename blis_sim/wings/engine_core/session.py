@@ -43,8 +43,9 @@ class Session:
         most_bytes = options.process.max_body_mb * 2**20
         ranks = range(options.first_rank, options.first_rank + options.num_local_ranks)
         self.links = [Link(context, rank, most_bytes) for rank in ranks]
+        shows_batches = options.observability.enable_logging_iteration_details
         self.cores = [
-            RankCore(service, number, rank, link.send, options.enable_logging_iteration_details)
+            RankCore(service, number, rank, link.send, shows_batches)
             for number, (rank, link) in enumerate(zip(ranks, self.links, strict=True))
         ]
         self._calls = [Calls(core) for core in self.cores]
