@@ -98,6 +98,11 @@ class TransferConfig:
     """CPU memory of all GPUs of an instance to which the connector copies KV blocks."""
     offloaded_gib_per_gpu: float = 0.0
     """CPU memory for KV blocks, if given per GPU."""
+    tiers: tuple[str, ...] = ()
+    """Types of the tiers behind CPU memory, which are not modelled."""
+    others: tuple[str, ...] = ()
+    """The connectors of a MultiConnector without the one whose store is modelled. It copies to all of them, and loads
+    from the first that has a block."""
 
     @property
     def is_on(self) -> bool:
@@ -122,7 +127,41 @@ def read_transfer_config(text: str) -> TransferConfig:
     extra = given.get("kv_connector_extra_config") or {}
     if not isinstance(extra, dict):
         raise OptionError(f"{KV_TRANSFER_FLAG}: kv_connector_extra_config must be an object, got {extra!r}")
-    return TransferConfig(connector, str(given.get("engine_id") or uuid.uuid4()), *_store_of(connector, extra))
+    children = _children_of(extra) if connector == "MultiConnector" else [(connector, extra)]
+    stores = [_store_of(*child) for child in children]
+    modelled = next((place for place, store in enumerate(stores) if any(store)), 0)
+    others = [name for place, (name, _) in enumerate(children) if place != modelled or not any(stores[place])]
+    return TransferConfig(
+        connector,
+        str(given.get("engine_id") or uuid.uuid4()),
+        *stores[modelled],
+        tiers=tuple(tier for _, each in children for tier in _tiers_of(each)),
+        others=tuple(others) if connector == "MultiConnector" else (),
+    )
+
+
+def _children_of(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the name and the extra configuration of each connector of a MultiConnector. Raises OptionError."""
+    found: list[tuple[str, Mapping[str, Any]]] = []
+    given = extra.get("connectors")
+    where = f"{KV_TRANSFER_FLAG}: connectors of kv_connector_extra_config"
+    if not isinstance(given, list) or not given:
+        raise OptionError(f"{where} must be a list of configurations, got {given!r}")
+    for each in given:
+        own = (each.get("kv_connector_extra_config") or {}) if isinstance(each, dict) else None
+        name = each.get("kv_connector") if isinstance(each, dict) else None
+        if not isinstance(name, str) or not name or not isinstance(own, dict):
+            raise OptionError(f"{where} must each name a kv_connector, got {each!r}")
+        found.append((name, own))
+    return found
+
+
+def _tiers_of(extra: Mapping[str, Any]) -> list[str]:
+    """Return the types of the tiers behind CPU memory. Raises OptionError."""
+    given = extra.get("secondary_tiers", [])
+    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
+        raise OptionError(f"{KV_TRANSFER_FLAG}: secondary_tiers must be a list of tier configurations, got {given!r}")
+    return [str(each.get("type", "without a type")) for each in given]
 
 
 _SIMPLE_OFFLOAD_BYTES = 8.0 * 2**30

@@ -221,6 +221,14 @@ def warnings_of_overrides(options: RouteOptions) -> Iterator[str]:
 def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:
     """Yield a warning for a connector of --kv-transfer-config whose store of KV blocks is not fully modelled."""
     connector = transfer.connector
+    if transfer.tiers:
+        yield (
+            f"warning: secondary_tiers ({', '.join(transfer.tiers)}) are not modelled: KV blocks that leave CPU memory "
+            "are lost"
+        )
+    lost = [each for each in transfer.others if each in _STORES]
+    if lost:
+        yield f"warning: the store of {' and of '.join(lost)} in {connector} is not modelled: no block is found there"
     if connector.startswith("LMCache"):
         yield (
             f"warning: the store of {connector} is modelled as CPU memory of this server alone: other instances find "

@@ -86,7 +86,7 @@ def test_an_engine_refuses_chunks_whose_last_block_would_be_dropped() -> None:
     """The genuine manager of chunks asserts that, when the first prefix is looked up."""
     groups = (KVCacheGroupSpec(FULL, 16), KVCacheGroupSpec(CHUNKED, 16, 64))
     limits = EngineConfig(200, 16, engine="vllm", max_num_batched_tokens=256, kv_groups=groups)
-    drafts = Speculation(method="eagle", num_tokens=2, acceptance_rates=(0.5, 0.5))
+    drafts = Speculation(method="eagle", num_tokens=2, acceptance_rates=(0.5, 0.5), hashes_next_token=False)
     with pytest.raises(EngineError, match="drafts by eagle need layers that keep the whole context"):
         replace(limits, speculation=drafts)
     assert replace(limits, speculation=replace(drafts, keeps_last_hit_block=True)).speculation is not None
