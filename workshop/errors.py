@@ -28,6 +28,7 @@ from dataclasses import asdict, replace
 from itertools import permutations
 from math import exp, isnan, log
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -379,14 +380,27 @@ def _scores(kind: MeasuredKind, ratios: Sequence[float], known: Sequence[Measure
 
 
 def _quantiles(scores: Sequence[float]) -> list[float]:
-    """Return the scores that a new recording stays below with each probability, its place among them counted."""
+    """Return the scores that a new recording stays below with each probability, its place among them counted.
+
+    Beyond the probability that so few recordings say anything of, the last score grows as of a normal distribution.
+    """
     if not scores:
         return [0.0 if level == _EVEN else -_NO_SCORE if level < _EVEN else _NO_SCORE for level in LEVELS]
-    beyond = (len(scores) + 1) / len(scores)
-    shares = [min(1.0, level * beyond) if level > _EVEN else max(0.0, 1 - (1 - level) * beyond) for level in LEVELS]
-    return [round(float(each), 2) for each in np.quantile(scores, shares)]
+    known = len(scores) / (len(scores) + 1)
+    found = []
+    for level in LEVELS:
+        beyond = max(level, 1 - level)
+        share = beyond / known if level > _EVEN else 1 - beyond / known
+        score = float(np.quantile(scores, min(max(share, 0.0), 1.0)))
+        if beyond > max(known, _EVEN):
+            more = abs(score) * (_normal(beyond) / max(_normal(known), _normal(_LEAST_KNOWN)) - 1)
+            score += more if level > _EVEN else -more
+        found.append(round(score, 2))
+    return found
 
 
+_normal = NormalDist().inv_cdf
+_LEAST_KNOWN = 0.75
 _EVEN, _NO_SCORE = 0.5, 4.0
 _LEAST_ERROR = 0.01
 """Errors below are those of the measurement: a recording repeated differs by as much."""

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from blis_sim.engine.latency.confidence import DENSE, FULL, METRICS, NVLINK, ONE_GPU, ServerKind
-from workshop.errors import Cell, Seen, covered, kinds_of, score_again, scores_of, spread_of, table_text
+from blis_sim.engine.latency.confidence import DENSE, FULL, LEVELS, METRICS, NVLINK, ONE_GPU, ServerKind
+from workshop.errors import Cell, Seen, all_scores, covered, kinds_of, score_again, scores_of, spread_of, table_text
 
 LARGE = Cell(ServerKind(DENSE, FULL, "H100", NVLINK), "large", (80, 8192))
 SMALL = Cell(ServerKind(DENSE, FULL, "H100", ONE_GPU), "small", (32, 4096))
@@ -60,6 +60,16 @@ def test_scores_tell_slower_servers_from_faster_ones() -> None:
 def test_scores_of_alike_servers_need_another_recording_of_the_kind() -> None:
     assert scores_of(kinds_of(seen(LARGE, 0.1) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True) == []
     assert len(scores_of(kinds_of(seen(LARGE, 0.1, 0.2) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True)) == 2
+
+
+def test_few_recordings_promise_nothing_beyond_their_number() -> None:
+    """Of nine, one in ten lies above them all, and one in a hundred lies farther."""
+    kinds = kinds_of(seen(LARGE, *(0.01 * number for number in range(1, 10))), "kernels")
+    scores = all_scores(kinds, "itl")["alike"]
+    farthest = max(scores_of(kinds, "itl", is_alike=True))
+    assert scores[LEVELS.index(0.9)] == pytest.approx(farthest, abs=0.01)
+    assert farthest < scores[LEVELS.index(0.95)] < scores[LEVELS.index(0.99)] == pytest.approx(1.8 * farthest, rel=0.02)
+    assert scores == sorted(scores)
 
 
 def test_a_table_scored_again_is_the_table(tmp_path: Path) -> None:
