@@ -1,4 +1,4 @@
-"""A process ends soon after a signal although its receiver of spans is dead, or nobody reads its pipe."""
+"""A process ends soon after a signal although its receiver of spans is dead, or its pipe has no reader."""
 
 import json
 import os
