@@ -548,7 +548,7 @@ class Redactor:
         return [changed.get(place, payload) for place, payload in enumerate(payloads)]
 
     def changed_events(self, payloads: Callable[[], Iterable[str]]) -> dict[int, str]:
-        """What `events` changes, by its place. Payloads are gone through twice, so that no list of them is needed."""
+        """The payloads that `events` changes, by place. They are read twice, so that no list of them is needed."""
         changed: dict[int, str] = {}
         are_changed: set[int] = set()
         texts: dict[tuple[Any, ...], list[str]] = defaultdict(list)

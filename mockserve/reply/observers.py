@@ -24,7 +24,7 @@ from mockserve.reply.plan import CompletedChoice, ReplyJob, external_id
 MOST_QUEUED = 8192
 """Maximum number of spans that wait for the exporting process; further spans are dropped."""
 EXPORT_INTERVAL_S = 0.1
-FINAL_EXPORT_TIMEOUT_S = 2.0
+FINAL_EXPORT_TIMEOUT_S = 1.5
 """Time limit for exporting the last spans of a server, whose receiver may be gone."""
 
 

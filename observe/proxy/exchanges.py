@@ -3,11 +3,11 @@
 import re
 import zlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -231,6 +231,46 @@ def digest(*parts: bytes) -> bytes:
     return made.digest()
 
 
+_START_BYTES = 64
+_START_DIGEST_BYTES = 8
+
+
+class PromptStarts(NamedTuple):
+    """Ever longer starts of a prompt, by which others that begin alike are found: the bytes of the whole, and a digest
+    of each start and of what else a shared KV block depends on, one behind the other."""
+
+    num_bytes: int
+    digests: bytes
+
+    def ends(self) -> Iterator[tuple[int, bytes]]:
+        """Where each start ends, with its digest."""
+        at = 0
+        for place in range(0, len(self.digests), _START_DIGEST_BYTES):
+            at = _next_start(at, self.num_bytes)
+            yield at, self.digests[place : place + _START_DIGEST_BYTES]
+
+
+def _next_start(at: int, num_bytes: int) -> int:
+    """Where the start behind this one ends: 64 bytes later, or a thousandth of what is before it."""
+    return min(num_bytes, at + max(_START_BYTES, at // 1024 // _START_BYTES * _START_BYTES))
+
+
+def prompt_starts(root: bytes, text: bytes) -> PromptStarts:
+    """The starts of a prompt with this text; `root` stands for what else its KV blocks depend on."""
+    made = blake2b(root, digest_size=_START_DIGEST_BYTES)
+    digests: list[bytes] = []
+    at = 0
+    while at < len(text):
+        end = _next_start(at, len(text))
+        made.update(text[at:end])
+        digests.append(made.digest())
+        at = end
+    return PromptStarts(len(text), b"".join(digests))
+
+
+_NO_STARTS = PromptStarts(0, b"")
+
+
 @dataclass(slots=True)
 class SessionTracker:
     """Finds the latest requests by their turns, at most 100,000 of them. Sessions are numbered from `num_sessions`."""
@@ -285,6 +325,36 @@ class SessionTracker:
         return None
 
 
+class SharedStarts:
+    """Finds the request that began as another one does, by starts of prompts: at most the latest 100,000 of them."""
+
+    def __init__(self) -> None:
+        self._numbers: OrderedDict[bytes, int] = OrderedDict()
+
+    def longest(self, starts: PromptStarts) -> tuple[int, int | None]:
+        """The bytes of the longest start that an earlier request had, and the number of that request."""
+        found: tuple[int, int | None] = (0, None)
+        for end, digest_of_start in starts.ends():
+            number = self._numbers.get(digest_of_start)
+            if number is None:
+                break
+            found = end, number
+        return found
+
+    def add(self, starts: PromptStarts, number: int) -> None:
+        """Keep the starts of a request; those that an earlier one had stay that one's."""
+        # The shortest come last, as a longer one is only looked for where they are found.
+        for _, digest_of_start in reversed(list(starts.ends())):
+            self._numbers.setdefault(digest_of_start, number)
+            self._numbers.move_to_end(digest_of_start)
+        while len(self._numbers) > _MAX_ROUNDS:
+            self._numbers.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all: what comes next is in another file."""
+        self._numbers.clear()
+
+
 def _chain(start: bytes, digests: Sequence[bytes]) -> list[bytes]:
     """The digest of nothing, of the first turn, of the first two, and so on."""
     chain = [start]
@@ -318,6 +388,7 @@ class RequestMetadata:
     shared_start: bytes = b""
     """Digest of that start; empty without one."""
     turns: Turns | None = None
+    starts: PromptStarts = _NO_STARTS
 
 
 def is_generating(method: str, target: str) -> bool:
@@ -351,7 +422,8 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
         "has_media": _has_media(members),
     }
     if "input" in members:
-        return _of_prompt(members["input"], digest(b"pooling", str(model).encode()), common)
+        root = digest(b"pooling", str(model).encode("utf-8", "replace"))
+        return _of_prompt(members["input"], root, common, root)
     texts = [members[key] for key in _POOLED if key in members]
     return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts))
 
@@ -373,8 +445,9 @@ def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
         "is_streaming": members.get("stream") is True,
         "priority": priority if type(priority) is int and 0 <= priority < 2**31 else None,
     }
+    root = digest(name.encode(), str(members.get("cache_salt")).encode("utf-8", "replace"))
     if "prompt" in members and "messages" not in members:
-        return _of_prompt(members["prompt"], digest(client, name.encode()), common)
+        return _of_prompt(members["prompt"], digest(client, name.encode()), common, root)
     items = _items(members)
     start = [members[key] for key in ("system", "instructions", "tools") if members.get(key)]
     num_leading = next((at for at, each in enumerate(items) if each.get("role") not in _INSTRUCTING), len(items))
@@ -385,23 +458,38 @@ def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
     tools = members.get("tools")
     num_shared_bytes = _num_bytes([each for each in shared if each is not tools]) + (len(_dump(tools)) if tools else 0)
     bare = not members.get("previous_response_id")
+    dumps = [_dump(each) for each in turns]
+    has_media = _has_media(items)
     return RequestMetadata(
         **common,
         num_prompt_bytes=num_shared_bytes + _num_bytes(turns),
         num_shared_bytes=num_shared_bytes,
-        has_media=_has_media(items),
+        has_media=has_media,
         shared_start=digest(name.encode(), key) if shared else b"",
-        turns=_turns(digest(client, name.encode(), key), turns) if turns and bare else None,
+        turns=_turns(digest(client, name.encode(), key), turns, dumps) if turns and bare else None,
+        starts=prompt_starts(root, b"".join((key, *dumps))) if bare and not has_media else _NO_STARTS,
     )
 
 
-def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any]) -> RequestMetadata:
+def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any], root: bytes) -> RequestMetadata:
     prompts = prompt if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int) else [prompt]
     if len(prompts) == 1 and isinstance(prompts[0], str):
         text = prompts[0].encode("utf-8", "replace")
-        return RequestMetadata(**common, num_prompt_bytes=len(text), turns=Turns(start, text=text) if text else None)
+        turns = Turns(start, text=text) if text else None
+        return RequestMetadata(**common, num_prompt_bytes=len(text), turns=turns, starts=prompt_starts(root, text))
     num_ids = sum(len(each) for each in prompts if isinstance(each, list))
-    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN)
+    ids = prompts[0] if len(prompts) == 1 and isinstance(prompts[0], list) else ()
+    return RequestMetadata(
+        **common,
+        num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN,
+        starts=prompt_starts(root, b"".join(map(_id_bytes, ids))),
+    )
+
+
+def _id_bytes(token_id: Any) -> bytes:
+    """A token's id in as many bytes as a token counts."""
+    number = token_id if isinstance(token_id, int) else 0
+    return (number % 2**32).to_bytes(BYTES_PER_TOKEN)
 
 
 BYTES_PER_TOKEN = 4
@@ -416,9 +504,9 @@ def _items(members: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def _turns(start: bytes, items: Sequence[dict[str, Any]]) -> Turns:
+def _turns(start: bytes, items: Sequence[dict[str, Any]], dumps: Iterable[bytes]) -> Turns:
     replies = [digest(_text(each).strip()) if each.get("role") == "assistant" else b"" for each in items]
-    return Turns(start, [digest(_dump(each)) for each in items], replies)
+    return Turns(start, [digest(each) for each in dumps], replies)
 
 
 def _text(message: Mapping[str, Any]) -> bytes:

@@ -103,7 +103,10 @@ class Recording:
             if self._rows or self._content:
                 rows, chunks, content = self._rows, self._chunks, self._content
                 self._rows, self._chunks, self._content, self._num_content_bytes = [], [], [], 0
+                part = self._writer.number
                 self._writer.write(rows, chunks, content)
+                if self._writer.number != part and self._maker is not None:
+                    self._maker.starts.clear()  # rows name no rows of another part
                 self._count(rows)
         except (OSError, TraceError) as error:
             text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)

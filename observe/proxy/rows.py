@@ -17,6 +17,7 @@ from observe.proxy.exchanges import (
     RequestMetadata,
     Round,
     SessionTracker,
+    SharedStarts,
     is_generating,
     is_pooling,
     pooling_metadata_of,
@@ -27,7 +28,7 @@ from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, 
 from traces.content import ContentWriter, RecordedExchange, complete_content_lines
 from traces.redaction import Redactor, secrets_in, without_secret_headers, without_secret_parameters
 
-COLUMNS = SESSION_COLUMNS | {"vllm_priority"}
+COLUMNS = SESSION_COLUMNS | {"vllm_priority", "context_of"}
 
 
 def part_paths(paths: OutputPaths, number: int) -> OutputPaths:
@@ -146,6 +147,8 @@ class PartWriter:
 
 _KEYS = ("authorization", "x-api-key", "api-key")
 _MAX_LABEL = 64
+_NEAR = 0.85
+"""Least part of an estimated shared start that the server must have found to be believed: its cache may lack others."""
 
 
 @dataclass(slots=True)
@@ -180,6 +183,7 @@ class RowMaker:
     tenant_header: str
     tenant_salt: str
     sessions: SessionTracker = field(default_factory=SessionTracker)
+    starts: SharedStarts = field(default_factory=SharedStarts)
     scales: TokenScales = field(default_factory=TokenScales)
     plain_scales: TokenScales = field(default_factory=TokenScales)
     """Scales of prompts without instructions and tools."""
@@ -208,6 +212,12 @@ class RowMaker:
             if not facts.num_shared_bytes:
                 self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)
         group, num_shared = self._shared(facts, num_prompt_tokens, is_counted=bool(counted))
+        num_context, other = 0 if before is None else _num_repeated(before), None
+        if before is None:
+            found = None if reply is None else reply.cached_tokens
+            num_context, other = self._begun_alike(facts, num_prompt_tokens, num_shared, found or 0)
+        if exchange.status == "ok":
+            self.starts.add(facts.starts, number)
         times = [] if reply is None else reply.chunk_times
         # The engine ends a prompt that is only computed with one token, which the server does not count.
         num_output_tokens = 1 if facts.is_pooling and exchange.status == "ok" else _num_output_tokens(exchange)
@@ -228,7 +238,8 @@ class RowMaker:
             streaming=facts.is_streaming,
             model=facts.model,
             think_time_us=0 if before is None else max(0, exchange.sent - before.ended) // 1000,
-            context_tokens=0 if before is None else min(_num_repeated(before), max(0, num_prompt_tokens - 1)),
+            context_tokens=min(num_context, max(0, num_prompt_tokens - 1)),
+            context_of="" if other is None else str(other),
             input_tokens=num_prompt_tokens - num_shared,
             output_tokens=num_output_tokens,
             server_input_tokens=counted,
@@ -271,6 +282,20 @@ class RowMaker:
             if len(self._prefix_tokens) < 100_000:
                 self._prefix_tokens[group] = known
         return group, min(known, num_prompt_tokens)
+
+    def _begun_alike(
+        self, facts: RequestMetadata, num_prompt_tokens: int, num_shared_tokens: int, num_cached_tokens: int
+    ) -> tuple[int, int | None]:
+        """Tokens of the prompt that an earlier one began with, and the number of that one, where these are more than
+        those of shared instructions.
+
+        They are in proportion to the bytes, unless the server says that it has found about as many.
+        """
+        num_bytes, number = self.starts.longest(facts.starts)
+        num_tokens = num_prompt_tokens * num_bytes // max(1, facts.starts.num_bytes)
+        if num_cached_tokens > _NEAR * num_tokens:
+            num_tokens = num_cached_tokens
+        return (num_tokens, number) if num_tokens > num_shared_tokens else (0, None)
 
     def _tenant(self, exchange: Exchange) -> str:
         names = (self.tenant_header.lower(),) if self.tenant_header else _KEYS

@@ -1,6 +1,7 @@
 """Files that describe the project agree with pyproject.toml and with each other."""
 
 import re
+from pathlib import Path
 
 import yaml
 from packaging.requirements import Requirement
@@ -56,3 +57,27 @@ def test_the_release_builds_a_source_distribution_wheels_and_an_image() -> None:
     jobs = yaml.safe_load(text(".github/workflows/release.yml"))["jobs"]
     assert set(jobs) == {"sdist", "wheels", "image", "publish"}
     assert set(jobs["publish"]["needs"]) == {"sdist", "wheels", "image"}
+
+
+def test_actions_are_pinned_by_hash_and_named_by_version() -> None:
+    files = [*sorted((PROJECT / ".github" / "workflows").glob("*.yml")), PROJECT / "deploy/github-action/action.yml"]
+    used = [line for file in files for line in file.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+    pinned = re.compile(r"[\w.-]+(/[\w.-]+)+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert len(used) > 8
+    assert [line for line in used if not pinned.fullmatch(line.partition("uses:")[2].strip())] == []
+
+
+def test_one_action_has_one_hash_everywhere() -> None:
+    names = re.findall(
+        r"uses: (\S+)@(\S+)", "".join(map(Path.read_text, (PROJECT / ".github" / "workflows").glob("*.yml")))
+    )
+    assert len({name for name, _ in names}) == len(set(names))
+
+
+def test_the_release_builds_wheels_for_every_python_that_is_supported() -> None:
+    jobs = yaml.safe_load(text(".github/workflows/release.yml"))["jobs"]
+    (build,) = [step for step in jobs["wheels"]["steps"] if "cibuildwheel" in step.get("uses", "")]
+    built = {each.partition("-")[0] for each in build["env"]["CIBW_BUILD"].split()}
+    prefix = "Programming Language :: Python :: 3."
+    supported = {each.removeprefix(prefix) for each in pyproject()["project"]["classifiers"] if each.startswith(prefix)}
+    assert built == {f"cp3{minor}" for minor in supported}

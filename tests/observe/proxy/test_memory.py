@@ -1,4 +1,4 @@
-"""What a recording holds in memory of clients and servers is bounded, whatever they send."""
+"""The memory of a recording is bounded, whatever clients and servers send."""
 
 import subprocess
 import sys
