@@ -216,7 +216,8 @@ class CoreRequest(PlannedChoice):
             return
         self._core.statistics.num_looked_up += 1
         seconds_at = self._core.seconds_at
-        output.events = [Event(EventKind.QUEUED, seconds_at(flight.queued_at))]
+        taken_at = self._core.statistics.taken_at(flight.queued_at)
+        output.events = [Event(EventKind.QUEUED, seconds_at(taken_at))]
         if flight.first_scheduled_at is not None:
             output.events.append(Event(EventKind.SCHEDULED, seconds_at(flight.first_scheduled_at)))
         output.events += self._preemptions()

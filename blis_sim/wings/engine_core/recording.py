@@ -24,7 +24,7 @@ STEP_COLUMNS = (
 )
 DIGEST_BYTES = 6
 STEPS_TO_LEAVE = 3
-"""Steps after the end of a request by the frontend that may have been on their way with tokens of it."""
+"""Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
 _READY = msgspec.msgpack.Decoder(messages.ReadyResponse)
 
 
@@ -47,7 +47,7 @@ class _Rank:
     block_size: int = 16
     open: dict[str, _OpenRequest] = field(default_factory=dict)
     leaving: dict[str, int] = field(default_factory=dict)
-    """Requests that the frontend has ended, with the number of steps that may still have tokens of them."""
+    """Requests that the frontend has ended, with the number of steps without a token until they are forgotten."""
     num_steps: int = 0
     last_at_s: float | None = None
     """When the last step ended, on the engine's clock."""
@@ -210,6 +210,8 @@ class LinkRecorder:
         if request is None:
             return
         number = request.number
+        if output.request_id in rank.leaving:
+            rank.leaving[output.request_id] = STEPS_TO_LEAVE
         if output.new_token_ids:
             tokens[number] = len(output.new_token_ids)
         for event in output.events or ():

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,11 +267,11 @@ def _by_step(
     arriving: dict[int, list[tuple[float, int, RequestLine]]] = {}
     for number, line in requests.items():
         at_s = queued_s.get(number, line.at_us / 1e6 + offset_s)
-        arriving.setdefault(bisect_left(ends, at_s), []).append((at_s, number, line))
+        arriving.setdefault(bisect_right(ends, at_s), []).append((at_s, number, line))
     before: dict[int, list[int]] = {}
     during: dict[int, list[int]] = {}
     for abort in recording.aborts:
-        timed = bisect_left(ends, abort.at_us / 1e6 + offset_s)
+        timed = bisect_right(ends, abort.at_us / 1e6 + offset_s)
         for number in abort.requests:
             index = max(timed, last.get(number, -1) + 1)
             is_in_step = timed >= index
