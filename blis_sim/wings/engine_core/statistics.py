@@ -93,7 +93,7 @@ class RankStatistics:
             self._num_batches - 1,
             len(batch.prompts),
             prompt_tokens,
-            len(batch.decoding),
+            batch.shape.num_requests - len(batch.prompts),
             batch.shape.num_tokens - prompt_tokens,
             (self.seconds_at(batch.at) - self.seconds_at(batch.started_at)) * 1000,
         )
