@@ -273,11 +273,15 @@ def _by_step(
     for abort in recording.aborts:
         timed = bisect_right(ends, abort.at_us / 1e6 + offset_s)
         for number in abort.requests:
-            index = max(timed, last.get(number, -1) + 1)
+            follows = last.get(number, -1) + 1
+            index = max(timed, follows)
             is_in_step = timed >= index
-            if index == last.get(number, -1) + 1 and index < len(steps) and (batch := steps[index].batch) is not None:
-                num_decoding = sum(each not in steps[index].queued_s for each in steps[index].tokens)
-                is_in_step = batch[2] > num_decoding
+            if 0 < follows < len(steps) and (batch := steps[follows].batch) is not None:
+                step = steps[follows]
+                if batch[2] > sum(each not in step.queued_s for each in step.tokens):
+                    index, is_in_step = follows, True
+                elif index == follows:
+                    is_in_step = False
             (during if is_in_step else before).setdefault(index, []).append(number)
     ordered = {index: [line for *_, line in sorted(found, key=_time)] for index, found in arriving.items()}
     return ordered, before, during
