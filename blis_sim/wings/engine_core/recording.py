@@ -1,13 +1,13 @@
 """What a tap writes: the requests and steps of an engine, without any text or token."""
 
-import csv
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,10 @@ from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, EngineRequest, MessageError
 from blis_sim.wings.engine_core.tap import Seen
+from traces.append_file import AppendFile
 from traces.redaction import Redactor
+
+_logger = logging.getLogger(__name__)
 
 STEP_COLUMNS = (
     *("step", "engine", "started_us", "duration_us", "prefill_requests", "prefill_tokens", "decode_requests"),
@@ -62,18 +65,18 @@ class LinkRecorder:
     """
 
     def __init__(self, prefix: Path, redact: Sequence[str] = ()) -> None:
-        """Raises OptionError for files that cannot be made, or that exist."""
+        """Raises OptionError for files that exist, and TraceError for those that cannot be made."""
         self._redactor = Redactor(tuple(redact))
         self._key = os.urandom(16)
         self._ranks: dict[int, _Rank] = {}
         self._num_requests = 0
-        self._unix_of: float | None = None
         self.num_steps = 0
         self.num_unreadable = 0
+        self.problem: OSError | None = None
+        """What ended the recording, such as a full disk; messages pass on."""
         self._link = _new_file(Path(f"{prefix}.link.jsonl"))
         self._table = _new_file(Path(f"{prefix}.steps.csv"))
-        self._steps = csv.DictWriter(self._table, STEP_COLUMNS, lineterminator="\n")
-        self._steps.writeheader()
+        self._table.write(",".join(STEP_COLUMNS) + "\n")
 
     def close(self) -> None:
         """Close the files."""
@@ -82,6 +85,8 @@ class LinkRecorder:
 
     def read(self, seen: Seen) -> None:
         """Note a message that has passed. One that cannot be read is counted."""
+        if self.problem is not None:
+            return
         frames = [bytes(each.buffer) if hasattr(each, "buffer") else bytes(each) for each in seen.frames[:2]]
         try:
             if seen.to_engine:
@@ -90,6 +95,9 @@ class LinkRecorder:
                 self._from_engine(seen, frames[0])
         except (MessageError, msgspec.MsgspecError, IndexError):
             self.num_unreadable += 1
+        except OSError as error:
+            self.problem = error
+            _logger.error("nothing more is recorded: %s", error.strerror)
 
     def _to_engine(self, seen: Seen, frames: list[bytes]) -> None:
         rank = self._ranks.setdefault(seen.rank, _Rank())
@@ -261,7 +269,8 @@ class LinkRecorder:
         }
         if prefills == (found.num_prefills, found.prefill_tokens) and decodes[0] == found.num_decodes:
             row |= found.sums()
-        self._steps.writerow(row)
+        cells = (row.get(name) for name in STEP_COLUMNS)
+        self._table.write(",".join("" if cell is None else str(cell) for cell in cells) + "\n")
 
     def _write(self, **fields: Any) -> None:
         self._link.write(json.dumps(fields, separators=(",", ":")) + "\n")
@@ -308,10 +317,7 @@ def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _new_file(path: Path) -> TextIO:
-    try:
-        return path.open("x", encoding="utf-8", newline="")
-    except FileExistsError:
-        raise OptionError(f"--output {path} exists already") from None
-    except OSError as error:
-        raise OptionError(f"--output {path} cannot be written: {error.strerror}") from None
+def _new_file(path: Path) -> AppendFile:
+    if path.exists():
+        raise OptionError(f"--output {path} exists already")
+    return AppendFile(path)

@@ -70,7 +70,7 @@ async def test_every_byte_passes_and_every_step_is_recorded(frontend: Frontend, 
         sent[-1] = request("8", list(range(5000, 5700)), 3000)
         await frontend.complete(*sent[4:])
         await frontend.until(lambda: frontend.of("8"))
-        await frontend.send(messages.ABORT, messages.encode(["8"]))  # type: ignore[arg-type]
+        await frontend.send(messages.ABORT, messages.encode(["8"]))
         await frontend.until(lambda: all(frontend.has_ended(str(number)) for number in range(1, 8)))
         await asyncio.sleep(0.1)
         received = list(frontend.frames)
