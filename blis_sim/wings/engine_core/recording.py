@@ -87,19 +87,19 @@ class LinkRecorder:
         """Note a message that has passed. One that cannot be read is counted."""
         if self.problem is not None:
             return
-        frames = [bytes(each.buffer) if hasattr(each, "buffer") else bytes(each) for each in seen.frames[:2]]
         try:
             if seen.to_engine:
-                self._to_engine(seen, frames)
-            elif frames[0] != messages.ENGINE_DEAD:
-                self._from_engine(seen, frames[0])
+                self._to_engine(seen)
+            elif seen.frames[0] != messages.ENGINE_DEAD:
+                self._from_engine(seen, seen.frames[0])
         except (MessageError, msgspec.MsgspecError, IndexError):
             self.num_unreadable += 1
         except OSError as error:
             self.problem = error
             _logger.error("nothing more is recorded: %s", error.strerror)
 
-    def _to_engine(self, seen: Seen, frames: list[bytes]) -> None:
+    def _to_engine(self, seen: Seen) -> None:
+        frames = seen.frames
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if frames[0] == messages.ADD:
             self._request(seen, rank, messages.read_request(frames[1]))
