@@ -51,6 +51,14 @@ INVALID, PAUSED = "validation_error", "engine_paused"
 PAUSED_MESSAGE = "Generation is paused. Please retry after it resumes."
 
 
+LONGEST_LOGGED = 300
+
+
+def printable(text: str) -> str:
+    """Return a text of a peer as it may stand in one line of the log."""
+    return "".join(each if each.isprintable() else "?" for each in text[:LONGEST_LOGGED])
+
+
 class StepOutputs:
     """Collects the outputs of a rank, and sends those of one step to each API server in one message."""
 
@@ -217,7 +225,8 @@ class CoreRequest(PlannedChoice):
             return
         self._core.statistics.num_looked_up += 1
         seconds_at = self._core.seconds_at
-        output.events = [Event(EventKind.QUEUED, seconds_at(flight.queued_at))]
+        taken_at = self._core.statistics.taken_at(flight.queued_at)
+        output.events = [Event(EventKind.QUEUED, seconds_at(taken_at))]
         if flight.first_scheduled_at is not None:
             output.events.append(Event(EventKind.SCHEDULED, seconds_at(flight.first_scheduled_at)))
         output.events += self._preemptions()
@@ -310,7 +319,7 @@ class RankCore:
     def add(self, request: EngineRequest) -> None:
         """Take a request: plan its tokens, then submit it to the engine."""
         if request.request_id in self._open or request.request_id in self._planning:
-            _logger.warning("a request with the id of an open one was ignored: %r", request.request_id)
+            _logger.warning("a request with the id of an open one was ignored: %s", printable(request.request_id))
             return
         if request.abort_immediately:
             self._refuse(request, Finish.ABORT)
@@ -352,12 +361,12 @@ class RankCore:
                 self._open[request.request_id] = choice
                 choice.flight = driver.submit(choice.engine_request, choice, at, rank=self._number)
         except ApiError as error:
-            _logger.info("request %s is refused: %s", request.request_id, error.message)
+            _logger.info("request %s is refused: %s", printable(request.request_id), printable(error.message))
             self._refuse(request, Finish.ERROR, RequestError(INVALID, error.message))
         except EngineFailedError:
             self._refuse(request, Finish.ERROR)
         except Exception:
-            _logger.exception("request %s could not be planned", request.request_id)
+            _logger.exception("request %s could not be planned", printable(request.request_id))
             self._refuse(request, Finish.ERROR)
         finally:
             self._planning.pop(request.request_id, None)

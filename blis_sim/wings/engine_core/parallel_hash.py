@@ -9,13 +9,10 @@ import json
 from blis_sim.engine.deployment import Deployment
 from blis_sim.wings.engine_core.options import EngineCoreOptions
 
-_UNSET = (
-    *("cpu_distributed_timeout_seconds", "dcp_comm_backend", "dcp_q_replicate", "distributed_timeout_seconds"),
-    *("disable_nccl_for_dp_synchronization", "enable_batch_sharded_sampling"),
-)
+_UNSET = ("cpu_distributed_timeout_seconds", "distributed_timeout_seconds")
 _OFF = (
     *("enable_dbo", "enable_elastic_ep", "enable_ep_weight_filter", "enable_eplb", "enable_expert_parallel"),
-    *("enable_fault_tolerance", "enable_hc_sp"),
+    *("enable_fault_tolerance", "enable_hc_sp", "dcp_q_replicate", "enable_batch_sharded_sampling"),
 )
 _BALANCER = (
     *(("communicator", None), ("enable_migration_batching", False), ("log_balancedness", False)),
@@ -30,6 +27,7 @@ _DEFAULTS: dict[str, object] = {
     "cp_kv_cache_interleave_size": 1,
     "dbo_decode_token_threshold": 32,
     "dbo_prefill_token_threshold": 512,
+    "dcp_comm_backend": "ag_rs",
     "dcp_kv_cache_interleave_size": 1,
     "decode_context_parallel_size": 1,
     "dp_sync_interval": 16,
@@ -51,6 +49,8 @@ def parallel_config_hash(options: EngineCoreOptions, deployment: Deployment) -> 
     settings = {
         **_DEFAULTS,
         "data_parallel_size": size,
+        # A frontend of the CPU or with asynchronous scheduling: ranks agree through their hosts.
+        "disable_nccl_for_dp_synchronization": True,
         "elastic_ep_max_dp_size": size,
         "enable_expert_parallel": options.deployment.enable_expert_parallel,
         "is_moe_model": deployment.model.num_experts > 1,

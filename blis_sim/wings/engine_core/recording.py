@@ -1,13 +1,13 @@
 """What a tap writes: the requests and steps of an engine, without any text or token."""
 
-import csv
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,10 @@ from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, EngineRequest, MessageError
 from blis_sim.wings.engine_core.tap import Seen
+from traces.append_file import AppendFile
 from traces.redaction import Redactor
+
+_logger = logging.getLogger(__name__)
 
 STEP_COLUMNS = (
     *("step", "engine", "started_us", "duration_us", "prefill_requests", "prefill_tokens", "decode_requests"),
@@ -24,7 +27,7 @@ STEP_COLUMNS = (
 )
 DIGEST_BYTES = 6
 STEPS_TO_LEAVE = 3
-"""Steps after the end of a request by the frontend that may have been on their way with tokens of it."""
+"""Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
 _READY = msgspec.msgpack.Decoder(messages.ReadyResponse)
 
 
@@ -47,7 +50,7 @@ class _Rank:
     block_size: int = 16
     open: dict[str, _OpenRequest] = field(default_factory=dict)
     leaving: dict[str, int] = field(default_factory=dict)
-    """Requests that the frontend has ended, with the number of steps that may still have tokens of them."""
+    """Requests that the frontend has ended, with the number of steps without a token until they are forgotten."""
     num_steps: int = 0
     last_at_s: float | None = None
     """When the last step ended, on the engine's clock."""
@@ -62,18 +65,18 @@ class LinkRecorder:
     """
 
     def __init__(self, prefix: Path, redact: Sequence[str] = ()) -> None:
-        """Raises OptionError for files that cannot be made, or that exist."""
+        """Raises OptionError for files that exist, and TraceError for those that cannot be made."""
         self._redactor = Redactor(tuple(redact))
         self._key = os.urandom(16)
         self._ranks: dict[int, _Rank] = {}
         self._num_requests = 0
-        self._unix_of: float | None = None
         self.num_steps = 0
         self.num_unreadable = 0
+        self.problem: OSError | None = None
+        """What ended the recording, such as a full disk; messages pass on."""
         self._link = _new_file(Path(f"{prefix}.link.jsonl"))
         self._table = _new_file(Path(f"{prefix}.steps.csv"))
-        self._steps = csv.DictWriter(self._table, STEP_COLUMNS, lineterminator="\n")
-        self._steps.writeheader()
+        self._table.write(",".join(STEP_COLUMNS) + "\n")
 
     def close(self) -> None:
         """Close the files."""
@@ -82,16 +85,21 @@ class LinkRecorder:
 
     def read(self, seen: Seen) -> None:
         """Note a message that has passed. One that cannot be read is counted."""
-        frames = [bytes(each.buffer) if hasattr(each, "buffer") else bytes(each) for each in seen.frames[:2]]
+        if self.problem is not None:
+            return
         try:
             if seen.to_engine:
-                self._to_engine(seen, frames)
-            elif frames[0] != messages.ENGINE_DEAD:
-                self._from_engine(seen, frames[0])
+                self._to_engine(seen)
+            elif seen.frames[0] != messages.ENGINE_DEAD:
+                self._from_engine(seen, seen.frames[0])
         except (MessageError, msgspec.MsgspecError, IndexError):
             self.num_unreadable += 1
+        except OSError as error:
+            self.problem = error
+            _logger.error("nothing more is recorded: %s", error.strerror)
 
-    def _to_engine(self, seen: Seen, frames: list[bytes]) -> None:
+    def _to_engine(self, seen: Seen) -> None:
+        frames = seen.frames
         rank = self._ranks.setdefault(seen.rank, _Rank())
         if frames[0] == messages.ADD:
             self._request(seen, rank, messages.read_request(frames[1]))
@@ -210,6 +218,8 @@ class LinkRecorder:
         if request is None:
             return
         number = request.number
+        if output.request_id in rank.leaving:
+            rank.leaving[output.request_id] = STEPS_TO_LEAVE
         if output.new_token_ids:
             tokens[number] = len(output.new_token_ids)
         for event in output.events or ():
@@ -259,7 +269,8 @@ class LinkRecorder:
         }
         if prefills == (found.num_prefills, found.prefill_tokens) and decodes[0] == found.num_decodes:
             row |= found.sums()
-        self._steps.writerow(row)
+        cells = (row.get(name) for name in STEP_COLUMNS)
+        self._table.write(",".join("" if cell is None else str(cell) for cell in cells) + "\n")
 
     def _write(self, **fields: Any) -> None:
         self._link.write(json.dumps(fields, separators=(",", ":")) + "\n")
@@ -306,10 +317,7 @@ def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _new_file(path: Path) -> TextIO:
-    try:
-        return path.open("x", encoding="utf-8", newline="")
-    except FileExistsError:
-        raise OptionError(f"--output {path} exists already") from None
-    except OSError as error:
-        raise OptionError(f"--output {path} cannot be written: {error.strerror}") from None
+def _new_file(path: Path) -> AppendFile:
+    if path.exists():
+        raise OptionError(f"--output {path} exists already")
+    return AppendFile(path)

@@ -15,7 +15,7 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.options import StartError
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.calls import CallError, Calls
-from blis_sim.wings.engine_core.core import RankCore
+from blis_sim.wings.engine_core.core import RankCore, printable
 from blis_sim.wings.engine_core.link import Link, LinkError
 from blis_sim.wings.engine_core.messages import EngineOutputs, MessageError, ReadyResponse, UtilityOutput
 from blis_sim.wings.engine_core.options import EngineCoreOptions
@@ -182,9 +182,9 @@ class Session:
             output.result = (None, await self._calls[index].result(method, arguments))
         except CallError as error:
             output.failure_message = str(error)
-            _logger.info("%s", error)
+            _logger.info("%s", printable(str(error)))
         except Exception as error:
-            _logger.exception("the call of %s failed", method[:100])
+            _logger.exception("the call of %s failed", printable(method))
             output.failure_message = f"Call to {method} method failed: {error}"
         rank = self.cores[index].rank
         self.links[index].send(client, [messages.encode(EngineOutputs(rank, utility_output=output))])
@@ -207,8 +207,7 @@ class Session:
             self._unread_until_s, self._num_unread = now_s + 1, 0
         self._num_unread += 1
         if self._num_unread <= MOST_LOGGED_PER_S:
-            shown = "".join(each if each.isprintable() else "?" for each in problem[:300])
-            _logger.warning("a message was ignored: %s", shown)
+            _logger.warning("a message was ignored: %s", printable(problem))
 
 
 async def serve_frontends(options: EngineCoreOptions, deployment: Deployment, environment: ServerEnvironment) -> int:

@@ -1,11 +1,15 @@
 """What a rank tells its frontend of its scheduler, its caches and its drafts."""
 
+from collections import deque
 from collections.abc import Callable
 
 from blis_sim.engine.events import BatchDone
 from blis_sim.engine.units import Micros
 from blis_sim.wings.engine_core.messages import DraftStats, IterationDetails, PrefixCacheStats, SchedulerStats
 from mockserve.engines import RankEngine
+
+MOST_STEPS_BACK = 4096
+"""Steps that a request may wait for its first token, for its arrival to be named by the step in which it came."""
 
 
 class RankStatistics:
@@ -19,6 +23,8 @@ class RankStatistics:
         self.seconds_at, self._shows_batches = seconds_at, shows_batches
         self._batch: BatchDone | None = None
         self._num_batches = 0
+        self._steps: deque[tuple[Micros, Micros]] = deque(maxlen=MOST_STEPS_BACK)
+        """Beginnings and ends of the latest steps."""
         self._engine = engine
         self._metrics = engine.metrics
         self._last: tuple[int, ...] = (0, 0, 0, 0)
@@ -36,6 +42,16 @@ class RankStatistics:
     def step_ended(self, event: BatchDone) -> None:
         """Note the batch of a step."""
         self._batch = event
+        self._steps.append((event.started_at, event.at))
+
+    def taken_at(self, queued_at: Micros) -> Micros:
+        """Return when vLLM's engine takes a request that came at an instant: at the end of the step in execution."""
+        for started_at, ended_at in reversed(self._steps):
+            if queued_at >= ended_at:
+                break
+            if queued_at > started_at:
+                return ended_at
+        return queued_at
 
     def changed_counts(self) -> tuple[int, int] | None:
         """Return the numbers of waiting and running requests, if they have changed since the last call."""
@@ -77,7 +93,7 @@ class RankStatistics:
             self._num_batches - 1,
             len(batch.prompts),
             prompt_tokens,
-            len(batch.decoding),
+            batch.shape.num_requests - len(batch.prompts),
             batch.shape.num_tokens - prompt_tokens,
             (self.seconds_at(batch.at) - self.seconds_at(batch.started_at)) * 1000,
         )

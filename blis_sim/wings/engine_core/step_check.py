@@ -2,7 +2,7 @@
 
 import json
 import sys
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -267,17 +267,21 @@ def _by_step(
     arriving: dict[int, list[tuple[float, int, RequestLine]]] = {}
     for number, line in requests.items():
         at_s = queued_s.get(number, line.at_us / 1e6 + offset_s)
-        arriving.setdefault(bisect_left(ends, at_s), []).append((at_s, number, line))
+        arriving.setdefault(bisect_right(ends, at_s), []).append((at_s, number, line))
     before: dict[int, list[int]] = {}
     during: dict[int, list[int]] = {}
     for abort in recording.aborts:
-        timed = bisect_left(ends, abort.at_us / 1e6 + offset_s)
+        timed = bisect_right(ends, abort.at_us / 1e6 + offset_s)
         for number in abort.requests:
-            index = max(timed, last.get(number, -1) + 1)
+            follows = last.get(number, -1) + 1
+            index = max(timed, follows)
             is_in_step = timed >= index
-            if index == last.get(number, -1) + 1 and index < len(steps) and (batch := steps[index].batch) is not None:
-                num_decoding = sum(each not in steps[index].queued_s for each in steps[index].tokens)
-                is_in_step = batch[2] > num_decoding
+            if 0 < follows < len(steps) and (batch := steps[follows].batch) is not None:
+                step = steps[follows]
+                if batch[2] > sum(each not in step.queued_s for each in step.tokens):
+                    index, is_in_step = follows, True
+                elif index == follows:
+                    is_in_step = False
             (during if is_in_step else before).setdefault(index, []).append(number)
     ordered = {index: [line for *_, line in sorted(found, key=_time)] for index, found in arriving.items()}
     return ordered, before, during

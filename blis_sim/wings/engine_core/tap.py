@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import zmq
 
 from blis_sim.wings.engine_core import messages
+from blis_sim.wings.engine_core.link import identity_of
 from blis_sim.wings.engine_core.messages import MessageError
 
 READ_AT_ONCE = 16
@@ -23,7 +24,7 @@ class Seen(NamedTuple):
     rank: int
     at_s: float
     to_engine: bool
-    frames: Sequence[Any]
+    frames: Sequence[bytes]
 
 
 class Pair(NamedTuple):
@@ -95,13 +96,13 @@ class Tap:
         other = pair.frontend_side if is_engine_side else pair.engine_side
         for _ in range(READ_AT_ONCE):
             try:
-                frames: list[Any] = socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames: list[bytes] = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             sent = frames
             if pair.has_names:
-                sent = frames[1:] if is_engine_side else [messages_name(pair.rank), *frames]
-            other.send_multipart(sent, copy=False)
+                sent = frames[1:] if is_engine_side else [identity_of(pair.rank), *frames]
+            other.send_multipart(sent)
             self.num_passed += 1
             if pair.is_recorded:
                 self._note(Seen(pair.rank, time.time(), not is_engine_side, sent[-len(frames) :]))
@@ -142,7 +143,7 @@ class Tap:
 
     def _requests(self, address: str, rank: int) -> str:
         engine_side = self._new(zmq.ROUTER)
-        frontend_side = self._new(zmq.DEALER, messages_name(rank))
+        frontend_side = self._new(zmq.DEALER, identity_of(rank))
         return self._opened(Pair(engine_side, frontend_side, rank, has_names=True, is_recorded=True), address)
 
     def _outputs(self, address: str, rank: int, is_recorded: bool) -> str:
@@ -150,7 +151,7 @@ class Tap:
         return self._opened(pair, address, has_answers=False)
 
     def _waves(self, address: str, rank: int) -> str:
-        return self._opened(Pair(self._new(zmq.XPUB), self._new(zmq.XSUB, messages_name(rank)), rank), address)
+        return self._opened(Pair(self._new(zmq.XPUB), self._new(zmq.XSUB, identity_of(rank)), rank), address)
 
     def _opened(self, pair: Pair, address: str, has_answers: bool = True) -> str:
         port = pair.engine_side.bind_to_random_port(f"tcp://{self._host}")
@@ -162,8 +163,3 @@ class Tap:
             self._poller.register(pair.frontend_side, zmq.POLLIN)
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"tcp://{host}:{port}"
-
-
-def messages_name(rank: int) -> bytes:
-    """Return the name of a rank's sockets."""
-    return rank.to_bytes(2, "little")

@@ -1,7 +1,7 @@
 """A frontend for tests: it sends recorded bytes of vLLM's own, and keeps what an engine answers."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,6 +75,10 @@ class Frontend:
         """The outputs of a request so far."""
         return [each for outputs in self.outputs for each in outputs.outputs if each.request_id == request_id]
 
+    async def until_ended(self, request_id: str) -> None:
+        """Return when a request has its last output."""
+        await self.until(lambda: self.has_ended(request_id))
+
     def has_ended(self, request_id: str) -> bool:
         """Whether a request has its last output."""
         return any(each.finish_reason is not None for each in self.of(request_id))
@@ -87,7 +91,7 @@ class Frontend:
 
     async def call(self, method: str, *arguments: object, number: int = 7) -> messages.UtilityOutput:
         """Call a method of the engine, and return its answer."""
-        await self.send(messages.UTILITY, messages.encode((0, number, method, arguments)))  # type: ignore[arg-type]
+        await self.send(messages.UTILITY, messages.encode((0, number, method, arguments)))
         found: list[messages.UtilityOutput] = []
 
         def is_answered() -> bool:
@@ -116,5 +120,5 @@ def request(name: str, prompt: list[int], max_tokens: int = 5, **sampling: objec
     return EngineRequest(name, prompt, None, params, None, 0.0, None, None, None)
 
 
-async def _soon(received: "asyncio.Future[list[bytes]]") -> list[bytes]:
+async def _soon(received: Awaitable[list[bytes]]) -> list[bytes]:
     return await asyncio.wait_for(received, PATIENCE_S)

@@ -41,10 +41,8 @@ async def test_the_commands_of_the_page_work_together(frontend: Frontend, tmp_pa
     names = [str(number) for number in range(1, 5)]
     with reserved_port() as port:
         tapping = await _started(tap.replace("29550", str(frontend.port)).replace("29551", str(port)), tmp_path)
-        serving = await _started(
-            f"{engine.replace('./model', 'qwen/qwen3-14b').replace('29550', str(port))} --enable-logging-iteration-details",
-            tmp_path,
-        )
+        ours = engine.replace("./model", "qwen/qwen3-14b").replace("29550", str(port))
+        serving = await _started(f"{ours} --enable-logging-iteration-details", tmp_path)
         await frontend.meet()
         await frontend.complete(*(request(name, [int(name)] * 99, 9) for name in names))
         await frontend.until(lambda: all(map(frontend.has_ended, names)))

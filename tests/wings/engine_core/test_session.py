@@ -61,7 +61,7 @@ async def test_a_repeated_prompt_is_found_in_the_cache(frontend: Frontend) -> No
         prompt = list(range(100, 200))
         for name in "ab":
             await frontend.complete(request(name, prompt))
-            await frontend.until(lambda name=name: frontend.has_ended(name))
+            await frontend.until_ended(name)
         stats = frontend.of("b")[0].prefill_stats
         assert stats is not None
         assert (stats.num_cached_tokens, stats.num_computed_tokens) == (96, 4)
@@ -78,7 +78,7 @@ async def test_an_aborted_request_gets_no_more_outputs(frontend: Frontend) -> No
         await frontend.meet()
         await frontend.complete(request("a", [1, 2, 3], 2000), request("b", [1, 2, 3], 30))
         await frontend.until(lambda: frontend.of("a"))
-        await frontend.send(messages.ABORT, messages.encode(["a", "unknown"]))  # type: ignore[arg-type]
+        await frontend.send(messages.ABORT, messages.encode(["a", "unknown"]))
         await asyncio.sleep(0.1)
         number = len(frontend.of("a"))
         await frontend.until(lambda: frontend.has_ended("b"))
@@ -128,7 +128,7 @@ async def test_media_are_computed_by_their_number_of_tokens(frontend: Frontend) 
             feature = messages.MediumFeature(None, "image", image, messages.Placeholder(0, 64))
             with_image.mm_features = [feature]
             await frontend.complete(with_image)
-            await frontend.until(lambda name=name: frontend.has_ended(name))
+            await frontend.until_ended(name)
         found = [frontend.of(name)[0].prefill_stats for name in "abc"]
         assert [each.num_cached_tokens for each in found if each is not None] == [0, 64, 0]
 
@@ -207,7 +207,7 @@ async def test_mutated_messages_end_in_a_line_of_the_log_and_a_live_engine(
                 if number % 500 == 499:
                     alive = f"alive-{number}"
                     await frontend.complete(request(alive, [1, 2, 3], 2))
-                    await frontend.until(lambda alive=alive: frontend.has_ended(alive))
+                    await frontend.until_ended(alive)
                     frontend.frames.clear()
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("blis_sim.wings.engine_core")]
     assert any("a message was ignored" in each for each in lines)
