@@ -158,7 +158,7 @@ def observed(found: CapacityPlan, trial: Trial, speed: float) -> Iterator[Compar
     serving = serving_of(found.query, trial).simulated
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "load"
-        figures, samples = write_load(found, trial, trace, speed, serving.count)
+        figures, samples = write_load(found, trial, trace, speed)
         with server(*serving.arguments, "--speed", f"{speed:g}") as running:
             words = [
                 "observe",
@@ -184,26 +184,26 @@ def observed(found: CapacityPlan, trial: Trial, speed: float) -> Iterator[Compar
         planned_ms, observed_ms = figures[name], seen[f"{latency}_ms"][figure] * speed
         low_ms, high_ms = planned_ms, planned_ms
         if figure != "mean":
-            low_ms, high_ms = spread_ms(samples[latency], int(figure.removeprefix("p")), serving.count)
+            low_ms, high_ms = spread_ms(samples[latency], int(figure.removeprefix("p")))
         yield Comparison(name, planned_ms, observed_ms, error, low_ms, high_ms)
 
 
-def spread_ms(samples: Pool, percent: int, num_servers: int) -> tuple[float, float]:
-    """Return between which values the percentile of one of so many servers lies in nine of ten cases.
+def spread_ms(samples: Pool, percent: int) -> tuple[float, float]:
+    """Return between which values the percentile of so many samples lies in nine of ten cases.
 
     Ranks of a percentile follow a binomial distribution, in its normal approximation. The upper value is infinite where
     its rank is beyond the samples.
     """
     share = percent / 100
-    half = _DEVIATIONS * sqrt(share * (1 - share) * num_servers / len(samples))
+    half = _DEVIATIONS * sqrt(share * (1 - share) / len(samples))
     low, high = floor((share - half) * len(samples)), ceil((share + half) * len(samples))
     return samples.at_rank(max(0, low - 1)) / 1000, samples.at_rank(high) / 1000 if high < len(samples) else inf
 
 
 def write_load(
-    found: CapacityPlan, trial: Trial, trace: Path, speed: float, num_servers: int
+    found: CapacityPlan, trial: Trial, trace: Path, speed: float
 ) -> tuple[Mapping[str, Any], Mapping[str, Pool]]:
-    """Write the requests of a plan as a trace for one of its servers, and return figures and samples of the plan.
+    """Write the requests of a plan as a trace for its server, and return figures and samples of the plan.
 
     At another speed requests are sent as much faster or slower.
     """
@@ -219,7 +219,7 @@ def write_load(
     samples = {"ttft": pool_of(record.ttft_us[completed]), "itl": record.tokens.gaps()}
     samples["e2e"] = pool_of(record.e2e_us[completed])
     with Path(f"{trace}.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))[::num_servers]
+        rows = list(csv.DictReader(file))
     for row in rows:
         for name in ("arrival_time_us", "send_time_us"):
             row[name] = str(round(int(row[name]) / speed))

@@ -39,7 +39,7 @@ def test_unchanged_events_keep_their_bytes() -> None:
 
 def test_more_pieces_than_are_written_at_once_are_all_written() -> None:
     found = stream(*(f"t{number}" for number in range(2500))).in_pieces(Redactor([]))
-    reply = json.loads(line_of(found))["reply"]
+    reply = json.loads(b"".join(line_of(found)))["reply"]
     assert [each["text"] for each in reply] == [each.decode() for _, each in found.pieces]
     assert len(reply) == 2500
 

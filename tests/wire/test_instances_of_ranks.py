@@ -1,6 +1,7 @@
 """A server whose instances have data-parallel ranks: metrics, choice of a rank, control routes, ports, replays."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,12 @@ from tests.wire.instances import BODY, at_instance, finished, instances, kill, l
 from tests.wire.plain_http import call, complete, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
-EXPERTS = {"model": "mixtral-8x7b-v0.1", "hardware": "H100", "tp": 4, "latency_model": "trained-physics"}
+EXPERTS: dict[str, Any] = {
+    "model": "mixtral-8x7b-v0.1",
+    "hardware": "H100",
+    "tp": 4,
+    "latency_model": "trained-physics",
+}
 
 
 def groups_of(server: TestServer) -> list[RankGroup]:
@@ -95,7 +101,7 @@ def test_a_control_route_of_one_instance_acts_on_all_its_ranks(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("settings", [{}, EXPERTS])
-def test_served_instances_are_those_of_a_run(settings: dict[str, object]) -> None:
+def test_served_instances_are_those_of_a_run(settings: dict[str, Any]) -> None:
     with running_server(num_instances=2, dp=2, **settings) as server:
         options, groups = server.service.options, groups_of(server)
         described = with_settings(options.cluster)

@@ -39,11 +39,15 @@ def _steps(batches: Iterator[BatchDone]) -> Iterator[Step]:
         )
 
 
+_LOGGED = Step._fields[: Step._fields.index("started_us")]
+"""Columns that vLLM's log has."""
+
+
 def as_logged(steps: Sequence[Step]) -> list[Step]:
     """What vLLM's log has of these steps."""
     return [
         Step(
-            *step[: Step._fields.index("started_us")],
+            **{name: getattr(step, name) for name in _LOGGED},
             kv_usage=None if step.kv_usage is None else round(step.kv_usage, 3),
         )._replace(duration_us=round(step.duration_us, -1))
         for step in steps

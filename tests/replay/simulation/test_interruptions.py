@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_a_replay_repeats_a_server_whose_steps_wait_for_ticks(tmp_path: Path) ->
     origin_us, path = 1_780_000_000_000_123, tmp_path / "t.yaml"
     rows = [row(n, arrival_time_us=270 + 9_000 * n, input_tokens=200, output_tokens=12) for n in range(8)]
     write_trace(path, TraceHeader(mode="generated"), rows)
-    server = {"model": "qwen/qwen3-14b", "engine": "adaptive", "hardware": "H100", "tp": 1}
+    server: dict[str, Any] = {"model": "qwen/qwen3-14b", "engine": "adaptive", "hardware": "H100", "tp": 1}
     served = blis_sim.replay(path, **server).requests["ttft_ms"]
     sent = [
         replace(each, send_time_us=origin_us + each.arrival_time_us, arrival_time_us=9_000 * n)
