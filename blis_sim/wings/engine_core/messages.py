@@ -20,7 +20,7 @@ RAW_BYTES = 3
 INLINE_BYTES = 256
 """Arrays of fewer bytes are part of the message; others are a frame of their own."""
 ENGINE_DEAD = b"ENGINE_CORE_DEAD"
-"""The whole message that tells a frontend of the engine's end."""
+"""The whole message about the engine's end."""
 COORDINATOR = -1
 """The index of the coordinator of data-parallel ranks among the receivers of outputs."""
 
@@ -42,7 +42,7 @@ class Finish(IntEnum):
 
 
 class EventKind(IntEnum):
-    """What happened to a request."""
+    """Kinds of events of a request."""
 
     QUEUED = 1
     SCHEDULED = 2
@@ -53,7 +53,7 @@ class EventKind(IntEnum):
 
 
 class Greeting(msgspec.Struct):
-    """What an engine says to the frontend's handshake port: HELLO first, READY when it can work."""
+    """A message of an engine to the frontend's handshake port: HELLO first, READY when it can work."""
 
     status: str
     local: bool = False
@@ -222,7 +222,7 @@ class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
 
 
 class Event(msgspec.Struct):
-    """What happened to a request, and when, on the monotonic clock in seconds."""
+    """An event of a request, and its time on the monotonic clock in seconds."""
 
     type: EventKind
     timestamp: float
@@ -360,7 +360,7 @@ class UtilityOutput(msgspec.Struct, array_like=True, gc=False):
 
 
 class EngineOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    """What an engine sends to one API server, or to the coordinator, after a step."""
+    """A message of an engine to one API server, or to the coordinator, after a step."""
 
     engine_index: int = 0
     outputs: list[EngineOutput] = []
@@ -389,7 +389,7 @@ NUM_OUTPUT_FIELDS = len(EngineOutputs.__struct_fields__)
 
 
 def _raw_array(code: int, data: memoryview) -> memoryview:
-    """Return the bytes of an array. Other extensions would be pickled objects, which nobody may unpack."""
+    """Return the bytes of an array. Other extensions would be pickled objects, which are never unpacked."""
     if code != RAW_BYTES:
         raise MessageError(f"a message has an extension of code {code}, which may be a pickled object")
     return data

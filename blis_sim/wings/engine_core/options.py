@@ -73,7 +73,7 @@ class EngineCoreOptions(ServeOptions):
 
     @property
     def of_local_ranks(self) -> "EngineCoreOptions":
-        """The same settings for the ranks of this process alone. Raises OptionError for ranks that do not exist."""
+        """Return these settings for the ranks of this process alone. Raises OptionError for ranks that do not exist."""
         size, num_local = self.deployment.dp, self.num_local_ranks
         if self.first_rank + num_local > max(size, self.first_rank + 1 if self.data_parallel_size_local is None else 0):
             raise OptionError(

@@ -1,4 +1,4 @@
-"""What a tap writes: the requests and steps of an engine, without any text or token."""
+"""The files of a tap: the requests and steps of an engine, without any text or token."""
 
 import hashlib
 import json
@@ -73,7 +73,7 @@ class LinkRecorder:
         self.num_steps = 0
         self.num_unreadable = 0
         self.problem: OSError | None = None
-        """What ended the recording, such as a full disk; messages pass on."""
+        """The error that ended the recording, such as a full disk; messages pass on."""
         self._link = _new_file(Path(f"{prefix}.link.jsonl"))
         self._table = _new_file(Path(f"{prefix}.steps.csv"))
         self._table.write(",".join(STEP_COLUMNS) + "\n")
@@ -278,7 +278,7 @@ class LinkRecorder:
 
 @dataclass(slots=True)
 class _Found:
-    """What the outputs of one step tell of it."""
+    """The contents of one step's outputs."""
 
     queued_s: dict[int, float] = field(default_factory=dict)
     cached: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a rank tells its frontend of its scheduler, its caches and its drafts."""
+"""Statistics of a rank for its frontend: of its scheduler, its caches and its drafts."""
 
 from collections import deque
 from collections.abc import Callable

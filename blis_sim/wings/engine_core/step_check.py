@@ -52,7 +52,7 @@ class StepCheckOptions:
 
 
 class EngineLine(msgspec.Struct, tag="engine", tag_field="event", rename={"rank": "engine"}):
-    """What an engine was started with."""
+    """The limits of an engine."""
 
     rank: int
     max_model_len: int

@@ -37,7 +37,7 @@ class Waves:
             self.is_running = True
 
     def end_if_idle(self) -> None:
-        """End the wave if no rank has a request. Rank 0 tells the coordinator."""
+        """End the wave if no rank has a request. Rank 0 informs the coordinator."""
         if not self.is_running or any(core.num_open for core in self._cores):
             return
         self.is_running = False

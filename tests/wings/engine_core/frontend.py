@@ -68,7 +68,7 @@ class Frontend:
 
     @property
     def outputs(self) -> list[EngineOutputs]:
-        """What the engine has sent so far."""
+        """All outputs of the engine so far."""
         return [messages.read_outputs(frames[0]) for frames in self.frames if frames[0] != messages.ENGINE_DEAD]
 
     def of(self, request_id: str) -> list[EngineOutput]:

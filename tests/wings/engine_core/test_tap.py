@@ -22,7 +22,7 @@ from tests.wings.engine_core.frontend import Frontend, recorded, request
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a port without a listener."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
