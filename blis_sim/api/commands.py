@@ -373,7 +373,7 @@ def _run_result(options: Any, outcome: "FinishedRun", notes: list[str]) -> RunRe
 
 
 def _latency_figures(name: str, metrics: Mapping[str, Any], pool: "Pool") -> Latency:
-    known = {f"{figure}_in_ms": float(metrics[f"{name}_{figure}_in_ms"]) for figure in ("mean", "p90", "p95", "p99")}
+    known = {f"{figure}_ms": float(metrics[f"{name}_{figure}_ms"]) for figure in ("mean", "p90", "p95", "p99")}
     return Latency(p50_ms=pool.percentile_ms(50), **known)
 
 
@@ -824,7 +824,7 @@ def _pair_table(found: "Calibration") -> Table:
         times = zip(values.real_us.tolist(), values.sim_us.tolist(), strict=True)
         by_number = dict(zip((row.request_id for row in values.rows), times, strict=True))
         for place, side in enumerate(("recorded", found.other)):
-            columns[f"{side}_{name}_in_ms"] = [
+            columns[f"{side}_{name}_ms"] = [
                 by_number[number][place] / 1000 if number in by_number else None for number in numbers
             ]
     return Table(columns)

@@ -24,6 +24,8 @@ MODEL, EXPERTS = "qwen3-14b", "qwen3-30b-a3b"
 SPECULATION = '{"method": "ngram", "num_speculative_tokens": 2}'
 
 TEXTS: dict[str, Any] = {
+    "cold_start": "45s",
+    "kill": "60s:1",
     "hardware": "H200",
     "latency_model": "trained-physics",
     "dtype": "float16",
@@ -64,6 +66,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "enable_expert_parallel": {"model": EXPERTS, "tp": 2},
     "enable_chunked_prefill": {"max_num_batched_tokens": 50_000},
     "max_num_active_seqs": {"max_num_seqs": 128},
+    "cold_start": {"autoscaler": "nowhere.yaml"},
     "pd_decider": {"prefill_instances": 1, "decode_instances": 1},
     "prefill_instances": {"decode_instances": 2, "num_instances": 4},
     "decode_instances": {"prefill_instances": 2, "num_instances": 4},
@@ -71,7 +74,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
 """Settings that a setting needs beside it."""
 FILES = {
     *("model_config_folder", "hardware_config", "coefficients", "kernel_profile", "operators"),
-    *("network_config", "policy_config"),
+    *("network_config", "policy_config", "autoscaler"),
 }
 """Settings that name a file, of which the text of the flag is enough."""
 NUMBERS: dict[str, Any] = {

@@ -66,7 +66,15 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
     known |= set(re.findall(r"`(--[\w-]+)`", page("cli.md")))
     known |= {spelling for spelling in read_table() if spelling.startswith("--")}
     others = {"--check", "--recording", "--output", "--flag", "--enable-x", "--disable-x", "--no-enable-x"}
-    others |= {"--set", "--build", "--save-result", "--save-detailed"}  # of programs that are not ours
+    others |= {
+        "--set",
+        "--tail",
+        "--render-url",
+        "--enable-turbo-mode",
+        "--build",
+        "--save-result",
+        "--save-detailed",
+    }  # of programs that are not ours
     others |= {
         "--constraint",
         "--data",

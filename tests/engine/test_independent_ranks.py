@@ -16,7 +16,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
-from blis_sim.options import BlisError, options_from
+from blis_sim.options import options_from
 from tests.fakes import TestLatency, config, request
 
 LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900)
@@ -112,12 +112,6 @@ def test_ranks_report_their_loads_whether_or_not_the_run_reports_its_steps() -> 
 def test_ranks_whose_engines_report_no_steps_are_refused() -> None:
     with pytest.raises(ValueError, match="must report steps"):
         IndependentRanks([Engine(LIMITS, LATENCY, reports_steps=False)])
-
-
-def test_ranks_without_experts_behind_a_router_are_refused_with_the_number_of_instances() -> None:
-    options = options_from(ClusterOptions, **DENSE, num_instances=2)
-    with pytest.raises(BlisError, match=r"must be 1 for instances of .* behind a router, got 4.*--num-instances 8"):
-        build_simulation(options, resolve(options.deployment))
 
 
 def test_the_exchange_of_tokens_between_experts_is_noted_as_without_effect() -> None:

@@ -11,7 +11,7 @@ from tests.wire.serving import running_server
 Case: TypeAlias = tuple[str, dict[str, Any], str]
 EMBEDDINGS: Case = "/v1/embeddings", {"runner": "pooling"}, "parse_embeddings"
 RESPONSES: Case = "/v1/responses", {}, "parse_response"
-RENDERED_RESPONSES: Case = "/v1/responses/render", {"enable_scale_out": True}, "_rendered"
+RENDERED_RESPONSES: Case = "/v1/responses/render", {"enable_scale_out": True}, "_rendered_response"
 
 
 @pytest.mark.parametrize(("num_items", "is_aside"), [(10, False), (3000, True)])

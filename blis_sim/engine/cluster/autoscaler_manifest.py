@@ -157,7 +157,7 @@ def read_manifest(path: str | Path) -> HorizontalSettings:
         return read(path, name or kind, content.get("spec", {}))
     except EngineError as error:
         text = str(error)
-        raise EngineError(text if text.startswith(f"{path}:") else f"{path}: {text}") from None
+        raise EngineError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
 def _documents(path: Path) -> list[Any]:

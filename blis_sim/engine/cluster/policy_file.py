@@ -285,7 +285,7 @@ def _scaling_policy(path: Path, top: PolicyKeys) -> ScalingPolicy:
         )
     except EngineError as error:
         text = str(error)
-        raise EngineError(text if text.startswith(f"{path}:") else f"{path}: {text}") from None
+        raise EngineError(text if text.startswith(str(path)) else f"{path}: {text}") from None
 
 
 def _node_pool(keys: NodePoolKeys) -> NodePool:

@@ -25,10 +25,12 @@ def plain_first_repetition(ids: list[int], wanted: RepetitionDetectionParams) ->
 @given(
     st.lists(st.integers(0, 2), max_size=30),
     st.builds(
-        RepetitionDetectionParams,
-        max_pattern_size=st.integers(1, 5),
-        min_pattern_size=st.integers(0, 3),
-        min_count=st.integers(2, 4),
+        lambda least, more, count: RepetitionDetectionParams(
+            max_pattern_size=max(1, least + more), min_pattern_size=least, min_count=count
+        ),
+        st.integers(0, 3),
+        st.integers(0, 4),
+        st.integers(2, 4),
     ),
 )
 def test_a_repetition_is_found_where_the_definition_has_it(ids: list[int], wanted: RepetitionDetectionParams) -> None:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_sim.bench.targets import LatencyTargets
-from blis_sim.cli.commands import CommandRow
 from blis_sim.options import OptionError, option, options_of, section, with_settings
 from blis_sim.options.provenance import Provenance, command_line, flag_words
 from replay.report_options import ReportOptions
@@ -26,26 +25,9 @@ if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
     from blis_sim.report.report import Report, Section
 
-__all__ = ["COMMAND", "FleetOptions", "run"]
+__all__ = ["FleetOptions", "run"]
 
 PROGRAM = "blis fleet"
-
-COMMAND = CommandRow(
-    "Rehearse a fleet: its autoscaler, cold starts and kills under a load, with a verdict as exit code.",
-    "blis_sim.wings.fleet",
-    "FleetOptions",
-    examples=(
-        "blis fleet --model qwen/qwen3-14b --count 8 --autoscaler hpa.yaml --cold-start 45s --stages 5:120s,60:300s "
-        "--ttft-p99 2s",
-        "blis fleet --model qwen/qwen3-14b --count 2 --kill 30s --rate 10 --real-time",
-    ),
-    first=(
-        *("--model", "--count", "--autoscaler", "--cold-start", "--kill", "--real-time", "--min-completed"),
-        *("--rate", "--stages", "--num-requests", "--workload", "--workload-spec", "--prompt-tokens"),
-        *("--output-tokens", "--ttft-p99", "--itl-p99", "--e2e-p99", "--hardware", "--tp", "--flow-control"),
-        *("--format", "--json", "--html"),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
