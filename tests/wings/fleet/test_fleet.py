@@ -58,6 +58,15 @@ def test_an_instance_that_is_gone_dies_no_second_time(hpa: str, capsys: pytest.C
     assert found[0] == found[1]
 
 
+def test_an_instance_to_kill_that_there_is_not_is_named(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "blis fleet: --kill names instance 2: at the beginning there are 2, from 0 on\n"
+    words = ("--count", "2", "--rate", "6", "--num-requests", "20", "--kill", "1s:2", "--min-completed", "0")
+    assert fleet(*words) == 0
+    assert note in capsys.readouterr().err
+    assert fleet(*words, "--autoscaler", hpa) == 0
+    assert "--kill names" not in capsys.readouterr().err, "the autoscaler may add it"
+
+
 def test_the_fleet_grows_with_its_load(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("--autoscaler", hpa, "--cold-start", "5s", "--stages", "2:30s,24:60s", "--json") == 0
     changes = json.loads(capsys.readouterr().out)["fleet"]["changes"]
