@@ -108,6 +108,7 @@ def test_same_seed_same_rehearsal(hpa: str, capsys: pytest.CaptureFixture[str]) 
         (("--cold-start", "5s"), "--cold-start needs --autoscaler"),
         (("--kill", "5"), "--kill must be a duration such as 40ms or 1s, got '5'"),
         (("--kill", f"{'9' * 400}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 400}s'"),
+        (("--kill", f"{'9' * 304}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 304}s'"),
         (("--autoscaler", "f", "--cold-start", "25h"), "--cold-start must be at most 86400 s, got '25h'"),
         (("--kill", "5s:x"), "--kill must be TIME or TIME:NUMBER such as 60s:2, got '5s:x'"),
         (("--count", "2", "--num-instances", "3"), "--count is --num-instances (3), got 2"),
