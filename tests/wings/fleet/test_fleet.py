@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from blis_sim.cli.main import run as blis
-from blis_sim.wings.fleet import _watched
+from blis_sim.wings.fleet.command import _watched
 
 HPA = """
 kind: HorizontalPodAutoscaler
@@ -142,7 +142,7 @@ class Lives(BaseHTTPRequestHandler):
 
 
 def test_each_state_of_an_instance_is_seen_in_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blis_sim.wings.fleet._POLL_S", 0.01)
+    monkeypatch.setattr("blis_sim.wings.fleet.command._POLL_S", 0.01)
     Lives.answers = [
         {0: "ready", 1: "ready"}, {0: "draining", 1: "ready", 2: "ready"}, {0: "drained", 1: "killed", 3: "loading"},
     ]  # fmt: skip
