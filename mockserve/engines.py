@@ -305,7 +305,7 @@ class LiveCluster:
         """Number of the next instance."""
         self.num_engines_created = 0
         """Number of the next engine."""
-        self.on_added: Callable[[int], None] = _ignore_removal
+        self.on_added: Callable[[int], None] = _ignore_added
         """Called with the number of each instance that is added later."""
         self.on_removed: Callable[[int, Mapping[int, RankEngine], InstanceState], None] = _ignore_removed
         """Called with the number of each removed instance, its engines by number, and its final state."""
@@ -391,7 +391,7 @@ class LiveCluster:
             engine.driver.engine.release()
 
 
-def _ignore_removal(_number: int) -> None:
+def _ignore_added(_number: int) -> None:
     """No-op default."""
 
 

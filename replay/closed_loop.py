@@ -500,7 +500,7 @@ class GrowingRun:
 
     def __init__(self, simulation: Simulation, workload: Workload) -> None:
         self._simulation = simulation
-        self._arrivals = iter(GeneratedArrivals(workload.requests, simulation.instances[0].config))
+        self._arrivals: Iterator[Arrival] = iter(GeneratedArrivals(workload.requests, simulation.instances[0].config))
         self._arrived_at: list[Micros] = []
         self._left_at: list[Micros] = []
         self._all_complete = not (workload.sessions or workload.rows)
@@ -514,6 +514,12 @@ class GrowingRun:
         found = list(islice(self._arrivals, max(0, num_requests - len(self._arrived_at)))) if self._all_complete else []
         if not found:
             return None
+        # What arrives at the same instant comes along: the simulation has passed that instant afterwards.
+        for each in self._arrivals:
+            if each.at > found[-1].at:
+                self._arrivals = chain((each,), self._arrivals)
+                break
+            found.append(each)
         check_run_ends(configs_of(self._simulation), (each.request for each in found), None)
         self._arrived_at += [each.at for each in found]
         source, size = iter(found), batch_size(self._simulation)
@@ -526,7 +532,7 @@ class GrowingRun:
         if not self._all_complete:
             return None
         self._left_at.sort()
-        return time_scales_so_far(np.array(self._arrived_at), np.array(self._left_at))
+        return time_scales_so_far(np.array(self._arrived_at[:num_requests]), np.array(self._left_at))
 
 
 def judged_by_longer(

@@ -253,7 +253,8 @@ class SimulatorCommand(SettingsCommand):
         except OptionError as error:
             excluded, is_exclusion, _ = str(error).partition(_EXCLUSION)
             named = {word for word in excluded.split() if word.startswith("--")} if is_exclusion and places else set()
-            given = [each for each in options_of(self.options) if not named.isdisjoint(each.flags)]
+            excluding = [each for each in options_of(self.options) if not named.isdisjoint(each.flags)]
+            given = [each for each in excluding if each.name in values]
             given.sort(key=lambda each: _weight(places.get(each.label)))
             if len({_weight(places.get(each.label)) for each in given}) < 2:
                 raise

@@ -24,6 +24,12 @@ def problem_in(path: Path, within: str, message: str) -> EngineError:
     return EngineError(f"{path}{' key ' if within else ''}{within}: {message}")
 
 
+def naming_file(path: Path, error: EngineError) -> EngineError:
+    """The error about a part of a file, with the name of the file in front where it is missing."""
+    text = str(error)
+    return error if text.startswith((f"{path}:", f"{path} key ")) else EngineError(f"{path}: {text}")
+
+
 def given(content: Mapping[str, Any], **names: str) -> dict[str, Any]:
     """The values of the keys that are there, each under the name that it has here."""
     return {name: content[key] for name, key in names.items() if key in content}

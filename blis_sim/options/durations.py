@@ -1,5 +1,6 @@
 """Durations as users write them: `40ms`, `1.5s`, `1m30s`."""
 
+import math
 import re
 
 from blis_sim.options.addition import sequential_sum
@@ -10,11 +11,14 @@ _PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 def parse_duration_ms(text: str) -> float:
-    """Milliseconds of a duration such as `100ms`, `1.5s` or `1m30s`. A bare number is a ValueError."""
+    """Milliseconds of a duration such as `100ms`, `1.5s` or `1m30s`. Raises ValueError for a bare number."""
     parts = _PART.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"not a duration: {text!r}")
-    return sequential_sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
+    found_ms = sequential_sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
+    if math.isinf(found_ms * 1e6):  # nor may its nanoseconds be infinite
+        raise ValueError(f"too long a duration: {text[:60]!r}")
+    return found_ms
 
 
 def duration_ms(label: str, text: str) -> float:

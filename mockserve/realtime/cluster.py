@@ -307,7 +307,8 @@ class InstanceDriver:
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
         """Call `function(engine, now)` after processing all due events."""
         numbers = self.shared_driver.engines_of(self.number)
-        return self.shared_driver.call_engines(numbers if self.rank is None else [numbers[self.rank]], function)
+        own = numbers if self.rank is None else numbers[self.rank : self.rank + 1]
+        return self.shared_driver.call_engines(own, function)
 
     async def until(self, condition: Callable[[Engine], bool]) -> None:
         """Return when a condition holds for each engine of the instance."""

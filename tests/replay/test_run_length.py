@@ -1,6 +1,7 @@
 """Whether a run is steady, overloaded or too short, and how many requests a run without a number has."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +68,29 @@ def test_a_run_that_grows_is_judged_as_runs_of_each_length_are(
     rate: float, num_instances: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load = {**SMALL, "rate": rate * num_instances, "num_instances": num_instances, "num_requests": 50}
+    growing = judged(**load)
+    monkeypatch.setattr(GrowingRun, "time_scales", lambda *_: None)
+    assert growing == judged(**load)
+
+
+CLIENT = """
+  - id: {name}
+    rate_fraction: 0.3333
+    arrival: {{process: constant}}
+    input_distribution: {{type: constant, params: {{value: 20}}}}
+    output_distribution: {{type: exponential, params: {{mean: 10}}}}
+"""
+
+
+@pytest.mark.parametrize("num_instances", [1, 2])
+def test_a_run_grows_between_requests_of_one_instant(
+    num_instances: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = tmp_path / "spec.yaml"
+    head = 'version: "2"\nseed: 1\nnum_requests: 50\naggregate_rate: 170\nclients:'
+    spec.write_text(head + "".join(CLIENT.format(name=name) for name in "abc"))
+    load = {name: value for name, value in SMALL.items() if not name.endswith("put_tokens") and "prompt" not in name}
+    load |= {"workload_spec": str(spec), "num_instances": num_instances}
     growing = judged(**load)
     monkeypatch.setattr(GrowingRun, "time_scales", lambda *_: None)
     assert growing == judged(**load)

@@ -272,7 +272,11 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
     gaie = policies.gaie_queue_depth is not None or policies.gaie_kv_usage is not None
     if gaie and options.admission_policy != "gaie-legacy":
         yield "gaie_ settings of --policy-config have no effect without admission policy gaie-legacy"
-    yield from _notes_on_scaling(with_interval(policies.scaling, options.model_autoscaler_interval_us))
+    scaling = with_interval(policies.scaling, options.model_autoscaler_interval_us)
+    yield from _notes_on_scaling(scaling)
+    absent = [number for _, number in options.kills if number is not None and number >= options.num_instances]
+    if absent and not scaling.decides:
+        yield f"--kill names instance {absent[0]}: at the beginning there are {options.num_instances}, from 0 on"
     autoscaler = policies.scaling.autoscaler
     if autoscaler is not None and autoscaler.wakes and not options.gateway.flow_control:
         yield (

@@ -17,7 +17,7 @@ from blis_sim.engine.cluster.horizontal import (
     ScalingStep,
 )
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.file_parts import problem_in, read_part
+from blis_sim.engine.file_parts import naming_file, problem_in, read_part
 from blis_sim.options.file_fields import AtLeastOne, Bounds
 from blis_sim.options.files import read_text
 from blis_sim.options.yaml_text import YamlError, load_yaml
@@ -156,8 +156,7 @@ def read_manifest(path: str | Path) -> HorizontalSettings:
     try:
         return read(path, name or kind, content.get("spec", {}))
     except EngineError as error:
-        text = str(error)
-        raise EngineError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        raise naming_file(path, error) from None
 
 
 def _documents(path: Path) -> list[Any]:

@@ -196,7 +196,7 @@ class Cluster:
         self.wakes = False
         """Whether an instance will be started where there is none."""
         self.killed: list[Callable[[int, Micros], None]] = []
-        """Callbacks for each instance that is killed, with its number."""
+        """Callbacks for each instance that is killed before it was drained, with its number."""
         self.num_starting = 0
         """Number of instances that are loading and will serve."""
         self.changes: deque[InstanceChange] = deque(maxlen=MOST_CHANGES)
@@ -540,16 +540,18 @@ class Cluster:
         """Kill an instance; without a number the oldest one that serves."""
         if number is None:
             number = next((number for number, each in self.members.items() if each.takes_requests), None)
-        if number is None or number not in self.members:
+        if number is None or number not in self.members or self.members[number].state is InstanceState.KILLED:
             return
+        was_drained = number in self.leaving
         self._set_state(number, InstanceState.KILLED, at)
         self.members.catch_up(at - 1)
         engine = self.members[number].engine
         for request_id in engine.live:
             engine.abort(request_id, at, Outcome.FAILED)
         self.members.update_next_event(number)
-        for killed in self.killed:
-            killed(number, at)
+        if not was_drained:
+            for killed in self.killed:
+                killed(number, at)
 
     def _set_state(self, number: int, state: InstanceState, at: Micros) -> None:
         self.members[number].state = state

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.cluster.settings import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US
+from blis_sim.engine.cluster.settings import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US, LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights, parse_weights
 from blis_sim.engine.deployment_options import GPU_NAMES, DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
@@ -481,7 +481,10 @@ class ClusterOptions:
         """Seconds from the start of an instance until it serves; None where no flag says. Raises OptionError."""
         if self.cold_start in (None, "0", "0s"):
             return None if self.cold_start is None else 0.0
-        return duration_ms("--cold-start", str(self.cold_start)) / 1000
+        found_s = duration_ms("--cold-start", str(self.cold_start)) / 1000
+        if found_s > LONGEST_DELAY_S:
+            raise OptionError(f"--cold-start must be at most {LONGEST_DELAY_S:g} s, got {self.cold_start!r}")
+        return found_s
 
     @property
     def kills(self) -> tuple[tuple[Micros, int | None], ...]:

@@ -23,7 +23,7 @@ from blis_sim.engine.cluster.routing import ROUTERS
 from blis_sim.engine.cluster.settings import LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import Weights, checked_weights
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.file_parts import given, problem_in, read_part
+from blis_sim.engine.file_parts import given, naming_file, problem_in, read_part
 from blis_sim.engine.latency.catalogue import read_mapping
 from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.units import Micros
@@ -284,8 +284,7 @@ def _scaling_policy(path: Path, top: PolicyKeys) -> ScalingPolicy:
             autoscaler=_read_autoscaler(path, top.get("autoscaler", {})),
         )
     except EngineError as error:
-        text = str(error)
-        raise EngineError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        raise naming_file(path, error) from None
 
 
 def _node_pool(keys: NodePoolKeys) -> NodePool:

@@ -13,7 +13,7 @@ import msgspec
 
 from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
-from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, EngineRequest, MessageError
+from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, EngineRequest
 from blis_sim.wings.engine_core.tap import Seen
 from traces.append_file import AppendFile
 from traces.redaction import Redactor
@@ -92,7 +92,7 @@ class LinkRecorder:
                 self._to_engine(seen)
             elif seen.frames[0] != messages.ENGINE_DEAD:
                 self._from_engine(seen, seen.frames[0])
-        except (MessageError, msgspec.MsgspecError, IndexError):
+        except (ValueError, OverflowError, TypeError, IndexError):  # of msgspec, or of figures out of all bounds
             self.num_unreadable += 1
         except OSError as error:
             self.problem = error

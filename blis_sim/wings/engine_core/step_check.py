@@ -3,10 +3,11 @@
 import json
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -88,7 +89,7 @@ class BlocksLine(msgspec.Struct, tag="blocks", tag_field="event"):
     """Digests of the full blocks of a request that has ended."""
 
     request: int
-    blocks: list[str]
+    blocks: list[Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]]
 
 
 class StepLine(msgspec.Struct, tag="step", tag_field="event", rename={"rank": "engine"}):
@@ -217,10 +218,11 @@ def simulated_steps(recording: LinkRecording, engine: Engine) -> Iterator[Step]:
     """
     arriving, before, during = _by_step(recording)
     known: dict[int, int] = {}
+    of_ended = _tokens_of_ended(recording)
     at: Micros = 1
     for index in range(len(recording.steps) + 1):
         for line in arriving.get(index, ()):
-            engine.submit(_request(line, recording), at)
+            engine.submit(_request(line, recording, of_ended.get(line.request)), at)
         for number in before.get(index, ()):
             engine.abort(str(number), at)
         ended = _composed(engine.advance(at), known)
@@ -291,17 +293,24 @@ def _time(found: tuple[float, int, RequestLine]) -> tuple[float, int]:
     return found[:2]
 
 
-def _request(line: RequestLine, recording: LinkRecording) -> Request:
+def _tokens_of_ended(recording: LinkRecording) -> dict[int, int]:
+    """Return the output tokens of each request that the engine ended."""
+    totals: Counter[int] = Counter()
+    for step in recording.steps:
+        totals.update(step.tokens)
+    return {number: totals[number] for step in recording.steps for number in step.finished}
+
+
+def _request(line: RequestLine, recording: LinkRecording, num_tokens: int | None) -> Request:
+    """Return the request of a line. `num_tokens` are those of its output; None where the engine did not end it."""
     limits = recording.limits
     assert limits is not None
     most = limits.max_model_len - line.prompt_tokens
     number = line.request
-    ended = any(number in step.finished for step in recording.steps)
-    tokens = sum(step.tokens.get(number, 0) for step in recording.steps) if ended else most
     return Request(
         id=str(number),
         input_tokens=line.prompt_tokens,
-        output_tokens=max(1, tokens),
+        output_tokens=max(1, most if num_tokens is None else num_tokens),
         blocks=HashedBlocks(str(number), tuple(bytes.fromhex(each) for each in recording.blocks.get(number, ()))),
         max_output_tokens=min(line.max_tokens or most, most),
         priority=line.priority,

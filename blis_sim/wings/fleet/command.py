@@ -212,7 +212,10 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
 
     of_server, of_load = _command_lines(options)
     try:
-        with serving(["-m", "blis_sim.cli", "serve", *of_server]) as server, _watched(server.url) as changes:
+        with (
+            serving(["-m", "blis_sim.cli", "serve", *of_server]) as server,
+            _watched(server.url, options.cluster.num_instances) as changes,
+        ):
             _print_note(f"fleet at {server.url}: {' '.join(of_server)}")
             seen = _observed(["--url", server.url, *of_load])
     except ServerError as error:
@@ -274,10 +277,13 @@ def _observed(words: Sequence[str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _watched(url: str) -> Iterator[list[tuple[float, int, str]]]:
-    """Look at the instances of a server again and again, and yield the list of their changes, which grows."""
+def _watched(url: str, num_first: int) -> Iterator[list[tuple[float, int, str]]]:
+    """Look at the instances of a server again and again, and yield the list of their changes, which grows.
+
+    The first `num_first` instances serve from the beginning.
+    """
     changes: list[tuple[float, int, str]] = []
-    states: dict[int, str] = {}
+    states = dict.fromkeys(range(num_first), "serving")
     began, ended = time.monotonic(), threading.Event()
 
     def look() -> None:
@@ -285,7 +291,7 @@ def _watched(url: str) -> Iterator[list[tuple[float, int, str]]]:
             with suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/blis/instances", timeout=5) as reply:
                 for each in json.loads(reply.read())["instances"]:
                     number, state = each["instance"], _SEEN[each["life"]]
-                    if states.get(number, "serving") != state:
+                    if states.get(number) != state:
                         changes.append((time.monotonic() - began, number, state))
                     states[number] = state
             ended.wait(_POLL_S)
@@ -299,7 +305,8 @@ def _watched(url: str) -> Iterator[list[tuple[float, int, str]]]:
         watcher.join()
 
 
-_SEEN = {"loading": "loading", "ready": "serving", "drained": "drained", "killed": "killed"}
+_SEEN = {**{name.lower(): word for name, word in _WORDS.items()}, "drained": "drained"}
+"""What the server calls the states of its instances, those of removed ones included."""
 
 
 def _print_note(line: str) -> None:

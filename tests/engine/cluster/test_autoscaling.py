@@ -499,6 +499,11 @@ def test_a_loading_delay_without_node_pools_is_reported_as_ineffective(tmp_path:
         ),
         (POOLS, {"num_instances": 2, "prefill_instances": 1, "decode_instances": 1}, "cannot be used together"),
         (POOLS + "instances: [{count: 1}]", {}, "cannot be used together with instances"),
+        (
+            POOLS + "autoscaler: {interval_us: -4}",
+            {},
+            r"^[^:]*policy.yaml key autoscaler.interval_us: expected a number of at least 0, got -4$",
+        ),
     ],
 )
 def test_an_invalid_scaling_policy_is_refused_in_one_line(

@@ -149,6 +149,10 @@ async def test_actions_on_one_instance_leave_the_others_alone() -> None:
     assert isinstance(second.failure, EngineFailedError)
     with pytest.raises(EngineFailedError):
         second.submit(request("r3"), Listener())
+    await asyncio.wait_for(second.until(lambda _: False), PATIENCE_S)  # it is removed then
+    for driver_of_rank in (second, InstanceDriver(driver, 1, second.engine, rank=0)):
+        with pytest.raises(EngineFailedError):
+            driver_of_rank.call_engine(lambda engine, _: engine.stats)
     assert (first.failure, driver.failure, first.takes_requests, second.takes_requests) == (None, None, True, False)
     driver.close()
 

@@ -137,6 +137,26 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
         run(StepCheckOptions(recording=str(file)))
 
 
+def test_a_digest_that_is_none_is_named(tmp_path: Path) -> None:
+    file = _written(tmp_path, batch=[1, 40, 0, 0, 900])
+    blocks = json.dumps({"event": "blocks", "request": 1, "blocks": ["0x"]})
+    file.write_text(f"{blocks}\n{file.read_text()}")
+    with pytest.raises(OptionError, match=r"tap\.link\.jsonl line 1: Expected `str` matching regex"):
+        run(StepCheckOptions(recording=str(file)))
+
+
+def test_a_message_with_figures_out_of_bounds_is_counted_and_the_next_one_read(tmp_path: Path) -> None:
+    recorder = LinkRecorder(tmp_path / "tap")
+    asked = messages.read_request(recorded()["add"])
+    for number, token_id in enumerate((2**64 - 1, 7)):
+        asked.request_id, asked.prompt_token_ids = f"{number}", [token_id] * 16
+        recorder.read(Seen(0, 1.0, True, [messages.ADD, messages.encode(asked)]))
+        ended = messages.EngineOutput(asked.request_id, [1], finish_reason=messages.Finish.STOP)
+        recorder.read(Seen(0, 2.0, False, [messages.encode(messages.EngineOutputs(outputs=[ended]))]))
+    recorder.close()
+    assert (recorder.num_steps, recorder.num_unreadable) == (1, 1)
+
+
 def test_a_recording_without_its_engine_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tap.link.jsonl"
     file.write_text("")

@@ -1,11 +1,16 @@
 """`blis fleet`: an autoscaler, cold starts and kills under a load, and a verdict as exit code."""
 
 import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from blis_sim.cli.main import run as blis
+from blis_sim.wings.fleet.command import _watched
 
 HPA = """
 kind: HorizontalPodAutoscaler
@@ -42,6 +47,24 @@ def test_a_killed_instance_is_replaced_after_its_cold_start(hpa: str, capsys: py
     ]
     failed = next(each["found"] for each in found["fleet"]["checks"] if each["name"] == "completed_share")
     assert 0.9 < failed < 1, "the requests of the killed instance failed"
+
+
+def test_an_instance_that_is_gone_dies_no_second_time(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--count", "2", "--autoscaler", hpa, "--cold-start", "5s", "--rate", "6", "--num-requests", "400")
+    found = []
+    for kills in ("10s:1", "10s:1,40s:1"):
+        assert fleet(*words, "--kill", kills, "--min-completed", "0.9", "--json") == 0
+        found.append(json.loads(capsys.readouterr().out)["fleet"])
+    assert found[0] == found[1]
+
+
+def test_an_instance_to_kill_that_there_is_not_is_named(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "blis fleet: --kill names instance 2: at the beginning there are 2, from 0 on\n"
+    words = ("--count", "2", "--rate", "6", "--num-requests", "20", "--kill", "1s:2", "--min-completed", "0")
+    assert fleet(*words) == 0
+    assert note in capsys.readouterr().err
+    assert fleet(*words, "--autoscaler", hpa) == 0
+    assert "--kill names" not in capsys.readouterr().err, "the autoscaler may add it"
 
 
 def test_the_fleet_grows_with_its_load(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,6 +107,9 @@ def test_same_seed_same_rehearsal(hpa: str, capsys: pytest.CaptureFixture[str]) 
     [
         (("--cold-start", "5s"), "--cold-start needs --autoscaler"),
         (("--kill", "5"), "--kill must be a duration such as 40ms or 1s, got '5'"),
+        (("--kill", f"{'9' * 400}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 400}s'"),
+        (("--kill", f"{'9' * 304}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 304}s'"),
+        (("--autoscaler", "f", "--cold-start", "25h"), "--cold-start must be at most 86400 s, got '25h'"),
         (("--kill", "5s:x"), "--kill must be TIME or TIME:NUMBER such as 60s:2, got '5s:x'"),
         (("--count", "2", "--num-instances", "3"), "--count is --num-instances (3), got 2"),
         (
@@ -97,6 +123,37 @@ def test_settings_that_contradict_are_refused(
 ) -> None:
     assert fleet(*words) == 2
     assert capsys.readouterr().err.endswith(f"{message}\n")
+
+
+class Lives(BaseHTTPRequestHandler):
+    """Tells of instances as a server does: one after the other of `answers`, the last of them again and again."""
+
+    answers: ClassVar[list[dict[int, str]]] = []
+
+    def do_GET(self) -> None:
+        lives = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        self.send_response(200)
+        self.end_headers()
+        instances = [{"instance": number, "life": life} for number, life in lives.items()]
+        self.wfile.write(json.dumps({"instances": instances}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_each_state_of_an_instance_is_seen_in_real_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blis_sim.wings.fleet.command._POLL_S", 0.01)
+    Lives.answers = [
+        {0: "ready", 1: "ready"}, {0: "draining", 1: "ready", 2: "ready"}, {0: "drained", 1: "killed", 3: "loading"},
+    ]  # fmt: skip
+    with HTTPServer(("127.0.0.1", 0), Lives) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with _watched(f"http://127.0.0.1:{server.server_port}", 2) as changes:
+            deadline_s = time.monotonic() + 10
+            while len(changes) < 4 and time.monotonic() < deadline_s:
+                time.sleep(0.01)
+        server.shutdown()
+    assert [change[1:] for change in changes] == [(0, "drained"), (2, "serving"), (1, "killed"), (3, "loading")]
 
 
 @pytest.mark.slow
