@@ -157,15 +157,24 @@ def read_manifest(path: str | Path) -> HorizontalSettings:
         return read(path, name or kind, content.get("spec", {}))
     except EngineError as error:
         text = str(error)
-        raise EngineError(text if text.startswith(f"{path}:") else f"{path}: {text}") from None
+        raise EngineError(text if text.startswith((f"{path}:", f"{path} key ")) else f"{path}: {text}") from None
 
 
 def _documents(path: Path) -> list[Any]:
-    parts = re.split(r"(?m)^---[ \t]*(?:#.*)?$", read_text(path))
     try:
-        return [load_yaml(part) for part in parts if part.strip()]
-    except YamlError as error:
-        raise EngineError(f"{path}: {error}") from None
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise EngineError(f"{path}: cannot be read: {reason}") from None
+    found, first_line = [], 0
+    for part in re.split(r"(?m)^---[ \t]*(?:#.*)?$", text):
+        try:
+            found.append(load_yaml(part))
+        except YamlError as error:
+            line = None if error.line is None else error.line + first_line
+            raise EngineError(f"{path}: {YamlError(error.problem, line)}") from None
+        first_line += part.count("\n")
+    return found
 
 
 def _horizontal(path: Path, name: str, content: Any) -> HorizontalSettings:

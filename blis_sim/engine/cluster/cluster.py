@@ -196,7 +196,7 @@ class Cluster:
         self.wakes = False
         """Whether an instance will be started where there is none."""
         self.killed: list[Callable[[int, Micros], None]] = []
-        """Callbacks for each instance that is killed, with its number."""
+        """Callbacks for each instance that is killed before it was drained, with its number."""
         self.num_starting = 0
         """Number of instances that are loading and will serve."""
         self.changes: deque[InstanceChange] = deque(maxlen=MOST_CHANGES)
@@ -537,10 +537,16 @@ class Cluster:
             self._set_state(number, InstanceState.DRAINING, at)
 
     def kill_now(self, number: int | None, at: Micros) -> None:
-        """Kill an instance; without a number the oldest one that serves."""
+        """Kill an instance; without a number the oldest one that serves. One that is killed already stays as it is.
+
+        Nothing takes the place of an instance that was drained: it would have left.
+        """
         if number is None:
             number = next((number for number, each in self.members.items() if each.takes_requests), None)
         if number is None or number not in self.members:
+            return
+        before = self.members[number].state
+        if before is InstanceState.KILLED:
             return
         self._set_state(number, InstanceState.KILLED, at)
         self.members.catch_up(at - 1)
@@ -548,7 +554,7 @@ class Cluster:
         for request_id in engine.live:
             engine.abort(request_id, at, Outcome.FAILED)
         self.members.update_next_event(number)
-        for killed in self.killed:
+        for killed in self.killed if before is not InstanceState.DRAINING else ():
             killed(number, at)
 
     def _set_state(self, number: int, state: InstanceState, at: Micros) -> None:

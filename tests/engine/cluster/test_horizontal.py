@@ -159,35 +159,39 @@ def of_pods(name: str, **target: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kind: Deployment\n", "needs one object of kind HorizontalPodAutoscaler or ScaledObject, found none"),
+        (
+            "kind: Service\n---\nkind: HorizontalPodAutoscaler\nspec: {a: 1]\n---\nkind: Service\n",
+            ": line 4: expected ',' or '}', but got ']'",
+        ),
+        ("kind: Deployment\n", ": needs one object of kind HorizontalPodAutoscaler or ScaledObject, found none"),
         (
             horizontal(),
-            "spec: metrics must have a metric of vLLM: without one Kubernetes goes by the use of processors",
+            " key spec: metrics must have a metric of vLLM: without one Kubernetes goes by the use of processors",
         ),
         (
             horizontal({"type": "Resource", "resource": {"name": "cpu"}}),
-            "spec.metrics[0]: unknown key 'resource', known are type, pods, external, object",
+            ": unknown key 'resource' of spec.metrics[0], known are type, pods, external, object",
         ),
         (
             horizontal(of_pods("queue_length", averageValue="5")),
-            "spec.metrics[0].pods.metric.name: a simulated fleet has the metrics vllm:num_requests_waiting, "
+            " key spec.metrics[0].pods.metric.name: a simulated fleet has the metrics vllm:num_requests_waiting, "
             "vllm:num_requests_running, vllm:kv_cache_usage_perc, inference_extension_flow_control_queue_size, "
             "got 'queue_length'",
         ),
         (
             horizontal(of_pods("vllm_num_requests_waiting", averageValue="-1")),
-            "spec.metrics[0].pods.target.averageValue: must be a quantity above 0 such as 5, "
+            " key spec.metrics[0].pods.target.averageValue: must be a quantity above 0 such as 5, "
             '"0.8" or "500m", got \'-1\'',
         ),
         (
             horizontal(of_pods("vllm_num_requests_waiting", averageValue=5), minReplicas=4),
-            "an autoscaler needs at most 10000 replicas and no fewer than its least, got 4 to 3",
+            ": an autoscaler needs at most 10000 replicas and no fewer than its least, got 4 to 3",
         ),
-        (scaled(idleReplicaCount=0), "spec: idleReplicaCount must be below minReplicaCount (0), got 0"),
+        (scaled(idleReplicaCount=0), " key spec: idleReplicaCount must be below minReplicaCount (0), got 0"),
         (
             scaled(triggers=[{"type": "prometheus", "metadata": {"query": "rate(x[1m])", "threshold": 1}}]),
-            "spec.triggers[0].metadata.query: must be sum(METRIC) or avg(METRIC), or several of one kind added up, "
-            "got 'rate(x[1m])'",
+            " key spec.triggers[0].metadata.query: must be sum(METRIC) or avg(METRIC), or several of one kind "
+            "added up, got 'rate(x[1m])'",
         ),
     ],
 )
@@ -196,4 +200,12 @@ def test_what_a_simulated_fleet_cannot_obey_is_refused_with_its_place(tmp_path: 
     path.write_text(text)
     with pytest.raises(EngineError) as refused:
         read_manifest(path)
-    assert str(refused.value) == f"{path}: {message}"
+    assert str(refused.value) == f"{path}{message}"
+
+
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"\xff\xfe")
+    for name, reason in (("none.yaml", "No such file or directory"), ("latin.yaml", "not UTF-8 text")):
+        with pytest.raises(EngineError) as refused:
+            read_manifest(tmp_path / name)
+        assert str(refused.value) == f"{tmp_path / name}: cannot be read: {reason}"
