@@ -274,6 +274,11 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
         yield "gaie_ settings of --policy-config have no effect without admission policy gaie-legacy"
     yield from _notes_on_scaling(with_interval(policies.scaling, options.model_autoscaler_interval_us))
     autoscaler = policies.scaling.autoscaler
+    never_there = sorted(
+        {number for _, number in options.kills if number is not None} - {*range(options.num_instances)}
+    )
+    if autoscaler is None and never_there:
+        yield f"warning: --kill names instance {never_there[0]}, but instances are 0 to {options.num_instances - 1}"
     if autoscaler is not None and autoscaler.wakes and not options.gateway.flow_control:
         yield (
             "--autoscaler goes down to no instance, and then rejects what arrives: with --flow-control requests wait"

@@ -55,6 +55,11 @@ def test_an_instance_that_is_killed_twice_is_replaced_once(hpa: str, capsys: pyt
     assert [(each["instance"], each["state"]) for each in changes] == [(0, "killed"), (2, "loading"), (2, "serving")]
 
 
+def test_a_kill_of_an_instance_that_there_never_is_has_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet("--count", "2", "--kill", "1s:7", "--num-requests", "5") == 0
+    assert "warning: --kill names instance 7, but instances are 0 to 1\n" in capsys.readouterr().err
+
+
 def test_the_fleet_grows_with_its_load(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("--autoscaler", hpa, "--cold-start", "5s", "--stages", "2:30s,24:60s", "--json") == 0
     changes = json.loads(capsys.readouterr().out)["fleet"]["changes"]
