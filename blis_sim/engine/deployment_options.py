@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _CATALOGUE = "blis_sim.engine.latency.catalogue"
 MODEL_NAMES, GPU_NAMES = names_from(_CATALOGUE, "model_names"), names_from(_CATALOGUE, "gpu_names")
 """The names that a shell offers for a model and for a GPU."""
+MOST_RANKS = 10_000
+"""Data-parallel ranks of one instance, and of all instances together: each is an engine of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class DeploymentOptions:
         "Data-parallel ranks, among which vLLM shares requests out; with other engines only for a model with experts.",
         flags=("--dp", "--data-parallel-size"),
         at_least=1,
+        at_most=MOST_RANKS,
     )
     moe_comm_backend: str = option(
         MOE_COMM_BACKENDS[0],

@@ -345,7 +345,7 @@ class ServeOptions:
         if model and argument and model != argument:
             raise OptionError(f"MODEL and --model must agree, got {argument!r} and {model!r}")
         if not model and not argument:
-            raise OptionError("MODEL must be given, as in: blis serve qwen/qwen3-14b")
+            raise OptionError("MODEL must be given, such as qwen/qwen3-14b")
         object.__setattr__(self, "cluster", with_settings(self.cluster, model=model or argument))
         object.__setattr__(self, "model_argument", "")
 

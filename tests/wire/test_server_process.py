@@ -141,7 +141,7 @@ def test_a_server_that_listens_has_started_no_threads_of_the_event_loop(host: st
 def test_the_model_may_be_given_as_a_flag() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "serve", "--port", "0"]
     result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
-    assert result.stderr == "blis serve: error: MODEL must be given, as in: blis serve qwen/qwen3-14b\n"
+    assert result.stderr == "blis serve: error: MODEL must be given, such as qwen/qwen3-14b\n"
 
 
 def let_its_engine_die(line: str) -> None:

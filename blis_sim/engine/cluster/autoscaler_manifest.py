@@ -160,11 +160,22 @@ def read_manifest(path: str | Path) -> HorizontalSettings:
 
 
 def _documents(path: Path) -> list[Any]:
-    parts = re.split(r"(?m)^---[ \t]*(?:#.*)?$", read_text(path))
     try:
-        return [load_yaml(part) for part in parts if part.strip()]
-    except YamlError as error:
-        raise EngineError(f"{path}: {error}") from None
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8 text"
+        raise EngineError(f"{path}: cannot be read: {reason}") from None
+    found, first_line = [], 0
+    for part in re.split(r"(?m)^---[ \t]*(?:#.*)?$", text):
+        try:
+            content = load_yaml(part)
+        except YamlError as error:
+            line = None if error.line is None else error.line + first_line
+            raise EngineError(f"{path}: {YamlError(error.problem, line)}") from None
+        items = content.get("items") if isinstance(content, Mapping) and content.get("kind") == "List" else None
+        found += items if isinstance(items, list) else [content]
+        first_line += part.count("\n")
+    return found
 
 
 def _horizontal(path: Path, name: str, content: Any) -> HorizontalSettings:
@@ -228,6 +239,11 @@ def _quantity(path: Path, place: str, value: object) -> float:
     return number * _SUFFIXES[found[3]]
 
 
+def _is_zero(value: object) -> bool:
+    """Whether a quantity is 0, which no target may be."""
+    return re.fullmatch(r"0+(\.0*)?", str(value).strip()) is not None
+
+
 def _rules(path: Path, keys: BehaviorKeys, within: str) -> tuple[ScalingRules, ScalingRules]:
     up = _rule(path, keys.get("scaleUp", {}), DEFAULT_UP, f"{within}.scaleUp")
     return up, _rule(path, keys.get("scaleDown", {}), DEFAULT_DOWN, f"{within}.scaleDown")
@@ -248,7 +264,7 @@ def _rule(path: Path, keys: RuleKeys, default: ScalingRules, within: str) -> Sca
 
 
 def _tolerance(path: Path, place: str, value: object) -> float:
-    return 0.0 if str(value) in ("0", "0.0") else _quantity(path, place, value)
+    return 0.0 if _is_zero(value) else _quantity(path, place, value)
 
 
 def _step(path: Path, keys: PolicyItem, within: str) -> ScalingStep:
@@ -301,7 +317,7 @@ def _trigger(path: Path, within: str, keys: TriggerKeys) -> tuple[MetricTarget, 
         raise problem_in(path, f"{within}.metadata.query", problem)
     figures = tuple(_figure(path, f"{within}.metadata.query", name) for _, name in terms)
     threshold = metadata.get("activationThreshold", 0)
-    is_zero = str(threshold) in ("0", "0.0", "")
+    is_zero = threshold == "" or _is_zero(threshold)
     metric = MetricTarget(
         figures=figures,
         target=_quantity(path, f"{within}.metadata.threshold", metadata.get("threshold")),

@@ -537,7 +537,10 @@ class Cluster:
             self._set_state(number, InstanceState.DRAINING, at)
 
     def kill_now(self, number: int | None, at: Micros) -> None:
-        """Kill an instance; without a number the oldest one that serves."""
+        """Kill an instance; without a number the oldest one that serves. One that is killed already stays as it is.
+
+        Nothing takes the place of an instance that was drained: it would have left.
+        """
         if number is None:
             number = next((number for number, each in self.members.items() if each.takes_requests), None)
         if number is None or number not in self.members or self.members[number].state is InstanceState.KILLED:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.settings import DEFAULT_CACHE_DELAY_US, DEFAULT_REFRESH_INTERVAL_US, LONGEST_DELAY_S
 from blis_sim.engine.cluster.weights import DEFAULT_WEIGHTS, Weights, parse_weights
-from blis_sim.engine.deployment_options import GPU_NAMES, DeploymentOptions
+from blis_sim.engine.deployment_options import GPU_NAMES, MOST_RANKS, DeploymentOptions
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.engine.latency.registry import LATENCY_MODELS
@@ -459,6 +459,8 @@ class ClusterOptions:
         check_options(self)
         if self.num_instances == 1 and self.pools.num_pooled > 1:  # a single instance has one role at most
             object.__setattr__(self, "num_instances", self.pools.num_pooled)
+        if self.deployment.dp > 1 and (num_ranks := self.num_instances * self.deployment.dp) > MOST_RANKS:
+            raise OptionError(f"--num-instances times --dp must be at most {MOST_RANKS}, got {num_ranks}")
         self.deployment.check_coefficients(self.pools.prefill_latency_model, self.pools.decode_latency_model)
         if self.cold_start is not None and self.autoscaler is None:
             raise OptionError("--cold-start needs --autoscaler")

@@ -4,6 +4,7 @@ The fleet runs in virtual time, or in real time behind a port, where clients of 
 """
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -206,13 +207,16 @@ _POLL_S = 0.25
 
 
 def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
+    from blis_sim.engine.deployment import resolve
     from blis_sim.report.report import Report, Section
     from blis_sim.report.tables import facts_table, number
     from blis_sim.testing import ServerError, serving
 
+    resolve(options.cluster.deployment)  # refuses a model for which a server would simulate another one
     of_server, of_load = _command_lines(options)
     try:
         with (
+            _ended_by_sigterm(),
             serving(["-m", "blis_sim.cli", "serve", *of_server]) as server,
             _watched(server.url, options.cluster.num_instances) as changes,
         ):
@@ -241,6 +245,23 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         sections=lambda: [Section(table=facts_table(facts))],
     )
     return _with_fleet(answer, list(_counted(changes, options.cluster.num_instances)), checks), checks
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """While open, SIGTERM ends this process as an exception does, so that neither server nor load outlives it."""
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no other thread may set a handler
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _command_lines(options: FleetOptions) -> tuple[list[str], list[str]]:

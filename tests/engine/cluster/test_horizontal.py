@@ -146,6 +146,12 @@ def test_a_scaled_object_has_the_defaults_of_keda(tmp_path: Path) -> None:
     assert found.metrics == (MetricTarget(figures=("num_requests_waiting",), target=5, is_per_pod=False),)
 
 
+def test_an_object_may_stand_in_a_list_as_kubectl_prints_it(tmp_path: Path) -> None:
+    path = tmp_path / "list.yaml"
+    path.write_text(yaml.safe_dump({"kind": "List", "items": [{"kind": "Service"}, yaml.safe_load(scaled())]}))
+    assert read_manifest(path).most == 100
+
+
 def horizontal(*metrics: dict[str, Any], **changes: Any) -> str:
     return yaml.safe_dump(
         {"kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 3, "metrics": list(metrics), **changes}}
@@ -159,6 +165,10 @@ def of_pods(name: str, **target: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "kind: Service\n---\nkind: HorizontalPodAutoscaler\nspec: {a: 1]\n---\nkind: Service\n",
+            ": line 4: expected ',' or '}', but got ']'",
+        ),
         ("kind: Deployment\n", ": needs one object of kind HorizontalPodAutoscaler or ScaledObject, found none"),
         (
             horizontal(),
@@ -197,3 +207,11 @@ def test_what_a_simulated_fleet_cannot_obey_is_refused_with_its_place(tmp_path: 
     with pytest.raises(EngineError) as refused:
         read_manifest(path)
     assert str(refused.value) == f"{path}{message}"
+
+
+def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"\xff\xfe")
+    for name, reason in (("none.yaml", "No such file or directory"), ("latin.yaml", "not UTF-8 text")):
+        with pytest.raises(EngineError) as refused:
+            read_manifest(tmp_path / name)
+        assert str(refused.value) == f"{tmp_path / name}: cannot be read: {reason}"

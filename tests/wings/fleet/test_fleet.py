@@ -1,8 +1,12 @@
 """`blis fleet`: an autoscaler, cold starts and kills under a load, and a verdict as exit code."""
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -111,6 +115,11 @@ def test_same_seed_same_rehearsal(hpa: str, capsys: pytest.CaptureFixture[str]) 
         (("--kill", f"{'9' * 304}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 304}s'"),
         (("--autoscaler", "f", "--cold-start", "25h"), "--cold-start must be at most 86400 s, got '25h'"),
         (("--kill", "5s:x"), "--kill must be TIME or TIME:NUMBER such as 60s:2, got '5s:x'"),
+        (("--dp", "10001"), "--dp must be at most 10000, got 10001"),
+        (
+            ("--num-instances", "101", "--dp", "100"),
+            "--num-instances times --dp must be at most 10000, got 10100",
+        ),
         (("--count", "2", "--num-instances", "3"), "--count is --num-instances (3), got 2"),
         (
             ("--real-time", "--results-path", "r.json"),
@@ -166,3 +175,20 @@ def test_in_real_time_clients_meet_the_same_fleet(hpa: str, capsys: pytest.Captu
     assert [each for each in changes if each[0] == 1] == [(1, "killed")]
     assert [each for each in changes if each[0] == 2][:2] == [(2, "loading"), (2, "serving")]
     assert found["observed"]["completed"] + sum(found["observed"]["failed"].values()) == 60
+
+
+def test_in_real_time_no_other_model_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+    assert blis(["fleet", "--model", "nobody/nothing", "--count", "2", "--real-time"]) == 2
+    assert "model 'nobody/nothing' is not in the catalogue" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_sigterm_ends_server_and_load_of_a_fleet_in_real_time() -> None:
+    words = [sys.executable, "-m", "blis_sim.cli", "fleet", *MODEL, "--count", "2", "--real-time"]
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[4].rstrip(":")
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGTERM
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url, timeout=5)
