@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import zmq
@@ -30,6 +29,16 @@ class LinkError(RuntimeError):
 def identity_of(rank: int) -> bytes:
     """Return the name of a rank's sockets."""
     return rank.to_bytes(2, "little")
+
+
+async def cancelled(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks, and return when they have ended.
+
+    A cancellation of the caller gets through, which would be lost where the end of each task was awaited and ignored.
+    """
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Link:
@@ -124,11 +133,7 @@ class Link:
 
     async def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close all sockets; what is unsent waits for `linger_ms` at most."""
-        for task in self._tasks:
-            task.cancel()
-        for task in self._tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await cancelled(*self._tasks)
         self._tasks.clear()
         for each in (*self._inputs, self._coordinator_input, self._handshake):
             if each is not None:

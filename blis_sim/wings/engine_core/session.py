@@ -4,7 +4,6 @@ import asyncio
 import logging
 import signal
 from collections.abc import Coroutine, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -16,7 +15,7 @@ from blis_sim.options import StartError
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.calls import CallError, Calls
 from blis_sim.wings.engine_core.core import RankCore, printable
-from blis_sim.wings.engine_core.link import Link, LinkError
+from blis_sim.wings.engine_core.link import Link, LinkError, cancelled
 from blis_sim.wings.engine_core.messages import EngineOutputs, MessageError, ReadyResponse, UtilityOutput
 from blis_sim.wings.engine_core.options import EngineCoreOptions
 from blis_sim.wings.engine_core.parallel_hash import parallel_config_hash
@@ -285,17 +284,11 @@ async def _met(session: Session, options: EngineCoreOptions, stopping: asyncio.E
     except LinkError as error:
         raise StartError(str(error)) from None
     finally:
-        for each in (meeting, stopped):
-            each.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await each
+        await cancelled(meeting, stopped)
     return True
 
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
     tasks = [asyncio.ensure_future(each) for each in waits]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for each in tasks:
-        each.cancel()
-        with suppress(asyncio.CancelledError):
-            await each
+    await cancelled(*tasks)

@@ -9,6 +9,7 @@ import pytest
 
 from blis_sim.options import StartError
 from blis_sim.wings.engine_core import messages
+from blis_sim.wings.engine_core.link import cancelled
 from blis_sim.wings.engine_core.messages import EventKind, Finish
 from tests.wings.engine_core.conftest import served
 from tests.wings.engine_core.frontend import Frontend, recorded, request
@@ -233,3 +234,27 @@ def _mutated(draw: random.Random, kind: bytes, content: bytes) -> list[bytes]:
         kind = draw.randbytes(draw.randint(0, 3))
     frames = [kind, bytes(changed)]
     return frames[: draw.choice((1, 2, 2, 2, 2, 2))] + [draw.randbytes(9)] * (draw.random() < 0.1)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.002, 0.005])
+async def test_an_engine_that_is_ended_while_it_meets_its_frontend_ends(frontend: Frontend, delay_s: float) -> None:
+    async with served(frontend.port) as task:
+        await frontend.meet()
+        await asyncio.sleep(delay_s)
+        task.cancel()
+        async with asyncio.timeout(20):
+            await asyncio.wait((task,))
+
+
+async def test_a_caller_that_is_cancelled_while_it_ends_its_tasks_ends_too() -> None:
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+
+    caller = asyncio.ensure_future(cancelled(asyncio.ensure_future(slow_to_end())))
+    await asyncio.sleep(0.01)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
