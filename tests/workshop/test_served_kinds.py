@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import attempts
 from traces.server_settings import located_settings
-from workshop.served_kinds.__main__ import tried
+from workshop.served_kinds.__main__ import E2E_MAPE, TTFT_MAPE, tried
 from workshop.served_kinds.kinds import KINDS
 
 pytestmark = pytest.mark.slow
@@ -27,14 +26,23 @@ RECORDED: dict[str, dict[str, Any]] = {
 }
 
 
+NUM_TRIES = 3
+BUSY_FACTOR = 3
+"""How much larger errors may be where other tests keep the machine busy at each try."""
+
+
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recording_replays_as_its_server_was(name: str, tmp_path: Path) -> None:
     """Ten requests to a server whose time passes at a tenth of real time; a busy machine only adds to errors."""
     given = Namespace(speed=0.1, rate=4.0, requests=10, keep=str(tmp_path))
-    for seed, _ in enumerate(attempts(), start=1):
+    errors: list[tuple[float, float]] = []
+    for seed in range(1, NUM_TRIES + 1):
         found = tried(name, KINDS[name], given, seed)
         assert found.num_rows == found.num_compared == found.statuses["ok"] >= 10
         settings = located_settings(tmp_path / f"{name.replace(' ', '-')}-{seed}.yaml")
         assert {key: settings[key][0] for key in RECORDED[name]} == RECORDED[name]
         if found.is_within:
-            break
+            return
+        errors.append((found.ttft, found.e2e))
+    ttft, e2e = min(errors)
+    assert (ttft <= BUSY_FACTOR * TTFT_MAPE, e2e <= BUSY_FACTOR * E2E_MAPE) == (True, True), errors
