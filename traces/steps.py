@@ -106,7 +106,7 @@ _STEP_LINE = re.compile(
 
 
 def step_of_line(line: str) -> Step | None:
-    """Return the step that a line of vLLM's log tells of; None for other lines, and for steps without requests."""
+    """Return the step in a line of vLLM's log; None for other lines, and for steps without requests."""
     found = _STEP_LINE.search(line)
     if found is None:
         return None

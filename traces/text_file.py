@@ -131,7 +131,7 @@ def parse_yaml(path: Path | str, text: str) -> Any:
 
 
 def read_keys(source: Path | str, kind: Any, loaded: Any, within: str = "", *, numbers_are_text: bool = False) -> Any:
-    """What `file_fields.read` returns, of a file that errors name. Raises TraceError."""
+    """Return the result of `file_fields.read` for a file that errors name. Raises TraceError."""
     try:
         return read(kind, loaded, within, numbers_are_text=numbers_are_text)
     except FieldError as error:

@@ -568,7 +568,7 @@ class Comparison:
     is_up: bool = True
     """Whether the server, or the Prometheus that scrapes it, was read."""
     cache: CacheFigures | None = None
-    """What requests had to find in the prefix cache; None without --traffic."""
+    """Tokens that requests had to find in the prefix cache; None without --traffic."""
 
     @property
     def drifted(self) -> Sequence[Figure]:

@@ -85,7 +85,7 @@ class WatchedTraffic:
 
     @property
     def figures(self) -> CacheFigures:
-        """What was found so far."""
+        """The figures so far."""
         return self._canary.figures
 
     def take(self, readings: Sequence[CacheReading]) -> None:

@@ -105,7 +105,7 @@ class Engine:
         self.config = config
         self.latency = latency
         self.first_number = 0
-        """Its number among all engines of a cluster; `Sequence.instance` is the number of an engine."""
+        """The number among all engines of a cluster; `Sequence.instance` is the number of an engine."""
         self.now: Micros | None = None
         """The instant up to which the engine has been advanced; None before the first time."""
         self._context = EngineContext(config, latency, self._catch_up, steps, reports_admissions)

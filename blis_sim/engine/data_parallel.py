@@ -178,7 +178,7 @@ class RankBalancer:
 
 
 class AnyOf:
-    """What any of several containers has."""
+    """A container with the content of several."""
 
     def __init__(self, parts: SequenceOf[Container[object]]) -> None:
         self._parts = parts

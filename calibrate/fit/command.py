@@ -261,7 +261,7 @@ def _recording(trace: "Trace", options: FitOptions, deployment: "Deployment") ->
 
 
 def _notes_on_steps(recordings: "Sequence[Recording]") -> "Iterator[str]":
-    """Yield what steps lack that engines told of."""
+    """Yield what recorded steps lack."""
     for recording in recordings:
         if (steps := recording.steps) is None:
             continue

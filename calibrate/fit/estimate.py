@@ -147,7 +147,7 @@ class Trial:
     stretches: Slopes | None
     """A row per stretch of measured steps; None without token times."""
     steps: Slopes | None
-    """A row per step that the engine told of; None where it told of none."""
+    """A row per recorded step; None without recorded steps."""
     typical_step_us: float
     found_idle: Bools
     """Requests that were queued while no step was under way."""
@@ -196,7 +196,7 @@ def _trial_of_steps(recording: Recording, deployed: Learnable, values: Floats) -
 
 
 def _told_steps(recording: Recording, deployed: Learnable, values: Floats) -> Slopes | None:
-    """Predicted times of the steps that the engine told of."""
+    """Predicted times of the recorded steps."""
     steps, terms = recording.steps, deployed.terms
     if steps is None or not len(steps):
         return None
@@ -356,7 +356,7 @@ SPREAD_STRETCH = 0.01
 """Spreads beside that, and of a typical stretch (longer ones add up more chance), before they are scaled to what the
 errors turn out to be."""
 SPREAD_STEP = 0.01
-"""Relative spread of a step that the engine told of, before it is scaled, too."""
+"""Relative spread of a recorded step, before it is scaled, too."""
 MAX_INDEPENDENT_STEPS = 300
 """Steps of a recording, like its stretches, have the errors of the model in common."""
 SPREAD_TURN = 0.05
@@ -452,7 +452,7 @@ def errors_by_recording(
 def _errors_of_steps(
     recording: Recording, slopes: Slopes, current: Estimate, members: Floats, places: Ints, num_step_terms: int
 ) -> Errors:
-    """Errors of the steps that the engine told of, which no chance of a simulation is in.
+    """Errors of the recorded steps, which no chance of a simulation is in.
 
     Where the time between two steps is not in their durations, requests alone show it: what is learned is by how much
     steps differ.

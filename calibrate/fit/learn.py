@@ -242,7 +242,7 @@ class LearningResult:
     largest: BatchShape
     held_out: list[Score]
     held_out_steps: dict[str, list[StepErrors]] = field(default_factory=dict)
-    """Errors of the steps that engines told of, by recording, on the last fifth of each."""
+    """Errors of recorded steps, by recording, on the last fifth of each."""
 
 
 def learn(

@@ -291,7 +291,7 @@ class Recording:
     stretches: Stretches | None = None
     """Steps derived from token times; None without token times."""
     steps: MeasuredSteps | None = None
-    """Steps that the engine told of; None where it told of none."""
+    """Recorded steps of the engine; None without these."""
     max_concurrency: int | None = None
     """The cap requests are sent under (0: none), by schedule; None sends each when the recording did."""
 
@@ -401,7 +401,7 @@ def recording_of(
     max_concurrency: int | None = None,
     steps: Sequence[Step] = (),
 ) -> Recording:
-    """A trace made ready, with the steps that its engine told of.
+    """A trace made ready, with the recorded steps of its engine.
 
     With `max_concurrency` requests are sent by the schedule and that cap (0: none).
 

@@ -25,7 +25,7 @@ def test_every_script_is_listed() -> None:
 
 @pytest.mark.parametrize("name", GIVES)
 def test_a_script_has_at_most_two_commands(name: str) -> None:
-    """What a file between `<<'WORD'` and `WORD` has is no command."""
+    """Lines of a file between `<<'WORD'` and `WORD` are no commands."""
     lines, end = [], ""
     for line in (FOLDER / f"{name}.sh").read_text().splitlines():
         if end:

@@ -276,7 +276,7 @@ class Decisions(Protocol):
 
 
 class ScalingSettings(Protocol):
-    """What an autoscaler needs to know of its rules."""
+    """The rules of an autoscaler, as far as it needs to know these."""
 
     @property
     def interval_us(self) -> Micros:

@@ -110,7 +110,7 @@ class TriggerKeys(TypedDict, total=False):
 
 
 class OwnAutoscaler(TypedDict, total=False):
-    """What a ScaledObject says to the HorizontalPodAutoscaler that KEDA makes."""
+    """Settings of a ScaledObject for the HorizontalPodAutoscaler that KEDA makes."""
 
     name: str
     behavior: BehaviorKeys

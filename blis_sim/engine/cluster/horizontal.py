@@ -16,9 +16,9 @@ from blis_sim.engine.units import Micros
 from blis_sim.options.addition import sequential_sum
 
 TOLERANCE = 0.1
-"""Share by which a metric may miss its target before the number changes: --horizontal-pod-autoscaler-tolerance."""
+"""Share by which a metric may miss its target before the number changes, with the default of Kubernetes."""
 SYNC_PERIOD_US: Micros = 15_000_000
-"""Time between two decisions: --horizontal-pod-autoscaler-sync-period."""
+"""Time between two decisions, with the default of Kubernetes."""
 POLLING_INTERVAL_US: Micros = 30_000_000
 """Time between KEDA's looks at whether anything is active, with its default of `pollingInterval`."""
 COOLDOWN_US: Micros = 300_000_000
@@ -262,7 +262,7 @@ class HorizontalPipeline:
         return min(max(current, min(wanted, least)), max(wanted, most))
 
     def _limited(self, wanted: int, current: int, at: Micros) -> int:
-        """What the steps of the direction allow."""
+        """Return the number of instances that the steps of the direction allow."""
         rules = self.settings.up if wanted > current else self.settings.down
         longest_us = max(step.period_us for each in (self.settings.up, self.settings.down) for step in each.steps)
         while self._changes and self._changes[0].at <= at - longest_us:

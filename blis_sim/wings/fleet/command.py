@@ -327,7 +327,7 @@ def _watched(url: str, num_first: int) -> Iterator[list[tuple[float, int, str]]]
 
 
 _SEEN = {**{name.lower(): word for name, word in _WORDS.items()}, "drained": "drained"}
-"""What the server calls the states of its instances, those of removed ones included."""
+"""States of instances by their names in the server, those of removed instances included."""
 
 
 def _print_note(line: str) -> None:

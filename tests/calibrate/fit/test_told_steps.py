@@ -1,4 +1,4 @@
-"""Learning from the steps that an engine tells of, without noise."""
+"""Learning from recorded steps of an engine, without noise."""
 
 from dataclasses import replace
 from itertools import pairwise

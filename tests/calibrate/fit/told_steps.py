@@ -1,4 +1,4 @@
-"""Steps as the engine of the known server tells of them."""
+"""Recorded steps of the engine of the known server."""
 
 from collections.abc import Iterator, Sequence
 
@@ -44,7 +44,7 @@ _LOGGED = Step._fields[: Step._fields.index("started_us")]
 
 
 def as_logged(steps: Sequence[Step]) -> list[Step]:
-    """What vLLM's log has of these steps."""
+    """Return these steps as vLLM's log has them."""
     return [
         Step(
             **{name: getattr(step, name) for name in _LOGGED},

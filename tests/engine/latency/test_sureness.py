@@ -177,7 +177,7 @@ def test_every_latency_model_with_measured_errors_has_intervals() -> None:
 
 @pytest.mark.parametrize("metric", METRICS)
 def test_what_was_measured_nowhere_has_wider_intervals(metric: str) -> None:
-    """The same kinds, with their own recordings and with those of others."""
+    """Each kind is stated twice: with its own recordings, and with those of others."""
     widths: dict[bool, list[float]] = {True: [], False: []}
     for each in measured_kinds("kernels"):
         if each.num_recordings < 8 or each.is_learned_from:

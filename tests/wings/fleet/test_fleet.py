@@ -135,7 +135,7 @@ def test_settings_that_contradict_are_refused(
 
 
 class Lives(BaseHTTPRequestHandler):
-    """Tells of instances as a server does: one after the other of `answers`, the last of them again and again."""
+    """Answers about instances as a server does: one after the other of `answers`, the last of them again and again."""
 
     answers: ClassVar[list[dict[int, str]]] = []
 
