@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 MOST_BLOCKS_LEFT = 20_000
 """Python objects that three refusals may leave: each body has far more."""
+FREED_WITHIN_S = 30.0
+"""A server frees a body after it has answered: on a busy machine, after its client has read the answer."""
 
 
 @pytest.mark.slow
@@ -33,4 +36,7 @@ def test_a_refused_body_is_freed(server: TestServer, name: str) -> None:
     before = sys.getallocatedblocks()
     for _ in range(3):
         call(server, "POST", path, sent)
-    assert sys.getallocatedblocks() - before < MOST_BLOCKS_LEFT
+    ends = time.monotonic() + FREED_WITHIN_S
+    while (left := sys.getallocatedblocks() - before) >= MOST_BLOCKS_LEFT and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert left < MOST_BLOCKS_LEFT
