@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from blis_sim.options import options_of, with_settings
 from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.latency_targets import LatencyTargets, checks_of
 from blis_sim.options.printing import JSON, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
 from observe.errors import RunError, messages_through, print_message
+from observe.figures import percentiles_ms
 from observe.options import LEAST_RUNS, ObserveOptions
 
 # The knee of a server: the highest rate of requests at which a share of them still meets the targets.
@@ -29,10 +31,12 @@ _MOST_MISSES = 8
 
 
 class Run(NamedTuple):
-    """One run of a search: what was asked for, and how many of the requests met the targets."""
+    """One run of a search: what was asked for, and whether it met the targets."""
 
     rate_per_s: float
-    share: float
+    share: float | None
+    """Requests within --goodput among all; None without it."""
+    is_met: bool
     throughput_per_s: float
     recording: str
 
@@ -40,8 +44,7 @@ class Run(NamedTuple):
 class Search:
     """Doubles the rate while the targets are met, or halves it until they are, then takes middles of the bounds."""
 
-    def __init__(self, first_per_s: float, share: float) -> None:
-        self._share = share
+    def __init__(self, first_per_s: float) -> None:
         self.next_per_s = first_per_s
         self.highest_met: Run | None = None
         self._lowest_missed: float | None = None
@@ -50,7 +53,7 @@ class Search:
     def add(self, run: Run) -> None:
         """Take in a run at `next_per_s`, and choose the next rate."""
         self.runs.append(run)
-        if run.share >= self._share:
+        if run.is_met:
             self.highest_met = run
         else:
             self._lowest_missed = run.rate_per_s
@@ -77,16 +80,18 @@ def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int])
     interrupted, got no answer or could not be recorded; 1 where no rate meets the targets.
     """
     assert options.rate is not None
-    search = Search(options.rate, options.knee_share)
+    search, limits_ms = Search(options.rate), options.targets.targets_ms
     while not search.is_over:
         number, rate = len(search.runs) + 1, search.next_per_s
         code, figures = _numbered_run(options, measure, number, rate=rate)
         if code or not figures:
             return code or 1
         output = _recording_of(options, number)
-        run = Run(rate, figures.get("slo_attainment", 0.0), figures["request_throughput_per_s"], output)
-        search.add(run)
-        print_message(f"{rate:.3g} requests/s: {run.share:.1%} meet the targets")
+        checks, share = checks_of(limits_ms, percentiles_ms(figures)), figures.get("slo_attainment")
+        is_met = all(each.is_met for each in checks) and (share is None or share >= options.knee_share)
+        search.add(Run(rate, share, is_met, figures["request_throughput_per_s"], output))
+        found = [*([] if share is None else [f"{share:.1%} meet the targets"]), *(each.line for each in checks)]
+        print_message(f"{rate:.3g} requests/s: {', '.join(found)}")
     return _report_knee(options, search)
 
 
@@ -100,6 +105,7 @@ _ONCE = {
     if each.name in ("find_knee", "knee_share", "until_within", "most_runs")
 }
 """Settings that measure once."""
+_NO_TARGETS = {each.name: each.default for each in options_of(LatencyTargets)}
 
 
 def _numbered_run(
@@ -108,17 +114,16 @@ def _numbered_run(
     """Measure once of several times, with a recording of its own: the exit code, and the figures."""
     # A run with the seed of an earlier one would find its prompts in the server's cache.
     own = with_settings(
-        options,
-        output=_recording_of(options, number),
-        seed=options.prompt_seed + number,
-        **_ONCE,
-        format=JSON,
-        json=False,
-        **changes,
+        options, output=_recording_of(options, number), seed=options.prompt_seed + number, **_ONCE, **changes
     )
+    return measured(own, measure)
+
+
+def measured(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> tuple[int, dict[str, Any]]:
+    """Measure without a verdict on percentiles, and print nothing: the exit code, and the figures."""
     written = io.StringIO()
     with redirect_stdout(written):
-        code = measure(own)
+        code = measure(with_settings(options, **_NO_TARGETS, format=JSON, json=False))
     return code, json.loads(written.getvalue() or "{}")
 
 
@@ -139,9 +144,15 @@ def _print_report(
 def _report_knee(options: ObserveOptions, search: Search) -> int:
     knee = search.highest_met
     runs = [run._asdict() for run in search.runs]
-    cells = [[run.recording, f"{run.rate_per_s:.3g}", f"{run.share:.1%}"] for run in search.runs]
+    cells = [
+        [
+            *(run.recording, f"{run.rate_per_s:.3g}", "-" if run.share is None else f"{run.share:.1%}"),
+            "met" if run.is_met else "missed",
+        ]
+        for run in search.runs
+    ]
     data = {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs}
-    table = TextTable(("recording", "requests/s", "within targets"), cells)
+    table = TextTable(("recording", "requests/s", "within targets", "targets"), cells)
     _print_report(options, "Knee of a server", data, runs, table)
     if knee is None:
         print_message("no rate meets the targets")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from blis_sim.options.latency_targets import LATENCIES, PERCENTILES, TargetCheck
 from blis_sim.options.printing import BLIS
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.report import Report, Section
@@ -299,6 +300,16 @@ def goodput_summary(log: RequestLog, targets: Mapping[str, SloTargets], duration
     return {"goodput_rps": round(found.per_s, 6), "slo_attainment": round(found.share, 6), "per_class": per_class}
 
 
+def percentiles_ms(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Percentiles of a summary by the names that targets have, such as `ttft_p99_ms`; unknown ones are left out."""
+    return {
+        f"{latency}_{percentile}_ms": figures[percentile]
+        for latency in LATENCIES
+        if (figures := summary[f"{latency}_ms"]) is not None
+        for percentile in PERCENTILES
+    }
+
+
 def group_summary(log: RequestLog, names: Sequence[str], duration_s: float) -> dict[str, Any]:
     """Figures of the requests of each name, ready for JSON; `names` has one for each request of the log."""
     found = {}
@@ -484,7 +495,8 @@ def _counts_lines(summary: Mapping[str, Any]) -> list[str]:
 def _remarks(summary: Mapping[str, Any]) -> list[str]:
     load = [] if summary["load"] is None else [load_text(Load(**summary["load"]))]
     saturation = [f"{detector} says {level}" for detector, level in summary.get("saturation", {}).items()]
-    return [*load, *saturation, *goodput_lines(summary)]
+    checks = [TargetCheck(each["name"], each["found_ms"], each["limit_ms"]).line for each in summary.get("targets", ())]
+    return [*load, *saturation, *goodput_lines(summary), *checks]
 
 
 def _per_second(count: int, duration_s: float) -> float:

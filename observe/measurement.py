@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from blis_sim.options.latency_targets import checks_json, checks_of
 from blis_sim.options.printing import TABLE, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report
@@ -16,7 +17,7 @@ from observe.client import HUNG_UP, Client
 from observe.engine_log import EngineLog
 from observe.errors import ObserveError, print_message, warn
 from observe.event_loop import Interrupt, start_clock
-from observe.figures import RunStats, judged_saturation, load_report, summarize
+from observe.figures import RunStats, judged_saturation, load_report, percentiles_ms, summarize
 from observe.options import ROUTERS, ObserveOptions
 from observe.processes import send_from_processes
 from observe.recording import Recorder, note_settings, reserved_paths
@@ -62,6 +63,8 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
         slo_targets=workload.slo_targets,
     )
     summary |= judged_saturation(stats.log, workload.options.saturation)
+    checks = checks_of(workload.options.targets.targets_ms, percentiles_ms(summary))
+    summary |= {"targets": checks_json(checks)} if checks else {}
     answer = _answer(summary, stats, workload)
     _print(answer, printed_format(workload.options), result)
     if recorder.num_earlier:
@@ -75,16 +78,14 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
         )
     if len(stats.log):
         _write_files(answer, workload.options)
-    if recorder.failure:
-        return 1
-    if interrupt.exit_code is not None:
-        return interrupt.exit_code
+    if interrupt.exit_code is not None or recorder.failure:
+        return 1 if recorder.failure else interrupt.exit_code or 0
     if not stats.num_ok and not stats.kinds[HUNG_UP]:
         print_message(
             f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}"
         )
         return 1
-    return 0
+    return int(not all(each.is_met for each in checks))
 
 
 def _print(answer: Report, form: str, result: TextIO) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from blis_sim.installation import check_page, check_plot, check_ray
 from blis_sim.options import OptionError, check_options, check_written, ineffective_flags, option, options_of, section
+from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
 from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option, printed_format
 from blis_sim.options.without_effect import BlisOptions
@@ -365,6 +366,7 @@ class ObserveOptions(SyntheticOptions):
     slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
     slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
     slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    targets: LatencyTargets = section(LatencyTargets)
     find_knee: bool = option(
         False,
         "Search the highest rate at which the targets are met: --rate is the first, and each rate gets a recording "
@@ -427,7 +429,7 @@ class ObserveOptions(SyntheticOptions):
         self.check_load()
         # Making these checks them.
         _ = self.headers, self.tls, self.slo_targets, self.prewarm_s, self.think_time, self.metrics_server
-        _ = self.cancel_delay_us
+        _ = self.cancel_delay_us, self.targets.targets_ms
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
 
@@ -587,6 +589,8 @@ class ObserveOptions(SyntheticOptions):
         """Raise OptionError for a search without targets or a rate, and for runs that share a file."""
         if self.find_knee and self.until_within is not None:
             raise OptionError("--find-knee and --until-within exclude each other, give one of them")
+        if self.until_within is not None and self.targets.targets_ms:
+            raise OptionError("--until-within excludes targets such as --ttft-p99, which judge one run")
         if self.find_knee:
             self._check_knee()
         if not (self.find_knee or self.until_within is not None):
@@ -608,8 +612,8 @@ class ObserveOptions(SyntheticOptions):
                 raise OptionError(f"{flag} and {other} exclude each other: each {each} has files of its own")
 
     def _check_knee(self) -> None:
-        if not (self.goodput or self.slo_ttft or self.slo_itl or self.slo_e2e):
-            raise OptionError("--find-knee needs --goodput, the targets to meet")
+        if not (self.slo_targets or self.targets.targets_ms):
+            raise OptionError("--find-knee needs the targets to meet: --goodput, or percentiles such as --ttft-p99")
         if self.rate is None:
             raise OptionError("--find-knee needs --rate, the first rate to try")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import BLIS, CSV, HTML, JSON, MARKDOWN, TABLE, format_option, printed_format
 from traces import SloTargets, slo_targets
 from traces.saturation_options import SaturationOptions
@@ -65,6 +66,7 @@ class ReportOptions:
     slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
     slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
     slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    targets: LatencyTargets = section(LatencyTargets)
     saturation: SaturationOptions = section(SaturationOptions)
     fail_on: tuple[str, ...] = option(
         (), "End with exit code 1 where the verdict on the run is one of these.", choices=("overload",)
@@ -179,7 +181,7 @@ class ReportOptions:
         if self.metrics_dir is not None:
             _check_folder(self.metrics_dir)
         # Making these checks them.
-        _ = self.slo_targets, self.weights, self.itl_path, self.printed_format
+        _ = self.slo_targets, self.targets.targets_ms, self.weights, self.itl_path, self.printed_format
 
     @property
     def needs_events(self) -> bool:

@@ -135,7 +135,7 @@ class RunOptions(SyntheticOptions):
 def run(options: RunOptions) -> int:
     """Generate, simulate, write requested files, print the summary on stdout; all other output goes to stderr.
 
-    Exit codes: 0 done, 1 the verdict is one of --fail-on.
+    Exit codes: 0 done, 1 a target for a percentile is missed or the verdict is one of --fail-on.
     """
     from blis_sim.options.progress import progress_bar
     from replay.output.report import report

@@ -152,6 +152,15 @@ class ClusterSettings(EngineSettings, total=False):
 
 class ReportSettings(TypedDict, total=False):
     goodput: Sequence[str]
+    ttft_p90: str | None
+    ttft_p95: str | None
+    ttft_p99: str | None
+    itl_p90: str | None
+    itl_p95: str | None
+    itl_p99: str | None
+    e2e_p90: str | None
+    e2e_p95: str | None
+    e2e_p99: str | None
     detectors: Sequence[str]
     saturation_config: Path | None
     saturation_report: Path | None

@@ -1,10 +1,9 @@
 """`blis loop`: put load on a server, record it, replay the recording and grade the replay."""
 
-import io
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError, option
+from blis_sim.options.latency_targets import checks_of
 from blis_sim.options.printing import BLIS, FORMATS, format_option
 from observe.command import with_default_load
 from observe.options import ObserveOptions
@@ -46,18 +45,23 @@ def rewritten(arguments: list[str]) -> list[str]:
 def run(options: LoopOptions) -> int:
     """Observe, replay and compare; the comparison is printed on stdout, all else on stderr.
 
-    Returns the exit code of the first command that failed.
+    Returns the exit code of the first command that failed, 1 where a target for a percentile was missed.
     """
     from calibrate.command import CalibrateOptions
     from calibrate.command import run as calibrate
+    from observe.command import measured
     from observe.command import run as observe
+    from observe.errors import print_message
+    from observe.figures import percentiles_ms
 
-    with redirect_stdout(io.StringIO()):  # the figures as JSON, which the recording has, too
-        code = observe(options)
+    code, figures = measured(options, observe)
     if code:
         return code
+    checks = checks_of(options.targets.targets_ms, percentiles_ms(figures))
+    for each in checks:
+        print_message(each.line)
     paths = options.paths
-    return calibrate(
+    graded = calibrate(
         CalibrateOptions(
             trace=str(paths.header),
             trace_data=str(paths.data),
@@ -68,3 +72,4 @@ def run(options: LoopOptions) -> int:
             json=options.json,
         )
     )
+    return graded or int(not all(each.is_met for each in checks))

@@ -11,10 +11,10 @@ from blis_sim.bench.simulation_commands import (
     ray_option,
     simulation_option,
 )
-from blis_sim.bench.targets import LatencyTargets
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import format_option, json_option, printed_format
 from blis_sim.options.progress import no_progress
 

@@ -368,6 +368,7 @@ LATER_FIGURES = (
     "load_prompt_tokens_mean",
     "load_output_tokens_mean",
     "is_steady",
+    "percentile_targets_met",
 )
 """Figures that rows of earlier versions do not have."""
 FIGURES = (*_FIRST, *LATER_FIGURES)
@@ -453,7 +454,9 @@ def _simulated(job: Job) -> Outcome:
     figures["num_gpus"] = num_gpus
     steady_tokens_per_s = (result["steady"] or {}).get("output_tokens_per_s") or found["tokens_per_sec"]
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, steady_tokens_per_s)
-    figures |= {name: _later_figure(result, name) for name in LATER_FIGURES}
+    figures |= {name: _later_figure(result, name) for name in LATER_FIGURES if name != "percentile_targets_met"}
+    checks = found.get("targets")
+    figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
     origin = {name: str(report["provenance"][name]) for name in ORIGIN}
     is_known = figures["is_steady"] or figures["overload_queue_growth_per_min"] is not None
     return Outcome(

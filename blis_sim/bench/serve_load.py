@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from blis_sim.bench import BenchError
 from blis_sim.bench.datasets import SampleRequest, load_of_samples
+from blis_sim.bench.rate_search import Verdict, rates_to_try
 from blis_sim.bench.serve_options import APIS, BenchServeOptions, BodyStyle
-from blis_sim.bench.targets import Verdict, rates_to_try
 from blis_sim.options.printing import TABLE, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.figures import Curve, Panel, frontier_panels

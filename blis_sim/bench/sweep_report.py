@@ -67,6 +67,8 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
     return all(a <= b for a, b in zip(one, other, strict=True)) and any(a < b for a, b in zip(one, other, strict=True))
 
 
+_JUDGED = ("slo_attainment", "percentile_targets_met")
+"""The figures that say whether targets are met: a share of requests, and 0 or 1. None without such targets."""
 _MOST_LINES = 40
 
 
@@ -96,6 +98,11 @@ class SweepResult:
     @property
     def has_targets(self) -> bool:
         """Whether there are latency targets."""
+        return any(row.outcome.figures.get(name) is not None for row in self.rows for name in _JUDGED)
+
+    @property
+    def has_goodput(self) -> bool:
+        """Whether there are latency targets for each request, of which a share must meet them."""
         return any(row.outcome.figures.get("slo_attainment") is not None for row in self.rows)
 
     @property
@@ -110,8 +117,10 @@ class SweepResult:
 
     def meets_targets(self, row: Row) -> bool:
         """Return whether a point meets its targets; False without any, or where an overload would end that."""
-        attainment = row.outcome.figures.get("slo_attainment")
-        return attainment is not None and attainment >= self.least_attainment and not is_overloaded(row)
+        attainment, is_met = (row.outcome.figures.get(name) for name in _JUDGED)
+        if attainment is None and is_met is None:
+            return False
+        return (attainment is None or attainment >= self.least_attainment) and is_met != 0 and not is_overloaded(row)
 
     @property
     def cheapest(self) -> Row | None:
@@ -141,7 +150,7 @@ def sweep_report(result: SweepResult, origin: Callable[[], Provenance]) -> Repor
         cheapest = result.cheapest
         found = {
             "step_times": result.step_times or None,
-            "least_attainment": result.least_attainment if result.has_targets else None,
+            "least_attainment": result.least_attainment if result.has_goodput else None,
             "cheapest_point": None if cheapest is None else cheapest.key,
             "points": list(rows()),
         }
@@ -169,8 +178,8 @@ def head_of(result: SweepResult) -> str:
     if not result.has_targets:
         return f"{len(result.frontier)} of {len(result.rows)} points are beaten by no other one:"
     passing = sum(result.meets_targets(row) for row in result.rows)
-    share = f"{100 * result.least_attainment:.4g} %"
-    return f"{passing} of {len(result.rows)} points meet the targets ({share} of requests within all of them):"
+    share = f" ({100 * result.least_attainment:.4g} % of requests within all of them)" if result.has_goodput else ""
+    return f"{passing} of {len(result.rows)} points meet the targets{share}:"
 
 
 def notes_of(result: SweepResult) -> list[str]:
@@ -183,6 +192,8 @@ def notes_of(result: SweepResult) -> list[str]:
         return notes
     cheapest = result.cheapest
     if cheapest is None:
+        if not result.has_goodput:
+            return [*notes, "none meets the targets"]
         best = max(result.served_rows, key=lambda row: _figure(row, "slo_attainment"))
         return [*notes, f"none meets the targets, nearest is {best.point.label} with {_attainment(best)}"]
     gpus = counted(int(_figure(cheapest, "num_gpus")), "GPU")
@@ -190,10 +201,11 @@ def notes_of(result: SweepResult) -> list[str]:
     if price is not None:
         cost = costs(cheapest.outcome.figures, price)
         gpus += f", ${cost['cost_per_hour'] or 0:,.2f} an hour, ${cost['cost_per_million_tokens'] or 0:,.2f}/M tokens"
+    within = f", {_attainment(cheapest)} within" if result.has_goodput else ""
     measure = "per token" if result.varies_load else "per hour"
     return [
         *notes,
-        f"cheapest {measure} that meets them: {cheapest.point.label} ({gpus}, {_attainment(cheapest)} within)",
+        f"cheapest {measure} that meets them: {cheapest.point.label} ({gpus}{within})",
     ]
 
 
@@ -209,7 +221,8 @@ def _load_notes(shown: Sequence[Row]) -> Iterator[str]:
 
 
 def _attainment(row: Row) -> str:
-    return f"{_figure(row, 'slo_attainment'):.1%}"
+    share = row.outcome.figures.get("slo_attainment")
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _shown(result: SweepResult) -> list[Row]:
@@ -224,7 +237,11 @@ def shown_table(result: SweepResult) -> TextTable:
     has_rejected = any(each.get("rejected_requests") for each in figures)
     titles = [*varied, "GPUs", *(["rejected"] if has_rejected else []), "requests/s", "steady/s", "tokens/s"]
     titles += ["TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"]
-    titles += [*(["$/M tokens"] if price is not None else []), *(["within", "verdict"] if result.has_targets else [])]
+    titles += [
+        *(["$/M tokens"] if price is not None else []),
+        *(["within"] if result.has_goodput else []),
+        *(["verdict"] if result.has_targets else []),
+    ]
     lines = [
         [str(row.point.varied[name]) for name in varied] + _cells(each, price, has_rejected) + _verdict(result, row)
         for row, each in zip(shown, figures, strict=True)
@@ -249,7 +266,7 @@ def _verdict(result: SweepResult, row: Row) -> list[str]:
     if row is result.cheapest:
         verdict = "cheapest"
     overloaded = ", overloaded" if is_overloaded(row) else ""
-    return [_attainment(row), verdict + overloaded]
+    return [*([_attainment(row)] if result.has_goodput else []), verdict + overloaded]
 
 
 def _panels(result: SweepResult) -> list[Panel]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_sim.bench.points import FIGURES, Figures, Job, Outcome, Point, compute
-from blis_sim.bench.targets import Trial, Verdict, search_rate
+from blis_sim.bench.rate_search import Trial, Verdict, search_rate
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Curve, Panel, Target, frontier_panels
 from blis_sim.report.report import Report, Section, with_origin

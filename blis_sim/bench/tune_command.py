@@ -8,9 +8,9 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from blis_sim.bench.simulation_commands import check_table, processes_option, simulation_option, vary_option
-from blis_sim.bench.targets import LATENCIES, LatencyTargets
 from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options.latency_targets import LATENCIES, LatencyTargets
 from blis_sim.options.printing import format_option, json_option, printed_format
 
 if TYPE_CHECKING:

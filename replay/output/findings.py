@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from blis_sim.engine.core import Engine
+from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
 from replay.analysis.breakdown import (
     ClassLatencies,
     ModelFigures,
@@ -36,9 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisConfig:
-    """The settings of an analysis: targets by class, weights by metric, detectors and their settings."""
+    """The settings of an analysis: targets by class and percentile, weights by metric, detectors and their settings."""
 
     targets: Mapping[str, SloTargets] = field(default_factory=dict)
+    limits_ms: Mapping[str, float] = field(default_factory=dict)
+    """Targets for percentiles of latencies, by the metric that each limits."""
     weights: Mapping[str, float] = field(default_factory=dict)
     detectors: Sequence[str] = ()
     judges_queue: bool = False
@@ -65,6 +68,8 @@ class Findings(NamedTuple):
     sessions: SessionFigures | None
     separated: DisaggregationFigures | None
     goodput: "Goodput | None"
+    checks: Sequence[TargetCheck]
+    """The percentiles that have targets."""
     labels: "Labels"
     fitness: "Fitness | None"
     load: Load
@@ -100,6 +105,7 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
         goodput=_goodput_of(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
+        checks=checks_of(analysis_config.limits_ms, metrics if num_completed else None),
         labels=_labels_of(record, analysis_config, judged),
         fitness=_fitness_of(record, analysis_config, metrics) if analysis_config.weights else None,
         load=load_of_run(record),
@@ -167,6 +173,8 @@ _US_PER_MS = 1000
 def as_json(found: Findings) -> JsonObject:
     """The metrics, their judgement, and `breakdown` with the content of all text sections."""
     judged = judgements(found.labels, found.goodput, found.adapters)
+    if found.checks:
+        judged["targets"] = checks_json(found.checks)
     return {**found.metrics, **judged, "breakdown": _breakdown_json(found)}
 
 
@@ -305,4 +313,8 @@ class FinishedRun(NamedTuple):
     def findings(self) -> Findings:
         """Return the results of the analysis."""
         found = analyze(self.simulated, self.analysis_config, self.judged)
-        return found if self.metrics is None else found._replace(metrics=self.metrics)
+        if self.metrics is None:
+            return found
+        limits_ms, metrics = self.analysis_config.limits_ms, self.metrics
+        checks = checks_of(limits_ms, metrics if metrics["completed_requests"] else None)
+        return found._replace(metrics=metrics, checks=checks)

@@ -26,6 +26,7 @@ def analysis_config_of(options: ReportOptions, targets: "Mapping[str, SloTargets
 
     return AnalysisConfig(
         targets=options.slo_targets or targets,
+        limits_ms=options.targets.targets_ms,
         weights=options.weights,
         detectors=options.saturation.names,
         judges_queue=options.judges_queue,
@@ -48,7 +49,10 @@ def recording_tokens(options: ReportOptions) -> "Iterator[OnTokens | None]":
 
 
 def report(options: ReportOptions, outcome: "FinishedRun") -> int:
-    """Write requested files, print the summary and return the exit code, which --fail-on decides. Raises TraceError."""
+    """Write requested files, print the summary and return the exit code. Raises TraceError.
+
+    The exit code is 1 where a target for a percentile is missed, or where the verdict is one of --fail-on.
+    """
     found = outcome.findings()
     write_files(options, outcome, found)
     if options.printed_format == TABLE and options.shows_notes and _is_pipe(sys.stdout):
@@ -58,7 +62,8 @@ def report(options: ReportOptions, outcome: "FinishedRun") -> int:
                 "BLIS_FORMAT=blis what BLIS prints\n"
             )
     answer_of(options, outcome, found).print(options.printed_format)
-    return int("overload" in options.fail_on and found.steadiness.overload is not None)
+    fails = "overload" in options.fail_on and found.steadiness.overload is not None
+    return int(fails or not all(each.is_met for each in found.checks))
 
 
 def _is_pipe(stream: TextIO) -> bool:

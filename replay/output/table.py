@@ -29,6 +29,7 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
     if result.attainment is not None and result.meets_targets is not None:
         verdict = "met" if result.meets_targets else "MISSED"
         yield f"targets {verdict}: {result.attainment:.1%} within all, goodput {number(result.goodput_per_s or 0.0)}/s"
+    yield from (check.line for check in found.checks)
     if result.preemptions or result.cache_hit_rate:
         yield f"KV cache: {number(result.preemptions)} preemptions, {result.cache_hit_rate:.1%} of prompt tokens found"
     if found.cpu_tier is not None and found.cpu_tier.thrashing_rate:

@@ -53,6 +53,18 @@ def test_with_targets_each_point_has_its_attainment_and_the_cheapest_that_meets_
     assert "cheapest per hour that meets them: tp=2 (2 GPUs, $6.00 an hour, $6.90/M tokens, 100.0% within)" in text
 
 
+def test_targets_for_percentiles_need_no_share_of_requests() -> None:
+    rows = (row(0, None, 1, tp=1), row(1, None, 2, tp=2), row(2, None, 4, tp=4))
+    judged = [
+        replace(each, outcome=replace(each.outcome, figures={**each.outcome.figures, "percentile_targets_met": met}))
+        for each, met in zip(rows, (0, 1, 1), strict=True)
+    ]
+    text = printed(result(*judged), "table")
+    assert text.startswith("2 of 3 points meet the targets:\n")
+    assert [line.split()[-1] for line in text.splitlines()[3:6]] == ["misses", "cheapest", "meets"]
+    assert text.rstrip().endswith("cheapest per hour that meets them: tp=2 (2 GPUs)")
+
+
 def test_points_with_other_loads_are_compared_by_their_costs_per_token() -> None:
     found = result(row(0, 1.0, 1, rate=1), row(1, 1.0, 2, rate=2))
     assert found.cheapest is found.rows[1]

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_sim.bench.targets import Verdict, search_rate
+from blis_sim.bench.rate_search import Verdict, search_rate
 
 
 @given(st.floats(0.01, 1.5), st.floats(1, 1000), st.sampled_from([0.01, 0.1]))

@@ -13,19 +13,19 @@ from observe.options import ObserveOptions
 
 @pytest.mark.parametrize("first_per_s", [0.3, 1.0, 64.0])
 def test_the_search_ends_close_below_the_rate_that_a_server_bears(first_per_s: float) -> None:
-    search = Search(first_per_s, share=0.9)
+    search = Search(first_per_s)
     while not search.is_over:
         rate = search.next_per_s
-        search.add(Run(rate, 1.0 if rate <= 11.0 else 0.4, rate, ""))
+        search.add(Run(rate, None, rate <= 11.0, rate, ""))
     assert search.highest_met is not None
     assert 11.0 / (1 + PRECISION) <= search.highest_met.rate_per_s <= 11.0
     assert len(search.runs) <= 12
 
 
 def test_a_server_that_meets_no_target_is_given_up() -> None:
-    search = Search(8.0, share=0.9)
+    search = Search(8.0)
     while not search.is_over:
-        search.add(Run(search.next_per_s, 0.0, 0.0, ""))
+        search.add(Run(search.next_per_s, 0.0, False, 0.0, ""))
     assert (search.highest_met, len(search.runs)) == (None, 8)
 
 
@@ -45,6 +45,10 @@ def test_each_rate_has_a_recording_and_prompts_of_its_own(
     assert [each["recording"] for each in found["runs"]] == [f"y-{number}" for number in range(1, 9)]
     assert [each["rate_per_s"] for each in found["runs"][:3]] == [4096, 2048, 1024]
     assert Path("y-8.csv").exists()
+    options = options_from(ObserveOptions, **values | {"output": "z"}, find_knee=True, ttft_p99="1us", e2e_p90="1m")
+    assert run(options) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["share"], each["is_met"]) for each in found["runs"]] == [(None, False)] * 8
 
 
 def test_a_search_lasts_half_a_minute_at_each_rate_and_has_no_limit_of_requests_in_flight() -> None:
@@ -57,7 +61,7 @@ def test_a_search_lasts_half_a_minute_at_each_rate_and_has_no_limit_of_requests_
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({}, "--find-knee needs --goodput, the targets to meet"),
+        ({}, "--find-knee needs the targets to meet: --goodput, or percentiles such as --ttft-p99"),
         (
             {"slo_ttft": "default=1s", "resume": True},
             "--find-knee and --resume exclude each other: each rate has files",

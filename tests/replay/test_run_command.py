@@ -288,3 +288,21 @@ def test_the_refusals_of_the_original_are_refused(reference: Path, capsys: Captu
     for command in ours:
         assert run([*command, *([] if "--scheduling" in command else ["--engine", "blis"])]) == 2, command
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_percentiles_within_their_targets_are_met_and_a_missed_one_is_the_exit_code(capsys: Captured) -> None:
+    load = ("--rate", "1", "--num-requests", "20", "--prompt-tokens", "10", "--output-tokens", "4")
+    assert run(["run", *DEPLOYMENT, *load, "--ttft-p99", "1ms", "--itl-p90", "2ms", "--e2e-p95", "4ms"]) == 0
+    assert "met: E2E p95 4.0 ms, at most 4.0 ms asked" in capsys.readouterr().out
+    assert run(["run", *DEPLOYMENT, *load, "--ttft-p99", "1ms", "--e2e-p95", "3ms", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["targets"] == [
+        {"name": "ttft_p99_ms", "found_ms": 1.0, "limit_ms": 1.0, "is_met": True},
+        {"name": "e2e_p95_ms", "found_ms": 4.0, "limit_ms": 3.0, "is_met": False},
+    ]
+    assert refused(capsys, *load, "--ttft-p99", "5") == "--ttft-p99 must be a duration such as 40ms or 1s, got '5'"
+
+
+def test_a_percentile_of_a_run_without_completed_requests_misses_its_target(capsys: Captured) -> None:
+    load = ("--rate", "1", "--num-requests", "2", "--prompt-tokens", "20000", "--ttft-p99", "1h")
+    assert run(["run", *DEPLOYMENT, *load]) == 1
+    assert "MISSED: TTFT p99 none, at most 3,600,000.0 ms asked" in capsys.readouterr().out

@@ -11,13 +11,13 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from blis_sim.bench.targets import LatencyTargets
-from blis_sim.options import OptionError, option, options_of, section, with_settings
+from blis_sim.options import OptionError, option, options_of, with_settings
+from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
 from blis_sim.options.provenance import Provenance, command_line, flag_words
 from replay.report_options import ReportOptions
 from replay.run_command import RunOptions, simulate_run
@@ -56,11 +56,9 @@ class FleetOptions(RunOptions):
         metavar="SHARE",
         heading="Fleet",
     )
-    targets: LatencyTargets = section(LatencyTargets)
 
     def __post_init__(self) -> None:
         RunOptions.__post_init__(self)
-        _ = self.targets.targets_ms  # making them checks them
         if self.count is not None and self.cluster.num_instances not in (1, self.count):
             raise OptionError(f"--count is --num-instances ({self.cluster.num_instances}), got {self.count}")
         for each in options_of(ReportOptions):
@@ -78,32 +76,25 @@ class Change(NamedTuple):
     num_loading: int
 
 
-class Check(NamedTuple):
-    """A figure that must be at most, or for a share at least, its limit."""
+class Verdict(NamedTuple):
+    """What a fleet must reach beside what it reached."""
 
-    name: str
-    found: float | None
-    limit: float
-
-    @property
-    def holds(self) -> bool:
-        """Whether the figure is within its limit; without a figure it is not."""
-        if self.found is None:
-            return False
-        return self.found >= self.limit if self.name == COMPLETED else self.found <= self.limit
+    completed_share: float
+    """Completed requests among all that arrived."""
+    min_completed: float
+    checks: Sequence[TargetCheck]
+    """The percentiles that have targets."""
 
     @property
-    def line(self) -> str:
-        """The figure in words."""
-        verdict = "met" if self.holds else "MISSED"
-        if self.name == COMPLETED:
-            return f"{verdict}: {self.found or 0:.2%} of requests completed, {self.limit:.2%} asked"
-        latency, percentile, _ = self.name.split("_")
-        found = "none" if self.found is None else f"{self.found:,.1f} ms"
-        return f"{verdict}: {latency.upper()} {percentile} {found}, at most {self.limit:,.1f} ms asked"
+    def is_met(self) -> bool:
+        """Whether all is reached."""
+        return self.completed_share >= self.min_completed and all(each.is_met for each in self.checks)
 
-
-COMPLETED = "completed_share"
+    @property
+    def completed_line(self) -> str:
+        """The verdict on the completed requests in words."""
+        verdict = "met" if self.completed_share >= self.min_completed else "MISSED"
+        return f"{verdict}: {self.completed_share:.2%} of requests completed, {self.min_completed:.2%} asked"
 
 
 def run(options: FleetOptions) -> int:
@@ -113,13 +104,13 @@ def run(options: FleetOptions) -> int:
     """
     if options.count is not None:
         options = with_settings(options, num_instances=options.count)
-    answer, checks = (_in_real_time if options.real_time else _in_virtual_time)(options)
+    answer, verdict = (_in_real_time if options.real_time else _in_virtual_time)(options)
     answer.print(options.report.printed_format)
     answer.write(options.report.html, None)
-    return int(not all(check.holds for check in checks))
+    return int(not verdict.is_met)
 
 
-def _in_virtual_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
+def _in_virtual_time(options: FleetOptions) -> "tuple[Report, Verdict]":
     from blis_sim.options.progress import progress_bar
     from replay.analysis.clusters import cluster_of
     from replay.output.report import answer_of, write_files
@@ -130,20 +121,11 @@ def _in_virtual_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         found = outcome.findings()
         write_files(options.report, outcome, found)
         cluster = cluster_of(outcome.simulated.simulation)
-        metrics = found.metrics
         arrived = len(outcome.simulated.requests)
-        share = metrics["completed_requests"] / arrived if arrived else 0.0
-        checks = _checks(options, share, metrics)
+        share = found.metrics["completed_requests"] / arrived if arrived else 0.0
+        verdict = Verdict(share, options.min_completed, found.checks)
         changes = [] if cluster is None else list(changes_of(cluster, options.cluster.num_instances))
-        return _with_fleet(answer_of(options.report, outcome, found), changes, checks), checks
-
-
-def _checks(options: FleetOptions, completed_share: float, metrics: Mapping[str, Any]) -> list[Check]:
-    targets = options.targets.targets_ms
-    return [
-        Check(COMPLETED, completed_share, options.min_completed),
-        *(Check(name, metrics.get(name), limit_ms) for name, limit_ms in targets.items()),
-    ]
+        return _with_fleet(answer_of(options.report, outcome, found), changes, verdict), verdict
 
 
 _WORDS = {"LOADING": "loading", "READY": "serving", "DRAINING": "drained", "KILLED": "killed"}
@@ -168,18 +150,19 @@ def _counted(changes: Iterable[tuple[float, int, str]], num_first: int) -> Itera
         yield Change(at_s, number, state, present.count("serving"), present.count("loading"))
 
 
-def _with_fleet(answer: "Report", changes: Sequence[Change], checks: Sequence[Check]) -> "Report":
+def _with_fleet(answer: "Report", changes: Sequence[Change], verdict: Verdict) -> "Report":
     """Return the answer of a run with the changes of the fleet and the verdict below it."""
     fleet = {
         "changes": [each._asdict() for each in changes],
-        "checks": [{**each._asdict(), "holds": each.holds} for each in checks],
-        "is_met": all(each.holds for each in checks),
+        **verdict._asdict(),
+        "checks": checks_json(verdict.checks),
+        "is_met": verdict.is_met,
     }
     return replace(
         answer,
         data=lambda: {**answer.data(), "fleet": fleet},
         sections=lambda: [*answer.sections(), *_sections(changes)],
-        remarks=lambda: [*answer.remarks(), *(check.line for check in checks)],
+        remarks=lambda: [*answer.remarks(), verdict.completed_line],
     )
 
 
@@ -206,11 +189,12 @@ def _sections(changes: Sequence[Change]) -> "Iterator[Section]":
 _POLL_S = 0.25
 
 
-def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
+def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
     from blis_sim.engine.deployment import resolve
     from blis_sim.report.report import Report, Section
     from blis_sim.report.tables import facts_table, number
     from blis_sim.testing import ServerError, serving
+    from observe.figures import percentiles_ms
 
     resolve(options.cluster.deployment)  # refuses a model for which a server would simulate another one
     of_server, of_load = _command_lines(options)
@@ -226,13 +210,10 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         raise OptionError(f"blis serve did not start: {error}") from None
     num_failed = sum(seen["failed"].values())
     arrived = seen["completed"] + num_failed + seen["not_sent"]
-    metrics = {
-        f"{latency}_{percentile}_ms": figures[percentile]
-        for latency in ("ttft", "itl", "e2e")
-        if (figures := seen[f"{latency}_ms"]) is not None
-        for percentile in ("p90", "p95", "p99")
-    }
-    checks = _checks(options, seen["completed"] / arrived if arrived else 0.0, metrics)
+    metrics = percentiles_ms(seen)
+    share = seen["completed"] / arrived if arrived else 0.0
+    checks = checks_of(options.report.targets.targets_ms, metrics if seen["completed"] else None)
+    verdict = Verdict(share, options.min_completed, checks)
     facts = [
         ("requests", f"{number(arrived, 0)} sent, {number(seen['completed'], 0)} completed, {num_failed} failed"),
         ("requests/s", number(seen["request_throughput_per_s"])),
@@ -243,8 +224,9 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         origin=lambda: Provenance(command=command_line(PROGRAM, options), model=options.cluster.deployment.model),
         data=lambda: {"observed": seen},
         sections=lambda: [Section(table=facts_table(facts))],
+        remarks=lambda: [check.line for check in checks],
     )
-    return _with_fleet(answer, list(_counted(changes, options.cluster.num_instances)), checks), checks
+    return _with_fleet(answer, list(_counted(changes, options.cluster.num_instances)), verdict), verdict
 
 
 @contextmanager
@@ -271,7 +253,7 @@ def _command_lines(options: FleetOptions) -> tuple[list[str], list[str]]:
 
     of_fleet = {each.name for each in options_of(ClusterOptions)}
     of_client = {each.name for each in options_of(ObserveOptions)}
-    own = {"count", "real_time", "min_completed", *(each.name for each in options_of(LatencyTargets))}
+    own = {"count", "real_time", "min_completed"}
     shown = {each.name for each in options_of(ReportOptions)}
     server = ["--host", "127.0.0.1", "--port", "0", "--enable-instance-control"]
     load = ["--json"]

@@ -1,49 +1,8 @@
-"""Latency targets in the spelling of all searching commands, and the search of the highest rate that meets limits."""
+"""The search of the highest rate that meets limits, with few trials."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
-
-from blis_sim.options import option
-from blis_sim.options.durations import duration_ms
-
-# Targets for the latencies of a run, in the spelling of all commands that search for what meets them.
-
-LATENCIES = ("ttft", "itl", "e2e")
-PERCENTILES = ("p90", "p95", "p99")
-
-
-def _target(latency: str, percentile: str) -> Any:
-    text = f"Longest {latency} at the {percentile.removeprefix('p')}th percentile, such as 40ms or 1s."
-    return option(None, text, metavar="DURATION", heading="Targets")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyTargets:
-    """Durations that percentiles of latencies may not exceed."""
-
-    ttft_p90: str | None = _target("time to first token", "p90")
-    ttft_p95: str | None = _target("time to first token", "p95")
-    ttft_p99: str | None = _target("time to first token", "p99")
-    itl_p90: str | None = _target("time between tokens", "p90")
-    itl_p95: str | None = _target("time between tokens", "p95")
-    itl_p99: str | None = _target("time between tokens", "p99")
-    e2e_p90: str | None = _target("time of a request", "p90")
-    e2e_p95: str | None = _target("time of a request", "p95")
-    e2e_p99: str | None = _target("time of a request", "p99")
-
-    @property
-    def targets_ms(self) -> Mapping[str, float]:
-        """The limits by the figure of a row that they hold for. Raises OptionError."""
-        return {
-            f"{latency}_{percentile}_ms": duration_ms(f"--{latency}-{percentile}", text)
-            for latency in LATENCIES
-            for percentile in PERCENTILES
-            if (text := getattr(self, f"{latency}_{percentile}")) is not None
-        }
-
-
-# Search of the highest rate that meets limits, with few trials.
+from typing import Generic, TypeVar
 
 Found = TypeVar("Found")
 

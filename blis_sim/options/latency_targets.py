@@ -1,0 +1,75 @@
+"""Targets for percentiles of latencies, in the spelling of all commands, and their verdicts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from blis_sim.options.durations import duration_ms
+from blis_sim.options.option import option
+
+LATENCIES = ("ttft", "itl", "e2e")
+PERCENTILES = ("p90", "p95", "p99")
+
+
+def _target(latency: str, percentile: str) -> Any:
+    text = f"Longest {latency} at the {percentile.removeprefix('p')}th percentile, such as 40ms or 1s."
+    return option(None, text, metavar="DURATION", heading="Targets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyTargets:
+    """Durations that percentiles of latencies may not exceed."""
+
+    ttft_p90: str | None = _target("time to first token", "p90")
+    ttft_p95: str | None = _target("time to first token", "p95")
+    ttft_p99: str | None = _target("time to first token", "p99")
+    itl_p90: str | None = _target("time between tokens", "p90")
+    itl_p95: str | None = _target("time between tokens", "p95")
+    itl_p99: str | None = _target("time between tokens", "p99")
+    e2e_p90: str | None = _target("time of a request", "p90")
+    e2e_p95: str | None = _target("time of a request", "p95")
+    e2e_p99: str | None = _target("time of a request", "p99")
+
+    @property
+    def targets_ms(self) -> Mapping[str, float]:
+        """The limits in milliseconds by the figure that they hold for, such as `ttft_p99_ms`. Raises OptionError."""
+        return {
+            f"{latency}_{percentile}_ms": duration_ms(f"--{latency}-{percentile}", text)
+            for latency in LATENCIES
+            for percentile in PERCENTILES
+            if (text := getattr(self, f"{latency}_{percentile}")) is not None
+        }
+
+
+class TargetCheck(NamedTuple):
+    """A percentile of a latency beside its target."""
+
+    name: str
+    """The figure, such as `ttft_p99_ms`."""
+    found_ms: float | None
+    """None where no request was completed."""
+    limit_ms: float
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the figure is within its target; an absent figure is not."""
+        return self.found_ms is not None and self.found_ms <= self.limit_ms
+
+    @property
+    def line(self) -> str:
+        """The verdict in words."""
+        latency, percentile, _ = self.name.split("_")
+        found = "none" if self.found_ms is None else f"{self.found_ms:,.1f} ms"
+        verdict = "met" if self.is_met else "MISSED"
+        return f"{verdict}: {latency.upper()} {percentile} {found}, at most {self.limit_ms:,.1f} ms asked"
+
+
+def checks_of(targets_ms: Mapping[str, float], figures: Mapping[str, Any] | None) -> list[TargetCheck]:
+    """Return the figures beside their targets; `figures` is None where no request was completed."""
+    known: Mapping[str, Any] = figures or {}
+    return [TargetCheck(name, known.get(name), limit_ms) for name, limit_ms in targets_ms.items()]
+
+
+def checks_json(checks: Iterable[TargetCheck]) -> list[dict[str, Any]]:
+    """Return verdicts ready for JSON."""
+    return [{**each._asdict(), "is_met": each.is_met} for each in checks]
