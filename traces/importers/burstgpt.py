@@ -6,8 +6,8 @@ Since release 1.2 the rows of a conversation have its id, and rows the seconds u
 from collections import Counter
 from collections.abc import Iterator
 
-from traces.importers.reading import MAX_S, Unread, sendable_rows
-from traces.importers.registry import ConvertOptions, Imported, workload_header
+from traces.importers.reading import MAX_S, Unread, workload
+from traces.importers.registry import ConvertOptions, Imported
 from traces.rows import TraceRow
 from traces.table import Column, Table, read_table
 
@@ -36,9 +36,7 @@ def convert(options: ConvertOptions) -> Imported:
         notes.append("pauses in a conversation are what is left of the time between its requests after Elapsed time")
     unread = Unread()
     unread.add_columns(table)
-    first = sendable_rows(options, rows, left_out)
-    notes += unread.note()
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=tuple(notes))
+    return workload(options, rows, left_out, [*notes, *unread.note()])
 
 
 def _rows(table: Table, left_out: Counter[str]) -> Iterator[TraceRow]:
