@@ -43,7 +43,8 @@ def _rows(table: Table, left_out: Counter[str]) -> Iterator[TraceRow]:
     replied_us: dict[str, int | None] = {}
     rounds: Counter[str] = Counter()
     cells = zip(*(table.columns[column.name] for column in _COLUMNS), strict=True)
-    for place, (at_s, read, made, log_type, model, session, elapsed_s, total) in enumerate(cells):
+    in_time = sorted(enumerate(cells), key=lambda each: float(each[1][0]))
+    for place, (at_s, read, made, log_type, model, session, elapsed_s, total) in in_time:
         if total is not None and total != read + made:
             raise table.row_error(place, f"Total tokens {read + made}, the sum of the other two, got {total}")
         at_us = round(at_s * 1e6)

@@ -137,8 +137,8 @@ def _span(place: str, given: dict[str, Any], around: Mapping[str, Any]) -> _Span
     context = expect(f"{place} key context", "an object", given.get("context") or {})
     entry = {**context, **given}
     named = {**entry, "session_id": around.get("trace_id") or around.get("session_id")}
-    start_us = _time_us(place, entry, ("startTimeUnixNano", "start_time_unix_nano", "start_time"))
-    end_us = _time_us(place, entry, ("endTimeUnixNano", "end_time_unix_nano", "end_time"))
+    start_us = _time_us(place, entry, ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime"))
+    end_us = _time_us(place, entry, ("endTimeUnixNano", "end_time_unix_nano", "end_time", "endTime"))
     check_order(place, ("its begin", start_us), ("its end", end_us))
     given_status = entry.get("status") or {}
     is_word = isinstance(given_status, str)

@@ -552,7 +552,9 @@ def _piece(place: str, at_us: int, body: Mapping[str, Any]) -> _Piece:
     if not (any(key in body for key in _FORMS) or _counts(body)):
         raise TraceError(f"{place}: expected one of {', '.join(_FORMS)}, found {', '.join(body) or 'none'}")
     choices = body.get("choices")
-    parts = [_choice_words(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    parts = (
+        [_choice_words(place, each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    )
     output = body.get("output")
     parts += [_item_words(place, each) for each in output if isinstance(each, dict)] if isinstance(output, list) else []
     token = body.get("token")
@@ -570,12 +572,12 @@ def _item_words(place: str, item: Mapping[str, Any]) -> str:
     return content_words(place, item.get("content"), Counter())
 
 
-def _choice_words(choice: Mapping[str, Any]) -> str:
+def _choice_words(place: str, choice: Mapping[str, Any]) -> str:
     inner = choice.get("delta") or choice.get("message")
     holder = inner if isinstance(inner, dict) else choice
     reasoning = holder.get("reasoning") or holder.get("reasoning_content")
-    words = [each for each in (reasoning, *map(holder.get, ("content", "refusal", "text"))) if isinstance(each, str)]
-    return "".join([*words, tool_call_words(holder)])
+    words = [each for each in (reasoning, *map(holder.get, ("refusal", "text"))) if isinstance(each, str)]
+    return "".join([*words, content_words(place, holder.get("content"), Counter()), tool_call_words(holder)])
 
 
 def _usage(pieces: Sequence[_Piece]) -> tuple[int, int] | None:

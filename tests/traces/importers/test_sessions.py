@@ -122,6 +122,12 @@ def test_conversations_of_burstgpt_are_sessions_with_pauses(tmp_path: Path) -> N
     assert found.left_out["requests without prompt or output tokens"] == 1
 
 
+def test_rounds_of_burstgpt_follow_their_times(tmp_path: Path) -> None:
+    head, first, second, *_ = BURST.splitlines(keepends=True)
+    found = imported("burstgpt", tmp_path / "t.csv", head + second + first)
+    assert [(row.round_index, row.think_time_us) for row in found.rows] == [(0, 0), (1, 36_750_000)]
+
+
 def test_a_row_of_burstgpt_whose_total_is_no_sum_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BlisError, match="line 3: expected Total tokens 1317, the sum of the other two, got 1318"):
         imported("burstgpt", tmp_path / "t.csv", BURST.replace("1317", "1318"))
