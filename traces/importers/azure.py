@@ -27,9 +27,7 @@ def convert(options: ConvertOptions) -> Imported:
     left_out["images (NumImages): the file does not say which of ContextTokens are theirs"] = sum(
         table.columns["numimages"]
     )
-    unread = Unread()
-    unread.add_columns(table)
-    return workload(options, rows, left_out, unread.note())
+    return workload(options, rows, left_out, Unread(table).note())
 
 
 def _time_us(table: Table, row: int, text: str) -> int:

@@ -34,9 +34,7 @@ def convert(options: ConvertOptions) -> Imported:
     notes = ["the model of a request stands in client_id, its log type in tenant_id"]
     if any(row.think_time_us for row in rows):
         notes.append("pauses in a conversation are what is left of the time between its requests after Elapsed time")
-    unread = Unread()
-    unread.add_columns(table)
-    return workload(options, rows, left_out, [*notes, *unread.note()])
+    return workload(options, rows, left_out, [*notes, *Unread(table).note()])
 
 
 def _rows(table: Table, left_out: Counter[str]) -> Iterator[TraceRow]:

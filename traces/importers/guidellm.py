@@ -83,15 +83,17 @@ def _entries(place: str, benchmark: Mapping[str, Any]) -> Iterator[tuple[str, st
 def _row(place: str, entry: dict[str, Any], status: str, client: str, unread: Unread) -> TraceRow | None:
     info = expect(f"{place} key info", "an object", entry.get("info") or {})
     known = {**entry, **expect(f"{place} key timings", "an object", info.get("timings") or {})}
-    times = {name: _time_us(place, known, keys) for name, keys in _TIMES.items()}
+    times = {name: _time_us(place, known, name) for name in _TIMES}
     is_answered = status == "ok"
     if not times["sent"] and not is_answered:
         return None
     unread.add(entry, _KNOWN)
     unread.add(info, _KNOWN, "info ")
-    times["sent"] = times["sent"] or _needed_us(place, known, "sent")
+    times["sent"] = times["sent"] or _time_us(place, known, "sent", is_needed=True)
     _check_first(place, known, times, is_answered=is_answered)
-    ended_us = times["last"] or (times["ended"] or _needed_us(place, known, "ended") if is_answered else 0)
+    ended_us = times["last"] or (
+        times["ended"] or _time_us(place, known, "ended", is_needed=True) if is_answered else 0
+    )
     row = TraceRow(
         request_id=0,
         client_id=client,
@@ -132,16 +134,11 @@ def _check_first(place: str, known: Mapping[str, Any], times: Mapping[str, int],
     """Raise TraceError where the first token of a stream has no time: its end would be taken for it."""
     is_stream = times["last"] or known.get("time_to_first_token_ms") or count_at(place, known, "token_iterations") > 1
     if is_answered and is_stream and not times["first"]:
-        _needed_us(place, known, "first")
+        _time_us(place, known, "first", is_needed=True)
 
 
-def _needed_us(place: str, known: Mapping[str, Any], name: str) -> int:
-    at_s = first_at(place, known, _TIMES[name], "a time in seconds")
-    return round(float(at_s) * 1e6)
-
-
-def _time_us(place: str, known: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    for key in keys:
-        if known.get(key) is not None:
-            return round(float(expect(f"{place} key {key}", "a time in seconds", known[key])) * 1e6)
-    return 0
+def _time_us(place: str, known: Mapping[str, Any], name: str, *, is_needed: bool = False) -> int:
+    """An instant under any of its names, 0 where there is none. Raises TraceError for one that is needed."""
+    if not is_needed and all(known.get(key) is None for key in _TIMES[name]):
+        return 0
+    return round(float(first_at(place, known, _TIMES[name], "a time in seconds")) * 1e6)

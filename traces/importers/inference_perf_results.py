@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from traces.importers.reading import Unread, at, check_order, check_times, count_at, expect, json_value
+from traces.importers.reading import Unread, at, check_order, check_times, count_at, expect, json_value, seconds_us
 from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
 from traces.text_file import TraceError
@@ -31,7 +31,7 @@ def convert(options: ConvertOptions) -> Imported:
 
 def _request(place: str, given: Any, unread: Unread) -> tuple[TraceRow, list[int]]:
     entry = expect(place, "an object", given)
-    sent_us, ended_us = _us(place, entry, "start_time"), _us(place, entry, "end_time")
+    sent_us, ended_us = seconds_us(place, entry, "start_time"), seconds_us(place, entry, "end_time")
     check_order(place, ("start_time", sent_us), ("end_time", ended_us))
     error = entry.get("error")
     info = _part(place, entry, "info", is_needed=not error)
@@ -51,7 +51,7 @@ def _request(place: str, given: Any, unread: Unread) -> tuple[TraceRow, list[int
         input_tokens=input_tokens,
         output_tokens=count_at(place, usage, "completion_tokens") or output_tokens,
         server_input_tokens=count_at(place, usage, "prompt_tokens"),
-        arrival_time_us=_us(place, entry, "scheduled_time") if entry.get("scheduled_time") is not None else 0,
+        arrival_time_us=seconds_us(place, entry, "scheduled_time") if entry.get("scheduled_time") is not None else 0,
         send_time_us=sent_us,
         first_chunk_time_us=times[0] if times else 0 if error else ended_us,
         last_chunk_time_us=times[-1] if times else 0 if error else ended_us,
@@ -100,10 +100,6 @@ def _is_stream(entry: Mapping[str, Any]) -> bool:
     return (isinstance(computed, dict) and computed.get("time_to_first_token") is not None) or bool(
         _STREAM.search(text)
     )
-
-
-def _us(place: str, entry: Mapping[str, Any], key: str) -> int:
-    return round(float(at(place, entry, key, "a time in seconds")) * 1e6)
 
 
 def _words(error: Any) -> str:

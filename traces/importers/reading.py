@@ -169,6 +169,11 @@ def count_at(place: str, holder: Mapping[str, Any], key: str, *, is_needed: bool
     return int(at(place, holder, key, "a whole number")) if is_needed or holder.get(key) is not None else 0
 
 
+def seconds_us(place: str, holder: Mapping[str, Any], key: str) -> int:
+    """The microseconds of a time in seconds that must be there. Raises TraceError."""
+    return round(float(at(place, holder, key, "a time in seconds")) * 1e6)
+
+
 def unix_us(time: str) -> int:
     """The Unix time of a time of a day, which is UTC where it names no zone. Raises ValueError."""
     found = datetime.fromisoformat(time)
@@ -200,18 +205,15 @@ _MOST_NAMED = 40
 class Unread:
     """Counts the values that a conversion finds and has no place for, to name all of them in one note."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+    def __init__(self, table: Table | None = None) -> None:
+        """Begin with the cells of a table's columns that were not read."""
+        self._counts = Counter({} if table is None else {name: count for name, count in table.unread.items() if count})
 
     def add(self, found: Mapping[str, Any], known: Container[str], inside: str = "") -> None:
         """Count the values below keys that are not known; `inside` stands before their names."""
         for key, value in found.items():
             if key not in known and value not in (None, "", [], {}):
                 self._counts[f"{inside}{key}"[:60]] += 1
-
-    def add_columns(self, table: Table) -> None:
-        """Count the cells of columns that were not read."""
-        self._counts.update({name: count for name, count in table.unread.items() if count})
 
     def note(self) -> tuple[str, ...]:
         """The note, none where nothing was found."""

@@ -28,6 +28,4 @@ def convert(options: ConvertOptions) -> Imported:
         for place, (read, made) in enumerate(lengths)
     ]
     notes = ("--rate has no effect, the file has arrival times",) if has_times and options.rate else ()
-    unread = Unread()
-    unread.add_columns(table)
-    return workload(options, rows, Counter(), (*notes, *unread.note()))
+    return workload(options, rows, Counter(), (*notes, *Unread(table).note()))

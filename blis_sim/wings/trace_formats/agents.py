@@ -28,6 +28,7 @@ from traces.importers.reading import (
     json_documents,
     json_files,
     json_lines,
+    seconds_us,
     token_counter,
     unix_us,
     workload,
@@ -354,7 +355,7 @@ def _call(
     place: str, entry: dict[str, Any], path: tuple[str, ...], origin_s: float, block_tokens: int, *, is_streaming: bool
 ) -> Call:
     start_us = round((origin_s + at(place, entry, "t", "a time in seconds")) * 1e6)
-    took_us = round(at(place, entry, "api_time", "a time in seconds") * 1e6)
+    took_us = seconds_us(place, entry, "api_time")
     input_tokens = at(place, entry, "in", "a whole number")
     return Call(
         start_us=min(start_us, MAX_S * 1_000_000),
@@ -430,7 +431,7 @@ def _turn(place: str, entry: dict[str, Any], before: TraceRow | None) -> int:
 
 
 def _arrival_us(place: str, entry: dict[str, Any], before: TraceRow | None) -> int:
-    arrival_us: int = round(at(place, entry, "timestamp", "a time in seconds") * 1e6)
+    arrival_us = seconds_us(place, entry, "timestamp")
     if before is not None and arrival_us < before.arrival_time_us:
         raise TraceError(f"{place} key timestamp: expected none below that of its parent")
     return arrival_us
