@@ -50,6 +50,17 @@ class BlockHashTree:
             node = node.children[each]
         return found
 
+    def repeated(
+        self, number: int, hash_ids: Sequence[int], prompt_tokens: int, block_tokens: int
+    ) -> tuple[int | None, int]:
+        """Add a request; return the earlier one, and how many tokens of it this one begins with.
+
+        At least one token is the request's own. Without a common token there is no earlier one.
+        """
+        other, num_blocks = self.add(number, hash_ids)
+        tokens = min(num_blocks * block_tokens, max(0, prompt_tokens - 1))
+        return other if tokens else None, tokens
+
 
 def rows_of(calls: Sequence[Call], session_id: str, first_id: int, start_us: int, block_tokens: int) -> list[TraceRow]:
     """The rows of one session, by begin, numbered from `first_id`.

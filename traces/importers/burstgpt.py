@@ -6,8 +6,8 @@ Since release 1.2 the rows of a conversation have its id, and rows the seconds u
 from collections import Counter
 from collections.abc import Iterator
 
-from traces.importers.reading import MAX_S, Unread, sendable_rows
-from traces.importers.registry import ConvertOptions, Imported, workload_header
+from traces.importers.reading import MAX_S, Unread, workload
+from traces.importers.registry import ConvertOptions, Imported
 from traces.rows import TraceRow
 from traces.table import Column, Table, read_table
 
@@ -34,18 +34,15 @@ def convert(options: ConvertOptions) -> Imported:
     notes = ["the model of a request stands in client_id, its log type in tenant_id"]
     if any(row.think_time_us for row in rows):
         notes.append("pauses in a conversation are what is left of the time between its requests after Elapsed time")
-    unread = Unread()
-    unread.add_columns(table)
-    first = sendable_rows(options, rows, left_out)
-    notes += unread.note()
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=tuple(notes))
+    return workload(options, rows, left_out, [*notes, *Unread(table).note()])
 
 
 def _rows(table: Table, left_out: Counter[str]) -> Iterator[TraceRow]:
     replied_us: dict[str, int | None] = {}
     rounds: Counter[str] = Counter()
     cells = zip(*(table.columns[column.name] for column in _COLUMNS), strict=True)
-    for place, (at_s, read, made, log_type, model, session, elapsed_s, total) in enumerate(cells):
+    in_time = sorted(enumerate(cells), key=lambda each: float(each[1][0]))
+    for place, (at_s, read, made, log_type, model, session, elapsed_s, total) in in_time:
         if total is not None and total != read + made:
             raise table.row_error(place, f"Total tokens {read + made}, the sum of the other two, got {total}")
         at_us = round(at_s * 1e6)

@@ -5,11 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from traces.importers.reading import Unread, at, check_times, expect, first_at
-from traces.importers.registry import ConvertOptions, Imported, in_order
+from traces.importers.reading import Unread, at, check_times, count_at, expect, first_at, json_value
+from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
-from traces.text_file import TraceError, read_json
-from traces.trace_v2 import TraceHeader
+from traces.text_file import TraceError
 
 _STATUS = {"successful": "ok", "incomplete": "incomplete", "errored": "error"}
 # Names of earlier versions stand behind those of today.
@@ -31,7 +30,7 @@ _MODALITIES = ("text_tokens", "image_tokens", "audio_tokens", "video_tokens")
 def convert(options: ConvertOptions) -> Imported:
     """The requests of all benchmarks, each a client, at the times at which they were due. Raises TraceError."""
     source = str(options.path)
-    results = expect(source, "an object", read_json(options.path))
+    results = expect(source, "an object", json_value(options.path))
     left_out: Counter[str] = Counter()
     unread = Unread()
     found: list[TraceRow] = []
@@ -48,15 +47,8 @@ def convert(options: ConvertOptions) -> Imported:
                 found.append(row)
     if not found:
         raise TraceError(f"{source}: expected requests under benchmarks, got none{_cause(left_out)}")
-    conversations = {row.session_id for row in found if row.round_index}
-    rows = in_order(
-        row if row.session_id in conversations else replace(row, session_id="", round_index=0) for row in found
-    )
-    kept = rows[: options.num_requests]
-    left_out["requests beyond --num-requests"] = len(rows) - len(kept)
-    header = TraceHeader(time_unit="us", mode="real", workload_spec=options.path.name)
     notes = ("token times are not in the file", *unread.note())
-    return Imported(header=header, rows=kept, left_out=left_out, notes=notes)
+    return recording(options, [(row, ()) for row in found], notes, left_out)
 
 
 def _cause(left_out: Mapping[str, int]) -> str:
@@ -91,20 +83,22 @@ def _entries(place: str, benchmark: Mapping[str, Any]) -> Iterator[tuple[str, st
 def _row(place: str, entry: dict[str, Any], status: str, client: str, unread: Unread) -> TraceRow | None:
     info = expect(f"{place} key info", "an object", entry.get("info") or {})
     known = {**entry, **expect(f"{place} key timings", "an object", info.get("timings") or {})}
-    times = {name: _time_us(place, known, keys) for name, keys in _TIMES.items()}
+    times = {name: _time_us(place, known, name) for name in _TIMES}
     is_answered = status == "ok"
     if not times["sent"] and not is_answered:
         return None
     unread.add(entry, _KNOWN)
     unread.add(info, _KNOWN, "info ")
-    times["sent"] = times["sent"] or _needed_us(place, known, "sent")
+    times["sent"] = times["sent"] or _time_us(place, known, "sent", is_needed=True)
     _check_first(place, known, times, is_answered=is_answered)
-    ended_us = times["last"] or (times["ended"] or _needed_us(place, known, "ended") if is_answered else 0)
+    ended_us = times["last"] or (
+        times["ended"] or _time_us(place, known, "ended", is_needed=True) if is_answered else 0
+    )
     row = TraceRow(
         request_id=0,
         client_id=client,
         session_id=str(info.get("conversation_id") or ""),
-        round_index=_count(place, info, "turn_index"),
+        round_index=count_at(place, info, "turn_index"),
         streaming=bool(times["first"]),
         input_tokens=_tokens(place, entry, "prompt_tokens", "input_metrics", is_needed=is_answered),
         output_tokens=_tokens(place, entry, "output_tokens", "output_metrics", is_needed=is_answered),
@@ -112,12 +106,12 @@ def _row(place: str, entry: dict[str, Any], status: str, client: str, unread: Un
         send_time_us=times["sent"],
         first_chunk_time_us=times["first"] or (ended_us if is_answered else 0),
         last_chunk_time_us=ended_us,
-        num_chunks=_count(place, known, "token_iterations"),
+        num_chunks=count_at(place, known, "token_iterations"),
         status=status,
         error_message=str(info.get("error") or entry.get("error") or ""),
         x_request_id=str(entry.get("request_id") or ""),
     )
-    check_times(place, row)
+    check_times(place, row, end_us=times["ended"])
     known_tokens: dict[str, Any] = {"server_input_tokens": row.input_tokens, **_modalities(place, entry)}
     return replace(row, **known_tokens)
 
@@ -126,35 +120,25 @@ def _tokens(place: str, entry: Mapping[str, Any], key: str, part: str, *, is_nee
     """A count of tokens, which also stands in a part of its own as a total."""
     given = expect(f"{place} key {part}", "an object", entry.get(part) or {})
     known = entry if entry.get(key) is not None or given.get("total_tokens") is None else {key: given["total_tokens"]}
-    return _count(place, known, key, is_needed=is_needed)
+    return count_at(place, known, key, is_needed=is_needed)
 
 
 def _modalities(place: str, entry: Mapping[str, Any]) -> dict[str, int]:
     """The tokens of each kind of input, where there is more than text."""
     given = expect(f"{place} key input_metrics", "an object", entry.get("input_metrics") or {})
-    found = {name: _count(f"{place} key input_metrics", given, name) for name in _MODALITIES}
+    found = {name: count_at(f"{place} key input_metrics", given, name) for name in _MODALITIES}
     return found if any(found[name] for name in _MODALITIES[1:]) else {}
 
 
 def _check_first(place: str, known: Mapping[str, Any], times: Mapping[str, int], *, is_answered: bool) -> None:
     """Raise TraceError where the first token of a stream has no time: its end would be taken for it."""
-    is_stream = times["last"] or known.get("time_to_first_token_ms") or _count(place, known, "token_iterations") > 1
+    is_stream = times["last"] or known.get("time_to_first_token_ms") or count_at(place, known, "token_iterations") > 1
     if is_answered and is_stream and not times["first"]:
-        _needed_us(place, known, "first")
+        _time_us(place, known, "first", is_needed=True)
 
 
-def _needed_us(place: str, known: Mapping[str, Any], name: str) -> int:
-    at_s = first_at(place, known, _TIMES[name], "a time in seconds")
-    return round(float(at_s) * 1e6)
-
-
-def _time_us(place: str, known: Mapping[str, Any], keys: tuple[str, ...]) -> int:
-    for key in keys:
-        if known.get(key) is not None:
-            return round(float(expect(f"{place} key {key}", "a time in seconds", known[key])) * 1e6)
-    return 0
-
-
-def _count(place: str, holder: Mapping[str, Any], key: str, *, is_needed: bool = False) -> int:
-    """A count, 0 where there is none. Raises TraceError for one that is needed."""
-    return int(at(place, holder, key, "a whole number")) if is_needed or holder.get(key) is not None else 0
+def _time_us(place: str, known: Mapping[str, Any], name: str, *, is_needed: bool = False) -> int:
+    """An instant under any of its names, 0 where there is none. Raises TraceError for one that is needed."""
+    if not is_needed and all(known.get(key) is None for key in _TIMES[name]):
+        return 0
+    return round(float(first_at(place, known, _TIMES[name], "a time in seconds")) * 1e6)

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from traces.importers.reading import Unread, at, check_order, check_times, expect
+from traces.importers.reading import Unread, at, check_order, check_times, count_at, expect, json_value, seconds_us
 from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
-from traces.text_file import TraceError, read_json
+from traces.text_file import TraceError
 
 _STREAM = re.compile(r'"stream":\s*true')
 _ENTRY_KEYS = ("start_time", "end_time", "scheduled_time", "info", "error")
@@ -21,7 +21,7 @@ def convert(options: ConvertOptions) -> Imported:
     The times of the file count from some start. Figures stand in `info`, in later releases in parts of it.
     """
     source = str(options.path)
-    entries = expect(source, "a list", read_json(options.path))
+    entries = expect(source, "a list", json_value(options.path))
     if not entries:
         raise TraceError(f"{source}: expected requests, got none")
     unread = Unread()
@@ -31,7 +31,7 @@ def convert(options: ConvertOptions) -> Imported:
 
 def _request(place: str, given: Any, unread: Unread) -> tuple[TraceRow, list[int]]:
     entry = expect(place, "an object", given)
-    sent_us, ended_us = _us(place, entry, "start_time"), _us(place, entry, "end_time")
+    sent_us, ended_us = seconds_us(place, entry, "start_time"), seconds_us(place, entry, "end_time")
     check_order(place, ("start_time", sent_us), ("end_time", ended_us))
     error = entry.get("error")
     info = _part(place, entry, "info", is_needed=not error)
@@ -43,15 +43,15 @@ def _request(place: str, given: Any, unread: Unread) -> tuple[TraceRow, list[int
     times = [] if error else _token_times(f"{place} key info", info, replied)
     if not times and not error and _is_stream(entry):
         raise TraceError(f"{place} key info: the key output_token_times is missing, found {', '.join(replied or info)}")
-    input_tokens = _count(f"{place} key info", {**words, **info}, "input_tokens", is_needed=not error)
-    output_tokens = _count(f"{place} key info", {**info, **replied}, "output_tokens", is_needed=not error)
+    input_tokens = count_at(f"{place} key info", {**words, **info}, "input_tokens", is_needed=not error)
+    output_tokens = count_at(f"{place} key info", {**info, **replied}, "output_tokens", is_needed=not error)
     row = TraceRow(
         request_id=0,
         streaming=bool(times),
         input_tokens=input_tokens,
-        output_tokens=_count(place, usage, "completion_tokens") or output_tokens,
-        server_input_tokens=_count(place, usage, "prompt_tokens"),
-        arrival_time_us=_us(place, entry, "scheduled_time") if entry.get("scheduled_time") is not None else 0,
+        output_tokens=count_at(place, usage, "completion_tokens") or output_tokens,
+        server_input_tokens=count_at(place, usage, "prompt_tokens"),
+        arrival_time_us=seconds_us(place, entry, "scheduled_time") if entry.get("scheduled_time") is not None else 0,
         send_time_us=sent_us,
         first_chunk_time_us=times[0] if times else 0 if error else ended_us,
         last_chunk_time_us=times[-1] if times else 0 if error else ended_us,
@@ -59,7 +59,7 @@ def _request(place: str, given: Any, unread: Unread) -> tuple[TraceRow, list[int
         status="error" if error else "ok",
         error_message=_words(error),
     )
-    check_times(place, row)
+    check_times(place, row, end_us=ended_us)
     return row, times
 
 
@@ -100,15 +100,6 @@ def _is_stream(entry: Mapping[str, Any]) -> bool:
     return (isinstance(computed, dict) and computed.get("time_to_first_token") is not None) or bool(
         _STREAM.search(text)
     )
-
-
-def _us(place: str, entry: Mapping[str, Any], key: str) -> int:
-    return round(float(at(place, entry, key, "a time in seconds")) * 1e6)
-
-
-def _count(place: str, holder: Mapping[str, Any], key: str, *, is_needed: bool = False) -> int:
-    """A count of tokens, 0 where there is none. Raises TraceError for one that is needed."""
-    return int(at(place, holder, key, "a whole number")) if is_needed or holder.get(key) is not None else 0
 
 
 def _words(error: Any) -> str:

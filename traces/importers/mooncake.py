@@ -2,7 +2,8 @@
 
 Equal hashes are equal starts of prompts: each request names the earlier one with which it has most blocks in common.
 In the form of AIPerf requests may have a session, whose later ones wait for the reply before and `delay` milliseconds.
-Their lengths and hashes are those of what a turn adds: AIPerf puts the conversation so far before it.
+Their lengths and hashes are those of what a turn adds: AIPerf puts the conversation so far before it. A row with
+`messages` has its whole prompt, one with `text_input` the text of what it adds.
 """
 
 from collections import Counter
@@ -10,13 +11,23 @@ from typing import Any
 
 from blis_sim.options.option import MOST_TOKENS
 from traces.importers.agent_calls import BlockHashTree
-from traces.importers.reading import OTHER_BLOCKS, Unread, at, block_hashes, expect, json_lines, sendable_rows
-from traces.importers.registry import ConvertOptions, Imported, workload_header
+from traces.importers.messages import words_of
+from traces.importers.reading import (
+    OTHER_BLOCKS,
+    Unread,
+    at,
+    block_hashes,
+    expect,
+    json_lines,
+    token_counter,
+    workload,
+)
+from traces.importers.registry import ConvertOptions, Imported
 from traces.rows import TraceRow
 from traces.text_file import TraceError
 
 _BLOCK_TOKENS = 512
-_KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "session_id", "delay")
+_KEYS = ("timestamp", "input_length", "text_input", "messages", "output_length", "hash_ids", "session_id", "delay")
 _HOW = {
     "new": "input_length of a row with a session_id is what its turn adds, as AIPerf reads it (--session-prompts)",
     "whole": "input_length of a row with a session_id is its whole prompt (--session-prompts)",
@@ -31,10 +42,7 @@ def convert(options: ConvertOptions) -> Imported:
         if "chat_id" in entry:
             raise TraceError(f"{place}: chat_id is a key of Bailian's traces, read them with: blis convert bailian")
         reader.add(place, entry)
-    left_out: Counter[str] = Counter()
-    first = sendable_rows(options, reader.rows, left_out)
-    notes = (*reader.notes(), *reader.unread.note())
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
+    return workload(options, reader.rows, reader.left_out, reader.notes())
 
 
 class _Reader:
@@ -46,8 +54,10 @@ class _Reader:
         self._shared = BlockHashTree()
         self._last_of: dict[str, TraceRow] = {}
         self._hashes_of: dict[str, list[int]] = {}
-        self._num_repeated = 0
+        self._count_tokens, self._how = token_counter(options)
+        self._num_repeated = self._num_counted = self._num_without_hashes = 0
         self.rows: list[TraceRow] = []
+        self.left_out: Counter[str] = Counter()
         self.unread = Unread()
 
     def add(self, place: str, entry: dict[str, Any]) -> None:
@@ -56,9 +66,16 @@ class _Reader:
         session_id = str(expect(f"{place} key session_id", "text", entry.get("session_id") or ""))
         before = self._last_of.get(session_id) if session_id else None
         arrival_us, pause_us = _times_us(place, entry, before)
-        given_tokens = at(place, entry, "input_length", "a whole number")
-        hash_ids = block_hashes(place, entry, given_tokens, self._block_tokens, OTHER_BLOCKS)
-        input_tokens, context, context_tokens = self._prompt(place, given_tokens, hash_ids, before)
+        given_tokens = self._given_tokens(place, entry)
+        hash_ids: list[int] = []
+        if entry.get("hash_ids") is not None:
+            hash_ids = block_hashes(place, entry, given_tokens, self._block_tokens, OTHER_BLOCKS)
+        if before is not None and self._adds_up:
+            prompt = _added_up(place, given_tokens, before, is_whole=entry.get("messages") is not None)
+        else:
+            prompt = given_tokens, *self._shared.repeated(len(self.rows), hash_ids, given_tokens, self._block_tokens)
+            self._num_without_hashes += entry.get("hash_ids") is None
+        input_tokens, context, context_tokens = prompt
         row = TraceRow(
             request_id=len(self.rows),
             session_id=session_id,
@@ -78,27 +95,39 @@ class _Reader:
             self._last_of[session_id] = row
             self._hashes_of[session_id] = hash_ids
 
-    def _prompt(
-        self, place: str, given_tokens: int, hash_ids: list[int], before: TraceRow | None
-    ) -> tuple[int, int | None, int]:
-        """The tokens of the whole prompt, the request that it repeats from the start, and how many tokens of it."""
-        if before is not None and self._adds_up:
-            said = before.input_tokens + before.output_tokens
-            if said + given_tokens > MOST_TOKENS:
-                raise TraceError(f"{place}: expected sessions that add up to at most {MOST_TOKENS} tokens, got more")
-            tokens = min(said, said + given_tokens - 1)
-            return said + given_tokens, before.request_id if tokens else None, tokens
-        other, num_blocks = self._shared.add(len(self.rows), hash_ids)
-        # At least one token is the request's own.
-        tokens = min(num_blocks * self._block_tokens, max(0, given_tokens - 1))
-        return given_tokens, other if tokens else None, tokens
+    def _given_tokens(self, place: str, entry: dict[str, Any]) -> int:
+        """The tokens that a row states, or those of its text or messages."""
+        if entry.get("messages") is not None:
+            words = [words_of(place, each, self.left_out) for each in at(place, entry, "messages", "a list")]
+        elif entry.get("text_input") is not None:
+            words = [at(place, entry, "text_input", "text")]
+        else:
+            return int(at(place, entry, "input_length", "a whole number"))
+        self._num_counted += 1
+        return sum(map(self._count_tokens, words))
 
     def notes(self) -> tuple[str, ...]:
-        """Say how the rows of sessions were read."""
-        if not self._last_of:
-            return ()
-        doubt = (f"{self._num_repeated} {_DOUBT}",) if self._adds_up and self._num_repeated else ()
-        return (_HOW["new" if self._adds_up else "whole"], *doubt)
+        """Say how the rows were read."""
+        found = [_HOW["new" if self._adds_up else "whole"]] if self._last_of else []
+        if self._adds_up and self._num_repeated:
+            found.append(f"{self._num_repeated} {_DOUBT}")
+        if self._num_counted:
+            found.append(f"prompts of {self._num_counted} rows are texts: {self._how}")
+        if self._num_without_hashes:
+            found.append(
+                f"{self._num_without_hashes} rows have no hash_ids: their prompts are taken as sharing nothing"
+            )
+        return (*found, *self.unread.note())
+
+
+def _added_up(place: str, given_tokens: int, before: TraceRow, *, is_whole: bool) -> tuple[int, int | None, int]:
+    """The tokens of a later prompt of a session, the request before it, and how many tokens of that it repeats."""
+    said = before.input_tokens + before.output_tokens
+    tokens = given_tokens if is_whole else said + given_tokens
+    if tokens > MOST_TOKENS:
+        raise TraceError(f"{place}: expected sessions that add up to at most {MOST_TOKENS} tokens, got more")
+    repeated = min(said, max(0, tokens - 1))
+    return tokens, before.request_id if repeated else None, repeated
 
 
 def _times_us(place: str, entry: dict[str, Any], before: TraceRow | None) -> tuple[int, int]:

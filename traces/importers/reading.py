@@ -1,8 +1,9 @@
-"""Rows of a file that another program wrote: values of a known kind, selection, arrival times, and counts of tokens."""
+"""Rows of a file that another program wrote: values of a known kind, selection, times, and counts of tokens."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from blis_sim.options import OptionError
 from blis_sim.options.file_fields import shortened
 from blis_sim.options.option import LATEST_US
 from traces.graph import restricted_to
-from traces.importers.registry import ConvertOptions, in_order
+from traces.importers.registry import ConvertOptions, Imported, in_order, workload_header
 from traces.rows import TraceRow
 from traces.table import Table
 from traces.text_file import TraceError, read_bytes
@@ -33,6 +34,14 @@ def drawn_arrivals_us(options: ConvertOptions, count: int) -> list[int]:
     if arrivals_us and arrivals_us[-1] > LATEST_US:
         raise OptionError(f"--rate is too low for {count} requests: the last would come after {LATEST_US:.2g} us")
     return arrivals_us
+
+
+def workload(
+    options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str], notes: Iterable[str] = ()
+) -> Imported:
+    """The rows that can be sent, without recorded replies. Raises OptionError."""
+    header = workload_header(options.path.name)
+    return Imported(header=header, rows=sendable_rows(options, rows, left_out), left_out=left_out, notes=tuple(notes))
 
 
 def sendable_rows(options: ConvertOptions, rows: Sequence[TraceRow], left_out: Counter[str]) -> list[TraceRow]:
@@ -67,13 +76,16 @@ _KINDS = {
 }
 
 
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
 def json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The objects of a JSON-lines file, each with its place for errors. Raises TraceError."""
     yield from _lines(path, read_bytes(path))
 
 
 def _lines(path: Path, content: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(content.split(b"\n"), start=1):
+    for number, line in enumerate(content.removeprefix(_BYTE_ORDER_MARK).split(b"\n"), start=1):
         place = f"{path} line {number}"
         if not line.strip():
             continue
@@ -99,26 +111,32 @@ def json_documents(path: Path) -> Iterator[tuple[str, Any]]:
 
     Raises TraceError.
     """
-    content = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    content = read_bytes(path)
     try:
-        yield str(path), orjson.loads(content)
-        return
+        documents: Iterable[tuple[str, Any]] = [(str(path), _value(path, content))]
+    except TraceError as problem:
+        try:
+            _value(path, content.lstrip().partition(b"\n")[0])
+        except TraceError:
+            raise problem from None
+        documents = _lines(path, content)
+    yield from documents
+
+
+def json_value(path: Path) -> Any:
+    """The value of a JSON file, which may have the words NaN and Infinity. Raises TraceError."""
+    return _value(path, read_bytes(path))
+
+
+def _value(path: Path, content: bytes) -> Any:
+    content = content.removeprefix(_BYTE_ORDER_MARK)
+    try:
+        return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        value, problem = _with_nan(content), error
-    if value is not None:
-        yield str(path), value
-    elif _is_json(content.lstrip().partition(b"\n")[0]):
-        yield from _lines(path, content)
-    else:
-        raise TraceError(f"{path} line {problem.lineno}: expected JSON, {problem.msg}")
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return _with_nan(line) is not None
-    return True
+        value = _with_nan(content)
+        if value is None:
+            raise TraceError(f"{path} line {error.lineno}: expected JSON, {error.msg}") from error
+        return value
 
 
 def _with_nan(text: bytes) -> Any:
@@ -146,6 +164,23 @@ def first_at(place: str, holder: Mapping[str, Any], keys: Sequence[str], kind: s
     return at(place, holder, keys[0], kind)
 
 
+def count_at(place: str, holder: Mapping[str, Any], key: str, *, is_needed: bool = False) -> int:
+    """A count, 0 where there is none. Raises TraceError for one that is needed."""
+    return int(at(place, holder, key, "a whole number")) if is_needed or holder.get(key) is not None else 0
+
+
+def seconds_us(place: str, holder: Mapping[str, Any], key: str) -> int:
+    """The microseconds of a time in seconds that must be there. Raises TraceError."""
+    return round(float(at(place, holder, key, "a time in seconds")) * 1e6)
+
+
+def unix_us(time: str) -> int:
+    """The Unix time of a time of a day, which is UTC where it names no zone. Raises ValueError."""
+    found = datetime.fromisoformat(time)
+    since = (found if found.tzinfo else found.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
 OTHER_BLOCKS = "; --block-tokens gives blocks another size"
 
 
@@ -153,7 +188,7 @@ def block_hashes(
     place: str, entry: Mapping[str, Any], input_tokens: int, block_tokens: int, hint: str = ""
 ) -> list[int]:
     """The hashes of a prompt's blocks, or of the first ones. Raises TraceError where a prompt has not that many."""
-    given = at(place, entry, "hash_ids", "a list") if entry.get("hash_ids") is not None else []
+    given = at(place, entry, "hash_ids", "a list")
     hash_ids = [expect(f"{place} key hash_ids", "a whole number", each) for each in given]
     most = -(-input_tokens // block_tokens)
     if len(hash_ids) > most:
@@ -170,18 +205,15 @@ _MOST_NAMED = 40
 class Unread:
     """Counts the values that a conversion finds and has no place for, to name all of them in one note."""
 
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+    def __init__(self, table: Table | None = None) -> None:
+        """Begin with the cells of a table's columns that were not read."""
+        self._counts = Counter({} if table is None else {name: count for name, count in table.unread.items() if count})
 
     def add(self, found: Mapping[str, Any], known: Container[str], inside: str = "") -> None:
         """Count the values below keys that are not known; `inside` stands before their names."""
         for key, value in found.items():
             if key not in known and value not in (None, "", [], {}):
                 self._counts[f"{inside}{key}"[:60]] += 1
-
-    def add_columns(self, table: Table) -> None:
-        """Count the cells of columns that were not read."""
-        self._counts.update({name: count for name, count in table.unread.items() if count})
 
     def note(self) -> tuple[str, ...]:
         """The note, none where nothing was found."""
@@ -203,13 +235,20 @@ def check_order(place: str, *instants: tuple[str, int]) -> None:
             raise TraceError(f"{place}: expected {name} not before {before}, got {(at_us - later_us) / 1e6:g} s before")
 
 
-def check_times(place: str, row: TraceRow) -> None:
-    """Raise TraceError where a reply of a recording begins before its request, or ends before it begins."""
+_ROUNDING_US = 1000
+
+
+def check_times(place: str, row: TraceRow, *, end_us: int = 0) -> None:
+    """Raise TraceError where a reply of a recording begins before its request, or ends before it begins.
+
+    `end_us` is when the request is said to have ended, by a millisecond too early at most; 0 where nothing says so.
+    """
     check_order(
         place,
         ("the sending", row.send_time_us),
         ("the first token", row.first_chunk_time_us),
         ("the last token", row.last_chunk_time_us),
+        ("the end of the request", end_us and end_us + _ROUNDING_US),
     )
 
 

@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.options import OptionError, check_options, check_written, option, section
@@ -49,17 +50,21 @@ def recording(
     options: "ConvertOptions",
     requests: Iterable[tuple[TraceRow, Sequence[int]]],
     notes: tuple[str, ...] = (),
-    **left_out: int,
+    left_out: Mapping[str, int] = MappingProxyType({}),
 ) -> Imported:
     """A recording of requests with their chunk times, in order of arrival; a time of arrival of 0 is that of sending.
 
-    `left_out` counts by reason, with `_` for a blank. At most --num-requests are taken.
+    A session of one request is none. `left_out` counts by reason. At most --num-requests are taken.
     """
     found = [(replace(row, arrival_time_us=row.arrival_time_us or row.send_time_us), times) for row, times in requests]
+    conversations = {row.session_id for row, _ in found if row.round_index}
+    found = [
+        (row if row.session_id in conversations else replace(row, session_id="", round_index=0), times)
+        for row, times in found
+    ]
     found.sort(key=lambda each: each[0].arrival_time_us)
     kept = found[: options.num_requests]
     start_us = kept[0][0].arrival_time_us if kept else 0
-    counts = {reason.replace("_", " "): count for reason, count in left_out.items()}
     return Imported(
         header=TraceHeader(time_unit="us", mode="real", workload_spec=options.path.name),
         rows=[
@@ -67,7 +72,7 @@ def recording(
             for number, (row, _) in enumerate(kept)
         ],
         chunks={number: times for number, (_, times) in enumerate(kept) if times},
-        left_out={**counts, "requests beyond --num-requests": len(found) - len(kept)},
+        left_out={**left_out, "requests beyond --num-requests": len(found) - len(kept)},
         notes=notes,
     )
 
@@ -108,7 +113,7 @@ FORMATS: Registry[Any] = Registry[Any]("blis.formats") | {
         "mooncake",
         "a Mooncake trace, also with AIPerf's sessions",
         "conversation_trace.jsonl",
-        flags=("num_requests", "session_prompts", "block_tokens"),
+        flags=("num_requests", "session_prompts", "block_tokens", "tokenizer"),
     ),
     "sharegpt": Format(
         "sharegpt",

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from traces.importers.reading import Unread, drawn_arrivals_us, expect, json_documents, token_counter
+from traces.importers.messages import content_words
+from traces.importers.reading import Unread, drawn_arrivals_us, expect, first_at, json_documents, token_counter
 from traces.importers.registry import ConvertOptions, Imported, in_order, workload_header
 from traces.rows import TraceRow
 
@@ -62,9 +63,12 @@ def _rounds(
     question: int | None = None
     for number, turn in enumerate(turns):
         inside = f"{place} turn {number}"
-        speaker = expect(inside, "an object", turn).get("from", turn.get("role"))
+        speaker = first_at(inside, expect(inside, "an object", turn), ("from", "role"), "text")
         unread.add(turn, ("from", "role", "value", "content"), "turn ")
-        length = count_tokens(expect(inside, "text", turn.get("value", turn.get("content"))))
+        said = turn.get("value", turn.get("content"))
+        if not isinstance(said, list):
+            said = first_at(inside, turn, ("value", "content"), "text")
+        length = count_tokens(content_words(inside, said, left_out))
         if speaker in _HUMAN and question is None and length:
             question = length
         elif speaker in _MODEL and question is not None and length:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from traces.importers.reading import MAX_S, Unread, drawn_arrivals_us, sendable_rows
-from traces.importers.registry import ConvertOptions, Imported, workload_header
+from traces.importers.reading import MAX_S, Unread, drawn_arrivals_us, workload
+from traces.importers.registry import ConvertOptions, Imported
 from traces.rows import TraceRow
 from traces.table import Column, read_table
 
@@ -27,11 +27,5 @@ def convert(options: ConvertOptions) -> Imported:
         TraceRow(request_id=place, arrival_time_us=arrivals_us[place], input_tokens=read, output_tokens=made)
         for place, (read, made) in enumerate(lengths)
     ]
-    left_out: Counter[str] = Counter()
     notes = ("--rate has no effect, the file has arrival times",) if has_times and options.rate else ()
-    unread = Unread()
-    unread.add_columns(table)
-    first = sendable_rows(options, rows, left_out)
-    return Imported(
-        header=workload_header(options.path.name), rows=first, left_out=left_out, notes=(*notes, *unread.note())
-    )
+    return workload(options, rows, Counter(), (*notes, *Unread(table).note()))

@@ -43,7 +43,7 @@ def _requests(source: str, results: Mapping[str, Any], unread: Unread) -> list[t
     """The rows of a run, each with its chunk times."""
     entries = entries_of(source, results, ("start_times", *LISTS), "--save-detailed", unread)
     starts = [
-        expect(f"{source} request {place} start_time", "a time in seconds", each["start_times"])
+        expect(f"{source} request {place} key start_times", "a time in seconds", each["start_times"])
         for place, each in enumerate(entries)
     ]
     first_s, origin_us = min(starts, default=0.0), _began_us(results, source)
@@ -94,9 +94,9 @@ def entries_of(
 
 def offsets_us(place: str, entry: Mapping[str, Any]) -> list[int]:
     """The times of the chunks after sending; none for a request that failed. Raises TraceError."""
-    ttft_s = expect(f"{place} ttft", "a time in seconds", entry["ttfts"])
-    gaps = expect(f"{place} itls", "a list", entry["itls"])
-    gaps_s = [expect(f"{place} itl", "a time in seconds", each) for each in gaps]
+    ttft_s = expect(f"{place} key ttfts", "a time in seconds", entry["ttfts"])
+    gaps = expect(f"{place} key itls", "a list", entry["itls"])
+    gaps_s = [expect(f"{place} key itls", "a time in seconds", each) for each in gaps]
     return [] if entry["errors"] or not ttft_s else [round(each * 1e6) for each in accumulate(gaps_s, initial=ttft_s)]
 
 
@@ -106,8 +106,8 @@ def request_of(place: str, entry: Mapping[str, Any], offsets: list[int], sent_us
     row = TraceRow(
         request_id=0,
         streaming=True,
-        input_tokens=expect(f"{place} input_len", "a whole number", entry["input_lens"]),
-        output_tokens=expect(f"{place} output_len", "a whole number", entry["output_lens"]),
+        input_tokens=expect(f"{place} key input_lens", "a whole number", entry["input_lens"]),
+        output_tokens=expect(f"{place} key output_lens", "a whole number", entry["output_lens"]),
         arrival_time_us=0,
         send_time_us=sent_us,
         first_chunk_time_us=times[0] if times else 0,
@@ -116,5 +116,7 @@ def request_of(place: str, entry: Mapping[str, Any], offsets: list[int], sent_us
         status="ok" if times else "error",
         error_message=str(entry["errors"] or ""),
     )
+    if not times and not entry["errors"] and row.output_tokens:
+        raise TraceError(f"{place} key ttfts: expected a time above 0, as output_lens has {row.output_tokens}, got 0")
     check_times(place, row)
     return row, times

@@ -8,14 +8,13 @@ names the one whose conversation it continues.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from blis_sim.wings.trace_formats.messages import words_of
 from traces.importers.agent_calls import BlockHashTree, Call, rows_of
+from traces.importers.messages import words_of
 from traces.importers.reading import (
     MAX_S,
     OTHER_BLOCKS,
@@ -29,10 +28,12 @@ from traces.importers.reading import (
     json_documents,
     json_files,
     json_lines,
-    sendable_rows,
+    seconds_us,
     token_counter,
+    unix_us,
+    workload,
 )
-from traces.importers.registry import ConvertOptions, Imported, workload_header
+from traces.importers.registry import ConvertOptions, Imported
 from traces.rows import TraceRow
 from traces.text_file import TraceError
 
@@ -96,9 +97,8 @@ def convert_spans(options: ConvertOptions) -> Imported:
         rows += rows_of(calls, session_id, len(rows), 0, 1)
     if not rows:
         raise TraceError(f"{options.path}: expected spans with gen_ai.usage.input_tokens, got none")
-    first = sendable_rows(options, rows, left_out)
     notes = ("what calls waited for is worked out from their times and parent spans", *reader.notes())
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
+    return workload(options, rows, left_out, notes)
 
 
 def _spans(options: ConvertOptions) -> Iterator[_Span]:
@@ -138,8 +138,8 @@ def _span(place: str, given: dict[str, Any], around: Mapping[str, Any]) -> _Span
     context = expect(f"{place} key context", "an object", given.get("context") or {})
     entry = {**context, **given}
     named = {**entry, "session_id": around.get("trace_id") or around.get("session_id")}
-    start_us = _time_us(place, entry, ("startTimeUnixNano", "start_time_unix_nano", "start_time"))
-    end_us = _time_us(place, entry, ("endTimeUnixNano", "end_time_unix_nano", "end_time"))
+    start_us = _time_us(place, entry, ("startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime"))
+    end_us = _time_us(place, entry, ("endTimeUnixNano", "end_time_unix_nano", "end_time", "endTime"))
     check_order(place, ("its begin", start_us), ("its end", end_us))
     given_status = entry.get("status") or {}
     is_word = isinstance(given_status, str)
@@ -159,8 +159,10 @@ def _span(place: str, given: dict[str, Any], around: Mapping[str, Any]) -> _Span
 
 def _time_us(place: str, entry: dict[str, Any], keys: tuple[str, ...]) -> int:
     """A time: nanoseconds, which OTLP's JSON has as text, seconds with a fraction, or a time of day as text."""
-    key = next((key for key in keys if entry.get(key) is not None), keys[0])
-    given = entry.get(key)
+    key = next((key for key in keys if entry.get(key) is not None), None)
+    if key is None:
+        raise TraceError(f"{place}: the key {' or '.join(keys)} is missing, found {', '.join(entry)}")
+    given = entry[key]
     if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
         given = int(given)
     if isinstance(given, float):
@@ -168,11 +170,9 @@ def _time_us(place: str, entry: dict[str, Any], keys: tuple[str, ...]) -> int:
     if not isinstance(given, str):
         return int(expect(f"{place} key {key}", "a time in nanoseconds", given)) // 1000
     try:
-        time = datetime.fromisoformat(given)
+        return unix_us(given)
     except ValueError:
         raise TraceError(f"{place} key {key}: expected a time in nanoseconds or of a day, got {given[:60]!r}") from None
-    since = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _attributes(place: str, given: Any) -> Mapping[str, Any]:
@@ -306,10 +306,8 @@ def convert_weka(options: ConvertOptions) -> Imported:
         calls = list(reader.calls(place, at(place, entry, "requests", "a list"), (session_id,), 0.0))
         rows += rows_of(calls, session_id, len(rows), start_us, block_tokens)
         num_relative += reader.num_relative
-    first = sendable_rows(options, rows, left_out)
     how = (f"times of {num_relative} helpers count from the start of their helper",) if num_relative else ()
-    notes = (*how, *unread.note())
-    return Imported(header=workload_header(path.name), rows=first, left_out=left_out, notes=notes)
+    return workload(options, rows, left_out, (*how, *unread.note()))
 
 
 class _Session:
@@ -357,7 +355,7 @@ def _call(
     place: str, entry: dict[str, Any], path: tuple[str, ...], origin_s: float, block_tokens: int, *, is_streaming: bool
 ) -> Call:
     start_us = round((origin_s + at(place, entry, "t", "a time in seconds")) * 1e6)
-    took_us = round(at(place, entry, "api_time", "a time in seconds") * 1e6)
+    took_us = seconds_us(place, entry, "api_time")
     input_tokens = at(place, entry, "in", "a whole number")
     return Call(
         start_us=min(start_us, MAX_S * 1_000_000),
@@ -393,8 +391,7 @@ def convert_bailian(options: ConvertOptions) -> Imported:
         input_tokens = at(place, entry, "input_length", "a whole number")
         hash_ids = block_hashes(place, entry, input_tokens, block_tokens, OTHER_BLOCKS)
         arrival_us = _arrival_us(place, entry, before)
-        other, num_blocks = shared.add(len(rows), hash_ids)
-        tokens = min(num_blocks * block_tokens, max(0, input_tokens - 1))
+        other, tokens = shared.repeated(len(rows), hash_ids, input_tokens, block_tokens)
         of_chat[chat] = TraceRow(
             request_id=len(rows),
             tenant_id=expect(f"{place} key type", "text", entry.get("type") or ""),
@@ -405,18 +402,17 @@ def convert_bailian(options: ConvertOptions) -> Imported:
             output_tokens=at(place, entry, "output_length", "a whole number"),
             parents="" if before is None else str(before.request_id),
             think_time_us=0 if before is None else arrival_us - before.arrival_time_us,
-            context_of=str(other) if tokens else "",
+            context_of="" if other is None else str(other),
             context_tokens=tokens,
         )
         rows.append(of_chat[chat])
     left_out = Counter({"parent_chat_id of requests whose parents are not in the file": num_orphans})
-    first = sendable_rows(options, rows, left_out)
     notes = (
         "the type of a request stands in tenant_id",
         "the pause before a turn is the time since the turn before arrived: replies have no times in the file",
         *unread.note(),
     )
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
+    return workload(options, rows, left_out, notes)
 
 
 def _before(place: str, entry: dict[str, Any], of_chat: dict[int, TraceRow]) -> TraceRow | None:
@@ -435,7 +431,7 @@ def _turn(place: str, entry: dict[str, Any], before: TraceRow | None) -> int:
 
 
 def _arrival_us(place: str, entry: dict[str, Any], before: TraceRow | None) -> int:
-    arrival_us: int = round(at(place, entry, "timestamp", "a time in seconds") * 1e6)
+    arrival_us = seconds_us(place, entry, "timestamp")
     if before is not None and arrival_us < before.arrival_time_us:
         raise TraceError(f"{place} key timestamp: expected none below that of its parent")
     return arrival_us

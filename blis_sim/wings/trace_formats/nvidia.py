@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from blis_sim.wings.trace_formats.messages import content_words, tool_call_words, words_of
+from blis_sim.options.file_fields import shortened
 from traces.graph import ids_text
+from traces.importers.messages import content_words, tool_call_words, words_of
 from traces.importers.reading import (
     Unread,
     at,
@@ -20,12 +21,13 @@ from traces.importers.reading import (
     drawn_arrivals_us,
     expect,
     json_lines,
-    sendable_rows,
+    json_value,
     token_counter,
+    workload,
 )
-from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
+from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.rows import TraceRow
-from traces.text_file import TraceError, read_json
+from traces.text_file import TraceError
 
 _UNITS_US: Mapping[str, float] = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "sec": 1e6, "s": 1e6}
 
@@ -57,11 +59,13 @@ _ONLY_OF_STREAMS = ("inter_chunk_latency", "inter_token_latency", "time_to_secon
 
 def convert_records(options: ConvertOptions) -> Imported:
     """The requests that were measured, due when their credit was issued. Raises TraceError."""
-    found, num_warmup, unread = [], 0, Unread()
+    found, unread = [], Unread()
+    left_out: Counter[str] = Counter()
     for place, entry in json_lines(options.path):
         about = at(place, entry, "metadata", "an object")
-        if about.get("benchmark_phase", "profiling") != "profiling":
-            num_warmup += 1
+        phase = expect(f"{place} key benchmark_phase", "text", about.get("benchmark_phase") or "profiling")
+        if phase != "profiling":
+            left_out[f"requests of the phase {shortened(phase)}"] += 1
             continue
         metrics = expect(f"{place} key metrics", "an object", entry.get("metrics") or {})
         unread.add(entry, ("metadata", "metrics", "error"))
@@ -70,14 +74,9 @@ def convert_records(options: ConvertOptions) -> Imported:
         found.append(_request(place, about, metrics, entry))
     if not found:
         raise TraceError(f"{options.path}: expected records of the phase profiling, got none")
-    conversations = {row.session_id for row, _ in found if row.round_index}
+    is_talk = any(row.round_index for row, _ in found)
     note = ("how much of the conversation before it the prompt of a round repeats is not in the file",)
-    kept = [
-        (row if row.session_id in conversations else replace(row, session_id="", round_index=0), times)
-        for row, times in found
-    ]
-    notes = (*(note if conversations else ()), *unread.note())
-    return recording(options, kept, notes, requests_of_the_warmup=num_warmup)
+    return recording(options, found, (*(note if is_talk else ()), *unread.note()), left_out)
 
 
 def _request(
@@ -122,7 +121,7 @@ def _request(
         error_message=str(error.get("message", "")) if isinstance(error, dict) else str(error or ""),
         x_request_id=str(about.get("x_request_id") or ""),
     )
-    check_times(place, row)
+    check_times(place, row, end_us=ended_us)
     return row, times
 
 
@@ -226,9 +225,7 @@ def convert_dag(options: ConvertOptions) -> Imported:
     graph = _Rows(options, sessions)
     for name, start_us in zip(roots, starts_us, strict=True):
         graph.add(name, name, start_us, None, 0)
-    first = sendable_rows(options, graph.rows, left_out)
-    notes = (how, *unread.note())
-    return Imported(header=workload_header(options.path.name), rows=first, left_out=left_out, notes=notes)
+    return workload(options, graph.rows, left_out, (how, *unread.note()))
 
 
 class _Rows:
@@ -358,7 +355,7 @@ def convert_profile(options: ConvertOptions) -> Imported:
     """
     source = str(options.path)
     reader = _Reader(*token_counter(options))
-    profile = expect(source, "an object", read_json(options.path))
+    profile = expect(source, "an object", json_value(options.path))
     found = []
     for number, experiment in enumerate(at(source, profile, "experiments", "a list")):
         place = f"{source} experiment {number}"
@@ -368,8 +365,7 @@ def convert_profile(options: ConvertOptions) -> Imported:
             found.append((replace(row, client_id=f"experiment-{number}"), times))
     if not found:
         raise TraceError(f"{source}: expected requests in its experiments, got none")
-    imported = recording(options, _numbered(found), reader.notes())
-    return replace(imported, left_out={**reader.left_out, **imported.left_out})
+    return recording(options, _numbered(found), reader.notes(), reader.left_out)
 
 
 def _numbered(found: Sequence[tuple[TraceRow, list[int]]]) -> Iterator[tuple[TraceRow, list[int]]]:
@@ -468,6 +464,8 @@ def _body(place: str, text: str) -> Mapping[str, Any]:
 
 def _texts(place: str, given: Any, others: Counter[str]) -> tuple[Sequence[str], int]:
     """The texts of a prompt, and the number of tokens that it has as ids."""
+    if given is None:
+        raise TraceError(f"{place}: expected text, got None")
     if isinstance(given, list) and given and all(isinstance(each, int | list) for each in given):
         return (), _num_ids(place, given)
     if isinstance(given, list) and all(isinstance(each, str) for each in given):
@@ -554,7 +552,9 @@ def _piece(place: str, at_us: int, body: Mapping[str, Any]) -> _Piece:
     if not (any(key in body for key in _FORMS) or _counts(body)):
         raise TraceError(f"{place}: expected one of {', '.join(_FORMS)}, found {', '.join(body) or 'none'}")
     choices = body.get("choices")
-    parts = [_choice_words(each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    parts = (
+        [_choice_words(place, each) for each in choices if isinstance(each, dict)] if isinstance(choices, list) else []
+    )
     output = body.get("output")
     parts += [_item_words(place, each) for each in output if isinstance(each, dict)] if isinstance(output, list) else []
     token = body.get("token")
@@ -572,12 +572,12 @@ def _item_words(place: str, item: Mapping[str, Any]) -> str:
     return content_words(place, item.get("content"), Counter())
 
 
-def _choice_words(choice: Mapping[str, Any]) -> str:
+def _choice_words(place: str, choice: Mapping[str, Any]) -> str:
     inner = choice.get("delta") or choice.get("message")
     holder = inner if isinstance(inner, dict) else choice
     reasoning = holder.get("reasoning") or holder.get("reasoning_content")
-    words = [each for each in (reasoning, *map(holder.get, ("content", "refusal", "text"))) if isinstance(each, str)]
-    return "".join([*words, tool_call_words(holder)])
+    words = [each for each in (reasoning, *map(holder.get, ("refusal", "text"))) if isinstance(each, str)]
+    return "".join([*words, content_words(place, holder.get("content"), Counter()), tool_call_words(holder)])
 
 
 def _usage(pieces: Sequence[_Piece]) -> tuple[int, int] | None:

@@ -18,9 +18,10 @@ from random import Random
 from typing import Any
 
 from blis_sim.options.addition import sequential_sum
-from traces.importers.reading import Unread, at, expect
+from blis_sim.options.file_fields import shortened
+from traces.importers.reading import Unread, at, expect, json_value
 from traces.importers.registry import ConvertOptions, Imported
-from traces.text_file import TraceError, read_json, read_text
+from traces.text_file import TraceError, read_text
 from traces.workload.spec import MODALITIES, Arrival, Cohort, Distribution, Multimodal, Spike, WorkloadSpec
 
 
@@ -124,16 +125,24 @@ def _moments(path: Path, left_out: Counter[str]) -> list[RateSegment]:
     for line, cells in _lines(path):
         if len(cells) != _NUM_CELLS:
             raise TraceError(f"{path} line {line}: expected {_NUM_CELLS} cells, got {len(cells)}")
-        try:
-            start_s, rate, cv, process, shape, scale_s = cells
-            segments.append(
-                RateSegment(
-                    float(start_s), float(rate), float(cv), _PROCESSES[process.lower()], float(shape), float(scale_s)
-                )
-            )
-        except (ValueError, KeyError):
-            left_out["rows of chunk-*-trace.csv that are not six fitting cells"] += 1
+        if not all(map(str.strip, cells)) or cells[3].strip().lower() not in _PROCESSES:
+            left_out["rows of chunk-*-trace.csv with an empty cell, or another process than gamma or weibull"] += 1
+            continue
+        start_s, rate, cv, shape, scale_s = (
+            _number_in(f"{path} line {line} cell {place}", cells[place - 1]) for place in (1, 2, 3, 5, 6)
+        )
+        segments.append(RateSegment(start_s, rate, cv, _PROCESSES[cells[3].strip().lower()], shape, scale_s))
     return segments
+
+
+def _number_in(place: str, cell: str) -> float:
+    try:
+        number = float(cell)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < inf:
+        raise TraceError(f"{place}: expected a number from 0 on, got {shortened(cell)!r}")
+    return number
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -152,7 +161,7 @@ _ITEM_KEYS = tuple(f"{kind}_{what}" for kind in MODALITIES for what in ("tokens"
 def _lengths(path: Path, left_out: Counter[str], unread: Unread) -> dict[float, Lengths]:
     """The lengths from each instant on; of a prompt of several kinds of input they are those of its text."""
     found = {}
-    for start, entry in expect(str(path), "an object", read_json(path)).items():
+    for start, entry in expect(str(path), "an object", json_value(path)).items():
         place = f"{path} key {start}"
         expect(place, "an object", entry)
         if "reason_ratio" in entry:
@@ -190,8 +199,12 @@ def _seconds(place: str, text: str) -> float:
 
 
 def _fit(place: str, entry: Mapping[str, Any], key: str, left_out: Counter[str]) -> Fit | None:
-    """The fit of a histogram; None when nothing in it can be used."""
+    """The fit of a histogram; None of an empty one. Raises TraceError where nothing in it can be used."""
     weights = _shares(place, entry, key, left_out, least=1)
+    if not weights and entry[key].strip("{} "):
+        raise TraceError(
+            f"{place} key {key}: expected lengths with shares as in {{100: 1}}, got {shortened(entry[key])!r}"
+        )
     return lognormal_fit(weights) if weights else None
 
 

@@ -13,12 +13,20 @@ from heapq import heappop, heappush
 from typing import Any
 
 from blis_sim.options import OptionError
-from blis_sim.wings.trace_formats.messages import words_of
-from traces.importers.reading import Unread, at, drawn_arrivals_us, expect, json_lines, sendable_rows, token_counter
-from traces.importers.registry import ConvertOptions, Imported, recording, workload_header
+from traces.importers.messages import words_of
+from traces.importers.reading import (
+    Unread,
+    at,
+    drawn_arrivals_us,
+    expect,
+    json_lines,
+    json_value,
+    token_counter,
+    workload,
+)
+from traces.importers.registry import ConvertOptions, Imported, recording
 from traces.importers.vllm_bench import LISTS, entries_of, offsets_us, request_of
 from traces.rows import TraceRow
-from traces.text_file import read_json
 
 _BEGIN_US = 1_000_000
 """Time of the first sending: the file has none, and a time of 0 stands for none in a trace."""
@@ -41,7 +49,7 @@ def convert_bench(options: ConvertOptions) -> Imported:
         request_of(f"{place} request {number}", *each)
         for number, each in enumerate(zip(entries, offsets, starts_us, strict=True))
     ]
-    return recording(options, found, (note, *unread.note()), earlier_runs_in_the_file=len(runs) - 1)
+    return recording(options, found, (note, *unread.note()), {"earlier runs in the file": len(runs) - 1})
 
 
 def _starts(
@@ -81,7 +89,7 @@ DEFAULT_OUTPUT_TOKENS = 220
 def convert_agentic(options: ConvertOptions) -> Imported:
     """A session for each conversation, begun at --rate. Raises BlisError."""
     count_tokens, how = token_counter(options)
-    loaded = expect(str(options.path), "an object", read_json(options.path))
+    loaded = expect(str(options.path), "an object", json_value(options.path))
     conversations = at(str(options.path), loaded, "conversations", "a list")
     left_out: Counter[str] = Counter()
     unread = Unread()
@@ -98,9 +106,7 @@ def convert_agentic(options: ConvertOptions) -> Imported:
     for (name, turns), start_us in zip(sessions, starts_us, strict=True):
         rows += _rows(name, turns, start_us, len(rows))
     notes = (how, f"replies without two lengths of prompts have {DEFAULT_OUTPUT_TOKENS} tokens, as SGLang asks for")
-    first = sendable_rows(options, rows, left_out)
-    header = workload_header(options.path.name)
-    return Imported(header=header, rows=first, left_out=left_out, notes=(*notes, *unread.note()))
+    return workload(options, rows, left_out, (*notes, *unread.note()))
 
 
 def _turns(

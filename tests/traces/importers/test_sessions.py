@@ -78,6 +78,24 @@ def test_more_blocks_than_a_prompt_of_mooncake_has_are_refused(tmp_path: Path) -
     assert imported("mooncake", tmp_path / "t.jsonl", text, block_tokens=25).rows
 
 
+def test_rows_of_mooncake_may_have_texts_and_messages_which_are_whole_prompts(tmp_path: Path) -> None:
+    said = [
+        {"role": "user", "content": "a" * 40},
+        {"role": "assistant", "content": [{"type": "text", "text": "b" * 8}]},
+    ]
+    begun = {"session_id": "a", "timestamp": 0, "output_length": 2, "text_input": "a" * 40}
+    whole = {"session_id": "a", "output_length": 3, "messages": [*said, {"role": "user", "content": "c" * 20}]}
+    found = imported("mooncake", tmp_path / "t.jsonl", lines(begun, whole, turn(7, 1, [])))
+    assert prompts(found) == [(10, "", 0), (17, "0", 12), (27, "1", 20)]
+    assert "prompts of 2 rows are texts: tokens are estimated as one per 4 characters, give --tokenizer" in found.notes
+
+
+def test_rows_of_mooncake_without_hashes_are_counted(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 900, "output_length": 1}
+    found = imported("mooncake", tmp_path / "t.jsonl", lines(row | {"hash_ids": [1, 2]}, row))
+    assert found.notes == ("1 rows have no hash_ids: their prompts are taken as sharing nothing",)
+
+
 BURST = (
     "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
     "5,12.0,3.25,ChatGPT,472,18,490,Conversation log\n"
@@ -102,6 +120,12 @@ def test_conversations_of_burstgpt_are_sessions_with_pauses(tmp_path: Path) -> N
     ]
     assert found.left_out["values of Elapsed time of requests without a conversation or a reply"] == 2
     assert found.left_out["requests without prompt or output tokens"] == 1
+
+
+def test_rounds_of_burstgpt_follow_their_times(tmp_path: Path) -> None:
+    head, first, second, *_ = BURST.splitlines(keepends=True)
+    found = imported("burstgpt", tmp_path / "t.csv", head + second + first)
+    assert [(row.round_index, row.think_time_us) for row in found.rows] == [(0, 0), (1, 36_750_000)]
 
 
 def test_a_row_of_burstgpt_whose_total_is_no_sum_is_refused(tmp_path: Path) -> None:

@@ -43,21 +43,23 @@ def delta(**content: Any) -> str:
     return f"data: {json.dumps({'choices': [{'delta': content}]})}\n\n"
 
 
-def test_calls_of_tools_are_replies(tmp_path: Path) -> None:
+def test_calls_of_tools_and_parts_are_replies(tmp_path: Path) -> None:
     named = delta(tool_calls=[{"index": 0, "function": {"name": "look", "arguments": ""}}])
     told = delta(tool_calls=[{"index": 0, "function": {"arguments": '{"a": 1}'}}])
     body = {"choices": [{"message": {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}}]}
     older = {"choices": [{"message": {"content": None, "function_call": {"name": "f", "arguments": "{}"}}}]}
+    parts = {"choices": [{"message": {"content": [{"type": "text", "text": "abc"}]}}]}
     ask: dict[str, Any] = {"messages": [{"role": "user", "content": "abcd"}]}
     found = profile(
         tmp_path,
         genai_request(1000, [(1010, named), (1020, told)], **ask),
         genai_request(2000, [(2010, json.dumps(body))], **ask),
         genai_request(3000, [(3010, json.dumps(older))], **ask),
+        genai_request(4000, [(4010, json.dumps(parts))], **ask),
     )
     assert [(row.status, row.output_tokens, row.num_chunks) for row in found.rows] == [("ok", 3, 2)] + [
         ("ok", 1, 1)
-    ] * 2
+    ] * 3
 
 
 def test_replies_of_the_responses_api_are_read_with_its_names_of_counts(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A figure that a row needs and does not have is an error with file, row and key; no importer takes it for 0."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from blis_sim.options import BlisError
 from tests.traces.importers.test_formats import bench_results, imported
+from tests.traces.importers.test_sessions import chat
 from tests.wings.trace_formats.test_agents import span, weka_call
 from tests.wings.trace_formats.test_recordings import aiperf_record, genai_request
 
@@ -65,6 +67,21 @@ def as_profile(entry: dict[str, Any]) -> str:
 
 def as_session(entry: dict[str, Any]) -> str:
     return json.dumps({"id": "s", "block_size": 64, "requests": [entry]})
+
+
+def as_spans(entry: dict[str, Any]) -> str:
+    return json.dumps({"spans": [entry]})
+
+
+QUESTION = {"from": "human", "value": "a"}
+
+
+def as_talk(entry: dict[str, Any]) -> str:
+    return json.dumps([{"conversations": [entry, {"from": "gpt", "value": "b"}]}])
+
+
+def as_turn(entry: dict[str, Any]) -> str:
+    return json.dumps({"conversations": [[{"messages": [entry]}]]})
 
 
 CASES: list[tuple[str, Callable[[dict[str, Any]], str], dict[str, Any], tuple[str, ...], str]] = [
@@ -165,6 +182,18 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], str], dict[str, Any], tuple[st
         ("output_length",),
         "line 1: the key output_length is missing",
     ),
+    (
+        "bailian",
+        json.dumps,
+        chat(1, -1, 0.0, 16, [1], 1),
+        ("hash_ids",),
+        "line 1: the key hash_ids is missing",
+    ),
+    ("weka", as_session, weka_call(0, 1, 64, 9, [1]), ("hash_ids",), "request 0: the key hash_ids is missing"),
+    ("otel", as_spans, span("x", "", 0, 9, (1, 1)), ("endTimeUnixNano",), "span 0: the key endTimeUnixNano or"),
+    ("sharegpt", as_talk, QUESTION, ("from",), "entry 0 turn 0: the key from is missing, found value"),
+    ("sharegpt", as_talk, QUESTION, ("value",), "entry 0 turn 0: the key value is missing, found from"),
+    ("sglang-agentic", as_turn, {"role": "user", "content": "a"}, ("content",), "message: the key content is missing"),
 ]
 
 
@@ -173,12 +202,36 @@ def test_a_missing_figure_is_an_error_that_names_it(
     kind: str, text_of: Callable[[dict[str, Any]], str], entry: dict[str, Any], path: tuple[str, ...], message: str,
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    source = tmp_path / ("t.jsonl" if kind in ("aiperf", "mooncake") else "t.json")
-    assert imported(kind, source, text_of(entry)).rows
+    source = tmp_path / ("t.jsonl" if kind in ("aiperf", "mooncake", "bailian") else "t.json")
+    more = {"rate": 1.0} if kind == "sharegpt" else {}
+    assert imported(kind, source, text_of(entry), **more).rows
     with pytest.raises(BlisError) as raised:
-        imported(kind, source, text_of(without(entry, *path)))
+        imported(kind, source, text_of(without(entry, *path)), **more)
     assert message in str(raised.value)
     assert str(raised.value).startswith(str(source))
+
+
+NAN: list[tuple[str, str, str]] = [
+    (
+        "guidellm",
+        guidellm_report(GUIDELLM | {"prompt_tokens": math.nan}),
+        "successful request 0 key prompt_tokens: exp",
+    ),
+    ("genai-perf", as_profile(ANSWERED | {"timestamp": math.nan}), "experiment 0 request 0 key timestamp: expected a"),
+    ("inference-perf-results", as_list(inference_perf_entry() | {"end_time": math.inf}), "request 0 key end_time: exp"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "message"), NAN)
+def test_a_figure_that_is_no_number_is_named_with_its_row(kind: str, text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(BlisError) as raised:
+        imported(kind, tmp_path / "t.json", text)
+    assert message in str(raised.value)
+
+
+def test_a_word_for_no_number_elsewhere_in_a_file_is_no_error(tmp_path: Path) -> None:
+    entry = GUIDELLM | {"inter_token_latency_ms": math.nan}
+    assert imported("guidellm", tmp_path / "t.json", guidellm_report(entry)).rows[0].output_tokens == 4
 
 
 def test_figures_of_guidellm_may_stand_in_parts_of_their_own(tmp_path: Path) -> None:
@@ -238,6 +291,26 @@ def test_calls_without_counts_are_counted_by_their_text_or_refused(tmp_path: Pat
             "got 'gl",
         ),
         ("weka", as_session(weka_call(0, 1, 64, 9, [1, 2])), "key hash_ids: expected at most 1 blocks of 64 tokens"),
+        (
+            "inference-perf-results",
+            as_list(inference_perf_entry() | {"end_time": 100.5}),
+            "expected the end of the request not before the last token, got 0.499 s before",
+        ),
+        (
+            "aiperf",
+            json.dumps(aiperf_record(1, request_end_ns=1_700_000_001_060_000_000)),
+            "expected the end of the re",
+        ),
+        (
+            "vllm-bench",
+            json.dumps(bench_results() | {"errors": ["", "", ""], "output_lens": [3, 1, 4]}),
+            "request 2 key ttfts: expected a time above 0, as output_lens has 4, got 0",
+        ),
+        (
+            "genai-perf",
+            as_profile(ANSWERED | {"request_inputs": {"text_input": None}}),
+            "text_input: expected text, got",
+        ),
     ],
 )
 def test_figures_that_contradict_each_other_are_refused(kind: str, text: str, message: str, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_aiperf_records_are_a_recording_with_chunk_times(tmp_path: Path) -> None
     assert (second.status, second.error_message, second.num_chunks) == ("incomplete", "gone", 0)
     assert (third.streaming, third.num_chunks, third.last_chunk_time_us - third.send_time_us) == (False, 1, 88_000)
     assert list(found.chunks) == [0]
-    assert left_out(found) == {"requests of the warmup": 1}
+    assert left_out(found) == {"requests of the phase warmup": 1}
 
 
 def test_a_unit_of_aiperf_that_is_none_is_named(tmp_path: Path) -> None:

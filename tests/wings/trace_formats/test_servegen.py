@@ -58,6 +58,15 @@ def test_refuses_a_row_of_servegen_that_has_not_six_cells(row: str, tmp_path: Pa
         read_chunks(tmp_path, Counter[str]())
 
 
+@pytest.mark.parametrize(("cell", "written"), [(1, "-1.5"), (2, "nan"), (5, "zz")])
+def test_a_cell_of_servegen_that_is_no_number_is_named(cell: int, written: str, tmp_path: Path) -> None:
+    cells = ["0", "1.5", "1.2", "Gamma", "0.8", "0.4"]
+    cells[cell] = written
+    (tmp_path / "chunk-0-trace.csv").write_text(",".join(cells))
+    with pytest.raises(BlisError, match=rf"chunk-0-trace.csv line 1 cell {cell + 1}: expected a number .* '{written}'"):
+        read_chunks(tmp_path, Counter[str]())
+
+
 def test_a_histogram_of_servegen_may_hold_counts_as_well_as_shares() -> None:
     fit = lognormal_fit({10: 3, 1000: 3})
     assert (fit.mu, fit.sigma) == pytest.approx((math.log(100), math.log(10)))

@@ -6,8 +6,10 @@ from typing import Any
 
 import orjson
 
-from traces.importers.reading import expect
+from traces.importers.reading import at, expect
 
+_INSTEAD = ("reasoning", "reasoning_content", "tool_calls", "function_call", "refusal", "audio")
+"""Keys of a message that needs no content besides."""
 _TEXTS = ("text", "thinking", "reasoning", "refusal")
 _MEDIA: Mapping[str, str] = {"image": "images", "audio": "sounds", "video": "videos", "file": "files"}
 
@@ -18,6 +20,8 @@ def words_of(place: str, message: Any, others: Counter[str]) -> str:
     Parts that are no text are counted in `others` by their kind.
     """
     known = expect(place, "an object", message)
+    if "content" not in known and not any(known.get(key) for key in _INSTEAD):
+        at(place, known, "content", "text")
     reasoning = known.get("reasoning") or known.get("reasoning_content")
     words = [reasoning if isinstance(reasoning, str) else "", content_words(place, known.get("content"), others)]
     return "".join([*words, tool_call_words(known)])
