@@ -197,7 +197,7 @@ def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]
     tools = body.get("tools")
     return {
         "tools": None if tools is None else tool_definitions(tools),
-        "tool_choice": _shown_choice(body.get("tool_choice") or ("auto" if tools else "none")),
+        "tool_choice": _shown_choice(body.get("tool_choice", "auto" if tools else "none")),
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "include_reasoning": body.get("include_reasoning", True),
         "chat_template_kwargs": dict(template_arguments),

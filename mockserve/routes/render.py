@@ -18,6 +18,7 @@ from mockserve.protocol.completions import (
     CompletionBodies,
     Prompt,
     TextRequest,
+    check_prompts,
     parse_chat,
     parse_completion,
 )
@@ -148,7 +149,7 @@ def _rendered_prompt(
 ) -> RenderedRequest:
     planner = model.planner
     sampling = planner.defaults.applied(api_request.sampling, body)
-    check_max_tokens(sampling, planner.max_model_len)
+    check_prompts(api_request, sampling, planner.max_model_len)
     with _empty_prompt_message():
         if isinstance(prompt, str):
             ids = text_ids(planner, prompt, api_request.add_special_tokens, sampling)
