@@ -47,7 +47,6 @@ from mockserve.protocol.sampling import (
     SamplingParams,
     StreamOptions,
     StructuredOutputsParams,
-    check_logit_bias_keys,
     check_max_tokens,
     check_one_constraint,
     delivery_of,
@@ -411,7 +410,6 @@ def parse_chat(
         num_logprobs=top_logprobs if request.logprobs else None,
         num_echoed_logprobs=top_logprobs if request.echo else None,
     )
-    check_logit_bias_keys(body.get("logit_bias"))
     if request.continue_final_message and request.add_generation_prompt:
         raise ApiError(
             "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
@@ -483,7 +481,7 @@ Prompt: TypeAlias = str | list[int]
 
 
 class TextRequest(NamedTuple):
-    """A parsed completion request. An empty `model` means the first served name; `prompts` is never empty.
+    """A parsed completion request. An empty `model` means the first served name.
 
     `body` is as it was received.
     `echo` repeats the prompt before the answer; `only_echoes` omits the answer.
@@ -518,7 +516,6 @@ def parse_completion(body: dict[str, Any]) -> TextRequest:
         num_logprobs=request.logprobs,
         num_echoed_logprobs=request.logprobs if echo else None,
     )
-    check_logit_bias_keys(body.get("logit_bias"))
     return TextRequest(
         model=request.model or "",
         body=body,
@@ -546,6 +543,8 @@ def check_prompts(request: TextRequest, sampling: SamplingParams, max_model_len:
     check_max_tokens(sampling, max_model_len)
     if embeds not in (None, []):
         raise bad_value(f"{NO_PROMPT_EMBEDS}.", PROMPT_EMBEDS)
+    if request.body.get("prompt") == []:
+        raise bad_value("You must pass at least one prompt", "prompt")
 
 
 def _problem_of_suffix(request: TextRequest) -> str:
@@ -561,10 +560,10 @@ def _problem_of_suffix(request: TextRequest) -> str:
 
 def _read_prompts(value: list[int] | list[list[int]] | str | list[str] | None) -> tuple[Prompt, ...]:
     """Return a string, strings, token ids or lists of token ids as a sequence of prompts."""
-    if value == []:
-        raise bad_value("You must pass at least one prompt", "prompt")
-    if value is None or isinstance(value, str):
-        return (value or "",)  # of a request with embeddings alone, which is refused
+    if not value:
+        return ("",) if value == "" else ()
+    if isinstance(value, str):
+        return (value,)
     return (value,) if isinstance(value[0], int) else tuple(value)
 
 

@@ -24,6 +24,7 @@ from mockserve.protocol.bodies import (
     unreadable_as,
     within,
 )
+from mockserve.protocol.chat_messages import Message
 from mockserve.protocol.completions import Effort, ExtraArguments, FreeObject, Ids, Int64, MediaArguments, Salt, Stop
 from mockserve.protocol.errors import ApiError, bad_value, unhandled_error
 from mockserve.protocol.json_text import EncodedItems, JsonArray, JsonBlocks, json_array
@@ -999,7 +1000,7 @@ class ResponsesRequest(OpenObject):
     return_mm_kwargs: bool | None = None
     cache_salt: Salt = None
     enable_response_messages: bool = False
-    previous_input_messages: Items[dict[str, Any]] | None = None
+    previous_input_messages: Items[Message | dict[str, Any]] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     repetition_penalty: float | None = None
     seed: Int64 | None = None

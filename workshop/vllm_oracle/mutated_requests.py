@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from http import HTTPStatus
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, TypeAlias
@@ -69,6 +70,7 @@ EXPLAINED = tuple(
         (r"-9223372036854775809|18446744073709551616", "", "whole numbers beyond 64 bits"),
         (r'^\S+/completions .*"prompt": \[(?:\S+, ){1024}', r"^\.error\.", "more than 1,024 prompts"),
         (r'"structural_tag"', r"^\.error\.", "no structural tag"),
+        ("", r"^\.error\.message: vLLM .(\d+) validation errors(?!.*ours .\1 validation)", "number of errors of forms"),
     )
 )
 
@@ -109,6 +111,8 @@ def main() -> int:
         asked[base.path] += 1
         found = _lasting_differences(genuine, ours, base, changed)
         reasons = {_reason(f"{base.path} {json.dumps(changed)}", each) for each in found}
+        if None in reasons and all(each.startswith(".error.") for each in found) and _is_refused(genuine, base):
+            reasons = {"the first of several mistakes"}
         explained.update(each for each in reasons if each and None not in reasons)
         if None in reasons:
             num_different += 1
@@ -209,6 +213,10 @@ def _limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
 def _reason(request: str, difference: str) -> str | None:
     found = (each for each in EXPLAINED if each.request.search(request) and each.difference.search(difference))
     return next((each.reason for each in found), None)
+
+
+def _is_refused(genuine: Server, base: Body) -> bool:
+    return genuine.ask(base.path, base.members, method=base.method).status >= HTTPStatus.BAD_REQUEST
 
 
 def _lasting_differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
