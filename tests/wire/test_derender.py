@@ -183,7 +183,7 @@ def test_a_stop_string_cuts_the_text_and_a_stop_token_is_not_shown(split: TestSe
         (
             TEXT_PATH,
             {"generate_responses": [], "completion_request": 3},
-            "'loc': 'body.DerenderCompletionRequest.completion_request', 'msg': 'Input should be a valid dictionary or",
+            "'loc': 'body.completion_request', 'msg': 'Input should be a valid dictionary or",
         ),
     ],
 )
