@@ -45,8 +45,8 @@ LIMITS = {
 ENDS_BY_FORM = frozenset({"response_format", "structured_outputs", "tools", "text", "stop", "stop_token_ids", "guided"})
 """Members by which an answer may end before its limit: then the reason of its end is the model's."""
 ENDINGS = ("finish_reason", "stop_reason", "incomplete_details", "status", ".event", ".length")
-SAID = re.compile(r"token_id|logprobs|\.rank|output_messages")
-"""Places of a model's words."""
+SAID = re.compile(r"token_id|logprobs|\.rank|output_messages|\.results\[\d+\]\.(index|document)|\.embedding")
+"""Places of a model's words and scores."""
 WORDS = {"fx_tokens": [70, 71, 72, 73]}
 MOST_TRIES = 3
 """A loaded machine joins events of a stream, so what differs is asked again."""
