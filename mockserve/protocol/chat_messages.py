@@ -539,11 +539,14 @@ def media_of(messages: list[Any]) -> list[Medium]:
     ]
 
 
-def check_iterable_calls(messages: Any) -> None:
-    """Raise ApiError for tool calls that are not iterable; vLLM checks them before the messages."""
+def list_calls(messages: Any) -> None:
+    """Make lists of tool calls that are other iterables, as vLLM does before it looks at messages. Raises ApiError for
+    what cannot be iterated."""
     for message in messages if isinstance(messages, list) else ():
         calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if calls is not None and not isinstance(calls, list | str | dict):
+        if isinstance(calls, str | dict):
+            message["tool_calls"] = list(calls)
+        elif calls is not None and not isinstance(calls, list):
             raise ApiError(f"{type(calls).__name__!r} object is not iterable")
 
 
@@ -562,16 +565,15 @@ def check_parts(messages: list[Any], is_typed: bool = True) -> None:
             raise ApiError("a message must have a 'role'")
         check_content(message, is_typed)
         calls = _calls_of(message)
-        if message["role"] == "assistant" and any("function" not in call for call in calls if isinstance(call, dict)):
+        if any("function" not in call for call in calls if isinstance(call, dict)):
             raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
         for call in calls:
             _check_arguments(call)
 
 
-def _calls_of(message: Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
-    """The tool calls of a message. vLLM accepts any iterable."""
-    calls = message.get("tool_calls")
-    return calls if isinstance(calls, list | str | dict) else ()
+def _calls_of(message: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the tool calls of an answer; vLLM ignores those of other messages."""
+    return (message.get("tool_calls") or ()) if message.get("role") == "assistant" else ()
 
 
 def _check_arguments(call: Any) -> None:

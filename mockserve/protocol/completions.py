@@ -33,8 +33,8 @@ from mockserve.protocol.chat_messages import (
     PROMPT_EMBEDS,
     ChatMessage,
     check_calls,
-    check_iterable_calls,
     check_parts,
+    list_calls,
 )
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.forms import LARGEST_INT64, SMALLEST_INT64
@@ -47,7 +47,7 @@ from mockserve.protocol.sampling import (
     SamplingParams,
     StreamOptions,
     StructuredOutputsParams,
-    check_logit_bias_keys,
+    check_max_tokens,
     check_one_constraint,
     delivery_of,
     read_request_metadata,
@@ -56,6 +56,7 @@ from mockserve.protocol.sampling import (
     refuse_bad_tag,
     refuse_chat_contradictions,
     refuse_completion_contradictions,
+    refuse_media_arguments,
 )
 
 # Bodies of chat completions, of batches of them and of text completions, with vLLM's names and order of fields.
@@ -393,7 +394,7 @@ def parse_chat(
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
         raise ApiError(f"{type(messages).__name__!r} object is not iterable")
-    check_iterable_calls(messages)
+    list_calls(messages)
     refuse_chat_contradictions(body)
     request = read_as(ChatCompletionRequest, body)
     messages = body["messages"]
@@ -409,7 +410,6 @@ def parse_chat(
         num_logprobs=top_logprobs if request.logprobs else None,
         num_echoed_logprobs=top_logprobs if request.echo else None,
     )
-    check_logit_bias_keys(body.get("logit_bias"))
     if request.continue_final_message and request.add_generation_prompt:
         raise ApiError(
             "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you "
@@ -445,6 +445,7 @@ def chat_bodies_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     refuse_chat_contradictions({"add_generation_prompt": True, **checked})
     names = ChatCompletionRequest.model_fields.keys() - _NOT_OF_EACH_CHAT
     shared = {name: value for name, value in body.items() if name in names and value is not None}
+    check_calls(next(iter(body["messages"]), []), PYDANTIC_CLASS)
     try:
         ChatCompletionRequest.model_validate({**shared, "messages": []})
     except ValidationError as error:
@@ -480,7 +481,7 @@ Prompt: TypeAlias = str | list[int]
 
 
 class TextRequest(NamedTuple):
-    """A parsed completion request. An empty `model` means the first served name; `prompts` is never empty.
+    """A parsed completion request. An empty `model` means the first served name.
 
     `body` is as it was received.
     `echo` repeats the prompt before the answer; `only_echoes` omits the answer.
@@ -502,14 +503,9 @@ def parse_completion(body: dict[str, Any]) -> TextRequest:
     """Parse a completion body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     refuse_completion_contradictions(body)
     request = read_as(CompletionRequest, body)
-    _refuse_embeds(request)
     delivery = delivery_of(request.stream, request.stream_options)
     if request.use_beam_search and delivery.stream:
         raise ApiError("Streaming is not currently supported with beam search")
-    if request.suffix is not None:
-        if request.echo:
-            raise ApiError("Echo is unsupported with suffix.", param="suffix")
-        raise ApiError("suffix is only supported for models with FIM completion rendering", param="suffix")
     max_tokens = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     echo, given = bool(request.echo), set_fields(request)
     only_echoes = echo and max_tokens == 0
@@ -520,7 +516,6 @@ def parse_completion(body: dict[str, Any]) -> TextRequest:
         num_logprobs=request.logprobs,
         num_echoed_logprobs=request.logprobs if echo else None,
     )
-    check_logit_bias_keys(body.get("logit_bias"))
     return TextRequest(
         model=request.model or "",
         body=body,
@@ -535,26 +530,40 @@ def parse_completion(body: dict[str, Any]) -> TextRequest:
     )
 
 
-def _refuse_embeds(request: CompletionRequest) -> None:
-    """Raise ApiError for prompts as embeddings, which are not supported. An empty list of them is ignored."""
-    given = request.prompt_embeds
-    if given is None:
-        return
-    if request.echo:
+def check_prompts(request: TextRequest, sampling: SamplingParams, max_model_len: int) -> None:
+    """Raise ApiError for what vLLM refuses before it tokenizes prompts. An empty list of embeddings is ignored."""
+    embeds, prompt_logprobs, suffix = (request.body.get(each) for each in (PROMPT_EMBEDS, "prompt_logprobs", "suffix"))
+    if suffix is not None:
+        raise ApiError(_problem_of_suffix(request), param="suffix")
+    if request.echo and embeds is not None:
         raise ApiError("Echo is unsupported with prompt embeds.")
-    if request.prompt_logprobs is not None:
+    if prompt_logprobs is not None and embeds is not None:
         raise ApiError("prompt_logprobs is not compatible with prompt embeds.")
-    if given != []:
+    refuse_media_arguments(request.body)
+    check_max_tokens(sampling, max_model_len)
+    if embeds not in (None, []):
         raise bad_value(f"{NO_PROMPT_EMBEDS}.", PROMPT_EMBEDS)
+    if request.body.get("prompt") == []:
+        raise bad_value("You must pass at least one prompt", "prompt")
+
+
+def _problem_of_suffix(request: TextRequest) -> str:
+    if request.echo:
+        return "Echo is unsupported with suffix."
+    for name in (PROMPT_EMBEDS, "truncate_prompt_tokens"):
+        if request.body.get(name) is not None:
+            return f"suffix is not supported with {name}"
+    if all(isinstance(each, str) for each in request.prompts):
+        return "suffix is only supported for models with FIM completion rendering"
+    return "suffix requires text prompt input for FIM completion rendering"
 
 
 def _read_prompts(value: list[int] | list[list[int]] | str | list[str] | None) -> tuple[Prompt, ...]:
     """Return a string, strings, token ids or lists of token ids as a sequence of prompts."""
-    if value == []:
-        raise bad_value("You must pass at least one prompt", "prompt")
+    if not value:
+        return ("",) if value == "" else ()
     if isinstance(value, str):
         return (value,)
-    assert value is not None
     return (value,) if isinstance(value[0], int) else tuple(value)
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
@@ -46,6 +47,7 @@ from mockserve.protocol.bodies import (
     set_fields,
 )
 from mockserve.protocol.chat_messages import tool_definitions
+from mockserve.protocol.completions import ChatCompletionRequest, CompletionRequest
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.forms import LARGEST_INT64, SMALLEST_INT64, as_flag
 from mockserve.protocol.json_text import json_array
@@ -197,7 +199,7 @@ def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]
     tools = body.get("tools")
     return {
         "tools": None if tools is None else tool_definitions(tools),
-        "tool_choice": _shown_choice(body.get("tool_choice") or ("auto" if tools else "none")),
+        "tool_choice": _shown_choice(body.get("tool_choice", "auto" if tools else "none")),
         "parallel_tool_calls": body.get("parallel_tool_calls", True),
         "include_reasoning": body.get("include_reasoning", True),
         "chat_template_kwargs": dict(template_arguments),
@@ -390,26 +392,22 @@ class DerenderStreamState(RequestObject):
         return self
 
 
-class GivenChat(OpenObject):
-    """The chat that is answered. Its other fields are read as fields of a chat."""
+def _body_of(kind: type[OpenObject]) -> BeforeValidator:
+    """Return the annotation of an object that has to be a body of another route, and stays as it is."""
 
-    messages: Any
+    def check(value: Any) -> Any:
+        kind.model_validate(value, from_attributes=True)
+        return value
 
-    def fields(self) -> dict[str, Any]:
-        """Return the whole body of the chat."""
-        return {**(self.model_extra or {}), "messages": self.messages}
-
-
-class GivenCompletion(OpenObject):
-    """The completion request that is answered. Its fields are read as fields of a completion request."""
-
-    def fields(self) -> dict[str, Any]:
-        """Return the whole body of the request."""
-        return self.model_extra or {}
+    return BeforeValidator(check)
 
 
-_Chat: TypeAlias = Annotated[GivenChat, described_as("ChatCompletionRequest")] | None
-_Completion: TypeAlias = Annotated[GivenCompletion, described_as("CompletionRequest")] | None
+_Chat: TypeAlias = (
+    Annotated[dict[str, Any], _body_of(ChatCompletionRequest), described_as("ChatCompletionRequest")] | None
+)
+_Completion: TypeAlias = (
+    Annotated[dict[str, Any], _body_of(CompletionRequest), described_as("CompletionRequest")] | None
+)
 
 
 class DerenderChatRequest(RequestObject):

@@ -24,6 +24,7 @@ from mockserve.protocol.bodies import (
     unreadable_as,
     within,
 )
+from mockserve.protocol.chat_messages import Message
 from mockserve.protocol.completions import Effort, ExtraArguments, FreeObject, Ids, Int64, MediaArguments, Salt, Stop
 from mockserve.protocol.errors import ApiError, bad_value, unhandled_error
 from mockserve.protocol.json_text import EncodedItems, JsonArray, JsonBlocks, json_array
@@ -787,6 +788,7 @@ Format: TypeAlias = ResponseFormatText | ResponseFormatTextJSONSchemaConfig | Re
 
 CALL_RESULTS = ("function_call_output", "custom_tool_call_output")
 UNFINISHED = ("in_progress", "incomplete")
+ANSWER_STATUSES = (*UNFINISHED, "completed")
 
 
 _PLAIN_KEYS = ("role", "content")
@@ -853,7 +855,7 @@ def _answer_text(item: Mapping[str, Any]) -> str | None:
             raise unhandled_error("list index out of range")
         if content[0]["type"] == "refusal":
             raise unhandled_error("'ResponseOutputRefusal' object has no attribute 'text'")
-    elif item.get("type") == "message" and "id" in item and "status" in item:
+    elif item.get("type") == "message" and isinstance(item.get("id"), str) and item.get("status") in ANSWER_STATUSES:
         if errors := answer_errors(content):
             raise unreadable_as("ValidatorIterator", errors)
         return None
@@ -998,7 +1000,7 @@ class ResponsesRequest(OpenObject):
     return_mm_kwargs: bool | None = None
     cache_salt: Salt = None
     enable_response_messages: bool = False
-    previous_input_messages: Items[dict[str, Any]] | None = None
+    previous_input_messages: Items[Message | dict[str, Any]] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     repetition_penalty: float | None = None
     seed: Int64 | None = None
@@ -1057,11 +1059,14 @@ class ResponseRequest:
 def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
     """Parse the body. Raises ApiError for a request that vLLM refuses before it looks up the model."""
     body = _checked_tools(body)
+    _refuse_grammars(body.get("tools"))
     if body.get("prompt") is not None:
         raise bad_value("prompt template is not supported", "prompt")
     if body.get("background") and not body.get("store", True):
         raise bad_value("background can only be used when `store` is true", "background")
     refuse_bad_salt(body.get("cache_salt"))
+    if isinstance(body.get("input"), dict):
+        body = {**body, "input": list(body["input"])}  # vLLM makes a list of whatever can be iterated
     found = read_as(ResponsesRequest, body)
     refuse_media_arguments(dict(body))
     return ResponseRequest(
@@ -1102,12 +1107,6 @@ def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
     tools, choice = body.get("tools"), body.get("tool_choice", "auto")
     if isinstance(tools, int | float):
         raise ApiError(f"object of type '{type(tools).__name__}' has no len()")
-    if isinstance(tools, list):
-        for tool in tools:
-            form = tool.get("format") if isinstance(tool, dict) and tool.get("type") == "custom" else None
-            if isinstance(form, dict) and form.get("type") == "grammar":
-                message = "Custom tools with a grammar format are not supported; only free-form text custom tools are "
-                raise bad_value(f"{message}accepted.", "tools")
     names_one = isinstance(choice, dict) and choice.get("type") in NAMED_TOOLS
     if not tools:
         if choice == "required":
@@ -1122,6 +1121,14 @@ def _checked_tools(body: Mapping[str, Any]) -> Mapping[str, Any]:
         resolved = _resolved(name, tools if isinstance(tools, list) else [])
         return body if resolved == name else {**body, "tool_choice": {**choice, "name": resolved}}
     return body
+
+
+def _refuse_grammars(tools: Any) -> None:
+    for tool in tools if isinstance(tools, list) else ():
+        form = tool.get("format") if isinstance(tool, dict) and tool.get("type") == "custom" else None
+        if isinstance(form, dict) and form.get("type") == "grammar":
+            message = "Custom tools with a grammar format are not supported; only free-form text custom tools are "
+            raise bad_value(f"{message}accepted.", "tools")
 
 
 def _resolved(name: Any, tools: list[Any]) -> Any:

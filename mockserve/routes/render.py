@@ -18,6 +18,7 @@ from mockserve.protocol.completions import (
     CompletionBodies,
     Prompt,
     TextRequest,
+    check_prompts,
     parse_chat,
     parse_completion,
 )
@@ -36,7 +37,7 @@ from mockserve.protocol.generate import (
     read_derendered_completion,
     sampling_object,
 )
-from mockserve.protocol.sampling import check_max_tokens, check_sampling, refuse_unavailable
+from mockserve.protocol.sampling import check_logit_bias_keys, check_max_tokens, check_sampling, refuse_unavailable
 from mockserve.realtime.in_flight import new_id, unix_time
 from mockserve.reply.answer import json_body
 from mockserve.routes.shared import is_long, offload, read_body, reply_id
@@ -85,8 +86,11 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
 def _rendered_prompts(
     model: ServedModel, api_request: TextRequest, body: dict[str, Any], names: Sequence[str]
 ) -> list[RenderedRequest]:
+    sampling = model.planner.defaults.applied(api_request.sampling, body)
+    check_prompts(api_request, sampling, model.planner.max_model_len)
+    check_logit_bias_keys(body.get("logit_bias"))
     return [
-        _rendered_prompt(model, api_request, body, prompt, each)
+        _rendered_prompt(model, api_request._replace(sampling=sampling), body, prompt, each)
         for prompt, each in zip(api_request.prompts, names, strict=True)
     ]
 
@@ -115,6 +119,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
         )
     sampling = planner.defaults.applied(chat.sampling, body)
     budget = planner.defaults.output_budget(sampling, len(ids), planner.max_model_len)
+    check_logit_bias_keys(body.get("logit_bias"))
     check_sampling(sampling, budget)
     has_tools = bool(body.get("tools")) and body.get("tool_choice") != "none"
     parses_calls = has_tools and keeps_special_tokens(options.content.tools)
@@ -146,9 +151,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
 def _rendered_prompt(
     model: ServedModel, api_request: TextRequest, body: dict[str, Any], prompt: Prompt, name: str
 ) -> RenderedRequest:
-    planner = model.planner
-    sampling = planner.defaults.applied(api_request.sampling, body)
-    check_max_tokens(sampling, planner.max_model_len)
+    planner, sampling = model.planner, api_request.sampling
     with _empty_prompt_message():
         if isinstance(prompt, str):
             ids = text_ids(planner, prompt, api_request.add_special_tokens, sampling)
@@ -222,7 +225,7 @@ async def derender_chat(request: web.Request) -> web.StreamResponse:
 def _derendered_chat(model: ServedModel, given: dict[str, Any]) -> Callable[[], dict[str, Any]]:
     body = read_derendered_chat(given)
     model.check_model(body.model or "")
-    chat = None if body.chat_request is None else body.chat_request.fields()
+    chat = body.chat_request
     if isinstance(body, DerenderChatRequest):
         check_lengths(
             model.planner.max_model_len, _read_choices(model, body.generate_response), [body.prompt_token_ids]
@@ -249,7 +252,7 @@ def _derendered_completion(model: ServedModel, given: dict[str, Any]) -> Callabl
     model.check_model(body.model or "")
     if isinstance(body, DerenderCompletionRequest):
         found = _whole_completion(model, body)
-    elif body.completion_request is not None and body.completion_request.fields().get("stop"):
+    elif (body.completion_request or {}).get("stop"):
         raise ApiError(STOP_STRINGS)
     else:
         generated, prompt = body.generate_chunk, body.prompt_token_ids
@@ -273,7 +276,7 @@ def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]
     whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.metrics)
     whole["choices"] = [body | {"index": each.index} for body, each in zip(whole["choices"], choices, strict=True)]
     about = {"system_fingerprint": None, "kv_transfer_params": generated.kv_transfer_params}
-    shows_ids = body.chat_request is not None and body.chat_request.fields().get("return_token_ids")
+    shows_ids = (body.chat_request or {}).get("return_token_ids")
     return whole | about | ({"prompt_token_ids": generated.prompt_token_ids} if shows_ids else {})
 
 

@@ -18,6 +18,7 @@ from mockserve.reply.plan import Accounting, ParsingCounter, PlannedPrompt, Repl
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.prompts import (
+    check_truncation,
     check_unicode,
     check_with_model,
     delivery_of,
@@ -91,6 +92,8 @@ def refuse_early(model: ServedModel, body: dict[str, Any]) -> None:
     name = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
     if type(body.get(name)) is int:
         check_max_tokens(SamplingParams(max_tokens=body[name], max_tokens_param=name), model.planner.max_model_len)
+    if type(body.get("truncate_prompt_tokens")) is int:
+        check_truncation(body["truncate_prompt_tokens"], model.planner.max_model_len)
 
 
 async def plan_chat(

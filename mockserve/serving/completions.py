@@ -1,8 +1,8 @@
 """Planning of replies to completion requests, and to token ids of POST /inference/v1/generate."""
 
 from mockserve.generation.writing import completion_output_spec
-from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest
-from mockserve.protocol.sampling import check_max_tokens
+from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest, check_prompts
+from mockserve.protocol.server_info import check_decodable
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
@@ -40,11 +40,13 @@ async def plan_completion(
     beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     request = request._replace(sampling=sampling)
-    check_max_tokens(sampling, model.planner.max_model_len)
+    check_prompts(request, sampling, model.planner.max_model_len)
     ids = [_prompt_ids(model, each, request) for each in request.prompts]
     check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
     for prompt, each in zip(request.prompts, ids, strict=True):
         if not isinstance(prompt, str):
+            if request.echo:
+                check_decodable(each)
             model.planner.check_ids(each)
     model.queue.check_each(map(len, ids), sampling.n)
     urgency = request.common.priority if priority is None else priority

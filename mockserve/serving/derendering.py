@@ -24,8 +24,6 @@ from mockserve.protocol.generate import (
     GenerateLogProbsContent,
     GenerateTokensStreamChoice,
     GenerateTokensStreamResponse,
-    GivenChat,
-    GivenCompletion,
 )
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.reply.call_style import CallStyle, call_id, call_style
@@ -192,10 +190,9 @@ class TextReader(NamedTuple):
         return continued_text(self.model.planner.tokenizer, self.prompt, ids, self.sampling.skip_special_tokens)
 
 
-def text_reader(model: ServedModel, given: GivenCompletion | None, prompt: Sequence[int]) -> TextReader:
+def text_reader(model: ServedModel, given: dict[str, Any] | None, prompt: Sequence[int]) -> TextReader:
     """Return the reader of choices for a request. Raises ApiError for a completion request that is refused."""
-    fields = {} if given is None else given.fields()
-    api_request = parse_completion(fields or {"prompt": " "})
+    api_request = parse_completion(given or {"prompt": " "})
     return TextReader(model, api_request.sampling, api_request.response_options.token_ids, prompt)
 
 
@@ -300,10 +297,10 @@ class ChatReader(NamedTuple):
         return delta.kind is not Kind.REASONING or self.api_request.includes_reasoning
 
 
-def chat_reader(model: ServedModel, given: GivenChat | None, prompt: Sequence[int]) -> ChatReader:
+def chat_reader(model: ServedModel, given: dict[str, Any] | None, prompt: Sequence[int]) -> ChatReader:
     """Return the reader of choices for a chat. Raises ApiError for a chat request that is refused."""
     options = model.options
-    body = {"messages": [{"role": "user", "content": ""}]} if given is None else given.fields()
+    body = {"messages": [{"role": "user", "content": ""}]} if given is None else given
     api_request = parse_chat(body)
     choice = body.get("tool_choice", "auto")
     has_tools = bool(body.get("tools")) and choice not in (None, "none")

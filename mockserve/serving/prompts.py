@@ -16,6 +16,7 @@ from mockserve.protocol.sampling import (
     ResponseOptions,
     SamplingParams,
     check_extra_arguments,
+    check_logit_bias_keys,
     check_prompt_start,
     check_sampling,
     check_vocabulary,
@@ -65,6 +66,8 @@ def check_with_model(
 
     For beam search only few fields are checked, as in vLLM.
     """
+    if not searches_beams:
+        check_logit_bias_keys(body.get("logit_bias"))
     for num_tokens in lengths:
         model.planner.budget(sampling, num_tokens)
     if not searches_beams:

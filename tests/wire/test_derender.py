@@ -175,6 +175,16 @@ def test_a_stop_string_cuts_the_text_and_a_stop_token_is_not_shown(split: TestSe
             {"stream": True, "generate_chunk": {"choices": [{"index": 0}, {"index": 1}]}},
             "at most one choice per chunk (got 2)",
         ),
+        (
+            CHAT_PATH,
+            {"generate_response": {"choices": []}, "chat_request": {**CHAT, "model": [None]}},
+            "'loc': 'body.DerenderChatRequest.chat_request.model', 'msg': 'Input should be a valid string'",
+        ),
+        (
+            TEXT_PATH,
+            {"generate_responses": [], "completion_request": 3},
+            "'loc': 'body.completion_request', 'msg': 'Input should be a valid dictionary or",
+        ),
     ],
 )
 def test_tokens_that_cannot_be_made_a_reply_are_refused(split: TestServer, path: str, body: Any, message: str) -> None:

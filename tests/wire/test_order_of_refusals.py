@@ -9,6 +9,7 @@ from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
 CHAT, TEXT, TOKENS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/tokenize", "/v1/responses"
+BATCH = f"{CHAT}/batch"
 UNTRUSTED = "Chat template is passed with request, but --trust-request-chat-template is not set."
 PATTERNS = "max_pattern_size, min_pattern_size must be >=0"
 WRONG_PARTS = [{"role": "user", "content": [{"type": "smell"}]}]
@@ -16,6 +17,7 @@ USER = {"role": "user", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "f"}}
 UNREADABLE_CALL = {"role": "assistant", "content": "x", "tool_calls": [{"id": "a", "type": "function", "function": 0}]}
 REPETITION = {"max_pattern_size": 1, "min_pattern_size": 2}
+FORMAL = {"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": "lark", "definition": "start: A"}}
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +65,28 @@ def assistant(**members: Any) -> list[dict[str, Any]]:
             400,
             "Tool choice 'function' not found in 'tools' parameter.",
         ),
+        (
+            RESPONSES,
+            {"input": "hi", "tools": [FORMAL], "tool_choice": {"type": "function", "name": "z"}},
+            400,
+            "Tool choice 'function' not found in 'tools' parameter.",
+        ),
+        (RESPONSES, {"input": "hi", "tools": [FORMAL], "prompt": {"id": "p"}}, 400, "Custom tools with a grammar"),
+        (CHAT, {"messages": WRONG_PARTS, "truncate_prompt_tokens": 10**9}, 400, "truncate_prompt_tokens=1000000000 "),
+        (TEXT, {"model": "x", "prompt": []}, 404, "The model `x` does not exist."),
+        (TEXT, {"model": "x", "prompt": "a", "suffix": "b"}, 404, "The model `x` does not exist."),
+        (TEXT, {"model": "x", "prompt": "a", "prompt_embeds": "AAAA"}, 404, "The model `x` does not exist."),
+        (TEXT, {"model": "x", "prompt": "a", "logit_bias": {"a": 1}}, 404, "The model `x` does not exist."),
+        (TEXT, {"prompt": "a", "suffix": "b", "prompt_embeds": "AAAA"}, 400, "suffix is not supported with prompt_em"),
+        (TEXT, {"prompt": "a", "suffix": "b", "truncate_prompt_tokens": 1}, 400, "suffix is not supported with trunc"),
+        (TEXT, {"prompt": [5], "suffix": "b"}, 400, "suffix requires text prompt input for FIM completion rendering"),
+        (TEXT, {"prompt": "a", "mm_processor_kwargs": {"a": 1}}, 400, "Per-request mm_processor_kwargs are disabled"),
+        (TEXT, {"prompt": "a", "prompt_embeds": "AAAA", "max_tokens": 10**9}, 400, "max_tokens=1000000000 cannot"),
+        (TEXT, {"prompt": [], "max_tokens": 10**9}, 400, "max_tokens=1000000000 cannot"),
+        (TEXT, {"prompt": []}, 400, "You must pass at least one prompt"),
+        (TEXT, {"prompt_embeds": [""]}, 400, "You must set `--enable-prompt-embeds` to input `prompt_embeds`."),
+        (TEXT, {"prompt": "a", "logit_bias": {"a": 1}, "temperature": -1}, 400, "logit_bias contains key(s)"),
+        (TEXT, {"prompt": [[2**40]], "echo": True}, 400, "number too large to fit in target type"),
     ],
 )
 def test_the_mistake_that_vllm_finds_first_is_named(
@@ -80,3 +104,29 @@ def test_a_response_shows_its_prompt_as_the_template_wrote_it(server: TestServer
     (message,) = call(server, "POST", RESPONSES, body).json["input_messages"]
     chat = {"messages": [USER], "max_tokens": 1, "return_prompt_text": True}
     assert message["message"] == call(server, "POST", CHAT, chat).json["prompt_text"]
+
+
+def test_the_calls_of_a_batch_are_refused_before_its_other_members(server: TestServer) -> None:
+    body = {"messages": [[USER, UNREADABLE_CALL]], "reasoning_effort": "x"}
+    message = call(server, "POST", BATCH, body).json["error"]["message"]
+    assert message.startswith("3 validation errors for ChatCompletionRequest\n0.ChatCompletionMessageFunctionToolCall")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [USER | {"tool_calls": [{}]}]}),
+        (CHAT, {"messages": [USER | {"tool_calls": {"a": 1}}]}),
+        (CHAT, {"messages": [USER, {"role": "critic", "content": "x", "tool_calls": {}}]}),
+        (CHAT, {"messages": [USER], "use_beam_search": True, "n": 2, "logit_bias": {"a": 1}}),
+        (TEXT, {"prompt": "a", "prompt_embeds": []}),
+        (
+            RESPONSES,
+            {"input": [USER, {"type": "message", "role": "assistant", "id": "m", "status": 0, "content": "x"}, USER]},
+        ),
+    ],
+)
+def test_what_vllm_does_not_look_at_is_answered(path: str, body: dict[str, Any], server: TestServer) -> None:
+    limit = "max_output_tokens" if path == RESPONSES else "max_tokens"
+    reply = call(server, "POST", path, {**body, limit: 2})
+    assert reply.status == 200, reply.body

@@ -89,6 +89,14 @@ def test_a_request_without_tokens_is_not_rendered() -> None:
     assert (reply.status, reply.json["error"]["message"]) == (400, "No token_ids rendered")
 
 
+@pytest.mark.parametrize(
+    ("given", "shown"), [({}, "none"), ({"tool_choice": None}, None), ({"tool_choice": "none"}, "none")]
+)
+def test_a_rendered_chat_has_the_tool_choice_of_its_request(scaled_out: TestServer, given: Any, shown: Any) -> None:
+    rendered = call(scaled_out, "POST", "/v1/chat/completions/render", {"messages": MESSAGES, **given}).json
+    assert rendered["parse_context"]["tool_choice"] == shown
+
+
 def test_a_rendered_chat_can_be_sent_on_and_costs_the_same(scaled_out: TestServer) -> None:
     ask = {"model": "m", "messages": MESSAGES, "max_tokens": 5, "ignore_eos": True}
     rendered = call(scaled_out, "POST", "/v1/chat/completions/render", ask).json
