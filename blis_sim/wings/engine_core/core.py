@@ -382,6 +382,7 @@ class RankCore:
         if params is None:
             raise ApiError("This engine generates text: it takes no pooling parameters")
         ids, media = _prompt(request, model)
+        model.planner.check_length(len(ids))
         body = {"token_ids": ids, "sampling_params": _fields(params), "priority": request.priority}
         is_long = len(ids) > LONG_PROMPT_TOKENS
         parsed = await delivery.executor.run(True, parse_generate, body) if is_long else parse_generate(body)
