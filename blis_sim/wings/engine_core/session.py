@@ -30,12 +30,24 @@ _logger = logging.getLogger(__name__)
 
 LOAD_REPORT_S = 0.02
 """Interval at which the load of ranks is compared with what the coordinator knows."""
-MOST_BYTES, BYTES_OF_TOKEN, MOST_CONTAINERS = 1 << 21, 8, 100_000
-"""A message beside the ids of its prompt: its bytes (a bias for each token takes so many), its arrays and maps."""
+MOST_REQUEST_BYTES, BYTES_OF_TOKEN, MOST_OTHER_BYTES = 1 << 22, 8, 1 << 19
+"""A request beside the ids of its prompt (a bias for each token of a vocabulary takes half of it); other messages."""
+MOST_CONTAINERS = 100_000
 _CONTAINERS = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
 """First bytes of an array or a map. Bytes of numbers and texts may look alike: the bound allows for them."""
 MOST_LOGGED_PER_S = 10
 """Lines about unreadable messages within a second."""
+
+
+def _check_size(content: bytes, most_tokens: int) -> None:
+    """Raise MessageError for a message that would take long to read; a request has a prompt of `most_tokens`."""
+    most_bytes = MOST_REQUEST_BYTES + BYTES_OF_TOKEN * most_tokens if most_tokens else MOST_OTHER_BYTES
+    if len(content) > most_bytes:
+        raise MessageError(f"a message has {len(content)} bytes beside its arrays, more than {most_bytes}")
+    if len(content) > MOST_CONTAINERS:
+        num_containers = len(content) - len(content.translate(None, _CONTAINERS))
+        if num_containers > MOST_CONTAINERS + 2 * most_tokens:
+            raise MessageError(f"a message has some {num_containers} arrays and maps")
 
 
 class Session:
@@ -172,7 +184,7 @@ class Session:
         if len(frames) < 2:
             raise MessageError(f"a message of kind {kind[:8].hex()} has no content")
         content = frames[1]
-        self._check_size(content)
+        _check_size(content, self._deployment.config.limit_tokens if kind == messages.ADD else 0)
         if kind == messages.ADD:
             request = messages.read_request(content)
             if self._waves is not None:
@@ -188,16 +200,6 @@ class Session:
                 self._waves.start(*messages.read_wave(content))
         else:
             raise MessageError(f"a message has the unknown kind {kind[:8].hex()}")
-
-    def _check_size(self, content: bytes) -> None:
-        """Raise MessageError for a message that would take long to read."""
-        most_tokens = self._deployment.config.limit_tokens
-        if len(content) > MOST_BYTES + BYTES_OF_TOKEN * most_tokens:
-            raise MessageError(f"a message has {len(content)} bytes beside its arrays")
-        if len(content) > MOST_CONTAINERS + most_tokens:
-            num_containers = len(content) - len(content.translate(None, _CONTAINERS))
-            if num_containers > MOST_CONTAINERS + 2 * most_tokens:
-                raise MessageError(f"a message has some {num_containers} arrays and maps")
 
     async def _answer_call(self, index: int, client: int, number: int, method: str, arguments: list[object]) -> None:
         output = UtilityOutput(number)

@@ -149,7 +149,8 @@ async def test_media_that_no_prompt_has_are_refused_before_they_are_numbered(
         await frontend.meet()
         asked = request("a", [7] * 4000)
         asked.mm_features = [
-            messages.MediumFeature(None, "image", "x", messages.Placeholder(offset, length)) for offset, length in places
+            messages.MediumFeature(None, "image", "x", messages.Placeholder(offset, length))
+            for offset, length in places
         ]
         await frontend.complete(asked)
         await frontend.until_ended("a")
@@ -215,6 +216,27 @@ async def test_a_dead_engine_tells_its_frontend(frontend: Frontend, monkeypatch:
         await frontend.complete(request("a", [1, 2, 3]))
         await frontend.until(lambda: [messages.ENGINE_DEAD] in frontend.frames)
         assert await engine == 1
+
+
+async def test_a_message_that_would_take_long_to_read_is_ignored_in_one_line(
+    frontend: Frontend, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile = [
+        (messages.ADD, messages.encode(request("ids", [5] * 5_000_000))),
+        (messages.ADD, messages.encode(request("arrays", [1], extra_args={"x": [[]] * 300_000}))),
+        (messages.ABORT, messages.encode([""] * 600_000)),
+        (messages.UTILITY, messages.encode((0, 1, "sleep", [{}] * 300_000))),
+    ]
+    caplog.set_level(logging.WARNING)
+    async with served(frontend.port):
+        await frontend.meet()
+        for kind, content in hostile:
+            await frontend.send(kind, content)
+        await frontend.complete(request("alive", [1, 2, 3], logit_bias=dict.fromkeys(range(1, 150000), 1.5)))
+        await frontend.until_ended("alive")
+        assert frontend.of("alive")[-1].finish_reason is Finish.LENGTH
+    lines = [each.getMessage() for each in caplog.records]
+    assert len([each for each in lines if each.startswith("a message was ignored: a message has ")]) == len(hostile)
 
 
 @pytest.mark.slow
