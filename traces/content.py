@@ -12,14 +12,15 @@ import orjson
 
 from traces.append_file import AppendFile, complete_lines, open_with_header
 from traces.redaction import Redactor
-from traces.text_file import TraceError
+from traces.text_file import TraceError, json_pieces
 
 VERSION = 1
 _FIRST_KEY = "blis_content"
 SUFFIX = ".content.jsonl"
 _MAX_EVENT_BYTES = 4 << 20
-_SHOWN_AT_ONCE = 1000
 """Events that are longer are cut, as each piece is joined to those of its event before."""
+_SHOWN_AT_ONCE = 1000
+_COUNTED_AT_ONCE = 1 << 20
 _SPELT_OUT = bytes({*range(32)} - {*b"\b\t\n\f\r"})
 """Characters that take six bytes each in JSON."""
 _TYPE = "content-type"
@@ -133,13 +134,18 @@ def line_of(exchange: RecordedExchange) -> list[bytes]:
         "reply_headers": exchange.reply_headers,
     }
     after = {"complete": exchange.is_complete}
-    start = orjson.dumps(before)[:-1] + b',"reply":['
-    return [start, *_shown(exchange.pieces), b"]," + orjson.dumps(after)[1:] + b"\n"]
+    *most, last = json_pieces(before)
+    start = [*most, last[:-1] + b',"reply":[']
+    return [*start, *_shown(exchange.pieces), b"]," + orjson.dumps(after)[1:] + b"\n"]
 
 
 def _data(name: str, data: bytes) -> dict[str, str]:
     """A member with these bytes: as text where they are such and JSON does not make it larger than base64 would."""
-    if len(data.translate(None, _SPELT_OUT)) * 10 >= len(data) * 9:
+    num_short = sum(
+        len(data[at : at + _COUNTED_AT_ONCE].translate(None, _SPELT_OUT))
+        for at in range(0, len(data), _COUNTED_AT_ONCE)
+    )
+    if num_short * 10 >= len(data) * 9:
         with suppress(UnicodeDecodeError):
             return {name: data.decode()}
     return {f"{name}_base64": base64.b64encode(data).decode()}

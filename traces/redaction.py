@@ -135,6 +135,29 @@ _MOST_PLAIN_CHARS = 24
 """A value without digits that is longer is no word of a language."""
 
 
+class Searchable(NamedTuple):
+    """A text with its bytes, which RE2 would make anew for each pattern. A lone surrogate is a `?` among the bytes."""
+
+    text: str
+    data: bytes
+
+    @classmethod
+    def of(cls, text: str) -> "Searchable":
+        """The text, encoded."""
+        return cls(text, text.encode("utf-8", "replace"))
+
+    def spans(self, found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Places among the characters, from places among the bytes in order."""
+        if self.text.isascii() or not found:
+            return found
+        counted, num_bytes, num_characters = [], 0, 0
+        for place in (each for span in found for each in span):
+            num_characters += len(self.data[num_bytes:place].decode("utf-8", "replace"))
+            num_bytes = place
+            counted.append(num_characters)
+        return list(zip(counted[::2], counted[1::2], strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A pattern whose group is replaced by a mark, where a check of that text does not object."""
@@ -146,14 +169,17 @@ class Rule:
     needs_name: bool = False
     """Whether the pattern finds a value by the name in front of it."""
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def spans(self, searched: Searchable) -> list[tuple[int, int]]:
         """The places of what is to be replaced, in order."""
-        found = (match for match in self.pattern.finditer(text) if match.end(self.group) > match.start(self.group))
-        return [each.span(self.group) for each in found if self.accepts is None or self.accepts(each[self.group])]
+        found = (each.span(self.group) for each in self.pattern.finditer(searched.data))
+        return searched.spans([span for span in found if span[1] > span[0] and self._is_accepted(searched, *span)])
+
+    def _is_accepted(self, searched: Searchable, start: int, end: int) -> bool:
+        return self.accepts is None or self.accepts(searched.data[start:end].decode("utf-8", "replace"))
 
     def apply(self, text: str) -> str:
         """The text with marks."""
-        return _marked(text, self.spans(text), self.mark)
+        return _marked(text, self.spans(Searchable.of(text)), self.mark)
 
 
 _MOST_LITERALS = 500
@@ -168,14 +194,14 @@ class LiteralRule:
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = sorted(set(texts), key=len, reverse=True)[:_MOST_LITERALS]
 
-    def spans(self, text: str) -> list[tuple[int, int]]:
+    def spans(self, searched: Searchable) -> list[tuple[int, int]]:
         """The places of what is to be replaced, in order."""
         found: list[tuple[int, int]] = []
         for each in self.texts:
-            at = text.find(each)
+            at = searched.text.find(each)
             while at >= 0:
                 found.append((at, at + len(each)))
-                at = text.find(each, at + len(each))
+                at = searched.text.find(each, at + len(each))
         found.sort()
         joined: list[tuple[int, int]] = []
         for start, end in found:
@@ -187,7 +213,7 @@ class LiteralRule:
 
     def apply(self, text: str) -> str:
         """The text with marks."""
-        return _marked(text, self.spans(text), self.mark)
+        return _marked(text, self.spans(Searchable(text, b"")), self.mark)
 
 
 def _marked(text: str, spans: Iterable[tuple[int, int]], mark: str) -> str:
@@ -388,13 +414,14 @@ Parse: TypeAlias = Callable[[str], tuple[Any, bool]]
 """Parses JSON, and says whether members are repeated in an object. Raises ValueError."""
 
 
-def parsed_json(text: str, parse: Parse | None = None) -> ParsedJson:
+def parsed_json(searched: Searchable, parse: Parse | None = None) -> ParsedJson:
     """The value of JSON as lenient servers read it, or as `parse` does. Raises ValueError.
 
     NaN and infinity count as numbers. Of members with the same name the last one counts, so text of the others is not
     in the value.
     """
-    has_names = _names_of_secrets().search(text) is not None
+    text = searched.text
+    has_names = _names_of_secrets().search(searched.data) is not None
     if parse is not None:
         value, repeats = parse(text)
         return ParsedJson(value, has_names, lacks_text=has_names and repeats)
@@ -421,7 +448,7 @@ def _dumped(value: Any, source: str) -> str:
     if "NaN" not in source and "Infinity" not in source:
         with suppress(TypeError):  # an integer of more than 64 bits
             return (orjson.dumps(value) if len(source) <= _DUMPED_AT_ONCE_CHARS else dumped_in_pieces(value)).decode()
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"))  # a lone surrogate is no text without its escape
 
 
 def _is_telling(secret: str) -> bool:
@@ -476,7 +503,7 @@ class Redactor:
             if not any(
                 _WORD.fullmatch(each, *span)
                 for rule in self._given
-                for span in rule.spans(each)
+                for span in rule.spans(Searchable.of(each))
                 if span[1] - span[0] > 2
             )
         ]
@@ -496,11 +523,15 @@ class Redactor:
         return self.body_and_value(body, removed=removed)[0]
 
     def body_and_value(
-        self, body: str, parse: Parse | None = None, removed: list[str] | None = None
+        self, body: str, parse: Parse | None = None, removed: list[str] | None = None, data: bytes | None = None
     ) -> tuple[str, Any]:
-        """Return `body`, redacted, and its value; None for what is no JSON. `parse` replaces the parser."""
+        """Return `body`, redacted, and its value; None for what is no JSON. `parse` replaces the parser.
+
+        `data` is the body in UTF-8, where that is at hand.
+        """
+        searched = Searchable.of(body) if data is None else Searchable(body, data)
         try:
-            parsed = parsed_json(body, parse)
+            parsed = parsed_json(searched, parse)
         except ValueError:
             return self.raw_text(body), None
         value = parsed.value
@@ -513,7 +544,7 @@ class Redactor:
             is_changed = is_changed or has_secrets
         is_changed = self._redact_texts(value) or is_changed
         if any(
-            rule.spans(body) for rule in self._rules if not rule.needs_name
+            rule.spans(searched) for rule in self._rules if not rule.needs_name
         ):  # perhaps in a name, a number or a member that is repeated
             self._rename(value)
             is_changed = True
@@ -578,7 +609,7 @@ class Redactor:
         """Texts of events by place and path after redaction, where it changes one of that path."""
         redacted: dict[int, dict[tuple[Any, ...], list[str]]] = {}
         for path, found in zip(texts, self._without_known_in(list(texts.values())), strict=True):
-            after = self._pieces_with_given(found)
+            after = _without(self._given, found)
             differs = {
                 place for place, *pair in zip(places[path], texts[path], after, strict=True) if pair[0] != pair[1]
             }
@@ -590,11 +621,12 @@ class Redactor:
 
     def _event(self, payload: str) -> tuple[Any, bool | None]:
         """Return the data of an event without keys, and whether it differs; None for what is no JSON."""
+        searched = Searchable.of(payload)
         try:
-            parsed = parsed_json(payload)
+            parsed = parsed_json(searched)
         except ValueError:
             return None, None
-        is_changed = parsed.lacks_text or any(rule.spans(payload) for rule in self._given)
+        is_changed = parsed.lacks_text or any(rule.spans(searched) for rule in self._given)
         if parsed.has_names:
             is_changed = without_secret_members(parsed.value)[1] or is_changed
         return parsed.value, None if parsed.value is None else is_changed
@@ -625,11 +657,7 @@ class Redactor:
 
     def _without_known_in(self, groups: list[list[str]]) -> list[list[str]]:
         """Groups of pieces, each of one text, without secrets: all of them are searched at once."""
-        pieces = [piece for group in groups for piece in (*group, _BETWEEN)]
-        for rule in self._known:
-            spans = rule.spans("".join(pieces))
-            if spans:
-                pieces = _replaced(pieces, spans, rule.mark)
+        pieces = _without(self._known, [piece for group in groups for piece in (*group, _BETWEEN)])
         found, at = [], 0
         for group in groups:
             found.append(pieces[at : at + len(group)])
@@ -654,16 +682,8 @@ class Redactor:
     def _number(self, member: Any) -> Any:
         if type(member) not in (int, float):
             return member
-        shown = str(member)
+        shown = Searchable.of(str(member))
         return REDACTED if any(rule.spans(shown) for rule in self._given) else member
-
-    def _pieces_with_given(self, pieces: list[str]) -> list[str]:
-        """Pieces of one text after redaction; what is put in the place of a match stands in the piece it begins in."""
-        for rule in self._given:
-            spans = rule.spans("".join(pieces))
-            if spans:
-                pieces = _replaced(pieces, spans, rule.mark)
-        return pieces
 
 
 _BETWEEN = "\0"
@@ -677,6 +697,16 @@ def _containers(value: Any) -> Iterator[Any]:
         if isinstance(each, dict | list):
             yield each
             left += each.values() if isinstance(each, dict) else each
+
+
+def _without(rules: Iterable[Rule | LiteralRule], pieces: list[str]) -> list[str]:
+    """Pieces of one text after redaction; what is put in the place of a match stands in the piece it begins in."""
+    searched: Searchable | None = None
+    for rule in rules:
+        searched = searched or Searchable.of("".join(pieces))
+        if spans := rule.spans(searched):
+            pieces, searched = _replaced(pieces, spans, rule.mark), None
+    return pieces
 
 
 def _replaced(pieces: list[str], spans: list[tuple[int, int]], mark: str) -> list[str]:

@@ -24,21 +24,33 @@ _MOST_DEPTH = 254
 """Containers within each other that orjson writes, too."""
 _SORTED_AT_ONCE = 5000
 _JOINED_AT_ONCE = 1000
+_SLICE_CHARS = 1 << 19
 
 
 def dumped_in_pieces(value: Any, *, sorts_keys: bool = False) -> bytes:
     """Return the bytes of `orjson.dumps`. Raises TypeError for the values that it refuses."""
-    joined: list[bytes] = []
-    pieces: list[bytes] = []
+    return b"".join(json_pieces(value, sorts_keys=sorts_keys))
+
+
+def json_pieces(value: Any, *, sorts_keys: bool = False) -> Iterator[bytes]:
+    """Yield the bytes of `orjson.dumps` in pieces. Raises TypeError for the values that it refuses."""
+    small: list[bytes] = []
     for piece in _pieces(value, sorts_keys, 0):
-        pieces.append(piece)
-        if len(pieces) == _JOINED_AT_ONCE:
-            joined.append(b"".join(pieces))
-            pieces.clear()
-    return b"".join([*joined, *pieces])
+        small.append(piece)
+        if len(small) == _JOINED_AT_ONCE or len(piece) >= _SLICE_CHARS:
+            yield b"".join(small)
+            small.clear()
+    if small:
+        yield b"".join(small)
 
 
 def _pieces(value: Any, sorts_keys: bool, depth: int) -> Iterator[bytes]:
+    if isinstance(value, str) and len(value) > _SLICE_CHARS:
+        yield b'"'
+        for at in range(0, len(value), _SLICE_CHARS):
+            yield orjson.dumps(value[at : at + _SLICE_CHARS])[1:-1]
+        yield b'"'
+        return
     if not value or not isinstance(value, dict | list):
         yield orjson.dumps(value)
         return

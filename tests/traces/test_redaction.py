@@ -86,3 +86,21 @@ def test_keys_of_well_known_services_are_found_by_their_shape(secret: str) -> No
 ])  # fmt: skip
 def test_words_that_begin_like_keys_stay(text: str) -> None:
     assert Redactor([]).text(text) == text
+
+
+def test_half_of_a_pair_of_surrogates_hides_nothing_and_stays() -> None:
+    redactor = Redactor(["b@c"]).hiding(["0therSecret"])
+    body = '{"text":"\\ud83d sk-0123456789abcdef \\udc00 b@c","0therSecret":1,"more":"\\ud83d"}'
+    expected = '{"text":"\\ud83d [removed] \\udc00 [redacted]","[removed]":1,"more":"\\ud83d"}'
+    assert redactor.data(body.encode()).decode() == expected
+    assert redactor.events([body]) == [body.replace("sk-0123456789abcdef", "[removed]").replace("b@c", "[redacted]")]
+    assert redactor.text("\ud83d b@c") == "\ud83d [redacted]"
+    assert redactor.body('["\\ud83d"]') == '["\\ud83d"]'
+
+
+def test_places_are_counted_in_characters_of_any_width() -> None:
+    text = "é sk-0123456789abcdef \U0001f600 ÿ api_key=s3cret99 中 b@c sk-0123456789abcdef é"
+    expected = "é [removed] \U0001f600 ÿ api_key=[removed] 中 [redacted] [removed] é"
+    assert Redactor(["b@c", "x*"]).text(text) == expected
+    assert said(Redactor(["b@c"]).events(chunks(text[:7], text[7:40], text[40:])))[-1].endswith(" é")
+    assert "".join(said(Redactor(["b@c"]).events(chunks(text[:7], text[7:40], text[40:])))) == expected

@@ -12,6 +12,7 @@ exit code is 1 when a bound is broken. One broken in three rounds on an idle mac
 import asyncio
 import base64
 import gzip
+import itertools
 import json
 import os
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 from tests.wire.hostile_constraints import HOSTILE
 from workshop.attack import drawn, files
 from workshop.attack.costly import COSTLY, text, turns
-from workshop.attack.hostile_upstream import REPLIES
+from workshop.attack.hostile_upstream import NUMBER_HEADER, REPLIES
 from workshop.attack.sending import Message, exchange
 from workshop.attack.setups import BLIS, PARSERS, SETUPS, Running, Setup, running, started
 from workshop.attack.stalls import Bounds, Effect, Table, effect_of
@@ -184,9 +185,13 @@ def proxied_requests() -> Iterator[Message]:
     yield post("/v1/chat/completions", json.dumps(secrets).encode())
 
 
+_PROMPTS = itertools.count()
+
+
 def hostile_replies() -> Iterator[Message]:
-    """What a hostile server behind a proxy replies to."""
-    return (post(f"/v1/hostile/{number}", b'{"prompt": "a"}') for number in range(len(REPLIES)))
+    """What a hostile server behind a proxy replies to; other words each time, which no earlier reply answers."""
+    for number in range(len(REPLIES)):
+        yield post("/v1/completions", b'{"prompt": "%d \\ud83d"}' % next(_PROMPTS), **{NUMBER_HEADER: str(number)})
 
 
 def forwarded() -> Iterator[Message]:

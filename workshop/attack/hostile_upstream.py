@@ -1,4 +1,4 @@
-"""A plain aiohttp server: even streams, /health, and hostile replies to POST /v1/hostile/NUMBER.
+"""A plain aiohttp server: even streams, /health, and hostile replies to a POST with the header X-Hostile: NUMBER.
 
     python -m workshop.attack.hostile_upstream
 
@@ -17,6 +17,7 @@ from aiohttp import web
 
 STEP_S = 0.01
 MOST_PARSED_BYTES = 4096
+NUMBER_HEADER = "X-Hostile"
 EVENT = b'data: {"id":"c","choices":[{"index":0,"text":"a"}]}\n\n'
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -46,12 +47,15 @@ REPLIES = (
     STREAM + chunk(EVENT * 200_000) + b"0\r\n\r\n",
     STREAM + chunk(b"data: {\n\n" * 100_000),
     STREAM + b"zz\r\n",
+    STREAM + chunk(EVENT.replace(b'"a"', b'"\\ud83d"')) + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n",
     STREAM + chunk(b'data: {"usage": {"completion_tokens": 1e999}}\n\ndata: ' + b"[" * 100_000 + b"\n\n"),
 )
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """A token at every step."""
+    """A token at every step, or what is hostile."""
+    if NUMBER_HEADER in request.headers:
+        return await hostile(request)
     # A large body is not parsed, which would stop the streams of all others here.
     asked = await request.json() if (request.content_length or 0) < MOST_PARSED_BYTES else {}
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -78,7 +82,7 @@ async def hostile(request: web.Request) -> web.StreamResponse:
     transport = request.transport
     assert transport is not None
     descriptor = os.dup(transport.get_extra_info("socket").fileno())
-    await asyncio.to_thread(send, descriptor, REPLIES[int(request.match_info["number"])])
+    await asyncio.to_thread(send, descriptor, REPLIES[int(request.headers[NUMBER_HEADER])])
     transport.close()
     raise asyncio.CancelledError
 
@@ -92,7 +96,6 @@ async def serve() -> None:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_post("/v1/completions", stream)
     app.router.add_post("/v1/chat/completions", stream)
-    app.router.add_post("/v1/hostile/{number}", hostile)
     app.router.add_get("/health", health)
     runner = web.AppRunner(app, auto_decompress=False)
     await runner.setup()

@@ -80,6 +80,7 @@ SETUPS = (
     ),
     Setup(name="sarathi", flags=("--engine", "sarathi", "--max-num-seqs", "256"), has_even_streams=False),
     Setup(name="processes", flags=("--api-processes", "2")),
+    Setup(name="playback", flags=("--enable-playback-control",), has_even_streams=False),
     Setup(name="audio", flags=("--task", "transcription,generate"), takes_uploads=True),
 )
 

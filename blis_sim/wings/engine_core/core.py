@@ -3,8 +3,11 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -30,7 +33,7 @@ from mockserve.engines import driver_of
 from mockserve.generation.writing import completion_output_spec
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
-from mockserve.protocol.generate import parse_generate
+from mockserve.protocol.generate import GenerationRequest, parse_generate
 from mockserve.protocol.sampling import check_vocabulary
 from mockserve.realtime.deliveries import ignore_batch
 from mockserve.realtime.driver import EngineFailedError
@@ -166,14 +169,14 @@ class CoreRequest(PlannedChoice):
         request: EngineRequest,
         generation: Generation,
         scorer: Scorer | None,
-        prompt_rows: Sequence[ScoredToken | None] | None,
+        prompt_scores: "_Scores | None",
     ) -> None:
         super().__init__(generation)
         self._core, self._outputs = core, core.outputs
         self._id, self.client = request.request_id, request.client_index
         self._trace_headers = request.trace_headers
         self._sampling = request.sampling_params or messages.SamplingParams()
-        self._scorer, self._prompt_rows = scorer, prompt_rows
+        self._scorer, self._prompt_scores = scorer, prompt_scores
         self._num_sent = 0
         self._num_preemptions = 0
         self.flight: InFlightRequest | None = None
@@ -217,9 +220,11 @@ class CoreRequest(PlannedChoice):
 
     def _describe_prefill(self, output: EngineOutput) -> None:
         """Add to the first output what the frontend learns of the prompt."""
-        if self._prompt_rows is not None:
-            output.new_prompt_logprobs_tensors = self._prompt_scores(self._prompt_rows)
-            self._prompt_rows = None
+        if self._prompt_scores is not None:
+            add = partial(self._outputs.frames(self.client).add, is_tensor=True)
+            ids, logprobs, ranks = map(add, self._prompt_scores)
+            output.new_prompt_logprobs_tensors = PromptLogprobs(ids, logprobs, ranks)
+            self._prompt_scores = None
         flight = self.flight
         if flight is None:
             return
@@ -254,33 +259,34 @@ class CoreRequest(PlannedChoice):
     def _scores(self, scorer: Scorer, first: int, token_ids: Sequence[int]) -> Logprobs:
         rows = [scorer.score(first + place, each) for place, each in enumerate(token_ids)]
         num_top = len(self._sampling.logprob_token_ids or ()) or max(0, self._sampling.logprobs or 0)
-        ids, logprobs, ranks = _score_arrays(rows, num_top)
-        frames = self._outputs.frames(self.client)
-        return Logprobs(frames.add(ids), frames.add(logprobs), frames.add(ranks))
-
-    def _prompt_scores(self, rows: Sequence[ScoredToken | None]) -> PromptLogprobs:
-        num_top = max(0, self._sampling.prompt_logprobs or 0)
-        ids, logprobs, ranks = _score_arrays([each for each in rows if each is not None], num_top)
-        frames = self._outputs.frames(self.client)
-        return PromptLogprobs(
-            frames.add(ids, is_tensor=True), frames.add(logprobs, is_tensor=True), frames.add(ranks, is_tensor=True)
-        )
+        ids, logprobs, ranks = map(self._outputs.frames(self.client).add, _score_arrays(rows, num_top))
+        return Logprobs(ids, logprobs, ranks)
 
 
-def _score_arrays(
-    rows: Sequence[ScoredToken], num_top: int
-) -> tuple["np.typing.NDArray[np.int32]", "np.typing.NDArray[np.float32]", "np.typing.NDArray[np.int32]"]:
-    """Return ids and log-probabilities, each row with the token first, then the `num_top` likeliest, and the ranks."""
-    ids, logprobs = [], []
-    for row in rows:
+class _Scores(NamedTuple):
+    """Ids and log-probabilities, each row with the token first, then the likeliest, and the ranks of the tokens."""
+
+    ids: "np.typing.NDArray[np.int32]"
+    logprobs: "np.typing.NDArray[np.float32]"
+    ranks: "np.typing.NDArray[np.int32]"
+
+
+def _score_arrays(scored: Iterable[ScoredToken | None], num_top: int) -> _Scores:
+    """Return the scores of tokens with their `num_top` likeliest each."""
+    ids, logprobs, ranks = array("i"), array("f"), array("i")
+    for row in scored:
+        if row is None:
+            continue
         likeliest = row.shown[1:] if len(row.shown) > num_top else sorted(row.shown, key=lambda each: each.rank)
         shown = [row.chosen, *likeliest][: num_top + 1]
         shown += [row.chosen] * (num_top + 1 - len(shown))
-        ids.append([each.token_id for each in shown])
-        logprobs.append([each.logprob for each in shown])
-    ranks = np.array([row.chosen.rank for row in rows], dtype=np.int32)
-    shape = (len(rows), num_top + 1)
-    return np.array(ids, dtype=np.int32).reshape(shape), np.array(logprobs, dtype=np.float32).reshape(shape), ranks
+        ids.extend([each.token_id for each in shown])
+        logprobs.extend([each.logprob for each in shown])
+        ranks.append(row.chosen.rank)
+    shape = (len(ranks), num_top + 1)
+    return _Scores(
+        np.array(ids, np.int32).reshape(shape), np.array(logprobs, np.float32).reshape(shape), np.array(ranks, np.int32)
+    )
 
 
 class RankCore:
@@ -382,12 +388,21 @@ class RankCore:
         if params is None:
             raise ApiError("This engine generates text: it takes no pooling parameters")
         ids, media = _prompt(request, model)
-        body = {"token_ids": ids, "sampling_params": _fields(params), "priority": request.priority}
-        is_long = len(ids) > LONG_PROMPT_TOKENS
-        parsed = await delivery.executor.run(True, parse_generate, body) if is_long else parse_generate(body)
-        sampling, planner = parsed.sampling, model.planner
-        planner.check_ids(ids)
-        check_vocabulary(sampling, parsed.logit_bias, planner.vocabulary_size, -1)
+        model.planner.check_length(len(ids))
+        fields, planner = _fields(params), model.planner
+        body = {"token_ids": ids, "sampling_params": fields, "priority": request.priority}
+
+        def parsed_body() -> GenerationRequest:
+            parsed = parse_generate(body)
+            planner.check_ids(ids)
+            check_vocabulary(parsed.sampling, parsed.logit_bias, planner.vocabulary_size, -1)
+            return parsed
+
+        is_long = (
+            sum(len(each) for each in (ids, *fields.values()) if isinstance(each, list | dict)) > LONG_PROMPT_TOKENS
+        )
+        parsed = await delivery.executor.run(True, parsed_body) if is_long else parsed_body()
+        sampling = parsed.sampling
         transfer_params = (params.extra_args or {}).get("kv_transfer_params")
         transfer_params = transfer_params if isinstance(transfer_params, dict) else None
         context = RequestContext(
@@ -401,13 +416,15 @@ class RankCore:
         form = completion_output_spec({"structured_outputs": parsed.structured_outputs}, None, model.answers)
         generations = await planner.plan(ids, sampling, context, form, has_ceiling=False)
         new_scorer = new_scorers(model, sampling)
-        scores = prompt_scores(model, sampling, ids, generations)
+        scored = prompt_scores(model, sampling, ids, generations)
+        num_top = max(0, params.prompt_logprobs or 0)
+        scores = None if scored is None else await delivery.executor.run(True, _score_arrays, scored, num_top)
         choice = CoreRequest(
             self,
             request,
             generations[0],
             None if new_scorer is None else new_scorer(generations[0]),
-            None if scores is None else list(scores),
+            scores,
         )
         choice.kv_transfer_params = model.handover(transfer_params, generations)
         return choice
@@ -431,7 +448,11 @@ class RankCore:
 
 
 LONG_PROMPT_TOKENS = 20_000
-"""Prompts of more tokens are read on a thread."""
+"""Requests with more tokens, in their prompt or in fields, are read on a thread."""
+MOST_MEDIA_OF_A_TOKEN = 2
+"""Media that a token of a prompt may belong to: a video and its sound share some."""
+MOST_MEDIA = 3000
+"""Media of one prompt: a frontend allows 999 of each kind unless it is told otherwise."""
 _OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
 """Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
 
@@ -467,16 +488,21 @@ def _prompt(request: EngineRequest, model: ServedModel) -> tuple[list[int], tupl
         first = crc32(bytes(embeds[2]) if isinstance(embeds[2], memoryview) else request.request_id.encode())
         ids = [(first + number) % model.planner.vocabulary_size for number in range(length)]
     media: list[Medium] = []
+    if len(request.mm_features or ()) > MOST_MEDIA:
+        raise ApiError(f"a prompt has {len(request.mm_features or ())} media, more than {MOST_MEDIA}")
     if request.mm_features:
-        ids = list(ids)
+        ids, vocabulary_size = list(ids), model.planner.tokenizer.vocabulary_size
+        num_left = MOST_MEDIA_OF_A_TOKEN * min(len(ids), model.planner.max_model_len)
         for each in request.mm_features:
-            place = each.mm_position
-            if not 0 <= place.offset <= place.offset + place.length <= len(ids):
-                raise ApiError(f"a medium has tokens {place.offset} to {place.offset + place.length} of {len(ids)}")
-            media.append(Medium(place.offset, place.length, (each.modality, each.identifier)))
+            start, end = each.mm_position.offset, each.mm_position.offset + each.mm_position.length
+            if not 0 <= start < end <= len(ids):
+                raise ApiError(f"a medium has tokens {start} to {end} of {len(ids)}")
+            num_left -= end - start
+            if num_left < 0:
+                raise ApiError(f"media have more than {MOST_MEDIA_OF_A_TOKEN} times the tokens of their prompt")
+            media.append(Medium(start, end - start, (each.modality, each.identifier)))
             first = crc32(each.identifier.encode())
-            for number in range(place.length):
-                ids[place.offset + number] = (first + number) % model.planner.tokenizer.vocabulary_size
+            ids[start:end] = [number % vocabulary_size for number in range(first, first + end - start)]
     if not ids:
         raise ApiError("The decoder prompt cannot be empty")
     return ids, tuple(sorted(media))

@@ -1,6 +1,7 @@
 """The engine's life: one frontend after another, until a signal or the engine's death."""
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Coroutine, Sequence
@@ -21,6 +22,7 @@ from blis_sim.wings.engine_core.options import EngineCoreOptions
 from blis_sim.wings.engine_core.parallel_hash import parallel_config_hash
 from blis_sim.wings.engine_core.waves import Waves, report_load
 from mockserve.engines import driver_of, local_backend
+from mockserve.executor.executor import MANY_OBJECTS
 from mockserve.options.environment import ServerEnvironment
 from mockserve.serving.service import Service, build_service
 
@@ -28,8 +30,24 @@ _logger = logging.getLogger(__name__)
 
 LOAD_REPORT_S = 0.02
 """Interval at which the load of ranks is compared with what the coordinator knows."""
+MOST_REQUEST_BYTES, BYTES_OF_TOKEN, MOST_OTHER_BYTES = 1 << 22, 8, 1 << 19
+"""A request beside the ids of its prompt (a bias for each token of a vocabulary takes half of it); other messages."""
+MOST_CONTAINERS = 100_000
+_CONTAINERS = bytes([*range(0x80, 0xA0), 0xDC, 0xDD, 0xDE, 0xDF])
+"""First bytes of an array or a map. Bytes of numbers and texts may look alike: the bound allows for them."""
 MOST_LOGGED_PER_S = 10
 """Lines about unreadable messages within a second."""
+
+
+def _check_size(content: bytes, most_tokens: int) -> None:
+    """Raise MessageError for a message that would take long to read; a request has a prompt of `most_tokens`."""
+    most_bytes = MOST_REQUEST_BYTES + BYTES_OF_TOKEN * most_tokens if most_tokens else MOST_OTHER_BYTES
+    if len(content) > most_bytes:
+        raise MessageError(f"a message has {len(content)} bytes beside its arrays, more than {most_bytes}")
+    if len(content) > MOST_CONTAINERS:
+        num_containers = len(content) - len(content.translate(None, _CONTAINERS))
+        if num_containers > MOST_CONTAINERS + 2 * most_tokens:
+            raise MessageError(f"a message has some {num_containers} arrays and maps")
 
 
 class Session:
@@ -147,10 +165,17 @@ class Session:
     def _received(self, index: int, frames: list[bytes]) -> None:
         """Take a message of the frontend, or log one line about bytes that are none."""
         self._service.delivery.wire.num_received += 1
+        is_collecting = gc.isenabled()
+        gc.disable()  # a message may make many objects at once
         try:
             self._take(index, frames)
         except MessageError as error:
             self._log_unreadable(str(error))
+        finally:
+            if gc.get_count()[0] > MANY_OBJECTS:
+                gc.freeze()
+            if is_collecting:
+                gc.enable()
 
     def _take(self, index: int, frames: list[bytes]) -> None:
         core, kind = self.cores[index], frames[0]
@@ -159,6 +184,7 @@ class Session:
         if len(frames) < 2:
             raise MessageError(f"a message of kind {kind[:8].hex()} has no content")
         content = frames[1]
+        _check_size(content, self._deployment.config.limit_tokens if kind == messages.ADD else 0)
         if kind == messages.ADD:
             request = messages.read_request(content)
             if self._waves is not None:

@@ -1,6 +1,7 @@
 """Recorded and hand-written replies in the place of generated ones, and requests forwarded to another server."""
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -142,7 +143,9 @@ async def forward(
                 recorded = _exchange(
                     playback, request, playback_request, reply.status, list(back.items()), pieces, sent_at_us
                 )
-                found = await service.delivery.executor.run(is_huge, _read_and_append, playback, recorded)
+                found = await service.delivery.executor.run(
+                    is_huge, _read_and_append, playback, recorded, playback_request
+                )
                 if found is not None:
                     playback.keep(found)
             await response.write_eof()  # the client may repeat the request from here on
@@ -183,11 +186,13 @@ def _exchange(
     return partial(recorded.in_pieces, redactor)
 
 
-def _read_and_append(playback: Playback, make: Callable[[], RecordedExchange]) -> KeyedReply | None:
+def _read_and_append(
+    playback: Playback, make: Callable[[], RecordedExchange], playback_request: PlaybackRequest
+) -> KeyedReply | None:
     """Make the record of an exchange, append it to the file, and return the reply with its keys."""
     exchange = make()
     _append(playback.options.playback, exchange)
-    return playback.read(exchange)
+    return playback.read(exchange, playback_request)
 
 
 def _append(path: str, exchange: RecordedExchange) -> None:
@@ -359,7 +364,11 @@ class _Search(NamedTuple):
 
 
 def _search_part(playback: Playback, path: str, headers: Mapping[str, str], body: Any) -> _Search:
-    return _search(playback, path, headers, dumped_in_pieces(body))
+    try:
+        raw = dumped_in_pieces(body)
+    except TypeError:  # a lone surrogate
+        raw = json.dumps(body).encode()
+    return _search(playback, path, headers, raw)
 
 
 def _search(playback: Playback, path: str, headers: Mapping[str, str], raw: bytes) -> _Search:

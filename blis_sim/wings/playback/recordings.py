@@ -1,10 +1,12 @@
 """Recorded and hand-written replies, the search for the reply to a request, and a journal of the latest requests."""
 
+import json
 import math
 import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -26,7 +28,7 @@ from mockserve.protocol.forms import as_flag, flag_problem
 from mockserve.protocol.json_text import LARGE_BYTES, MOST_VALUE_BYTES, JsonBlocks, loads_with_repeats, value_bytes
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor, secrets_in
-from traces.text_file import dumped_in_pieces
+from traces.text_file import json_pieces
 
 # The conversation of a request to any interface, and a reply to play: recorded pieces, or a text.
 
@@ -81,23 +83,25 @@ def conversation_of(body: Any, keeps_spaces: bool = False) -> Conversation:
         turns.append(("user", _words(found, keeps_spaces)))
     if "prompt" in body and found is None:
         prompt = body["prompt"]
-        turns.append(("user", prompt if isinstance(prompt, str) else orjson.dumps(prompt).decode()))
+        turns.append(("user", prompt if isinstance(prompt, str) else _dumped(prompt).decode()))
     return Conversation(tuple(turns))
 
 
 def exact_key(path: str, body: Any, raw: bytes) -> bytes:
     """Return a digest of a request's path and its body, independent of the order of members and of spaces between
     them."""
-    try:
-        if body is None:
-            content = raw
-        elif len(raw) > LARGE_BYTES:
-            content = dumped_in_pieces(body, sorts_keys=True)
-        else:
-            content = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
-    except TypeError:
-        content = raw
-    return blake2b(path.encode("utf-8", "replace") + b"\0" + content, digest_size=16).digest()
+    digest = blake2b(path.encode("utf-8", "replace") + b"\0", digest_size=16)
+    of_value = digest.copy()
+    with suppress(TypeError):
+        if body is not None and len(raw) > LARGE_BYTES:
+            for piece in json_pieces(body, sorts_keys=True):
+                of_value.update(piece)
+            return of_value.digest()
+        if body is not None:
+            of_value.update(orjson.dumps(body, option=orjson.OPT_SORT_KEYS))
+            return of_value.digest()
+    digest.update(raw)
+    return digest.digest()
 
 
 def _of_message(item: Mapping[str, Any], keeps_spaces: bool) -> list[tuple[str, str]]:
@@ -136,12 +140,19 @@ def _words(content: Any, keeps_spaces: bool) -> str:
         text = content.get("text", content.get("content"))
         if text is not None:
             return _words(text, keeps_spaces)
-        return orjson.dumps(content, option=orjson.OPT_SORT_KEYS).decode()
+        return _dumped(content).decode()
     return ""
 
 
 def _digest(value: Any) -> bytes:
-    return blake2b(orjson.dumps(value), digest_size=16).digest()
+    return blake2b(_dumped(value), digest_size=16).digest()
+
+
+def _dumped(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    except TypeError:  # a lone surrogate, or an integer of more than 64 bits
+        return json.dumps(value, sort_keys=True).encode()
 
 
 _DELTA_FIELDS = ("content", "reasoning", "reasoning_content", "tool_calls")
@@ -793,15 +804,18 @@ class Playback:
         """All fixtures, in the order of the search."""
         return [*self.http_fixtures, *self._fixtures]
 
-    def read(self, exchange: RecordedExchange) -> KeyedReply | None:
-        """Return the reply of an exchange with its keys; None for an exchange without a reply."""
+    def read(self, exchange: RecordedExchange, request: PlaybackRequest | None = None) -> KeyedReply | None:
+        """Return the reply of an exchange with its keys; None for an exchange without a reply.
+
+        `request` is that of the exchange, where it has been read before.
+        """
         if not exchange.status or exchange.method != "POST":
             return None
         path = _path(exchange.path)
         kind = exchange.reply_header("content-type")
         reply = recorded_reply(path, exchange.status, kind, exchange.pieces, exchange.is_complete)
         # Recordings of earlier releases have what is recognised as a key only now.
-        raw, body = _redacted(self._redactor, exchange.body)
+        raw, body = (request.raw, request.body) if request else _redacted(self._redactor, exchange.body)
         num_bytes = len(exchange.body) + sum(len(data) + _PIECE_BYTES for _, data in exchange.pieces)
         return KeyedReply(path, _request_of(path, {}, raw, body, self._by_key).keys, reply, num_bytes)
 
@@ -863,7 +877,7 @@ def _redacted(redactor: Redactor, raw: bytes) -> tuple[bytes, Any]:
     except UnicodeDecodeError:
         return raw, None
     parse = partial(_parsed_in_pieces, raw) if len(raw) > LARGE_BYTES else None
-    redacted, body = redactor.body_and_value(text, parse)
+    redacted, body = redactor.body_and_value(text, parse, data=raw)
     return (raw if redacted is text else redacted.encode()), body
 
 

@@ -134,6 +134,31 @@ async def test_media_are_computed_by_their_number_of_tokens(frontend: Frontend) 
         assert [each.num_cached_tokens for each in found if each is not None] == [0, 64, 0]
 
 
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([(0, 4000)] * 3, "media have more than 2 times the tokens of their prompt"),
+        ([(0, 0)], "a medium has tokens 0 to 0 of 4000"),
+        ([(1, 4000)], "a medium has tokens 1 to 4001 of 4000"),
+    ],
+)
+async def test_media_that_no_prompt_has_are_refused_before_they_are_numbered(
+    frontend: Frontend, places: list[tuple[int, int]], message: str
+) -> None:
+    async with served(frontend.port):
+        await frontend.meet()
+        asked = request("a", [7] * 4000)
+        asked.mm_features = [
+            messages.MediumFeature(None, "image", "x", messages.Placeholder(offset, length))
+            for offset, length in places
+        ]
+        await frontend.complete(asked)
+        await frontend.until_ended("a")
+        (refused,) = frontend.of("a")
+        assert refused.error is not None
+        assert refused.error.message == message
+
+
 async def test_calls_are_answered_as_vllms_engine_answers_them(frontend: Frontend) -> None:
     async with served(frontend.port, enable_lora=True):
         await frontend.meet()
@@ -191,6 +216,27 @@ async def test_a_dead_engine_tells_its_frontend(frontend: Frontend, monkeypatch:
         await frontend.complete(request("a", [1, 2, 3]))
         await frontend.until(lambda: [messages.ENGINE_DEAD] in frontend.frames)
         assert await engine == 1
+
+
+async def test_a_message_that_would_take_long_to_read_is_ignored_in_one_line(
+    frontend: Frontend, caplog: pytest.LogCaptureFixture
+) -> None:
+    hostile = [
+        (messages.ADD, messages.encode(request("ids", [5] * 5_000_000))),
+        (messages.ADD, messages.encode(request("arrays", [1], extra_args={"x": [[]] * 300_000}))),
+        (messages.ABORT, messages.encode([""] * 600_000)),
+        (messages.UTILITY, messages.encode((0, 1, "sleep", [{}] * 300_000))),
+    ]
+    caplog.set_level(logging.WARNING)
+    async with served(frontend.port):
+        await frontend.meet()
+        for kind, content in hostile:
+            await frontend.send(kind, content)
+        await frontend.complete(request("alive", [1, 2, 3], logit_bias=dict.fromkeys(range(1, 150000), 1.5)))
+        await frontend.until_ended("alive")
+        assert frontend.of("alive")[-1].finish_reason is Finish.LENGTH
+    lines = [each.getMessage() for each in caplog.records]
+    assert len([each for each in lines if each.startswith("a message was ignored: a message has ")]) == len(hostile)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -286,8 +287,20 @@ def test_a_member_that_is_repeated_in_a_large_body_hides_nothing(tmp_path: Path)
     assert playback.playback_request(CHAT, {}, plain).raw is plain
 
 
+def test_half_of_a_pair_of_surrogates_is_found_again(tmp_path: Path) -> None:
+    playback = playback_of(tmp_path, playback_match=("conversation", "turn"))
+    raw = b'{"messages":[{"role":"user","content":"cut \\ud83d"}],"prompt":[123456789012345678901234567890],"pwd":"k"}'
+    request = playback.playback_request(CHAT, {}, raw)
+    assert request.last_user == "cut \ud83d"
+    reply = playback.read(replace(exchange({}, "says"), body=raw))
+    assert reply is not None
+    playback.add(reply)
+    assert answer(playback, CHAT, {}, raw) == (reply.reply, "conversation")
+
+
 def test_json_in_pieces_is_that_of_the_library() -> None:
-    values: list[Any] = [{"b": [1, {"z": None, "a": [], "\u00e9": {}}], "a": 1.5}, [], {}, "x", [[[]]], LARGE]
+    long = 'words "\u00e9\\\n\x01\U0001f600' * 60_000
+    values: list[Any] = [{"b": [1, {"z": None, "a": [], "\u00e9": {}}], "a": 1.5}, [], {}, "x", [[[]]], LARGE, [long]]
     for value in values:
         assert dumped_in_pieces(value) == orjson.dumps(value)
         assert dumped_in_pieces(value, sorts_keys=True) == orjson.dumps(value, option=orjson.OPT_SORT_KEYS)

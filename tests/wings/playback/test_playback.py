@@ -91,6 +91,15 @@ def test_a_stream_is_played_in_its_own_bytes_at_the_times_of_the_engine(tmp_path
         assert b'vllm:prompt_tokens_total{engine="0",model_name="m"} 100.0' in ask(server, None, "/metrics", "GET")[1]
 
 
+def test_half_of_a_pair_of_surrogates_is_refused_as_without_playback() -> None:
+    bodies = [{"prompt": "a \ud83d"}, {"prompt": ["a \ud83d", "b"]}, {"prompt": "a", "\ud83d": "sk-0123456789abcdef"}]
+    with running_server(enable_playback_control=True) as played, running_server() as plain:
+        for each in bodies:
+            answers = [ask(server, each, "/v1/completions")[:2] for server in (played, plain)]
+            assert answers[0][0] == answers[1][0] != 500, answers
+            assert (answers[0] == answers[1]) is (answers[0][0] == 400)
+
+
 def exchange(number: int, path: str, body: bytes, reply: bytes) -> RecordedExchange:
     kind = "text/event-stream; charset=utf-8" if reply.startswith((b"data:", b"event:")) else "application/json"
     events = [(0, each + b"\n\n") for each in reply.split(b"\n\n") if each] if "stream" in kind else [(0, reply)]
