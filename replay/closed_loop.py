@@ -468,9 +468,9 @@ FIRST_LENGTH = 1_000
 """Requests that a percentile of 99 needs, ten of which are beyond it."""
 _MOST_CHOSEN = 16_000
 _MOST_TO_JUDGE = 24_000
-_CHOICE_FACTOR, _JUDGING_FACTOR = 2, 4
-_NEAR = 0.6
-"""Share of the time scales of a steady state from which twice the length has them."""
+_MOST_JUDGED = 16
+"""A run is judged by runs of up to so many times its length."""
+_GROWTH = 2
 
 
 def is_endless(spec: WorkloadSpec) -> bool:
@@ -492,7 +492,7 @@ def chosen_lengths() -> Iterator[int]:
     length = FIRST_LENGTH
     while length <= _MOST_CHOSEN:
         yield length
-        length *= _CHOICE_FACTOR
+        length *= _GROWTH
 
 
 class GrowingRun:
@@ -548,15 +548,10 @@ def judged_by_longer(
     """
     if first.is_known:
         return first
-    length, num_time_scales = spec.num_requests, 0.0
-    longest = min(_MOST_TO_JUDGE, _JUDGING_FACTOR**2 * length)
+    length = spec.num_requests
+    longest = min(_MOST_TO_JUDGE, _MOST_JUDGED * length)
     growing: GrowingRun | None = None
-    while True:
-        # A queue whose time scale is known by then needs no more than the rest of its time scales.
-        is_near = num_time_scales >= _NEAR * LEAST_TIME_SCALES
-        length *= _CHOICE_FACTOR if is_near else _JUDGING_FACTOR
-        if length > longest:
-            return first
+    while (length := _GROWTH * length) <= longest:
         if growing is None and begin is not None:
             growing = begin(dataclasses.replace(spec, num_requests=longest))
         so_far = None if growing is None else growing.time_scales(length)
@@ -567,4 +562,4 @@ def judged_by_longer(
             so_far = found.num_time_scales
         if so_far >= LEAST_TIME_SCALES:
             return dataclasses.replace(first, num_requests_enough=length)
-        num_time_scales = so_far
+    return first

@@ -1,7 +1,7 @@
 """Waiting for what must happen, however busy the machine is."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 PATIENCE_S = 120.0
 """More than anything takes on the busiest machine."""
@@ -17,9 +17,9 @@ def wait_until(is_so: Callable[[], object], complaint: Callable[[], str] | str =
         time.sleep(0.01)
 
 
-def attempts() -> Iterator[None]:
-    """For measuring again what a busy machine can only make worse; fails when patience ends."""
+def attempts(seen: Sequence[object] = ()) -> Iterator[None]:
+    """For measuring again what a busy machine can only make worse; fails with what was `seen` when patience ends."""
     deadline = time.monotonic() + ATTEMPTS_S
     while True:
         yield
-        assert time.monotonic() < deadline, "the machine may be busy, but not as busy as that all the time"
+        assert time.monotonic() < deadline, f"the machine may be busy, but not as busy as that all the time: {seen}"

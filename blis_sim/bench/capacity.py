@@ -172,7 +172,7 @@ def cheapest(
     cannot win any more.
     """
     known = Known()
-    margins: tuple[float, ...] = ()
+    margins = _margins(best)
     waiting = [CountSearch(each, most_gpus, known) for each in candidates]
     while True:
         proposals = [(each, each.proposal(best, margins)) for each in waiting]
@@ -190,7 +190,12 @@ def cheapest(
         search.take(counts, judgement)
         if search.found is not None and (best is None or search.found.cost_per_hour < best.cost_per_hour - _CENT):
             best = search.found
-            margins = tuple(map(_margin, best.counts, _needs(search.candidate)))
+            margins = _margins(best)
+
+
+def _margins(best: Trial | None) -> tuple[float, ...]:
+    """Return the multiples of the needed instances that a trial has; none without one."""
+    return () if best is None else tuple(map(_margin, best.counts, _needs(best.candidate)))
 
 
 def _margin(count: int, need: float) -> float:

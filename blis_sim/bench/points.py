@@ -18,7 +18,7 @@ from blis_sim.engine.cluster.assembly import first_deployments
 from blis_sim.engine.cluster.build import Question, notes_on_cluster, question_of, with_one_latency_model
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
-from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment import resolve, resolved_once
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.command_line import flags_of, parse_command_line
@@ -417,7 +417,8 @@ class Job:
 def compute(job: Job) -> Outcome:
     """Simulate one point. Its standard error is dropped."""
     try:
-        return _simulated(job)
+        with resolved_once():
+            return _simulated(job)
     except BlisError as error:
         return Outcome(error=_warning_line(error))
     except Exception as error:  # noqa: BLE001  (whatever it is, the other points have nothing to do with it)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -447,11 +448,33 @@ def _with_blocks(config: EngineConfig, num_blocks: int) -> EngineConfig:
     return replace(config, total_kv_blocks=num_blocks, max_model_len=min(config.max_model_len, capacity))
 
 
+_resolved: ContextVar[dict[DeploymentOptions, Deployment] | None] = ContextVar("resolved", default=None)
+
+
+@contextmanager
+def resolved_once() -> Iterator[None]:
+    """Within the block equal options are one deployment, which is resolved once: the pools of a cluster ask often."""
+    before = _resolved.set({})
+    try:
+        yield
+    finally:
+        _resolved.reset(before)
+
+
 def resolve(options: DeploymentOptions) -> Deployment:
     """Return the deployment, with missing options taken from the catalogue or computed.
 
     Raises EngineError when the model or GPU is unknown, or when they do not fit together.
     """
+    known = _resolved.get()
+    if known is None:
+        return _deployment(options)
+    if options not in known:
+        known[options] = _deployment(options)
+    return known[options]
+
+
+def _deployment(options: DeploymentOptions) -> Deployment:
     if not options.model.strip():
         raise OptionError("--model must name a model, got an empty string")
     notes: list[str] = []
