@@ -432,6 +432,8 @@ class RankCore:
 
 LONG_PROMPT_TOKENS = 20_000
 """Prompts of more tokens are read on a thread."""
+MOST_MEDIA_OF_A_TOKEN = 2
+"""Media that a token of a prompt may belong to: a video and its sound share some."""
 _OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
 """Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
 
@@ -468,15 +470,18 @@ def _prompt(request: EngineRequest, model: ServedModel) -> tuple[list[int], tupl
         ids = [(first + number) % model.planner.vocabulary_size for number in range(length)]
     media: list[Medium] = []
     if request.mm_features:
-        ids = list(ids)
+        ids, vocabulary_size = list(ids), model.planner.tokenizer.vocabulary_size
+        num_left = MOST_MEDIA_OF_A_TOKEN * min(len(ids), model.planner.max_model_len)
         for each in request.mm_features:
-            place = each.mm_position
-            if not 0 <= place.offset <= place.offset + place.length <= len(ids):
-                raise ApiError(f"a medium has tokens {place.offset} to {place.offset + place.length} of {len(ids)}")
-            media.append(Medium(place.offset, place.length, (each.modality, each.identifier)))
+            start, end = each.mm_position.offset, each.mm_position.offset + each.mm_position.length
+            if not 0 <= start < end <= len(ids):
+                raise ApiError(f"a medium has tokens {start} to {end} of {len(ids)}")
+            num_left -= end - start
+            if num_left < 0:
+                raise ApiError(f"media have more than {MOST_MEDIA_OF_A_TOKEN} times the tokens of their prompt")
+            media.append(Medium(start, end - start, (each.modality, each.identifier)))
             first = crc32(each.identifier.encode())
-            for number in range(place.length):
-                ids[place.offset + number] = (first + number) % model.planner.tokenizer.vocabulary_size
+            ids[start:end] = [number % vocabulary_size for number in range(first, first + end - start)]
     if not ids:
         raise ApiError("The decoder prompt cannot be empty")
     return ids, tuple(sorted(media))

@@ -134,6 +134,30 @@ async def test_media_are_computed_by_their_number_of_tokens(frontend: Frontend) 
         assert [each.num_cached_tokens for each in found if each is not None] == [0, 64, 0]
 
 
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([(0, 4000)] * 3, "media have more than 2 times the tokens of their prompt"),
+        ([(0, 0)], "a medium has tokens 0 to 0 of 4000"),
+        ([(1, 4000)], "a medium has tokens 1 to 4001 of 4000"),
+    ],
+)
+async def test_media_that_no_prompt_has_are_refused_before_they_are_numbered(
+    frontend: Frontend, places: list[tuple[int, int]], message: str
+) -> None:
+    async with served(frontend.port):
+        await frontend.meet()
+        asked = request("a", [7] * 4000)
+        asked.mm_features = [
+            messages.MediumFeature(None, "image", "x", messages.Placeholder(offset, length)) for offset, length in places
+        ]
+        await frontend.complete(asked)
+        await frontend.until_ended("a")
+        (refused,) = frontend.of("a")
+        assert refused.error is not None
+        assert refused.error.message == message
+
+
 async def test_calls_are_answered_as_vllms_engine_answers_them(frontend: Frontend) -> None:
     async with served(frontend.port, enable_lora=True):
         await frontend.meet()
