@@ -149,7 +149,8 @@ async def test_media_that_no_prompt_has_are_refused_before_they_are_numbered(
         await frontend.meet()
         asked = request("a", [7] * 4000)
         asked.mm_features = [
-            messages.MediumFeature(None, "image", "x", messages.Placeholder(offset, length)) for offset, length in places
+            messages.MediumFeature(None, "image", "x", messages.Placeholder(offset, length))
+            for offset, length in places
         ]
         await frontend.complete(asked)
         await frontend.until_ended("a")
