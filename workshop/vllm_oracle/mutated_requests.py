@@ -80,7 +80,7 @@ def main() -> int:
         base = random.choice(bodies)
         changed = _changed(base, bodies, document, random)
         asked[base.path] += 1
-        found = _differences(genuine, ours, base, changed)
+        found = found_differences(genuine, ours, base, changed)
         if found:
             num_different += 1
             sys.stdout.write(f"{base.method} {base.path} {json.dumps(changed)[:700]}\n")
@@ -125,7 +125,7 @@ def _changed(base: Body, bodies: Sequence[Body], document: Mapping[str, Any], ra
         places = list(_places(members))
         if places:
             _change(members, random.choice(places), random)
-    return _limited(base.path, members)
+    return limited(base.path, members)
 
 
 def _change(members: dict[str, Any], place: Place, random: Random) -> None:
@@ -161,7 +161,7 @@ def _documented(document: Mapping[str, Any], base: Body) -> list[str]:
     return [each for each in names if each not in ("vllm_xargs", "priority", "n")]
 
 
-def _limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
+def limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
     """The members with a limit that a model does not reach the end of an answer by."""
     nested = path == "/inference/v1/generate"
     holder = members.get("sampling_params") if nested else members
@@ -175,7 +175,7 @@ def _limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
     return members
 
 
-def _differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
+def found_differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
     if len(json.dumps(members)) > MOST_BODY_CHARS:
         return []
     asked = deepcopy(members)  # which sets the words of the genuine server's model

@@ -1,7 +1,5 @@
 """`blis tap-check`: the recorded steps of a real engine against those that our scheduler composes."""
 
-import json
-import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +17,9 @@ from blis_sim.engine.request import HashedBlocks, Medium, Request
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError, check_options, option
 from blis_sim.options.option import names_in
+from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.report import Report
 from blis_sim.wings.tap.lines import LinkRecording, RequestLine, StepLine, read_recording
 
 __all__ = ["StepCheckOptions", "run"]
@@ -42,10 +43,12 @@ class StepCheckOptions:
         "Order of the engine's queue.",
         choices=names_in("blis_sim.engine.scheduler.policies", "ORDERS"),
     )
-    format: str = option("text", "Form of the answer.", choices=("text", "json"))
+    format: str = format_option()
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
         if not self.recording:
             raise OptionError("FILE must be given, as in: blis tap-check tap.link.jsonl")
 
@@ -234,19 +237,31 @@ def run(options: StepCheckOptions) -> int:
     recording = read_recording(Path(options.recording), options.engine)
     engine = engine_of(recording, options)
     difference = first_difference(recording.steps, simulated_steps(recording, engine))
-    number = len(recording.steps)
-    answer: dict[str, Any] = {"steps": number, "equal": number if difference is None else difference[0]}
-    text = f"{number} steps, all composed alike" if number else "no steps recorded"
-    if difference is not None:
-        index, real, ours = difference
-        answer["first_difference"] = {
-            "step": recording.steps[index].step,
-            "recorded": {"tokens": real.tokens, "batch": real.batch},
-            "simulated": {"tokens": ours.tokens, "batch": ours.batch},
-        }
-        text = (
-            f"step {recording.steps[index].step} of {number} differs\n"
-            f"recorded:  {real.describe()}\nsimulated: {ours.describe()}"
-        )
-    sys.stdout.write((json.dumps(answer) if options.format == "json" else text) + "\n")
+    _report(options, recording.steps, difference).print(printed_format(options))
     return int(difference is not None)
+
+
+def _report(options: StepCheckOptions, steps: Sequence[StepLine], difference: tuple[int, Step, Step] | None) -> Report:
+    """Return the answer: a row for the recorded and one for our composition of the first step that differs."""
+    number = len(steps)
+    data: dict[str, Any] = {"steps": number, "equal": number}
+    text, rows = f"{number} steps, all composed alike" if number else "no steps recorded", [data]
+    if difference is not None:
+        index, *both = difference
+        name = steps[index].step
+        named = dict(zip(("recorded", "simulated"), both, strict=True))
+        data["equal"] = index
+        data["first_difference"] = {"step": name} | {
+            whose: {"tokens": each.tokens, "batch": each.batch} for whose, each in named.items()
+        }
+        rows = [{"step": name, "whose": whose, "composition": each.describe()} for whose, each in named.items()]
+        text = "\n".join(
+            [f"step {name} of {number} differs", *(f"{row['whose'] + ':':10} {row['composition']}" for row in rows)]
+        )
+    return Report(
+        title="Steps of an engine",
+        origin=lambda: Provenance(command=command_line("blis tap-check", options), inputs=input_hashes(options)),
+        data=lambda: data,
+        lead=text.splitlines,
+        rows=lambda: rows,
+    )
