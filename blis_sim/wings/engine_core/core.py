@@ -393,7 +393,7 @@ class RankCore:
         context = RequestContext(
             request.request_id,
             request.cache_salt,
-            self._adapter(request),
+            None if request.lora_request is None else self.adapter(request.lora_request),
             request.priority,
             model.external_prompt(transfer_params, len(ids)),
             media=media,
@@ -411,12 +411,6 @@ class RankCore:
         )
         choice.kv_transfer_params = model.handover(transfer_params, generations)
         return choice
-
-    def _adapter(self, request: EngineRequest) -> Adapter | None:
-        wanted = request.lora_request
-        if wanted is None:
-            return None
-        return self.adapter(wanted)
 
     def adapter(self, wanted: messages.LoraRequest) -> Adapter:
         """Return an adapter of the frontend's number, loaded if it is not. Raises ApiError without --enable-lora."""

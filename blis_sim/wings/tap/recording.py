@@ -4,7 +4,8 @@ import hashlib
 import logging
 import os
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,6 +25,8 @@ _logger = logging.getLogger(__name__)
 DIGEST_BYTES = 6
 STEPS_TO_LEAVE = 3
 """Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
+COUNTS = Step._fields[2:6]
+SUMS = Step._fields[8:13]
 UNREADABLE = (ValueError, OverflowError, TypeError, IndexError)
 """Errors of msgspec, or of figures out of all bounds."""
 
@@ -186,9 +189,8 @@ class LinkRecorder:
             line.running = stats.num_running_reqs
             line.waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
             line.kv_usage = round(stats.kv_cache_usage, 6)
-        sums = _Sums()
-        for output in outputs.outputs:
-            self._output(rank, output, line, sums)
+        sums: Counter[str] = Counter()
+        scheduled_s = max((self._output(rank, output, line, sums) for output in outputs.outputs), default=0.0)
         if not line.tokens and details is None and not line.finished:
             return
         if details is not None:
@@ -198,7 +200,7 @@ class LinkRecorder:
         rank.num_steps += 1
         self.num_steps += 1
         self._lines.append(line)
-        row = _row(rank, line, sums)
+        row = _row(rank, line, sums, scheduled_s)
         if row is not None:
             self._rows.append(row)
         for each in list(rank.leaving):
@@ -209,11 +211,12 @@ class LinkRecorder:
                     self._ended(rank, rank.open.pop(each))
         rank.last_s, rank.was_busy = outputs.timestamp, bool(line.running or line.waiting)
 
-    def _output(self, rank: _Rank, output: EngineOutput, line: StepLine, sums: "_Sums") -> None:
+    def _output(self, rank: _Rank, output: EngineOutput, line: StepLine, sums: Counter[str]) -> float:
+        """Add an output to a step and its sums. Returns when the request was scheduled, if this step was its first."""
         request = rank.open.get(output.request_id)
         if request is None:
-            return
-        number, ids = request.number, output.new_token_ids
+            return 0.0
+        number, ids, stats, scheduled_s = request.number, output.new_token_ids, output.prefill_stats, 0.0
         if output.request_id in rank.leaving:
             rank.leaving[output.request_id] = STEPS_TO_LEAVE
         if ids:
@@ -222,64 +225,41 @@ class LinkRecorder:
             if event.type == messages.EventKind.QUEUED:
                 line.queued_s[number] = event.timestamp
             elif event.type == messages.EventKind.SCHEDULED:
-                sums.scheduled_s = max(sums.scheduled_s, event.timestamp)
-        stats = output.prefill_stats
-        if stats is not None:
-            line.cached[number] = stats.num_cached_tokens
-            sums.add_prefill(stats.num_computed_tokens, stats.num_cached_tokens, stats.num_prompt_tokens)
+                scheduled_s = event.timestamp
+        if stats is not None:  # of a prompt that was computed whole in this step, or in pieces
+            computed, cached = stats.num_computed_tokens, stats.num_cached_tokens
+            line.cached[number] = cached
+            sums["prefill_requests"] += 1
+            sums["prefill_tokens"] += computed
+            sums["prefill_context_tokens"] += cached
+            sums["prefill_tokens_squared"] += computed * computed
+            sums["prefill_context_work"] += computed * cached
+            sums["prefill_prompt_work"] += computed * stats.num_prompt_tokens
         elif ids:
-            sums.num_decodes += 1
-            sums.decode_context += len(request.ids) - 1
+            sums["decode_requests"] += 1
+            sums["decode_tokens"] += 1
+            sums["decode_context_tokens"] += len(request.ids) - 1
         request.ids += ids
         if output.finish_reason is not None:
             line.finished[number] = output.finish_reason.name.lower()
             self._ended(rank, rank.open.pop(output.request_id))
+        return scheduled_s
 
 
-@dataclass(slots=True)
-class _Sums:
-    """Sums over the sequences of a step whose outputs tell of them: no prompt of which a part was computed."""
-
-    scheduled_s: float = 0.0
-    num_prefills: int = 0
-    prefill_tokens: int = 0
-    context: int = 0
-    squared: int = 0
-    context_work: int = 0
-    prompt_work: int = 0
-    num_decodes: int = 0
-    decode_context: int = 0
-
-    def add_prefill(self, computed: int, cached: int, prompt: int) -> None:
-        """Add a prompt that was computed whole in this step."""
-        self.num_prefills += 1
-        self.prefill_tokens += computed
-        self.context += cached
-        self.squared += computed * computed
-        self.context_work += computed * cached
-        self.prompt_work += computed * prompt
-
-
-def _row(rank: _Rank, line: StepLine, sums: _Sums) -> Step | None:
+def _row(rank: _Rank, line: StepLine, sums: Mapping[str, int], scheduled_s: float) -> Step | None:
     """Return a step as `blis fit` reads it; None for one whose beginning nothing tells."""
-    told = (sums.num_prefills, sums.prefill_tokens, sums.num_decodes, sums.num_decodes)
+    told = [sums[name] for name in COUNTS]
     if line.batch is not None:
         *counts, duration_us = line.batch
     else:
-        began_s = max(sums.scheduled_s, rank.last_s if rank.was_busy else 0.0)
+        began_s = max(scheduled_s, rank.last_s if rank.was_busy else 0.0)
         if not 0 < began_s < line.ended_s:
             return None
-        counts, duration_us = list(told), round((line.ended_s - began_s) * 1e6)
-    row = Step(line.step, duration_us, *counts)._replace(engine=line.rank, started_us=line.at_us - duration_us)
-    if tuple(counts[:3]) == told[:3]:
-        row = row._replace(
-            prefill_context_tokens=sums.context,
-            decode_context_tokens=sums.decode_context,
-            prefill_tokens_squared=sums.squared,
-            prefill_context_work=sums.context_work,
-            prefill_prompt_work=sums.prompt_work,
-        )
-    return row._replace(kv_usage=line.kv_usage)
+        counts, duration_us = told, round((line.ended_s - began_s) * 1e6)
+    row = Step(line.step, duration_us, *counts)._replace(
+        engine=line.rank, started_us=line.at_us - duration_us, kv_usage=line.kv_usage
+    )
+    return row._replace(**{name: sums[name] for name in SUMS}) if counts[:3] == told[:3] else row
 
 
 def _us(seconds: float) -> int:

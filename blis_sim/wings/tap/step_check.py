@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -190,12 +191,8 @@ def _by_step(
                 elif index == follows:
                     is_in_step = False
             (during if is_in_step else before).setdefault(index, []).append(number)
-    ordered = {index: [line for *_, line in sorted(found, key=_time)] for index, found in arriving.items()}
+    ordered = {index: [line for *_, line in sorted(found, key=itemgetter(0, 1))] for index, found in arriving.items()}
     return ordered, before, during
-
-
-def _time(found: tuple[float, int, RequestLine]) -> tuple[float, int]:
-    return found[:2]
 
 
 def _tokens_of_ended(recording: LinkRecording) -> dict[int, int]:
