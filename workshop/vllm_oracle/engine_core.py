@@ -6,7 +6,7 @@
 The first has a stand-in for the model, whose tokens a request names in `vllm_xargs` (`fx_tokens`). Our engine answers
 each request first; then the stand-in says the same tokens. Compared are the status, token counts, reasons of endings,
 tokens with log-probabilities, the order of a stream's events, and in the end what all of them added to the metrics.
-With captured cases, the shapes of their replies are compared, too. Exit code 1 if anything differs.
+Captured cases are compared in the same way, but for the metrics. Exit code 1 if anything differs.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from workshop.ending import check_reachable, run_command
-from workshop.vllm_oracle.mutated_requests import Body, found_differences, known_bodies, limited
+from workshop.vllm_oracle.mutated_requests import WORDS, Body, known_bodies, limited
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server
 
 AT_ONCE = 8
@@ -31,8 +31,10 @@ MOST_TRIES = 3
 """A loaded machine joins events of a stream, so what differs is asked again."""
 TOKEN_ROUTES = ("/v1/completions", "/v1/chat/completions")
 """Routes that return token ids."""
-OTHER_ROUTES = ("/v1/responses", "/v1/messages", "/inference/v1/generate")
+OTHER_ROUTES = ("/v1/responses", "/v1/messages")
+USAGE_NAMES = (("prompt", "input"), ("completion", "output"))
 LAST_CHOICE = 1_000_000
+DONE = "[DONE]"
 END_TOKEN, VOCABULARY = 102, 30_000
 PROMPT_WORDS = ("the", "of", "and", "one", "two", "paris", "river", "model", "answer", "why", "how", "because", "blue")
 COUNTERS = re.compile(
@@ -87,9 +89,9 @@ def main() -> int:
     cases = list(captured_cases(given.case_files)) if given.case_files is not None else []
     for case in cases:
         members = limited(case.path, case.members)
-        lines = compared(genuine, ours, case._replace(members=members))
+        lines = _asked_of_both(genuine, ours, case.path, members)
         for _ in range(MOST_TRIES - 1):
-            lines = lines and compared(genuine, ours, case._replace(members=members))
+            lines = lines and _asked_of_both(genuine, ours, case.path, members)
         if lines:
             different += 1
             shown = f"{case.path} {json.dumps(members)[:300]}\n"
@@ -99,13 +101,6 @@ def main() -> int:
         f"{len(grown[0])} samples of metrics, {len(unequal)} different\n"
     )
     return 1 if different or unequal else 0
-
-
-def compared(genuine: Server, ours: Server, case: Body) -> list[str]:
-    """Return what differs in the replies to a captured request."""
-    if case.path in TOKEN_ROUTES and "vllm_xargs" not in case.members:
-        return _asked_of_both(genuine, ours, case.path, case.members)
-    return found_differences(genuine, ours, case, case.members)
 
 
 def captured_cases(folder: Path) -> Iterator[Body]:
@@ -151,11 +146,13 @@ def _sampling(random: Random, chats: bool) -> Mapping[str, Any]:
 
 def _asked_of_both(genuine: Server, ours: Server, path: str, body: Mapping[str, Any]) -> list[str]:
     """Return what differs."""
-    mine = told(ours.ask(path, {**body, "return_token_ids": True}))
+    if path in TOKEN_ROUTES:
+        body = {**body, "return_token_ids": True}
+    mine = told(ours.ask(path, body))
     ids = mine.token_ids[0] if mine.token_ids else []
-    said = {"fx_tokens": [*ids, END_TOKEN] if ids else [END_TOKEN]}
-    theirs = told(genuine.ask(path, {**body, "return_token_ids": True, "vllm_xargs": said}))
-    if body.get("n", 1) > 1:  # the stand-in says the same in each choice
+    said = {"fx_tokens": [*ids, END_TOKEN]} if ids else WORDS
+    theirs = told(genuine.ask(path, body if "vllm_xargs" in body else {**body, "vllm_xargs": said}))
+    if len(mine.token_ids) > 1 or body.get("use_beam_search"):  # the stand-in says the same in each choice
         theirs, mine = theirs._replace(token_ids=[]), mine._replace(token_ids=[])
     return [
         f"{name}: vLLM {theirs_value!r}, ours {ours_value!r}"[:300]
@@ -176,22 +173,31 @@ def told(reply: Reply) -> Told:
     chunks = [json.loads(each) for each in texts if each.startswith("{")]
     kinds = [kind for each in chunks for kind in _kinds(each)]
     kinds.sort(key=lambda kind: kind[0])  # choices interleave as they may
-    return _told(reply.status, chunks, [kind for _, kind in kinds] + texts[-1:])
+    return _told(reply.status, chunks, [kind for _, kind in kinds] + [DONE] * (texts[-1] == DONE))
 
 
 def _told(status: int, parts: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> Told:
-    usage: Mapping[str, Any] = next((each["usage"] for each in reversed(parts) if each.get("usage")), {})
+    answers = [
+        inner
+        for part in parts
+        for inner in (part, part.get("response"), part.get("message"))
+        if isinstance(inner, dict)
+    ]
+    usage: Mapping[str, Any] = next((each["usage"] for each in reversed(answers) if each.get("usage")), {})
     choices = [choice for part in parts for choice in part.get("choices") or ()]
     indexes = sorted({choice["index"] for choice in choices})
-    endings = sorted(
+    endings: list[Any] = sorted(
         (choice["index"], choice["finish_reason"], str(choice.get("stop_reason")))
         for choice in choices
         if choice.get("finish_reason")
-    )
+    ) or [[str(each.get(name)) for name in ("status", "stop_reason", "incomplete_details")] for each in answers[-1:]]
     ids = [[x for each in choices if each["index"] == index for x in each.get("token_ids") or ()] for index in indexes]
     scored = [sum(_num_scored(each) for each in choices if each["index"] == index) for index in indexes]
     events = [kind for kind, _ in groupby(kinds)]
-    return Told(status, usage.get("prompt_tokens"), usage.get("completion_tokens"), endings, ids, scored, events)
+    prompt_tokens, completion_tokens = (
+        usage.get(f"{old}_tokens", usage.get(f"{new}_tokens")) for old, new in USAGE_NAMES
+    )
+    return Told(status, prompt_tokens, completion_tokens, endings, ids, scored, events)
 
 
 def _num_scored(choice: Mapping[str, Any]) -> int:
@@ -209,7 +215,8 @@ def _kinds(chunk: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         }
         yield from ((choice["index"], f"{choice['index']} {name}") for name, part in parts.items() if part)
     if not chunk.get("choices"):
-        yield LAST_CHOICE, "usage" if chunk.get("usage") else ",".join(chunk)
+        is_usage = "usage" in chunk and "choices" in chunk
+        yield (LAST_CHOICE, "usage") if is_usage else (0, str(chunk.get("type", sorted(chunk))))
 
 
 def samples(server: Server) -> Counter[str]:

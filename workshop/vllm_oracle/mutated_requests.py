@@ -80,7 +80,7 @@ def main() -> int:
         base = random.choice(bodies)
         changed = _changed(base, bodies, document, random)
         asked[base.path] += 1
-        found = found_differences(genuine, ours, base, changed)
+        found = _differences(genuine, ours, base, changed)
         if found:
             num_different += 1
             sys.stdout.write(f"{base.method} {base.path} {json.dumps(changed)[:700]}\n")
@@ -175,7 +175,7 @@ def limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
     return members
 
 
-def found_differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
+def _differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
     if len(json.dumps(members)) > MOST_BODY_CHARS:
         return []
     asked = deepcopy(members)  # which sets the words of the genuine server's model

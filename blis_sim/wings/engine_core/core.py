@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from blis_sim.engine.events import BatchDone
@@ -430,22 +431,16 @@ MOST_MEDIA_OF_A_TOKEN = 2
 """Media that a token of a prompt may belong to: a video and its sound share some."""
 _OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
 """Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
+_DERIVED_FIELDS = frozenset({"eos_token_id", "all_stop_token_ids", "watermarking_skipped", "bad_words_token_ids"})
 
 
 def _fields(params: messages.SamplingParams) -> dict[str, object]:
     """Return sampling parameters as the fields of the HTTP route that takes token ids."""
-    found = {
-        name: value
-        for name in params.__struct_fields__
-        if (value := getattr(params, name)) is not None and name not in _OWN_FIELDS and not name.startswith("_")
-    }
-    for name in ("eos_token_id", "all_stop_token_ids", "watermarking_skipped", "bad_words_token_ids"):
-        found.pop(name, None)
-    constraint = found.get("structured_outputs")
-    if isinstance(constraint, dict):
-        found["structured_outputs"] = {
-            name: value for name, value in constraint.items() if value is not None and not name.startswith("_")
-        }
+    fields = msgspec.structs.asdict(params).items()
+    found = {name: value for name, value in fields if value is not None and name not in _OWN_FIELDS | _DERIVED_FIELDS}
+    if isinstance(constraint := found.get("structured_outputs"), dict):
+        known = {name: value for name, value in constraint.items() if value is not None and not name.startswith("_")}
+        found["structured_outputs"] = known
     return found
 
 

@@ -46,6 +46,7 @@ def run(options: TapOptions) -> int:
         import msgspec  # noqa: F401
     except ImportError:
         raise OptionError(f"blis tap needs its libraries: {install_command('engine-core')}") from None
+    from blis_sim.wings.engine_core.options import tcp_address
     from blis_sim.wings.tap.forwarding import Tap
     from blis_sim.wings.tap.handover import Handover
     from blis_sim.wings.tap.recording import LinkRecorder
@@ -56,8 +57,7 @@ def run(options: TapOptions) -> int:
     signalled: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: signalled.append(got))
-    host = options.data_parallel_address
-    frontend = f"tcp://{f'[{host}]' if ':' in host else host}:{options.data_parallel_rpc_port}"
+    frontend = tcp_address(options.data_parallel_address, options.data_parallel_rpc_port)
     handover = Handover(LinkRecorder(Path(options.output), options.redact))
     try:
         tap = Tap(options.listen_host, options.listen_port, frontend, handover.put)

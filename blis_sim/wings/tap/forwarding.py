@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import MessageError
+from blis_sim.wings.engine_core.options import tcp_address
 
 GREETING_BYTES, MOST_FRAME_BYTES = 64, 1 << 31
 MORE, LONG, COMMAND = 1, 2, 4
@@ -152,8 +153,7 @@ class Tap:
             up.change, down.change = _name, self._welcome
         for way in (up, down):
             way.source.setblocking(False)
-            if way.source.family != socket.AF_UNIX:
-                way.source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            way.source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(way.source, EVENT_READ, partial(self._pass_on, way))
 
     def _pass_on(self, way: Way, events: int) -> None:
@@ -223,8 +223,7 @@ class Tap:
         host = engine.source.getsockname()[0]  # by which the engine finds the tap
 
         def instead_of(address: str, is_recorded: bool = True) -> str:
-            port = self._listen(0, address, engine.rank, is_recorded)
-            return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+            return tcp_address(host, self._listen(0, address, engine.rank, is_recorded))
 
         found = welcome.addresses
         found.inputs, found.outputs = [*map(instead_of, found.inputs)], [*map(instead_of, found.outputs)]
@@ -245,12 +244,7 @@ def _name(way: Way, data: bytes) -> bytes:
 
 def _connected(address: str) -> socket.socket:
     """Return a socket that connects to an address of ZeroMQ. Raises OSError."""
-    scheme, _, place = address.partition("://")
-    if scheme == "ipc":
-        found = socket.socket(socket.AF_UNIX)
-        found.connect(place)
-        return found
-    host, _, port = place.rpartition(":")
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
     family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
     found = socket.socket(family, kind, protocol)
     found.setblocking(False)

@@ -6,7 +6,7 @@ import marshal
 import os
 import signal
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 from typing import BinaryIO
 
 from blis_sim.wings.tap.forwarding import Piece
@@ -84,17 +84,12 @@ def _record(recorder: LinkRecorder, pipe: BinaryIO) -> None:
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
     try:
-        while (found := _loaded(pipe)) is not None:
-            recorder.take([Piece(*each) for each in found])
+        with suppress(EOFError):
+            while True:
+                recorder.take([Piece(*each) for each in marshal.load(pipe)])
         recorder.close()
         _logger.info("steps recorded: %d, messages not readable: %d", recorder.num_steps, recorder.num_unreadable)
+    except Exception:
+        _logger.exception("nothing more is recorded")
     finally:
         os._exit(0)
-
-
-def _loaded(pipe: BinaryIO) -> Sequence[tuple[int, int, bool, float, bytes]] | None:
-    try:
-        found: Sequence[tuple[int, int, bool, float, bytes]] = marshal.load(pipe)
-    except (EOFError, ValueError):
-        return None
-    return found
