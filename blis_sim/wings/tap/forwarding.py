@@ -75,6 +75,15 @@ def framed(flags: int, content: bytes) -> bytes:
     return bytes((flags & ~LONG, len(content))) + content
 
 
+class Place(NamedTuple):
+    """An address of the frontend that engines connect to, and the rank of the engine that was told of it."""
+
+    address: str
+    rank: int = -1
+    is_recorded: bool = False
+    is_door: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Way:
     """One direction of a connection."""
@@ -107,14 +116,21 @@ class Tap:
         self._streams = count(1)
         self._received = memoryview(bytearray(AT_ONCE_BYTES))
         self.num_connections = 0
-        self._listen(port, frontend, -1, is_door=True)
+        self._waiting: list[tuple[socket.socket, Place]] = []
+        """Engines that have connected, while nothing listens in the place that they connect to."""
+        self._listen(port, Place(frontend, is_door=True))
 
     def run(self, goes_on: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
         """Pass bytes on while `goes_on()`; `between` is called after those that are there, each `POLL_S` at least."""
+        due_s = 0.0
         while goes_on():
             for key, events in self._selector.select(POLL_S):
                 key.data(events)
             between()
+            if self._waiting and (now_s := time.monotonic()) >= due_s:
+                due_s, waiting, self._waiting = now_s + POLL_S, self._waiting, []
+                for engine, place in waiting:
+                    self._connect(engine, place)
 
     def close(self) -> None:
         """Close all sockets."""
@@ -122,37 +138,50 @@ class Tap:
             key.fileobj.close()  # type: ignore[union-attr]  # a socket
         self._selector.close()
 
-    def _listen(self, port: int, address: str, rank: int, is_recorded: bool = False, is_door: bool = False) -> int:
-        """Listen for connections to an address of the frontend. Returns the port."""
+    def _listen(self, port: int, place: Place) -> int:
+        """Listen for connections to a place of the frontend. Returns the port."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, port), family=family, backlog=128)
         listener.setblocking(False)
-        if not is_door:
-            self._listeners.setdefault(rank, []).append(listener)
+        if not place.is_door:
+            self._listeners.setdefault(place.rank, []).append(listener)
 
         def accept(_events: int) -> None:
             with suppress(OSError):
-                self._connect(listener.accept()[0], address, rank, is_recorded, is_door)
+                self._connect(listener.accept()[0], place)
 
         self._selector.register(listener, EVENT_READ, accept)
         number: int = listener.getsockname()[1]
         return number
 
-    def _connect(self, engine: socket.socket, address: str, rank: int, is_recorded: bool, is_door: bool) -> None:
-        """Connect an engine's connection to an address of the frontend. Raises OSError."""
-        self.num_connections += 1
-        try:
-            frontend = _connected(address)
-        except OSError:
+    def _connect(self, engine: socket.socket, place: Place) -> None:
+        """Connect to the frontend for an engine, which waits as long as there is none: it would see its end else."""
+        engine.setblocking(False)
+        if not _is_open(engine):
             engine.close()
-            raise
-        numbers = [next(self._streams) if is_recorded else 0 for _ in range(2)]
-        up, down = Way(engine, frontend, rank, False, numbers[0]), Way(frontend, engine, rank, True, numbers[1])
-        up.back, down.back = down, up
-        if is_door:
+            return
+        try:
+            frontend = _connecting(place.address)
+        except OSError:
+            self._waiting.append((engine, place))
+            return
+        self._selector.register(frontend, EVENT_WRITE, partial(self._opened, engine, frontend, place))
+
+    def _opened(self, engine: socket.socket, frontend: socket.socket, place: Place, _events: int) -> None:
+        """Pass on what comes, now that there is a connection to the frontend, or that none could be made."""
+        self._selector.unregister(frontend)
+        if frontend.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            frontend.close()
+            self._waiting.append((engine, place))
+            return
+        self.num_connections += 1
+        numbers = [next(self._streams) if place.is_recorded else 0 for _ in range(2)]
+        up = Way(engine, frontend, place.rank, False, numbers[0])
+        up.back = down = Way(frontend, engine, place.rank, True, numbers[1])
+        down.back = up
+        if place.is_door:
             up.change, down.change = _name, self._welcome
         for way in (up, down):
-            way.source.setblocking(False)
             way.source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._selector.register(way.source, EVENT_READ, partial(self._pass_on, way))
 
@@ -223,7 +252,7 @@ class Tap:
         host = engine.source.getsockname()[0]  # by which the engine finds the tap
 
         def instead_of(address: str, is_recorded: bool = True) -> str:
-            return tcp_address(host, self._listen(0, address, engine.rank, is_recorded))
+            return tcp_address(host, self._listen(0, Place(address, engine.rank, is_recorded)))
 
         found = welcome.addresses
         found.inputs, found.outputs = [*map(instead_of, found.inputs)], [*map(instead_of, found.outputs)]
@@ -242,7 +271,16 @@ def _name(way: Way, data: bytes) -> bytes:
     return data
 
 
-def _connected(address: str) -> socket.socket:
+def _is_open(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1, socket.MSG_PEEK) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _connecting(address: str) -> socket.socket:
     """Return a socket that connects to an address of ZeroMQ. Raises OSError."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]

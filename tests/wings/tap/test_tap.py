@@ -6,8 +6,8 @@ import json
 import re
 import socket
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -132,34 +132,55 @@ def test_a_stream_splits_alike_in_pieces_of_any_size(contents: list[tuple[int, b
     assert [(flags & (MORE | COMMAND), content) for _, flags, content in found[num_greeting:]] == contents
 
 
+@contextmanager
+def passing(frontend_port: int) -> Iterator[int]:
+    """Run a tap before a port, and yield its own."""
+    port, ends = free_port(), list[bool]()
+    tap = Tap("127.0.0.1", port, f"tcp://127.0.0.1:{frontend_port}", lambda _: None)
+    thread = threading.Thread(target=tap.run, args=(lambda: not ends,))
+    thread.start()
+    try:
+        yield port
+    finally:
+        ends.append(True)
+        thread.join()
+        tap.close()
+
+
+def test_an_engine_waits_for_a_frontend_that_does_not_listen_yet() -> None:
+    frontend_port = free_port()
+    with passing(frontend_port) as port, socket.create_connection(("127.0.0.1", port)) as engine:
+        engine.sendall(bytes(64))
+        engine.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            engine.recv(1)
+        with socket.create_server(("127.0.0.1", frontend_port)) as frontend, frontend.accept()[0] as reader:
+            assert reader.recv(64, socket.MSG_WAITALL) == bytes(64)
+        engine.settimeout(20)
+        assert engine.recv(1) == b""
+
+
 def test_a_frontend_that_does_not_read_holds_its_engine_up_and_gets_all_bytes() -> None:
     sent = bytes(64) + framed(0, bytes(range(251)) * 4000) * 20
-    with socket.create_server(("127.0.0.1", 0)) as frontend:
-        port, ends = free_port(), list[bool]()
-        tap = Tap("127.0.0.1", port, f"tcp://127.0.0.1:{frontend.getsockname()[1]}", lambda _: None)
-        thread = threading.Thread(target=tap.run, args=(lambda: not ends,))
-        thread.start()
-        try:
-            with socket.create_connection(("127.0.0.1", port)) as engine:
-                engine.settimeout(0.2)
-                left = memoryview(sent)
-                with suppress(TimeoutError):
-                    while left:
-                        left = left[engine.send(left) :]
-                assert left
-                reader, _ = frontend.accept()
-                with reader:
-                    engine.settimeout(None)
-                    rest = threading.Thread(target=engine.sendall, args=(left,))
-                    rest.start()
-                    received = b""
-                    while len(received) < len(sent) and (more := reader.recv(1 << 20)):
-                        received += more
-                    rest.join()
-        finally:
-            ends.append(True)
-            thread.join()
-            tap.close()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as frontend,
+        passing(frontend.getsockname()[1]) as port,
+        socket.create_connection(("127.0.0.1", port)) as engine,
+    ):
+        engine.settimeout(0.2)
+        left = memoryview(sent)
+        with suppress(TimeoutError):
+            while left:
+                left = left[engine.send(left) :]
+        assert left
+        engine.settimeout(None)
+        rest = threading.Thread(target=engine.sendall, args=(left,))
+        with frontend.accept()[0] as reader:
+            rest.start()
+            received = b""
+            while len(received) < len(sent) and (more := reader.recv(1 << 20)):
+                received += more
+        rest.join()
     assert received == sent
 
 
