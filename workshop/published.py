@@ -24,9 +24,8 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
-from blis_sim.engine.latency.wrapped import WrappedLatency
+from blis_sim.engine.latency.wrapped import EngineAlone
 from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from blis_sim.engine.units import Micros
 from calibrate.fit.learn import Score, learn, score
 from calibrate.fit.recording import Recording
 from calibrate.fit.terms import FittedDeployment
@@ -256,32 +255,9 @@ def second_half(folder: Path) -> Score:
 def whole(folder: Path, latency_model: str, coefficients: Path) -> Score:
     """Predict all requests of a recording with the server's time stamps."""
     deployment = _stamped_deployment(folder, latency_model, coefficients if latency_model == FITTED else None)
-    found = score(_stamped(folder), InsideEngine(deployment.latency), deployment.config, STAMPED_PHASES)
+    found = score(_stamped(folder), EngineAlone(deployment.latency), deployment.config, STAMPED_PHASES)
     assert found is not None
     return found
-
-
-class InsideEngine(WrappedLatency):
-    """`model` without what passes before a request is queued and after a token's step."""
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return 0
-
-    @property
-    def output_token_time(self) -> Micros:
-        return 0
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return 0
-
-    @property
-    def output_turn_us(self) -> float:
-        return 0.0
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return 0
 
 
 def _stamped_deployment(folder: Path, latency_model: str, coefficients: Path | None) -> Deployment:

@@ -63,6 +63,7 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
         ("--genuine", NOWHERE, "--model", "nowhere", "--answers", "a.json"),
         f"cannot reach {NOWHERE}",
     ),
+    "workshop.vllm_oracle.engine_core": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.mutated_requests": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.route_search": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.speech_search": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),

@@ -160,7 +160,7 @@ def _changed(base: Body, bodies: Sequence[Body], document: Mapping[str, Any], ra
         places = list(_places(members))
         if places:
             _change(members, random.choice(places), random)
-    return _limited(base.path, members)
+    return limited(base.path, members)
 
 
 def _change(members: dict[str, Any], place: Place, random: Random) -> None:
@@ -196,7 +196,7 @@ def _documented(document: Mapping[str, Any], base: Body) -> list[str]:
     return [each for each in names if each not in ("vllm_xargs", "priority", "n")]
 
 
-def _limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
+def limited(path: str, members: dict[str, Any]) -> dict[str, Any]:
     """The members with a limit that a model does not reach the end of an answer by."""
     nested = path == "/inference/v1/generate"
     holder = members.get("sampling_params") if nested else members

@@ -71,6 +71,29 @@ class WrappedLatency(LatencyModel):
         return self.model.operation_times_ms(shape)
 
 
+class EngineAlone(WrappedLatency):
+    """`model` without what the API server takes, before a request is queued and after the step of a token."""
+
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return 0
+
+    @property
+    def output_token_time(self) -> Micros:
+        return 0
+
+    @property
+    def output_sequence_time(self) -> Micros:
+        return 0
+
+    @property
+    def output_turn_us(self) -> float:
+        return 0.0
+
+    @property
+    def post_decode_time(self) -> Micros:
+        return 0
+
+
 @dataclass(slots=True)
 class SlowedLatency(WrappedLatency):
     """`model` with steps `factor` times as long; times outside of steps are unchanged."""

@@ -1,4 +1,4 @@
-"""vLLM's engine without weights behind vLLM's own frontend, and a recorder on the link between the two."""
+"""vLLM's engine without weights, behind vLLM's own frontend."""
 
 from blis_sim.cli.commands import CommandRow
 
@@ -27,20 +27,4 @@ ENGINE_CORE = CommandRow(
         "--speed",
         "--seed",
     ),
-)
-
-TAP = CommandRow(
-    "Record the steps of a real engine of vLLM 0.33: sit between its frontend and it, pass every byte on, and write "
-    "what each step computed and how long it took.",
-    "blis_sim.wings.engine_core.tap_command",
-    "TapOptions",
-    examples=("blis tap --data-parallel-rpc-port 29550 --listen-port 29551 --output real",),
-)
-
-STEP_CHECK = CommandRow(
-    "Compare the recorded steps of a real engine with those that our scheduler composes for the same requests, and "
-    "name the first that differs.",
-    "blis_sim.wings.engine_core.step_check",
-    "StepCheckOptions",
-    examples=("blis tap-check real.link.jsonl",),
 )

@@ -30,14 +30,10 @@ class Calls:
         self._core = core
         self._service = core.service
         self._suspension = core.service.delivery.suspension
-        self._pinned: set[int] = set()
         self._methods: Mapping[str, Callable[..., Any]] = {
             "get_supported_tasks": self._tasks,
             "get_kv_cache_group_metadata": self._cache_groups,
-            "profile": _nothing,
-            "reset_mm_cache": _nothing,
-            "reset_encoder_cache": _nothing,
-            "execute_dummy_batch": _nothing,
+            **dict.fromkeys(("profile", "reset_mm_cache", "reset_encoder_cache", "execute_dummy_batch"), _nothing),
             "reset_prefix_cache": self._reset_prefix_cache,
             "pause_scheduler": self._pause_scheduler,
             "pause_generation": self._pause_generation,

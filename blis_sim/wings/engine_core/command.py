@@ -2,11 +2,9 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from blis_sim.engine.deployment import Deployment
-from blis_sim.engine.latency.wrapped import WrappedLatency
-from blis_sim.engine.units import Micros
+from blis_sim.engine.latency.wrapped import EngineAlone
 from blis_sim.installation import install_command
 from blis_sim.options import OptionError
 from blis_sim.options.command_line import flags_in_environment, flags_of
@@ -24,35 +22,6 @@ def rewritten(arguments: list[str]) -> list[str]:
     from mockserve.options.vllm_flags import read_table
 
     return from_vllm(arguments, flags_of(EngineCoreOptions), read_table(), flags_in_environment(EngineCoreOptions))
-
-
-@dataclass(slots=True)
-class EngineAlone(WrappedLatency):
-    """`model` without what the API server takes: a genuine one is in front, and takes its own time."""
-
-    def queueing_time(self, input_tokens: int) -> Micros:
-        return 0
-
-    @property
-    def output_token_time(self) -> Micros:
-        return 0
-
-    @property
-    def output_sequence_time(self) -> Micros:
-        return 0
-
-    @property
-    def output_turn_us(self) -> float:
-        return 0.0
-
-    @property
-    def post_decode_time(self) -> Micros:
-        return 0
-
-
-def engine_alone(deployment: Deployment) -> Deployment:
-    """Return the deployment with the times of the engine alone."""
-    return replace(deployment, latency=EngineAlone(deployment.latency))
 
 
 def run(options: EngineCoreOptions) -> int:
@@ -78,7 +47,7 @@ def run(options: EngineCoreOptions) -> int:
             "--data-parallel-size-local must be all of --data-parallel-size for a model with experts: its ranks step "
             f"together, got {options.num_local_ranks} of {options.deployment.dp}"
         )
-    deployment = engine_alone(deployment)
+    deployment = replace(deployment, latency=EngineAlone(deployment.latency))
     set_up_logging(options.process.log_format)
     logging.getLogger("blis_sim.wings.engine_core").setLevel(logging.INFO)
     for problem in startup_problems(local, deployment, environment):

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from blis_sim.engine.events import BatchDone
@@ -408,7 +409,7 @@ class RankCore:
         context = RequestContext(
             request.request_id,
             request.cache_salt,
-            self._adapter(request),
+            None if request.lora_request is None else self.adapter(request.lora_request),
             request.priority,
             model.external_prompt(transfer_params, len(ids)),
             media=media,
@@ -428,12 +429,6 @@ class RankCore:
         )
         choice.kv_transfer_params = model.handover(transfer_params, generations)
         return choice
-
-    def _adapter(self, request: EngineRequest) -> Adapter | None:
-        wanted = request.lora_request
-        if wanted is None:
-            return None
-        return self.adapter(wanted)
 
     def adapter(self, wanted: messages.LoraRequest) -> Adapter:
         """Return an adapter of the frontend's number, loaded if it is not. Raises ApiError without --enable-lora."""
@@ -455,22 +450,16 @@ MOST_MEDIA = 3000
 """Media of one prompt: a frontend allows 999 of each kind unless it is told otherwise."""
 _OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
 """Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
+_DERIVED_FIELDS = frozenset({"eos_token_id", "all_stop_token_ids", "watermarking_skipped", "bad_words_token_ids"})
 
 
 def _fields(params: messages.SamplingParams) -> dict[str, object]:
     """Return sampling parameters as the fields of the HTTP route that takes token ids."""
-    found = {
-        name: value
-        for name in params.__struct_fields__
-        if (value := getattr(params, name)) is not None and name not in _OWN_FIELDS and not name.startswith("_")
-    }
-    for name in ("eos_token_id", "all_stop_token_ids", "watermarking_skipped", "bad_words_token_ids"):
-        found.pop(name, None)
-    constraint = found.get("structured_outputs")
-    if isinstance(constraint, dict):
-        found["structured_outputs"] = {
-            name: value for name, value in constraint.items() if value is not None and not name.startswith("_")
-        }
+    fields = msgspec.structs.asdict(params).items()
+    found = {name: value for name, value in fields if value is not None and name not in _OWN_FIELDS | _DERIVED_FIELDS}
+    if isinstance(constraint := found.get("structured_outputs"), dict):
+        known = {name: value for name, value in constraint.items() if value is not None and not name.startswith("_")}
+        found["structured_outputs"] = known
     return found
 
 

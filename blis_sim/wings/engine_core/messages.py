@@ -8,7 +8,7 @@ An array of numbers is its type, its shape, and either its bytes or the number o
 import time
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ COORDINATOR = -1
 ADD, ABORT, START_WAVE, UTILITY = b"\x00", b"\x01", b"\x02", b"\x03"
 """First frames of a message to the engine."""
 
+T = TypeVar("T")
 Array: TypeAlias = Sequence[Any]
 """An array of numbers on the wire: type, shape, bytes or number of a frame."""
 
@@ -384,10 +385,6 @@ class MessageError(ValueError):
     """Raised for bytes that are no message of release 0.33."""
 
 
-NUM_REQUEST_FIELDS = len(EngineRequest.__struct_fields__)
-NUM_OUTPUT_FIELDS = len(EngineOutputs.__struct_fields__)
-
-
 def _raw_array(code: int, data: memoryview) -> memoryview:
     """Return the bytes of an array. Other extensions would be pickled objects, which are never unpacked."""
     if code != RAW_BYTES:
@@ -395,14 +392,37 @@ def _raw_array(code: int, data: memoryview) -> memoryview:
     return data
 
 
-_ENCODER = msgpack.Encoder()
-_REQUEST = msgpack.Decoder(EngineRequest, ext_hook=_raw_array)
-_OUTPUTS = msgpack.Decoder(EngineOutputs, ext_hook=_raw_array)
-_WELCOME = msgpack.Decoder(Welcome)
-_IDS = msgpack.Decoder(list[str])
-_CALL = msgpack.Decoder(tuple[int, int, str, list[Any]], ext_hook=_raw_array)
-_WAVE = msgpack.Decoder(tuple[int, int | None])
+class Reader(Generic[T]):
+    """Reads messages of one kind."""
 
+    def __init__(self, kind: type[T], name: str) -> None:
+        """`name` is for errors."""
+        self._decoder, self._name = msgpack.Decoder(kind, ext_hook=_raw_array), name
+        self._num_fields = len(getattr(kind, "__struct_fields__", ()))
+
+    def __call__(self, frame: bytes | memoryview) -> T:
+        """Return a message. Raises MessageError, also for one with fields that release 0.33 does not have."""
+        if 0 < self._num_fields < array_length(frame):
+            raise MessageError(
+                f"{self._name} has {array_length(frame)} fields, but at most {self._num_fields} in vLLM {VLLM_VERSION}"
+            )
+        try:
+            return self._decoder.decode(frame)
+        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+            raise MessageError(f"{self._name} of {len(frame)} bytes cannot be read: {error}") from None
+
+
+read_request = Reader(EngineRequest, "a request")
+read_outputs = Reader(EngineOutputs, "an output")
+read_aborted = Reader(list[str], "an abort")
+"""The ids of requests that are to end."""
+read_call = Reader(tuple[int, int, str, list[Any]], "a call")
+"""Index of the API server, number of the call, name, arguments."""
+read_wave = Reader(tuple[int, int | None], "the start of a wave")
+"""The number of a wave that starts, and the rank that knows of it already."""
+_read_welcome = Reader(Welcome, "the answer to HELLO")
+
+_ENCODER = msgpack.Encoder()
 encode = _ENCODER.encode
 """Return the bytes of a message without arrays of its own frames."""
 
@@ -424,72 +444,24 @@ class Frames:
 
     def encoded(self, message: msgspec.Struct) -> list[bytes]:
         """Return all frames."""
-        return [_ENCODER.encode(message), *self._arrays]
-
-
-def _decoded(decoder: "msgpack.Decoder[Any]", frame: bytes | memoryview, what: str) -> Any:
-    try:
-        return decoder.decode(frame)
-    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise MessageError(f"{what} of {len(frame)} bytes cannot be read: {error}") from None
+        return [encode(message), *self._arrays]
 
 
 def array_length(frame: bytes | memoryview) -> int:
     """Return the number of items of a message that is an array; -1 for another message."""
     head = bytes(frame[:5])
-    if not head:
-        return -1
-    if 0x90 <= head[0] <= 0x9F:
-        return head[0] & 0x0F
-    if head[0] == 0xDC:
-        return int.from_bytes(head[1:3], "big")
-    return int.from_bytes(head[1:5], "big") if head[0] == 0xDD else -1
+    kind = head[0] if head else 0
+    if kind & 0xF0 == 0x90:
+        return kind & 0x0F
+    return int.from_bytes(head[1 : 3 if kind == 0xDC else 5]) if kind in (0xDC, 0xDD) else -1
 
 
 def read_welcome(frame: bytes) -> Welcome:
     """Return the frontend's answer to HELLO. Raises MessageError, also for a frontend of another release."""
-    welcome: Welcome = _decoded(_WELCOME, frame, "the answer to HELLO")
+    welcome = _read_welcome(frame)
     addresses = welcome.addresses
     if not addresses.inputs or len(addresses.inputs) != len(addresses.outputs):
         raise MessageError(
             f"the answer to HELLO has {len(addresses.inputs)} input and {len(addresses.outputs)} output addresses"
         )
     return welcome
-
-
-def read_request(frame: bytes | memoryview) -> EngineRequest:
-    """Return a request. Raises MessageError, also for one with fields that release 0.33 does not have."""
-    if array_length(frame) > NUM_REQUEST_FIELDS:
-        raise MessageError(
-            f"a request has {array_length(frame)} fields, but at most {NUM_REQUEST_FIELDS} in vLLM {VLLM_VERSION}"
-        )
-    request: EngineRequest = _decoded(_REQUEST, frame, "a request")
-    return request
-
-
-def read_outputs(frame: bytes | memoryview) -> EngineOutputs:
-    """Return the outputs of an engine. Raises MessageError."""
-    if array_length(frame) > NUM_OUTPUT_FIELDS:
-        raise MessageError(
-            f"an output has {array_length(frame)} fields, but at most {NUM_OUTPUT_FIELDS} in vLLM {VLLM_VERSION}"
-        )
-    outputs: EngineOutputs = _decoded(_OUTPUTS, frame, "outputs")
-    return outputs
-
-
-def read_aborted(frame: bytes | memoryview) -> list[str]:
-    """Return the ids of requests that are to end. Raises MessageError."""
-    ids: list[str] = _decoded(_IDS, frame, "an abort")
-    return ids
-
-
-def read_call(frame: bytes | memoryview) -> tuple[int, int, str, list[Any]]:
-    """Return a call: index of the API server, number of the call, name, arguments. Raises MessageError."""
-    call: tuple[int, int, str, list[Any]] = _decoded(_CALL, frame, "a call")
-    return call
-
-
-def read_wave(frame: bytes | memoryview) -> tuple[int, int | None]:
-    """Return the number of a wave that starts, and the rank that knows of it already. Raises MessageError."""
-    wave: tuple[int, int | None] = _decoded(_WAVE, frame, "the start of a wave")
-    return wave

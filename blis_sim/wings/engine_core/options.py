@@ -8,6 +8,11 @@ from mockserve.options.serve import ServeOptions
 DEFAULT_RPC_PORT = 29550
 
 
+def tcp_address(host: str, port: int) -> str:
+    """Return an address as ZeroMQ writes it."""
+    return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCoreOptions(ServeOptions):
     """Settings of `blis engine-core`. Those of HTTP and of the text of replies have no effect.
@@ -68,8 +73,7 @@ class EngineCoreOptions(ServeOptions):
     @property
     def handshake_address(self) -> str:
         """Where the frontend waits for HELLO."""
-        host = self.data_parallel_address
-        return f"tcp://{f'[{host}]' if ':' in host else host}:{self.data_parallel_rpc_port}"
+        return tcp_address(self.data_parallel_address, self.data_parallel_rpc_port)
 
     @property
     def of_local_ranks(self) -> "EngineCoreOptions":

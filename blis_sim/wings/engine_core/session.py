@@ -108,7 +108,8 @@ class Session:
             dtype="bfloat16",
             vllm_version=messages.VLLM_VERSION,
             world_size=deployment.tp * deployment.pp,
-            data_parallel_size=options.deployment.dp if self._waves_are_shared else 1,
+            # Ranks without experts are engines of their own, each with one rank.
+            data_parallel_size=options.deployment.dp if deployment.model.num_experts > 1 else 1,
             tensor_parallel_size=deployment.tp,
             pipeline_parallel_size=deployment.pp,
             decode_context_parallel_size=1,
@@ -126,19 +127,9 @@ class Session:
             coordinator_output_address=None if addresses is None else addresses.coordinator_output,
         )
 
-    @property
-    def _waves_are_shared(self) -> bool:
-        """Whether ranks share experts; others are engines of their own, each with one rank."""
-        return self._deployment.model.num_experts > 1
-
     async def until_lost(self) -> None:
         """Return when the frontend has gone."""
-        waits = [asyncio.ensure_future(link.lost.wait()) for link in self.links]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+        await _first(*(link.lost.wait() for link in self.links))
 
     def end_requests(self) -> int:
         """End all requests with outputs, as vLLM's engine does on a signal. Returns their number."""

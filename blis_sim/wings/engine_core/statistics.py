@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
+from operator import sub
 
 from blis_sim.engine.events import BatchDone
 from blis_sim.engine.units import Micros
@@ -28,8 +29,7 @@ class RankStatistics:
         self._engine = engine
         self._metrics = engine.metrics
         self._last: tuple[int, ...] = (0, 0, 0, 0)
-        self._last_requests = 0
-        self._last_drafts: tuple[int, int, int, list[int]] = (0, 0, 0, [])
+        self._last_drafts: tuple[int, ...] = ()
         self._was_reset = False
         self._last_counts = (0, 0)
         self.num_looked_up = 0
@@ -99,49 +99,35 @@ class RankStatistics:
         )
 
     def _lookups(self) -> tuple[PrefixCacheStats, PrefixCacheStats | None]:
+        """Return what was looked up in the engine's own cache and, with a connector, elsewhere."""
         metrics = self._metrics
-        now = (
-            metrics.prefix_cache_queries,
-            metrics.prefix_cache_hits,
-            metrics.external_prefix_cache_queries,
-            metrics.external_prefix_cache_hits,
-        )
-        queries, hits, outside_queries, outside_hits = (
-            each - before for each, before in zip(now, self._last, strict=True)
-        )
+        own = metrics.prefix_cache_queries, metrics.prefix_cache_hits
+        now = (*own, metrics.external_prefix_cache_queries, metrics.external_prefix_cache_hits)
+        queries, hits, outside_queries, outside_hits = map(sub, now, self._last)
         self._last = now
-        number = max(int(queries > 0), self.num_looked_up)
-        self.num_looked_up = 0
+        number, self.num_looked_up = max(int(queries > 0), self.num_looked_up), 0
         was_reset, self._was_reset = self._was_reset, False
         local = PrefixCacheStats(was_reset, number if queries else 0, queries, hits)
         if not now[2]:
             return local, None
-        by_source = {}
+        external = PrefixCacheStats(was_reset, number if outside_queries else 0, outside_queries, outside_hits)
         if outside_hits:
             sources = metrics.prompt_tokens_cached_by_source
-            by_source = {max(sources, key=lambda each: (each != "device", sources[each])): outside_hits}
-        external = PrefixCacheStats(
-            was_reset, number if outside_queries else 0, outside_queries, outside_hits, hits_by_source=by_source
-        )
+            largest = max(sources, key=lambda each: (each != "device", sources[each]))
+            external.hits_by_source = {largest: outside_hits}
         return local, external
 
     def _drafts(self) -> DraftStats | None:
+        """Return the drafts since the last message. Drafts by position are not counted: they are spread evenly."""
         counters = getattr(self._engine.driver.engine, "counters", None)
-        per_position = counters.num_accepted_per_position if counters is not None else []
-        if not per_position or counters is None:
+        if counters is None or not counters.num_accepted_per_position:
             return None
-        now = (counters.num_drafts, counters.num_draft_tokens, counters.num_accepted_tokens, list(per_position))
-        before, self._last_drafts = self._last_drafts, now
-        places = before[3] or [0] * len(per_position)
-        num_drafts, num_tokens = now[0] - before[0], now[1] - before[1]
+        accepted = counters.num_accepted_per_position
+        now = (counters.num_drafts, counters.num_draft_tokens, counters.num_accepted_tokens, *accepted)
+        num_drafts, num_tokens, *numbers = map(sub, now, self._last_drafts or (0,) * len(now))
+        self._last_drafts = now
         if not num_drafts:
             return None
-        even = num_tokens // len(per_position)
-        return DraftStats(
-            len(per_position),
-            num_drafts,
-            num_tokens,
-            now[2] - before[2],
-            [each - old for each, old in zip(per_position, places, strict=True)],
-            [even + int(place < num_tokens % len(per_position)) for place in range(len(per_position))],
-        )
+        places = range(len(accepted))
+        even = [(num_tokens + len(accepted) - 1 - place) // len(accepted) for place in places]
+        return DraftStats(len(accepted), num_drafts, num_tokens, numbers[0], numbers[1:], even)

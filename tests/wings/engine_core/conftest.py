@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
+from blis_sim.engine.latency.wrapped import EngineAlone
 from blis_sim.options import with_settings
-from blis_sim.wings.engine_core.command import engine_alone
 from blis_sim.wings.engine_core.options import EngineCoreOptions
 from blis_sim.wings.engine_core.session import serve_frontends
 from mockserve.engines import deployment_of
@@ -22,7 +23,8 @@ async def served(port: int, **changed: object) -> AsyncIterator["asyncio.Task[in
         model_argument="qwen/qwen3-14b", data_parallel_rpc_port=port, speed=50.0, handshake_timeout_s=20.0
     )
     options = with_settings(options, **{"max_model_len": 4096, **changed})
-    deployment = engine_alone(deployment_of(options.of_local_ranks))
+    deployment = deployment_of(options.of_local_ranks)
+    deployment = replace(deployment, latency=EngineAlone(deployment.latency))
     task = asyncio.ensure_future(serve_frontends(options, deployment, read_environment()))
     try:
         yield task

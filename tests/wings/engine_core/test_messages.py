@@ -88,5 +88,5 @@ def test_small_arrays_are_in_the_message_and_large_ones_in_frames() -> None:
 def test_the_length_of_an_array_is_read_from_its_head() -> None:
     for length in (0, 15, 16, 70_000):
         assert messages.array_length(msgspec.msgpack.encode([None] * length)) == length
-    assert messages.array_length(messages.encode(request("r", [1]))) == messages.NUM_REQUEST_FIELDS
+    assert messages.array_length(messages.encode(request("r", [1]))) == len(messages.EngineRequest.__struct_fields__)
     assert messages.array_length(b"") == messages.array_length(recorded()["welcome"]) == -1

@@ -6,17 +6,19 @@ import json
 import re
 import socket
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
-from blis_sim.wings.engine_core.recording import LinkRecorder
-from blis_sim.wings.engine_core.step_check import StepCheckOptions, run
-from blis_sim.wings.engine_core.tap import Seen, Tap
+from blis_sim.wings.tap.forwarding import COMMAND, MORE, Piece, Splitter, Tap, framed
+from blis_sim.wings.tap.recording import LinkRecorder
+from blis_sim.wings.tap.step_check import StepCheckOptions, run
 from tests.wings.engine_core.conftest import served
 from tests.wings.engine_core.frontend import Frontend, recorded, request
 
@@ -30,17 +32,12 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def tapped(frontend: Frontend, prefix: Path, passed: list[Seen]) -> AsyncIterator[int]:
-    """Run a tap before a frontend, and yield the port for engines."""
-    port = free_port()
-    tap, recorder = Tap("127.0.0.1", port, f"tcp://127.0.0.1:{frontend.port}"), LinkRecorder(prefix)
+async def tapped(frontend: Frontend, prefix: Path, passed: list[Piece] | None = None) -> AsyncIterator[int]:
+    """Run a tap before a frontend, and yield the port for engines. Pieces are read in the end."""
+    port, pieces = free_port(), [] if passed is None else passed
+    tap, recorder = Tap("127.0.0.1", port, f"tcp://127.0.0.1:{frontend.port}", pieces.append), LinkRecorder(prefix)
     ends: list[bool] = []
-
-    def read(seen: Seen) -> None:
-        passed.append(seen)
-        recorder.read(seen)
-
-    thread = threading.Thread(target=tap.run, args=(read, lambda: not ends))
+    thread = threading.Thread(target=tap.run, args=(lambda: not ends,))
     thread.start()
     try:
         yield port
@@ -48,12 +45,27 @@ async def tapped(frontend: Frontend, prefix: Path, passed: list[Seen]) -> AsyncI
         ends.append(True)
         await asyncio.to_thread(thread.join)
         tap.close()
+        recorder.take(pieces)
         recorder.close()
-    assert recorder.num_unreadable == tap.num_dropped == 0
+    assert recorder.num_unreadable == 0
+
+
+def messages_of(pieces: list[Piece], to_engine: bool) -> list[list[bytes]]:
+    """Return the messages that have passed in one direction."""
+    found: list[list[bytes]] = [[]]
+    splitters: dict[int, Splitter] = {}
+    for piece in pieces:
+        if piece.to_engine is to_engine:
+            for _, flags, content in splitters.setdefault(piece.stream, Splitter()).frames(piece.data):
+                if not flags & COMMAND:
+                    found[-1].append(content)
+                    if not flags & MORE:
+                        found.append([])
+    return found[:-1]
 
 
 async def test_every_byte_passes_and_every_step_is_recorded(frontend: Frontend, tmp_path: Path) -> None:
-    passed: list[Seen] = []
+    passed: list[Piece] = []
     async with (
         tapped(frontend, tmp_path / "tap", passed) as port,
         served(
@@ -73,9 +85,8 @@ async def test_every_byte_passes_and_every_step_is_recorded(frontend: Frontend, 
         await frontend.until(lambda: all(frontend.has_ended(str(number)) for number in range(1, 9)))
         await asyncio.sleep(0.1)
         received = list(frontend.frames)
-    to_frontend = [list(seen.frames) for seen in passed if not seen.to_engine]
-    assert to_frontend[: len(received) + 1] == [[frontend.ready_response], *received]
-    to_engine = [seen.frames[1] for seen in passed if seen.to_engine]
+    assert messages_of(passed, to_engine=False)[: len(received) + 1] == [[frontend.ready_response], *received]
+    to_engine = [frames[1] for frames in messages_of(passed, to_engine=True)]
     assert to_engine[:4] == [messages.encode(each) for each in sent[:4]]
 
     with (tmp_path / "tap.steps.csv").open() as file:
@@ -89,8 +100,92 @@ async def test_every_byte_passes_and_every_step_is_recorded(frontend: Frontend, 
     assert run(StepCheckOptions(recording=str(tmp_path / "tap.link.jsonl"))) == 0
 
 
+async def test_an_engine_that_meets_its_next_frontend_passes_the_tap_again(frontend: Frontend, tmp_path: Path) -> None:
+    async with tapped(frontend, tmp_path / "tap") as port, served(port):
+        await frontend.meet()
+        await frontend.complete(request("a", [1, 2, 3]))
+        await frontend.until_ended("a")
+        await frontend.close()
+        second = Frontend(frontend.port)
+        try:
+            await second.meet()
+            await second.complete(request("b", [1, 2, 3]))
+            await second.until_ended("b")
+            await asyncio.sleep(0.1)
+        finally:
+            await second.close()
+    lines = [json.loads(line) for line in (tmp_path / "tap.link.jsonl").read_text().splitlines()]
+    assert [line["request"] for line in lines if line["event"] == "request"] == [1, 2]
+    assert sum(line["event"] == "engine" for line in lines) == 2
+
+
+@given(
+    contents=st.lists(st.tuples(st.sampled_from((0, MORE, COMMAND)), st.binary(max_size=300)), max_size=4),
+    size=st.integers(5, 200),
+)
+def test_a_stream_splits_alike_in_pieces_of_any_size(contents: list[tuple[int, bytes]], size: int) -> None:
+    stream = bytes(64) + b"".join(framed(flags, content) for flags, content in contents)
+    splitter = Splitter()
+    found = [frame for start in range(0, len(stream), size) for frame in splitter.frames(stream[start : start + size])]
+    assert b"".join(raw for raw, _, _ in found) == stream
+    num_greeting = -(-64 // size) if size < 64 else 1
+    assert [(flags & (MORE | COMMAND), content) for _, flags, content in found[num_greeting:]] == contents
+
+
+@contextmanager
+def passing(frontend_port: int) -> Iterator[int]:
+    """Run a tap before a port, and yield its own."""
+    port, ends = free_port(), list[bool]()
+    tap = Tap("127.0.0.1", port, f"tcp://127.0.0.1:{frontend_port}", lambda _: None)
+    thread = threading.Thread(target=tap.run, args=(lambda: not ends,))
+    thread.start()
+    try:
+        yield port
+    finally:
+        ends.append(True)
+        thread.join()
+        tap.close()
+
+
+def test_an_engine_waits_for_a_frontend_that_does_not_listen_yet() -> None:
+    frontend_port = free_port()
+    with passing(frontend_port) as port, socket.create_connection(("127.0.0.1", port)) as engine:
+        engine.sendall(bytes(64))
+        engine.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            engine.recv(1)
+        with socket.create_server(("127.0.0.1", frontend_port)) as frontend, frontend.accept()[0] as reader:
+            assert reader.recv(64, socket.MSG_WAITALL) == bytes(64)
+        engine.settimeout(20)
+        assert engine.recv(1) == b""
+
+
+def test_a_frontend_that_does_not_read_holds_its_engine_up_and_gets_all_bytes() -> None:
+    sent = bytes(64) + framed(0, bytes(range(251)) * 4000) * 20
+    with (
+        socket.create_server(("127.0.0.1", 0)) as frontend,
+        passing(frontend.getsockname()[1]) as port,
+        socket.create_connection(("127.0.0.1", port)) as engine,
+    ):
+        engine.settimeout(0.2)
+        left = memoryview(sent)
+        with suppress(TimeoutError):
+            while left:
+                left = left[engine.send(left) :]
+        assert left
+        engine.settimeout(None)
+        rest = threading.Thread(target=engine.sendall, args=(left,))
+        with frontend.accept()[0] as reader:
+            rest.start()
+            received = b""
+            while len(received) < len(sent) and (more := reader.recv(1 << 20)):
+                received += more
+        rest.join()
+    assert received == sent
+
+
 async def test_no_token_and_no_text_is_in_the_files(frontend: Frontend, tmp_path: Path) -> None:
-    async with tapped(frontend, tmp_path / "tap", []) as port, served(port, enable_lora=True):
+    async with tapped(frontend, tmp_path / "tap") as port, served(port, enable_lora=True):
         await frontend.meet()
         secret = request("customer-7", [4242] * 64, 3)
         secret.lora_request = messages.LoraRequest("adapter", 1, "/a")
@@ -150,9 +245,9 @@ def test_a_message_with_figures_out_of_bounds_is_counted_and_the_next_one_read(t
     asked = messages.read_request(recorded()["add"])
     for number, token_id in enumerate((2**64 - 1, 7)):
         asked.request_id, asked.prompt_token_ids = f"{number}", [token_id] * 16
-        recorder.read(Seen(0, 1.0, True, [messages.ADD, messages.encode(asked)]))
+        recorder.read(Piece(1, 0, True, 1.0, b""), [messages.ADD, messages.encode(asked)])
         ended = messages.EngineOutput(asked.request_id, [1], finish_reason=messages.Finish.STOP)
-        recorder.read(Seen(0, 2.0, False, [messages.encode(messages.EngineOutputs(outputs=[ended]))]))
+        recorder.read(Piece(2, 0, False, 2.0, b""), [messages.encode(messages.EngineOutputs(outputs=[ended]))])
     recorder.close()
     assert (recorder.num_steps, recorder.num_unreadable) == (1, 1)
 
@@ -176,9 +271,11 @@ def test_a_recorded_output_of_vllm_is_a_step(tmp_path: Path) -> None:
     first = messages.read_outputs(recorded()["first_output"]).outputs[0].request_id
     asked = messages.read_request(recorded()["add"])
     asked.request_id = first
-    recorder.read(Seen(0, 1.0, False, frames["ready_response"]))
-    recorder.read(Seen(0, 2.0, True, [messages.ADD, messages.encode(asked)]))
-    recorder.read(Seen(0, 3.0, False, frames["first_output"]))
+    to_engine, to_frontend = Piece(1, 0, True, 1.0, b""), Piece(2, 0, False, 2.0, b"")
+    recorder.read(to_frontend, frames["ready_response"])
+    recorder.read(to_engine, [messages.ADD, messages.encode(asked)])
+    recorder.read(to_frontend, frames["first_output"])
+    recorder.take([])
     recorder.close()
     assert (recorder.num_steps, recorder.num_unreadable) == (1, 0)
     with (tmp_path / "tap.steps.csv").open() as file:

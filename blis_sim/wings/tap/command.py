@@ -43,33 +43,32 @@ class TapOptions:
 def run(options: TapOptions) -> int:
     """Pass messages on and record them until a signal. Returns the exit code."""
     try:
-        import zmq
+        import msgspec  # noqa: F401
     except ImportError:
         raise OptionError(f"blis tap needs its libraries: {install_command('engine-core')}") from None
-    from blis_sim.wings.engine_core.recording import LinkRecorder
-    from blis_sim.wings.engine_core.tap import Tap
+    from blis_sim.wings.engine_core.options import tcp_address
+    from blis_sim.wings.tap.forwarding import Tap
+    from blis_sim.wings.tap.handover import Handover
+    from blis_sim.wings.tap.recording import LinkRecorder
     from mockserve.options.server import set_up_logging
 
     set_up_logging("plain")
-    logging.getLogger("blis_sim.wings.engine_core").setLevel(logging.INFO)
+    logging.getLogger("blis_sim.wings.tap").setLevel(logging.INFO)
     signalled: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: signalled.append(got))
-    host = options.data_parallel_address
-    frontend = f"tcp://{f'[{host}]' if ':' in host else host}:{options.data_parallel_rpc_port}"
+    frontend = tcp_address(options.data_parallel_address, options.data_parallel_rpc_port)
+    handover = Handover(LinkRecorder(Path(options.output), options.redact))
     try:
-        tap = Tap(options.listen_host, options.listen_port, frontend)
-    except zmq.ZMQError as error:
+        tap = Tap(options.listen_host, options.listen_port, frontend, handover.put)
+    except OSError as error:
+        handover.close()
         raise StartError(f"cannot listen on {options.listen_host}:{options.listen_port}: {error}") from None
-    recorder = LinkRecorder(Path(options.output), options.redact)
     _logger.info("tap on %s:%d before %s", options.listen_host, options.listen_port, frontend)
     try:
-        tap.run(recorder.read, lambda: not signalled)
+        tap.run(lambda: not signalled, handover.hand_over)
     finally:
         tap.close()
-        recorder.close()
-    _logger.info(
-        "messages passed: %d, steps recorded: %d, not readable: %d, not recorded: %d",
-        *(tap.num_passed, recorder.num_steps, recorder.num_unreadable, tap.num_dropped),
-    )
+        handover.close()
+    _logger.info("connections: %d", tap.num_connections)
     return 0

@@ -1,15 +1,12 @@
 """`blis tap-check`: the recorded steps of a real engine against those that our scheduler composes."""
 
-import json
-import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
-
-import msgspec
+from typing import Any, NamedTuple
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
@@ -21,13 +18,16 @@ from blis_sim.engine.request import HashedBlocks, Medium, Request
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError, check_options, option
 from blis_sim.options.option import names_in
+from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.report import Report
+from blis_sim.wings.tap.lines import LinkRecording, RequestLine, StepLine, read_recording
 
 __all__ = ["StepCheckOptions", "run"]
 
 STEP_US: Micros = 1000
 """Duration of each step: only the order of steps and arrivals counts."""
 MOST_SHOWN = 8
-T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,108 +44,14 @@ class StepCheckOptions:
         "Order of the engine's queue.",
         choices=names_in("blis_sim.engine.scheduler.policies", "ORDERS"),
     )
-    format: str = option("text", "Form of the answer.", choices=("text", "json"))
+    format: str = format_option()
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
         check_options(self)
+        _ = printed_format(self)
         if not self.recording:
             raise OptionError("FILE must be given, as in: blis tap-check tap.link.jsonl")
-
-
-class EngineLine(msgspec.Struct, tag="engine", tag_field="event", rename={"rank": "engine"}):
-    """The limits of an engine."""
-
-    rank: int
-    max_model_len: int
-    num_gpu_blocks: int
-    block_size: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    pipeline_parallel_size: int = 1
-
-
-class RequestLine(msgspec.Struct, tag="request", tag_field="event", rename={"rank": "engine"}):
-    """A request, when it passed the tap."""
-
-    rank: int
-    request: int
-    at_us: int
-    prompt_tokens: int
-    max_tokens: int | None = None
-    priority: int = 0
-    adapter: str = ""
-    media: list[tuple[int, int]] = []
-
-
-class AbortLine(msgspec.Struct, tag="abort", tag_field="event", rename={"rank": "engine"}):
-    """Requests that the frontend ended."""
-
-    rank: int
-    at_us: int
-    requests: list[int]
-
-
-class BlocksLine(msgspec.Struct, tag="blocks", tag_field="event"):
-    """Digests of the full blocks of a request that has ended."""
-
-    request: int
-    blocks: list[Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]]
-
-
-class StepLine(msgspec.Struct, tag="step", tag_field="event", rename={"rank": "engine"}):
-    """A step of the engine, with its new tokens by request."""
-
-    rank: int
-    step: int
-    at_us: int
-    ended_s: float
-    tokens: dict[int, int]
-    queued_s: dict[int, float]
-    finished: dict[int, str]
-    batch: tuple[int, int, int, int, int] | None = None
-
-
-Line = EngineLine | RequestLine | AbortLine | BlocksLine | StepLine
-
-
-@dataclass(slots=True)
-class LinkRecording:
-    """The lines of one engine."""
-
-    limits: EngineLine | None = None
-    requests: dict[int, RequestLine] = field(default_factory=dict)
-    aborts: list[AbortLine] = field(default_factory=list)
-    blocks: dict[int, list[str]] = field(default_factory=dict)
-    steps: list[StepLine] = field(default_factory=list)
-
-
-def read_recording(path: Path, rank: int) -> LinkRecording:
-    """Return what a tap recorded of a rank. Raises OptionError, with the line, for a file that is none."""
-    found, decoder = LinkRecording(), msgspec.json.Decoder(Line)
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise OptionError(f"{path} cannot be read: {error.strerror}") from None
-    for number, text in enumerate(lines, 1):
-        try:
-            line = decoder.decode(text)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            if number == len(lines):
-                break  # the tap was killed while it wrote
-            raise OptionError(f"{path} line {number}: {error}") from None
-        if isinstance(line, BlocksLine):
-            found.blocks[line.request] = line.blocks
-        elif line.rank != rank:
-            continue
-        elif isinstance(line, EngineLine):
-            found.limits = line
-        elif isinstance(line, RequestLine):
-            found.requests[line.request] = line
-        elif isinstance(line, AbortLine):
-            found.aborts.append(line)
-        else:
-            found.steps.append(line)
-    return found
 
 
 class Step(NamedTuple):
@@ -285,12 +191,8 @@ def _by_step(
                 elif index == follows:
                     is_in_step = False
             (during if is_in_step else before).setdefault(index, []).append(number)
-    ordered = {index: [line for *_, line in sorted(found, key=_time)] for index, found in arriving.items()}
+    ordered = {index: [line for *_, line in sorted(found, key=itemgetter(0, 1))] for index, found in arriving.items()}
     return ordered, before, during
-
-
-def _time(found: tuple[float, int, RequestLine]) -> tuple[float, int]:
-    return found[:2]
 
 
 def _tokens_of_ended(recording: LinkRecording) -> dict[int, int]:
@@ -332,19 +234,31 @@ def run(options: StepCheckOptions) -> int:
     recording = read_recording(Path(options.recording), options.engine)
     engine = engine_of(recording, options)
     difference = first_difference(recording.steps, simulated_steps(recording, engine))
-    number = len(recording.steps)
-    answer: dict[str, Any] = {"steps": number, "equal": number if difference is None else difference[0]}
-    text = f"{number} steps, all composed alike" if number else "no steps recorded"
-    if difference is not None:
-        index, real, ours = difference
-        answer["first_difference"] = {
-            "step": recording.steps[index].step,
-            "recorded": {"tokens": real.tokens, "batch": real.batch},
-            "simulated": {"tokens": ours.tokens, "batch": ours.batch},
-        }
-        text = (
-            f"step {recording.steps[index].step} of {number} differs\n"
-            f"recorded:  {real.describe()}\nsimulated: {ours.describe()}"
-        )
-    sys.stdout.write((json.dumps(answer) if options.format == "json" else text) + "\n")
+    _report(options, recording.steps, difference).print(printed_format(options))
     return int(difference is not None)
+
+
+def _report(options: StepCheckOptions, steps: Sequence[StepLine], difference: tuple[int, Step, Step] | None) -> Report:
+    """Return the answer: a row for the recorded and one for our composition of the first step that differs."""
+    number = len(steps)
+    data: dict[str, Any] = {"steps": number, "equal": number}
+    text, rows = f"{number} steps, all composed alike" if number else "no steps recorded", [data]
+    if difference is not None:
+        index, *both = difference
+        name = steps[index].step
+        named = dict(zip(("recorded", "simulated"), both, strict=True))
+        data["equal"] = index
+        data["first_difference"] = {"step": name} | {
+            whose: {"tokens": each.tokens, "batch": each.batch} for whose, each in named.items()
+        }
+        rows = [{"step": name, "whose": whose, "composition": each.describe()} for whose, each in named.items()]
+        text = "\n".join(
+            [f"step {name} of {number} differs", *(f"{row['whose'] + ':':10} {row['composition']}" for row in rows)]
+        )
+    return Report(
+        title="Steps of an engine",
+        origin=lambda: Provenance(command=command_line("blis tap-check", options), inputs=input_hashes(options)),
+        data=lambda: data,
+        lead=text.splitlines,
+        rows=lambda: rows,
+    )

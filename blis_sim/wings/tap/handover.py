@@ -1,0 +1,95 @@
+"""The process that reads what has passed a tap: the one that passes bytes on decodes none of them."""
+
+import gc
+import logging
+import marshal
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import BinaryIO
+
+from blis_sim.wings.tap.forwarding import Piece
+from blis_sim.wings.tap.recording import LinkRecorder
+
+_logger = logging.getLogger(__name__)
+
+EACH_S = 0.1
+"""How long bytes wait to be handed over with others."""
+MOST_UNREAD_BYTES = 1 << 28
+"""Bytes that may wait for the process that reads them; more end the recording."""
+NICENESS = 10
+
+
+class Handover:
+    """A pipe to a process of its own, which records."""
+
+    def __init__(self, recorder: LinkRecorder) -> None:
+        """Start the process. This one has no use of the recorder any more."""
+        reading, self._pipe = os.pipe()
+        self._process = os.fork()
+        if not self._process:
+            os.close(self._pipe)
+            _record(recorder, os.fdopen(reading, "rb", 1 << 16))
+        os.close(reading)
+        os.set_blocking(self._pipe, False)
+        self._pieces: list[tuple[object, ...]] = []
+        self._num_bytes = 0
+        self._packed = b""
+        self._due_s = 0.0
+        self._is_over = False
+        gc.disable()  # a collection would hold up what passes, and nothing here is in a cycle but a connection
+
+    def put(self, piece: Piece) -> None:
+        """Take bytes that have passed."""
+        if not self._is_over:
+            self._pieces.append(tuple(piece))
+            self._num_bytes += len(piece.data)
+
+    def hand_over(self) -> None:
+        """Hand over what has come, if it is time."""
+        now_s = time.monotonic()
+        if now_s < self._due_s or not (self._pieces or self._packed):
+            return
+        self._due_s = now_s + EACH_S
+        if self._num_bytes > MOST_UNREAD_BYTES:
+            self._end("the recorder is behind by too much")
+        if not self._packed:
+            self._packed = marshal.dumps(self._pieces)
+            self._pieces, self._num_bytes = [], 0
+        try:
+            self._packed = self._packed[os.write(self._pipe, self._packed) :]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._end(error.strerror or "the recorder has ended")
+
+    def _end(self, why: str) -> None:
+        self._is_over, self._pieces, self._packed, self._num_bytes = True, [], b"", 0
+        _logger.error("nothing more is recorded: %s", why)
+
+    def close(self) -> None:
+        """Hand over the rest, and wait until it is written."""
+        os.set_blocking(self._pipe, True)
+        while (self._pieces or self._packed) and not self._is_over:
+            self._due_s = 0.0
+            self.hand_over()
+        os.close(self._pipe)
+        os.waitpid(self._process, 0)
+
+
+def _record(recorder: LinkRecorder, pipe: BinaryIO) -> None:
+    """Record until the pipe ends, and end the process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICENESS)
+    try:
+        with suppress(EOFError):
+            while True:
+                recorder.take([Piece(*each) for each in marshal.load(pipe)])
+        recorder.close()
+        _logger.info("steps recorded: %d, messages not readable: %d", recorder.num_steps, recorder.num_unreadable)
+    except Exception:
+        _logger.exception("nothing more is recorded")
+    finally:
+        os._exit(0)
