@@ -278,13 +278,17 @@ def _save(figure: Any, path: Path) -> None:
 
 _DARK = {
     **dict(zip(COLORS, DARK_COLORS, strict=True)),
-    **{"#ffffff": "#1e2129", "#000000": "#bfc1c6", INK: "#e6e7e8", MUTED: "#a3a7ab", GRID: "#3b4046"},
+    "#ffffff": "#1e2129",
+    "#000000": "#bfc1c6",
+    INK: "#e6e7e8",
+    MUTED: "#a3a7ab",
+    GRID: "#3b4046",
 }
 """The colour in dark surroundings of each colour of a picture; the others are seen in both."""
 
 
 def follow_the_scheme(path: Path) -> None:
-    """Give a picture a style for dark surroundings, which is the first within it. Programs without it show the light."""
+    """Give a picture a style for dark surroundings. Programs that know no such style show the light one."""
     rules = "".join(
         f'[style*="{part}: {light}"]{{{part}:{dark}!important}}'
         for light, dark in _DARK.items()

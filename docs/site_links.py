@@ -1,4 +1,4 @@
-"""Hooks of the site: links to files of the project that are no pages become their names; the search has a name."""
+"""Hooks of the site: links to files that are no pages become their names; what readers of a screen need."""
 
 import re
 from typing import Any
@@ -12,8 +12,14 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Return the HTML of a page with a name for the dialog of the theme's search, which has none."""
-    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    """Return the HTML of a page with a name for the search, and without heads of tables that have no words."""
+    named = output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", named)
+
+
+def on_post_template(output_content: str, **_: Any) -> str:
+    """Return the HTML of a page that is none of the documentation, such as that for an address that does not exist."""
+    return on_post_page(output_content)
 
 
 def _named(link: re.Match[str]) -> str:

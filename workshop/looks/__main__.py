@@ -29,11 +29,11 @@ PROJECT = Path(__file__).parents[2]
 MODEL = ("--model", "qwen/qwen3-14b")
 SHORT = ("--rate", "10", "--prompt-tokens", "500", "--output-tokens", "50")
 WRITTEN: dict[str, tuple[str, ...]] = {
-    "run.html": ("run", *MODEL, *SHORT, "--num-requests", "200"),
-    "sweep.html": ("sweep", *MODEL, *SHORT, "--num-requests", "100", "--vary", "max-num-seqs=4,8,16"),
-    "compare.html": ("compare", "--rate", "10", "--duration", "20", "--", *MODEL, "--", *MODEL, "--tp", "2"),
-    "plan.html": ("plan", *MODEL, *SHORT, "--ttft-p99", "500ms", "--gpus", "H100", "--tp-sizes", "1"),
-    "fleet.html": ("fleet", *MODEL, *SHORT, "--num-requests", "200", "--count", "2", "--kill", "5s"),
+    "page-of-run.html": ("run", *MODEL, *SHORT, "--num-requests", "200"),
+    "page-of-sweep.html": ("sweep", *MODEL, *SHORT, "--num-requests", "100", "--vary", "max-num-seqs=4,8,16"),
+    "page-of-compare.html": ("compare", "--rate", "10", "--duration", "20", "--", *MODEL, "--", *MODEL, "--tp", "2"),
+    "page-of-plan.html": ("plan", *MODEL, *SHORT, "--ttft-p99", "500ms", "--gpus", "H100", "--tp-sizes", "1"),
+    "page-of-fleet.html": ("fleet", *MODEL, *SHORT, "--num-requests", "200", "--count", "2", "--kill", "5s"),
 }
 """Commands by the page that `--html` makes of each, its name first."""
 
@@ -57,10 +57,10 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 def written(folder: Path) -> Iterator[str]:
-    """Build the site and write the pages of commands below a folder; yield their paths."""
-    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder / "site")]
+    """Build the site in a folder and write the pages of commands beside it; yield their paths."""
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     subprocess.run(words, cwd=PROJECT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
-    yield from sorted(str(page.relative_to(folder)) for page in (folder / "site").rglob("*.html"))
+    yield from sorted(page.name for page in folder.glob("*.html"))
     for name, (command, *given) in WRITTEN.items():
         page = ["--html", str(folder / name)]
         words = [sys.executable, "-m", "blis_sim.cli", command, *page, *given]

@@ -93,6 +93,11 @@ class Check(NamedTuple):
         return self.found >= self.limit if self.name == COMPLETED else self.found <= self.limit
 
     @property
+    def columns(self) -> list[tuple[str, object]]:
+        """The verdict as columns of CSV, the last parts of their names first."""
+        return [("found", self.found), ("limit", self.limit), ("holds", self.holds)]
+
+    @property
     def line(self) -> str:
         """The figure in words."""
         verdict = "met" if self.holds else "MISSED"
@@ -135,7 +140,7 @@ def _in_virtual_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         share = metrics["completed_requests"] / arrived if arrived else 0.0
         checks = _checks(options, share, metrics)
         changes = [] if cluster is None else list(changes_of(cluster, options.cluster.num_instances))
-        return _with_fleet(answer_of(options.report, outcome, found), changes, checks), checks
+        return _with_fleet(options, answer_of(options.report, outcome, found), changes, checks), checks
 
 
 def _checks(options: FleetOptions, completed_share: float, metrics: Mapping[str, Any]) -> list[Check]:
@@ -168,16 +173,34 @@ def _counted(changes: Iterable[tuple[float, int, str]], num_first: int) -> Itera
         yield Change(at_s, number, state, present.count("serving"), present.count("loading"))
 
 
-def _with_fleet(answer: "Report", changes: Sequence[Change], checks: Sequence[Check]) -> "Report":
-    """Return the answer of a run with the changes of the fleet and the verdict below it."""
+def _with_fleet(
+    options: FleetOptions, answer: "Report", changes: Sequence[Change], checks: Sequence[Check]
+) -> "Report":
+    """Return the answer of a run, as that of this command, with the changes of the fleet and the verdict below it."""
+    is_met = all(each.holds for each in checks)
     fleet = {
         "changes": [each._asdict() for each in changes],
         "checks": [{**each._asdict(), "holds": each.holds} for each in checks],
-        "is_met": all(each.holds for each in checks),
+        "is_met": is_met,
     }
+    command = command_line(PROGRAM, options)
+    from blis_sim.report.tables import flat
+
+    def data() -> dict[str, Any]:
+        found = answer.data()
+        return {**found, "provenance": {**found.get("provenance", {}), "command": command}, "fleet": fleet}
+
+    def rows() -> list[dict[str, Any]]:
+        """The verdict is in the row of all instances, the first."""
+        limits = {f"{each.name}_{part}": value for each in checks for part, value in each.columns}
+        first, *others = [dict(row) for row in answer.rows()] if answer.rows else [flat(answer.data())]
+        return [{**each, "command": command} for each in ({**first, "is_met": is_met, **limits}, *others)]
+
     return replace(
         answer,
-        data=lambda: {**answer.data(), "fleet": fleet},
+        origin=lambda: replace(answer.origin(), command=command),
+        data=data,
+        rows=rows,
         sections=lambda: [*answer.sections(), *_sections(changes)],
         remarks=lambda: [*answer.remarks(), *(check.line for check in checks)],
     )
@@ -207,6 +230,7 @@ _POLL_S = 0.25
 
 
 def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
+    from blis_sim.engine.cluster.build import notes_on_late_kills
     from blis_sim.engine.deployment import resolve
     from blis_sim.report.report import Report, Section
     from blis_sim.report.tables import facts_table, number
@@ -221,7 +245,10 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
             _watched(server.url, options.cluster.num_instances) as changes,
         ):
             _print_note(f"fleet at {server.url}: {' '.join(of_server)}")
+            began = time.monotonic()
             seen = _observed(["--url", server.url, *of_load])
+            for note in notes_on_late_kills(options.cluster.kills, round((time.monotonic() - began) * 1e6)):
+                _print_note(note)
     except ServerError as error:
         raise OptionError(f"blis serve did not start: {error}") from None
     num_failed = sum(seen["failed"].values())
@@ -244,7 +271,7 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         data=lambda: {"observed": seen},
         sections=lambda: [Section(table=facts_table(facts))],
     )
-    return _with_fleet(answer, list(_counted(changes, options.cluster.num_instances)), checks), checks
+    return _with_fleet(options, answer, list(_counted(changes, options.cluster.num_instances)), checks), checks
 
 
 @contextmanager
