@@ -39,9 +39,21 @@ WRITTEN: dict[str, tuple[str, ...]] = {
 
 
 @contextmanager
-def live_page(url: str) -> Iterator[str]:
+def live_page(url: str, folder: Path) -> Iterator[str]:
     """Yield the address of the page on which `blis observe` shows the load that it sends to a server."""
-    words = ["observe", "--url", url, "--rate", "5", "--num-requests", "100000", "--live-html", "0", "-o", os.devnull]
+    words = [
+        "observe",
+        "--url",
+        url,
+        "--rate",
+        "5",
+        "--num-requests",
+        "100000",
+        "--live-html",
+        "0",
+        "-o",
+        f"{folder}/trace",
+    ]
     command = [sys.executable, "-m", "blis_sim.cli", *words]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as sending:
         assert sending.stderr is not None
@@ -101,7 +113,7 @@ def main() -> int:
         threading.Thread(target=files.serve_forever, daemon=True).start()
         served = stack.enter_context(server("qwen/qwen3-14b", "--num-instances", "2"))
         urls = [f"http://127.0.0.1:{files.server_port}/{page}" for page in pages]
-        urls += [f"{served.url}/dashboard", stack.enter_context(live_page(served.url))]
+        urls += [f"{served.url}/dashboard", stack.enter_context(live_page(served.url, folder))]
         shots = str(given.screenshots or "")
         script = str(Path(__file__).with_name("look.mjs"))
         words = ["node", script, str(given.modules.resolve()), browser, shots]
