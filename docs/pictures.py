@@ -9,6 +9,7 @@ from a recording of `examples/demo.py` (or the folder of an earlier one, with `-
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.options import options_from
 from blis_sim.options.command_line import parse_command_line
-from blis_sim.report.figures import COLORS, Panel, draw_panels
+from blis_sim.report.figures import COLORS, DARK_COLORS, GRID, INK, MUTED, Panel, draw_panels
 from calibrate.compare import Network, latencies, pair, rtt_us_of
 from traces import read_results, read_trace
 
@@ -275,6 +276,29 @@ def _save(figure: Any, path: Path) -> None:
     sys.stdout.write(f"{path}\n")
 
 
+_DARK = {
+    **dict(zip(COLORS, DARK_COLORS, strict=True)),
+    "#ffffff": "#1e2129",
+    "#000000": "#bfc1c6",
+    INK: "#e6e7e8",
+    MUTED: "#a3a7ab",
+    GRID: "#3b4046",
+}
+"""The colour in dark surroundings of each colour of a picture; the others are seen in both."""
+
+
+def follow_the_scheme(path: Path) -> None:
+    """Give a picture a style for dark surroundings. Programs that know no such style show the light one."""
+    rules = "".join(
+        f'[style*="{part}: {light}"]{{{part}:{dark}!important}}'
+        for light, dark in _DARK.items()
+        for part in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme: dark){{{rules}text:not([style*=fill]){{fill:{_DARK[INK]}}}}}</style>"
+    text = re.sub(r"<style>@media.*?</style>", "", path.read_text(encoding="utf-8"))
+    path.write_text(text.replace("<defs>", f"<defs>{style}", 1), encoding="utf-8")
+
+
 def main() -> int:
     """Draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -289,6 +313,8 @@ def main() -> int:
         draw_comparison(words, arguments.output / name)
     if arguments.all:
         draw_all(arguments.recording, arguments.output)
+    for path in arguments.output.glob("*.svg"):
+        follow_the_scheme(path)
     return 0
 
 

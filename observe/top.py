@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from http.client import HTTPException
@@ -29,6 +30,7 @@ from observe.http import Server
 # Rates and percentiles between two readings of a metrics page, and the figures that a mock server has of its own.
 
 PREFIXES = ("vllm:", "blis_")
+_LAG = "blis_send_lag_seconds"
 REPLIES = "http_requests"
 """The counter of replies by class of status, of vLLM's HTTP instrumentation."""
 
@@ -59,7 +61,7 @@ class MetricsPage:
     @property
     def is_of_mock_server(self) -> bool:
         """Whether the page is one of `blis serve`."""
-        return "" in self.engines and "blis_send_lag_seconds" in self.engines[""].buckets
+        return "" in self.engines and _LAG in self.engines[""].buckets
 
 
 def parse_metrics_page(text: str) -> MetricsPage:
@@ -144,8 +146,8 @@ def stats_between(before: MetricsPage, after: MetricsPage, elapsed_s: float) -> 
     """The figures of each engine, and of all where there are several, over the time between two readings."""
     common = after.engines.get("", EngineSamples())
     lag = None
-    if "blis_send_lag_seconds" in common.buckets:
-        lag = _percentiles("blis_send_lag_seconds", before.engines.get("", EngineSamples()), common)
+    if _LAG in common.buckets:
+        lag = _percentiles(_LAG, before.engines.get("", EngineSamples()), common)
     named = [name for name, engine in after.engines.items() if _SUCCESS in engine.values]
     pairs = {name: (before.engines.get(name, EngineSamples()), after.engines[name]) for name in named}
     found = {name or "0": _figures([pair], elapsed_s, lag if len(pairs) == 1 else None) for name, pair in pairs.items()}
@@ -427,26 +429,28 @@ _FORMS: Sequence[tuple[float, float, str, str]] = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Result of one poll: figures, or the reason for which there are none."""
+    """Result of one poll: figures, and why servers did not answer. With no answer at all the figures are old ones."""
 
     model_names: tuple[str, ...]
     figures: Mapping[str, EngineStats]
     settings: str = ""
     failure: str = ""
+    is_new: bool = True
 
 
-def watch(server: Server, interval_s: float, count: int, api_key: str | None, form: str = TABLE) -> None:
-    """Show `count` reports, or reports without end for 0. Raises RunError when the first poll fails."""
+def watch(servers: Sequence[Server], interval_s: float, count: int, api_key: str | None, form: str = TABLE) -> None:
+    """Show `count` reports, or reports without end for 0. Raises RunError when no server answers the first poll."""
     live = Live(auto_refresh=False) if form == TABLE and _can_redraw() else None
     screen: AbstractContextManager[object] = live or nullcontext()
-    reports = _reports(server, interval_s, api_key)
+    reports = _reports(servers, interval_s, api_key)
+    where = servers[0].url if len(servers) == 1 else f"{len(servers)} servers"
     first = next(reports)  # the first poll precedes the live display
     with screen:
         for number, report in enumerate(chain([first], reports), start=1):
             if live is None:
                 _print_report(report, form, is_first=number == 1)
             else:
-                title = f"{', '.join(report.model_names)} on {server.url}, {time.strftime('%H:%M:%S')}"
+                title = f"{', '.join(report.model_names)} on {where}, {time.strftime('%H:%M:%S')}"
                 lines = "\n".join(filter(None, (title, report.settings, report.failure)))
                 live.update(build_table(lines, report.figures, live.console.height), refresh=True)
             if number == count:
@@ -470,28 +474,87 @@ def _fetch_dashboard_stats(server: Server, api_key: str | None) -> DashboardStat
         return None
 
 
-def _reports(server: Server, interval_s: float, api_key: str | None) -> Iterator[Report]:
-    """Yield a report after each interval. The poll after a failed one covers both intervals."""
-    page, read_at = fetch(server, api_key), time.monotonic()
-    figures: Mapping[str, EngineStats] = {}
-    due = read_at
-    while True:
-        due = max(due + interval_s, time.monotonic())
-        time.sleep(max(0.0, due - time.monotonic()))
+def names_of(servers: Sequence[Server]) -> list[str]:
+    """Return what tells servers apart: the port where the host is the same; nothing for a single one."""
+    if len(servers) == 1:
+        return [""]
+    ports = [str(each.port) for each in servers]
+    is_port_enough = len({each.host for each in servers}) == 1 and len(set(ports)) == len(ports)
+    return ports if is_port_enough else [each.url.partition("://")[2] for each in servers]
+
+
+def joined(pages: Mapping[str, MetricsPage]) -> MetricsPage:
+    """Return the pages of several servers as one, whose engines have the names of their servers in front."""
+    if tuple(pages) == ("",):
+        return pages[""]
+    engines: dict[str, EngineSamples] = {}
+    errors: dict[str, float] = defaultdict(float)
+    lag: dict[float, float] = defaultdict(float)
+    for server, page in pages.items():
+        named = {name: each for name, each in page.engines.items() if _SUCCESS in each.values}
+        engines |= {server if len(named) == 1 else f"{server}/{name or 0}": each for name, each in named.items()}
+        for status, number in page.errors.items():
+            errors[status] += number
+        for bound, number in page.engines.get("", EngineSamples()).buckets.get(_LAG, {}).items():
+            lag[bound] += number
+    if lag:
+        engines[""] = EngineSamples(buckets={_LAG: lag})
+    names = dict.fromkeys(name for page in pages.values() for name in page.model_names)
+    return MetricsPage(tuple(names), engines, errors)
+
+
+def _reports(servers: Sequence[Server], interval_s: float, api_key: str | None) -> Iterator[Report]:
+    """Yield a report after each interval. The poll after one that no server answered covers both intervals.
+
+    Of several servers, one that did not answer is left out, and counts from its next answer on.
+    """
+    named = dict(zip(names_of(servers), servers, strict=True))
+
+    def fetched(server: Server) -> MetricsPage | RunError:
         try:
-            now, now_at = fetch(server, api_key), time.monotonic()
+            return fetch(server, api_key)
         except RunError as error:
-            yield Report(page.model_names, figures, failure=str(error))
-            continue
-        own = _fetch_dashboard_stats(server, api_key) if now.is_of_mock_server else None
-        figures = with_dashboard_stats(stats_between(page, now, now_at - read_at), own)
-        page, read_at = now, now_at
-        yield Report(page.model_names, figures, format_error_counts(page.errors) if own is None else own.settings)
+            return error
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+
+        def polled() -> tuple[dict[str, MetricsPage], str]:
+            found = dict(zip(named, pool.map(fetched, named.values()), strict=True))
+            failures = [str(each) for each in found.values() if isinstance(each, RunError)]
+            return {name: each for name, each in found.items() if isinstance(each, MetricsPage)}, "\n".join(failures)
+
+        pages, failure = polled()
+        read_at = due = time.monotonic()
+        if not pages:
+            raise RunError(failure)
+        report = Report((), {})
+        while True:
+            due = max(due + interval_s, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+            answered, failure = polled()
+            if not answered:
+                report = replace(report, model_names=joined(pages).model_names, failure=failure, is_new=False)
+                yield report
+                continue
+            now_at, now = time.monotonic(), joined(answered)
+            figures: Mapping[str, EngineStats]
+            figures = stats_between(
+                joined({name: pages.get(name, page) for name, page in answered.items()}), now, now_at - read_at
+            )
+            own = None
+            if len(servers) == 1 and now.is_of_mock_server:
+                own = _fetch_dashboard_stats(servers[0], api_key)
+                figures = with_dashboard_stats(figures, own)
+            pages, read_at = answered, now_at
+            settings = format_error_counts(now.errors) if own is None else own.settings
+            report = Report(now.model_names, figures, settings, failure)
+            yield report
 
 
 def _print_report(report: Report, form: str, is_first: bool) -> None:
     if report.failure:
         warn(report.failure)
+    if not report.is_new:
         return
     if form == TABLE:
         text = f"{time.strftime('%H:%M:%S')} {format_line(report.figures)}\n"

@@ -11,9 +11,13 @@ __all__ = ["TopOptions", "run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
-    """The server whose figures are shown, and the interval."""
+    """The servers whose figures are shown, and the interval."""
 
-    url: str = option(help="Base URL of a vLLM server, such as http://localhost:8000.", positional=True, metavar="URL")
+    url: str = option(
+        help="Base URLs of vLLM servers with commas between them, such as http://localhost:8000.",
+        positional=True,
+        metavar="URL[,URL]",
+    )
     interval: float = option(2.0, "Seconds between two polls of the server.", at_least=0.1, at_most=3600)
     count: int = option(0, "Stop after so many reports. 0: go on until interrupted.", at_least=0)
     api_key: str | None = option(None, "Send this as bearer token.")
@@ -26,25 +30,26 @@ class TopOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        _ = self.server, printed_format(self)
+        _ = self.servers, printed_format(self)
 
     @property
-    def server(self) -> Server:
-        """Return the URL of the metrics page; the URL of the options may include its path."""
-        return parse_server(self.url.rstrip("/").removesuffix("/metrics"), "URL")
+    def servers(self) -> list[Server]:
+        """Return the servers, each once; their URLs in the options may include the path of the metrics page."""
+        urls = dict.fromkeys(each.rstrip("/").removesuffix("/metrics") for each in self.url.split(","))
+        return [parse_server(each, "URL") for each in urls]
 
 
 def run(options: TopOptions) -> int:
     """Show the figures until `count` is reached or the user interrupts.
 
-    A table is redrawn in place on a terminal; elsewhere each report is a line. Exit codes: 0 done, 1 when the first
-    poll of the server fails; a server that fails later may come back.
+    A table is redrawn in place on a terminal; elsewhere each report is a line. Exit codes: 0 done, 1 when no
+    server answers the first poll; a server that fails later may come back.
     """
     from observe.errors import RunError, print_message
     from observe.top import watch
 
     try:
-        watch(options.server, options.interval, options.count, options.api_key, printed_format(options))
+        watch(options.servers, options.interval, options.count, options.api_key, printed_format(options))
     except RunError as error:
         print_message(f"blis top: error: {error}")
         return 1

@@ -73,3 +73,11 @@ def checks_of(targets_ms: Mapping[str, float], figures: Mapping[str, Any] | None
 def checks_json(checks: Iterable[TargetCheck]) -> list[dict[str, Any]]:
     """Return verdicts ready for JSON."""
     return [{**each._asdict(), "is_met": each.is_met} for each in checks]
+
+
+def checks_columns(checks: Iterable[TargetCheck]) -> dict[str, Any]:
+    """Return targets and verdicts as columns of a table."""
+    known: dict[str, Any] = {}
+    for each in checks:
+        known |= {f"{each.name}_limit": each.limit_ms, f"{each.name}_is_met": each.is_met}
+    return known

@@ -91,11 +91,11 @@ def page(
         *(f"<p>{escape(line)}</p>" for line in lead),
         f'<ul class="remarks">{items}</ul>' if items else "",
         *parts,
-        f'<h2>Origin</h2><div class="wide"><table class="facts">{facts}</table></div>',
+        f'<h2>Origin</h2><div class="wide" tabindex="0"><table class="facts">{facts}</table></div>',
     ]
     return (
         f'<!doctype html>\n<html lang="en"><head>{head}<style>{style}</style></head>\n'
-        f"<body>{''.join(body)}</body></html>\n"
+        f"<body><main>{''.join(body)}</main></body></html>\n"
     )
 
 
@@ -134,12 +134,11 @@ def section_html(heading: str, table: TextTable | None, text: str) -> str:
 
 def _table_html(table: TextTable) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
-        left, plain = f'<{tag} class="left">', f"<{tag}>"
-        starts = [left if place < table.num_left_aligned else plain for place in range(len(cells))]
-        return (
-            f"<tr>{''.join(f'{start}{escape(cell)}</{tag}>' for start, cell in zip(starts, cells, strict=True))}</tr>"
-        )
+        tags = [tag if cell else "td" for cell in cells]  # readers of a screen would announce a head without words
+        starts = [f'{tag} class="left"' if place < table.num_left_aligned else tag for place, tag in enumerate(tags)]
+        found = zip(starts, cells, tags, strict=True)
+        return f"<tr>{''.join(f'<{start}>{escape(cell)}</{tag}>' for start, cell, tag in found)}</tr>"
 
     body = "".join(row(cells, "td") for cells in table.rows)
     head = f"<thead>{row(table.titles, 'th')}</thead>" if table.titles else ""
-    return f'<div class="wide"><table>{head}<tbody>{body}</tbody></table></div>'
+    return f'<div class="wide" tabindex="0"><table>{head}<tbody>{body}</tbody></table></div>'

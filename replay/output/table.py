@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from blis_sim.options.latency_targets import checks_columns
 from blis_sim.options.printing import BLIS
 from blis_sim.report.report import Report, Section, with_origin
 from blis_sim.report.tables import TextTable, duration, number
@@ -166,7 +167,7 @@ def run_report(
     def csv_rows() -> Iterator[dict[str, object]]:
         whole = result()
         known = {name: value for name, value in asdict(outcome.describe()).items() if name != "inputs"}
-        yield {**_csv_row("cluster", whole), **known}
+        yield {**_csv_row("cluster", whole), **checks_columns(found.checks), **known}
         yield from ({**_csv_row(each.name, each), **known} for each in whole.instances)
 
     def panels() -> "Sequence[Panel]":

@@ -16,7 +16,7 @@ from mockserve.options.serve import ServeOptions
 
 PROJECT = Path(__file__).resolve().parents[2]
 DOCKER = PROJECT / "docker"
-DASHBOARDS = DOCKER / "grafana" / "dashboards"
+DASHBOARDS = PROJECT / "deploy" / "helm" / "blis-mockserve" / "files"
 MANIFESTS = sorted((DOCKER / "kubernetes").glob("*.yaml"))
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from blis_sim.testing import server
 from tests.architecture.project import pyproject
-from tests.docker.files import DOCKER, PROJECT, container_of, load, parsed, pod_of
+from tests.docker.files import DASHBOARDS, DOCKER, PROJECT, container_of, load, parsed, pod_of
 from tests.ports import reserved_port
 
 DEPLOY = PROJECT / "deploy"
@@ -25,8 +25,8 @@ KUSTOMIZE = DEPLOY / "kustomize"
 ACTION = DEPLOY / "github-action" / "action.yml"
 VERSION = pyproject()["project"]["version"]
 KUBERNETES = "1.31"
-OPERATORS = ("PodMonitor", "ServiceMonitor", "PrometheusRule", "InferencePool")
-"""Kinds whose schemas are those of the Prometheus operator or of the Gateway API inference extension."""
+OF_PROMETHEUS = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
+"""Kinds of the Prometheus operator."""
 
 
 def values() -> dict[str, Any]:
@@ -46,13 +46,30 @@ def check_objects(found: list[Any]) -> None:
     """Check objects against the schemas of Kubernetes, and pods for rights that they must not have."""
     validator = pytest.importorskip("kubernetes_validate")
     for each in found:
-        if each["kind"] not in OPERATORS:
+        if each["kind"] in OF_PROMETHEUS:
+            check_resource(each, "prometheus_operator.v1")
+        elif each["kind"] != "InferencePool":  # whose published schema no package of an index has
             validator.validate(each, KUBERNETES, strict=True)
     for deployment in (each for each in found if each["kind"] == "Deployment"):
         security = container_of(deployment)["securityContext"]
         assert pod_of(deployment)["securityContext"]["runAsNonRoot"]
         assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
         assert security["capabilities"] == {"drop": ["ALL"]}
+
+
+def check_resource(found: dict[str, Any], module: str) -> None:
+    """Check an object against the model made of its kind's published schema, which forgets what it does not know."""
+    models = pytest.importorskip(f"cloudcoil.models.{module}")
+    read = getattr(models, found["kind"]).model_validate(found)
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True) == found
+
+
+def test_a_wrong_key_of_a_resource_would_be_found() -> None:
+    (scaled,) = load(DOCKER / "kubernetes" / "keda.yaml")
+    check_resource(scaled, "keda.v1alpha1")
+    scaled["spec"]["minReplicas"] = 1
+    with pytest.raises(AssertionError):
+        check_resource(scaled, "keda.v1alpha1")
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:
@@ -173,7 +190,7 @@ def test_labels_of_pods_do_not_change_what_selects_them() -> None:
 def test_the_dashboard_and_the_alerts_name_series_that_the_server_has() -> None:
     found = objects_by_kind({"dashboard": {"enabled": True}, "prometheusRule": {"enabled": True}})
     dashboard = json.loads(found["ConfigMap"]["data"]["vllm.json"])
-    assert dashboard == json.loads((DOCKER / "grafana" / "dashboards" / "vllm.json").read_text())
+    assert dashboard == json.loads((DASHBOARDS / "vllm.json").read_text())
     rules = found["PrometheusRule"]["spec"]["groups"][0]["rules"]
     names = {name.removesuffix("_bucket") for rule in rules for name in re.findall(r"vllm:\w+", rule["expr"])}
     assert len(names) == len(rules) == 4

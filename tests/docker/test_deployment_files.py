@@ -13,6 +13,7 @@ from mockserve.options.engine_features import read_transfer_config
 from mockserve.routes.table import ROUTES
 from tests.architecture.project import PACKAGES, pyproject
 from tests.docker.files import (
+    DASHBOARDS,
     DOCKER,
     PROJECT,
     command_lines,
@@ -124,7 +125,7 @@ def test_the_configured_paths_inside_containers_are_mounted() -> None:
     (folder,) = (each["options"]["path"] for each in provider["providers"])
     assert folder in inside
     home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
-    assert (DOCKER / "grafana" / "dashboards" / Path(home).relative_to(folder)).is_file()
+    assert (DASHBOARDS / Path(home).relative_to(folder)).is_file()
 
 
 def test_services_find_each_other() -> None:

@@ -23,6 +23,7 @@ from observe.top import (
     build_table,
     format_line,
     format_short,
+    names_of,
     parse_dashboard_figures,
     parse_metrics_page,
     percentiles_ms,
@@ -98,6 +99,36 @@ def test_rows_of_csv_have_one_line_of_names(capsys: pytest.CaptureFixture[str]) 
         ("0", "1.0", "150.0"),
         ("0", "2.0", "150.0"),
     ]
+
+
+def test_several_servers_are_rows_by_their_ports_and_a_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    with server_of([(200, page) for page in PAGES]) as one, server_of([(200, page) for page in PAGES[10:]]) as other:
+        assert run(TopOptions(url=f"{one},{other}", interval=0.1, count=2, json=True)) == 0
+    _, second = map(json.loads, capsys.readouterr().out.splitlines())
+    ports = [each.rpartition(":")[2] for each in (one, other)]
+    assert {name: each["running"] for name, each in second["engines"].items()} == {ports[0]: 2, ports[1]: 12, ALL: 14}
+    rates = [second["engines"][name]["output_tokens_per_s"] for name in (*ports, ALL)]
+    assert rates[0] + rates[1] == pytest.approx(rates[2])
+
+
+def test_of_several_servers_one_that_fails_is_left_out_and_counts_anew(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        server_of([(200, page) for page in PAGES]) as one,
+        server_of([(200, PAGES[0]), (503, ""), (200, PAGES[40])]) as other,
+    ):
+        assert run(TopOptions(url=f"{one},{other}", interval=0.1, count=2, json=True)) == 0
+    written = capsys.readouterr()
+    first, second = map(json.loads, written.out.splitlines())
+    assert written.err == f"warning: cannot read {other}/metrics: status 503\n"
+    assert [each["running"] for each in first["engines"].values()] == [1]
+    again = second["engines"][other.rpartition(":")[2]]
+    assert (again["running"], again["output_tokens_per_s"]) == (40, 0)
+
+
+def test_servers_on_several_hosts_have_their_addresses_as_names() -> None:
+    servers = TopOptions(url="http://a:8000,http://b:8000/metrics,http://a:8000").servers
+    assert names_of(servers) == ["a:8000", "b:8000"]
+    assert names_of(servers[:1]) == [""]
 
 
 def test_the_address_of_the_page_itself_will_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,6 +48,7 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.errors": (("nowhere", "nowhere.csv"), "nowhere.csv: no such file or folder"),
     "workshop.kernels_host": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
     "workshop.left_out": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
+    "workshop.looks": (("nowhere",), "npm install --prefix nowhere axe-core playwright-core"),
     "workshop.points": (("nowhere.csv", "--rows", "rows.csv"), "nowhere.csv: no such file or folder"),
     "workshop.published": (("nowhere",), "nowhere/experiments: no such file or folder"),
     "workshop.silicon": (("nowhere.csv",), "nowhere.csv: no such file or folder"),

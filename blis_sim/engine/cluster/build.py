@@ -1,6 +1,6 @@
 """From the options of a cluster to the cluster, or to the single engine if there is only one."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import one_model
 from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
 from blis_sim.options import BlisError, ineffective_flags, options_of, with_settings
 
 if TYPE_CHECKING:
@@ -171,14 +172,22 @@ def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterato
     yield from notes_on_pools(options.pools, options.num_instances)
 
 
-def notes_after_run(simulation: Simulation) -> Iterator[str]:
-    """Warnings about a simulation that has ended, in a line each."""
+def notes_after_run(simulation: Simulation, kills: Iterable[tuple[Micros, int | None]] = ()) -> Iterator[str]:
+    """Warnings about a simulation that has ended, and kills that it should have had, in a line each."""
+    yield from notes_on_late_kills(kills, simulation.clock)
     num_evicted = sum(engine.counters.num_reservations_evicted for engine in simulation.instances)
     if num_evicted:
         yield (
             f"warning: requests lost the KV blocks of their transferred prompts {num_evicted} times and computed these "
             "prompts again: too few KV blocks were free for the next request in the queue and nothing was running"
         )
+
+
+def notes_on_late_kills(kills: Iterable[tuple[Micros, int | None]], ended_at: Micros) -> Iterator[str]:
+    """Yield a warning for each kill after the end of a run."""
+    for at, _ in kills:
+        if at > ended_at:
+            yield f"warning: --kill at {at / 1e6:g} s killed nothing, the run had ended at {ended_at / 1e6:,.1f} s"
 
 
 def flags_without_effect_on_cluster(options: ClusterOptions) -> Iterator[str]:

@@ -496,7 +496,8 @@ class ClusterOptions:
             time, has_number, number = text.partition(":")
             if has_number and not (number.isdecimal() and len(number) < _MOST_DIGITS):
                 raise OptionError(f"--kill must be TIME or TIME:NUMBER such as 60s:2, got {text!r}")
-            at = round(duration_ms("--kill", time) * 1000)
+            # An instance that is gone at the beginning is a case worth a rehearsal.
+            at = 0 if time in ("0", "0s") else round(duration_ms("--kill", time) * 1000)
             if at > LATEST_US:
                 raise OptionError(f"--kill must be at most {LATEST_US // 1_000_000} s, got {text!r}")
             found.append((at, int(number) if has_number else None))

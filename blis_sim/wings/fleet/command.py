@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_sim.options import OptionError, option, options_of, with_settings
-from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
+from blis_sim.options.latency_targets import TargetCheck, checks_columns, checks_json, checks_of
 from blis_sim.options.provenance import Provenance, command_line, flag_words
 from replay.report_options import ReportOptions
 from replay.run_command import RunOptions, simulate_run
@@ -125,7 +125,7 @@ def _in_virtual_time(options: FleetOptions) -> "tuple[Report, Verdict]":
         share = found.metrics["completed_requests"] / arrived if arrived else 0.0
         verdict = Verdict(share, options.min_completed, found.checks)
         changes = [] if cluster is None else list(changes_of(cluster, options.cluster.num_instances))
-        return _with_fleet(answer_of(options.report, outcome, found), changes, verdict), verdict
+        return _with_fleet(options, answer_of(options.report, outcome, found), changes, verdict), verdict
 
 
 _WORDS = {"LOADING": "loading", "READY": "serving", "DRAINING": "drained", "KILLED": "killed"}
@@ -150,17 +150,32 @@ def _counted(changes: Iterable[tuple[float, int, str]], num_first: int) -> Itera
         yield Change(at_s, number, state, present.count("serving"), present.count("loading"))
 
 
-def _with_fleet(answer: "Report", changes: Sequence[Change], verdict: Verdict) -> "Report":
-    """Return the answer of a run with the changes of the fleet and the verdict below it."""
+def _with_fleet(options: FleetOptions, answer: "Report", changes: Sequence[Change], verdict: Verdict) -> "Report":
+    """Return the answer of a run, as that of this command, with the changes of the fleet and the verdict below it."""
     fleet = {
         "changes": [each._asdict() for each in changes],
         **verdict._asdict(),
         "checks": checks_json(verdict.checks),
         "is_met": verdict.is_met,
     }
+    command = command_line(PROGRAM, options)
+    from blis_sim.report.tables import flat
+
+    def data() -> dict[str, Any]:
+        found = answer.data()
+        return {**found, "provenance": {**found.get("provenance", {}), "command": command}, "fleet": fleet}
+
+    def rows() -> list[dict[str, Any]]:
+        """The verdict is in the row of all instances, the first."""
+        first, *others = [dict(row) for row in answer.rows()] if answer.rows else [flat(answer.data())]
+        judged = {**first, "completed_share": verdict.completed_share, "is_met": verdict.is_met}
+        return [{**each, "command": command} for each in (judged, *others)]
+
     return replace(
         answer,
-        data=lambda: {**answer.data(), "fleet": fleet},
+        origin=lambda: replace(answer.origin(), command=command),
+        data=data,
+        rows=rows,
         sections=lambda: [*answer.sections(), *_sections(changes)],
         remarks=lambda: [*answer.remarks(), verdict.completed_line],
     )
@@ -190,6 +205,7 @@ _POLL_S = 0.25
 
 
 def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
+    from blis_sim.engine.cluster.build import notes_on_late_kills
     from blis_sim.engine.deployment import resolve
     from blis_sim.report.report import Report, Section
     from blis_sim.report.tables import facts_table, number
@@ -205,7 +221,10 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
             _watched(server.url, options.cluster.num_instances) as changes,
         ):
             _print_note(f"fleet at {server.url}: {' '.join(of_server)}")
+            began = time.monotonic()
             seen = _observed(["--url", server.url, *of_load])
+            for note in notes_on_late_kills(options.cluster.kills, round((time.monotonic() - began) * 1e6)):
+                _print_note(note)
     except ServerError as error:
         raise OptionError(f"blis serve did not start: {error}") from None
     num_failed = sum(seen["failed"].values())
@@ -222,11 +241,11 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
     answer = Report(
         title="fleet in real time",
         origin=lambda: Provenance(command=command_line(PROGRAM, options), model=options.cluster.deployment.model),
-        data=lambda: {"observed": seen},
+        data=lambda: {"observed": seen, **checks_columns(checks)},
         sections=lambda: [Section(table=facts_table(facts))],
         remarks=lambda: [check.line for check in checks],
     )
-    return _with_fleet(answer, list(_counted(changes, options.cluster.num_instances)), verdict), verdict
+    return _with_fleet(options, answer, list(_counted(changes, options.cluster.num_instances)), verdict), verdict
 
 
 @contextmanager

@@ -1,6 +1,9 @@
 """`blis fleet`: an autoscaler, cold starts and kills under a load, and a verdict as exit code."""
 
+import csv
+import io
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -69,6 +72,31 @@ def test_an_instance_to_kill_that_there_is_not_is_named(hpa: str, capsys: pytest
     assert note in capsys.readouterr().err
     assert fleet(*words, "--autoscaler", hpa) == 0
     assert "--kill names" not in capsys.readouterr().err, "the autoscaler may add it"
+
+
+def test_a_kill_after_the_end_of_the_run_has_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet("--count", "2", "--rate", "6", "--num-requests", "20", "--kill", "1h") == 0
+    assert "warning: --kill at 3600 s killed nothing, the run had ended at " in capsys.readouterr().err
+
+
+def test_an_instance_may_be_gone_at_the_beginning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert fleet("--count", "2", "--rate", "6", "--num-requests", "20", "--kill", "0s", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["fleet"]["changes"] == [
+        {"at_s": 0.0, "instance": 0, "state": "killed", "num_serving": 1, "num_loading": 0}
+    ]
+
+
+def test_rows_of_csv_have_the_verdict_and_a_command_that_repeats_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--count", "2", "--rate", "6", "--num-requests", "20", "--ttft-p99", "1ms")
+    assert fleet(*words, "--format", "csv") == 1
+    first, *instances = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["is_met"], first["completed_share"], first["ttft_p99_ms_is_met"]) == ("False", "1.0", "False")
+    assert float(first["ttft_p99_ms"]) > float(first["ttft_p99_ms_limit"]) == 1
+    assert {each["is_met"] for each in instances} == {""}
+    program, command, *rest = shlex.split(first["command"])
+    assert (program, command) == ("blis", "fleet")
+    assert blis([command, *rest]) == 1
 
 
 def test_the_fleet_grows_with_its_load(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
