@@ -11,17 +11,17 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import RecentSteps
 from blis_sim.engine.core import Engine
 from blis_sim.engine.data_parallel import IndependentRanks, LockstepRanks, RankGroup, new_ranks
-from blis_sim.engine.deployment import Deployment, model_of, resolve
+from blis_sim.engine.deployment import DEFAULT_GPU, Deployment, is_known, model_of, resolve, with_stand_ins
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.hf_config import ROPE_KEYS, context_window
 from blis_sim.engine.latency.blackbox import InstantLatency
-from blis_sim.engine.latency.catalogue import has_model
+from blis_sim.engine.latency.catalogue import has_model, is_path
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.latency.wrapped import ApiServers, BalancedRanks, JointSteps, SlowedLatency, with_joint_steps
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.engine.units import Micros
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, StartError
 from mockserve.http.clients import SlowReaders
 from mockserve.kv_events.setup import KVTransfer, open_publisher
 from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
@@ -29,7 +29,7 @@ from mockserve.metrics.families import cache_config_labels
 from mockserve.metrics.page import IterationLog, MeasuredEngine, Metrics, MetricsSource, new_source
 from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
-from mockserve.options.serve import DEFAULT_GPU, ServedDeploymentOptions, ServeOptions, simulated
+from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
 from mockserve.options.server import GENERATING_TASKS, config_overrides, read_fake_metrics, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver, RankDriver, RankGroupDriver
@@ -102,7 +102,9 @@ def _simulated_options(options: ServeOptions) -> tuple[ServedDeploymentOptions, 
     """Return the deployment to simulate, and notes. With set times model and GPU hardly matter."""
     deployment = options.deployment
     if not options.timing.sets_times or has_model(deployment.model):
-        known, notes = simulated(deployment)
+        if is_path(deployment.model) and not is_known(deployment):
+            raise StartError(f"--model must name a model or a folder with a config.json, got {deployment.model!r}")
+        known, notes = with_stand_ins(deployment)
         return replace(known, max_model_len=known.max_model_len or _overridden_window(options, known)), notes
     gpu, tp = deployment.hardware or DEFAULT_GPU, deployment.tp or 1
     return replace(deployment, model=_MODEL_OF_SET_TIMES, hardware=gpu, tp=tp), []

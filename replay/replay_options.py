@@ -10,6 +10,7 @@ from typing import Any
 
 from blis_sim.engine.cluster.options import DEFAULT_MAX_CONCURRENCY, ClusterOptions, GatewayOptions, path_in
 from blis_sim.engine.cluster.settings import DEFAULT_SEED
+from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.lora import LoraOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import OptionError, check_options, option, options_of, section
@@ -282,6 +283,8 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
             sys.stderr.write(f"{program}: {printable(note)}\n")
     if not taken:
         return list(arguments)
+    if options_class is ReplayOptions and "model" in taken:
+        taken |= _assumed(program, given, taken)
     flags = {setting.name: setting for setting in options_of(options_class)}
     added, said = [], []
     for name, value in taken.items():
@@ -292,6 +295,32 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
         taken_over = printable(" ".join(" ".join(said).split()))
         sys.stderr.write(f"{program}: from the server of {header}: {taken_over} (flags win over these)\n")
     return [*added, *arguments]
+
+
+def _assumed(program: str, given: Mapping[str, Any], taken: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what stands in for a model that the catalogue lacks, and for GPUs that a server did not publish.
+
+    Lines say what is assumed, so that a command without flags works with the recording of any server.
+    """
+    from blis_sim.engine.deployment import with_stand_ins
+    from blis_sim.engine.latency.catalogue_reader import default_deployment
+
+    if default_deployment(taken["model"]):
+        return {}
+    known = {**taken, **given}
+    found, notes = with_stand_ins(DeploymentOptions(**{name: known[name] for name in _PLACEMENT if name in known}))
+    assumed = {name: getattr(found, name) for name in ("hardware", "tp") if name not in known}
+    said = [note for note in notes if found.model != taken["model"]][:1]
+    if assumed:
+        words = " ".join(f"--{name} {value}" for name, value in assumed.items())
+        said.append(f"the server did not publish its GPUs, assumed: {words}; give those that it had")
+    for line in said:
+        with suppress(OSError):
+            sys.stderr.write(f"{program}: {printable(line)}\n")
+    return {"model": found.model, **assumed}
+
+
+_PLACEMENT = ("model", "model_config_folder", "hardware", "tp")
 
 
 def _words_of(setting: Setting, value: Any) -> list[str]:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -19,7 +19,7 @@ from blis_sim.engine.engine_defaults import (
     vllm_limits,
 )
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.latency.catalogue import config_path, has_model, load_gpu
+from blis_sim.engine.latency.catalogue import config_path, has_model, load_gpu, stand_in_model
 from blis_sim.engine.latency.catalogue_reader import default_deployment, load_checkpoint, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.confidence import Sureness, expected
@@ -712,6 +712,36 @@ def model_of(options: DeploymentOptions, notes: list[str]) -> ModelSpec:
         notes.append(f"--model-config-folder {folder} does not exist, taking {options.model} from the catalogue")
         folder = None
     return load_model(options.model, folder or None)
+
+
+D = TypeVar("D", bound=DeploymentOptions)
+
+DEFAULT_GPU = "H100"
+"""The GPU of a model without a default deployment."""
+
+
+def is_known(options: DeploymentOptions) -> bool:
+    """Whether the sizes of the model are known, from a folder or the catalogue."""
+    folder = options.model_config_folder
+    has_config = config_path(Path(options.model)) is not None or bool(folder and Path(folder).exists())
+    return has_config or has_model(options.model)
+
+
+def with_stand_ins(options: D) -> tuple[D, list[str]]:
+    """Return the deployment to simulate, with notes on what stands in for the model and on a GPU that was not given."""
+    model, notes = options.model, []
+    if not is_known(options):
+        found = stand_in_model(model)
+        notes.append(
+            f"warning: model {model!r} is not in the catalogue: it is simulated as {found.model}, for {found.reason}; "
+            "--model-config-folder FOLDER names a folder with its config.json"
+        )
+        model = found.model
+    gpu, tp = default_deployment(model) or ("", 0)
+    if not gpu and not options.hardware:
+        gpu = DEFAULT_GPU
+        notes.append(f"--hardware is not given: {model} is simulated on {gpu}")
+    return replace(options, model=model, hardware=options.hardware or gpu, tp=options.tp or tp or 1), notes
 
 
 def _placement(options: DeploymentOptions) -> tuple[str, int]:

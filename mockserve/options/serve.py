@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from blis_sim.engine.cluster.options import MAX_INSTANCES, ClusterOptions
 from blis_sim.engine.cluster.policies import has_cluster
+from blis_sim.engine.deployment import is_known
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
-from blis_sim.engine.latency.catalogue import config_path, has_model, is_path, model_entry, stand_in_model
-from blis_sim.engine.latency.catalogue_reader import default_deployment
+from blis_sim.engine.latency.catalogue import has_model, model_entry
 from blis_sim.engine.lora import LoraOptions
 from blis_sim.options import OptionError, StartError, check_options, option, section, with_settings
 from blis_sim.options.files import read_text
@@ -34,41 +34,7 @@ from mockserve.options.server import (
     RouteOptions,
 )
 
-# The model that a name stands for: a folder, a row of the catalogue, or a stand-in; and the tasks of its class.
-
-D = TypeVar("D", bound=DeploymentOptions)
-
-DEFAULT_GPU = "H100"
-"""The GPU of a model without a default deployment."""
-
-
-def is_known(options: DeploymentOptions) -> bool:
-    """Whether the sizes of the model are known, from a folder or the catalogue."""
-    folder = options.model_config_folder
-    has_config = config_path(Path(options.model)) is not None or bool(folder and Path(folder).exists())
-    return has_config or has_model(options.model)
-
-
-def simulated(options: D) -> tuple[D, list[str]]:
-    """Return the deployment to simulate, with notes on what stands in for the model and on a GPU that was not given.
-
-    Raises StartError for the path of a folder that does not exist.
-    """
-    model, notes = options.model, []
-    if not is_known(options):
-        if is_path(model):
-            raise StartError(f"--model must name a model or a folder with a config.json, got {model!r}")
-        found = stand_in_model(model)
-        notes.append(
-            f"warning: model {model!r} is not in the catalogue: it is simulated as {found.model}, for {found.reason}; "
-            "--model-config-folder FOLDER names a folder with its config.json"
-        )
-        model = found.model
-    gpu, tp = default_deployment(model) or ("", 0)
-    if not gpu and not options.hardware:
-        gpu = DEFAULT_GPU
-        notes.append(f"--hardware is not given: {model} is simulated on {gpu}")
-    return replace(options, model=model, hardware=options.hardware or gpu, tp=options.tp or tp or 1), notes
+# What the class of a model implies.
 
 
 def implied_routes(options: DeploymentOptions) -> Mapping[str, Any]:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.deployment import Deployment, is_known
 from blis_sim.engine.engine_defaults import ADAPTIVE_ENGINES
 from blis_sim.engine.memory.kv_groups import most_blocks
 from blis_sim.engine.memory.planner import bytes_per_block
@@ -20,7 +20,6 @@ from mockserve.options.serve import (
     ServeOptions,
     folder_config,
     folder_problems,
-    is_known,
     unknown_quantization,
 )
 from mockserve.options.server import GENERATING_TASKS, OVERRIDES_READ, RouteOptions, config_overrides, tasks_of

@@ -52,10 +52,30 @@ def test_settings_of_the_recording_become_flags_and_are_said_in_one_line(tmp_pat
 def test_a_name_that_a_server_gave_does_not_control_the_terminal(tmp_path: Path, capsys: Captured) -> None:
     path = recording(tmp_path)
     Path(path).with_suffix(".server.yaml").write_text(BESIDE.replace("qwen/qwen3-14b", r'"x\n\x1b[2Jy"'))
-    assert run(["replay", path]) == 2
+    added = rewritten([path])
+    assert "x\n\x1b[2Jy" not in added
     said = capsys.readouterr().err
-    assert r"--model x \x1b[2Jy" in said
-    assert (said.count("\n"), said.count("\x1b")) == (2, 0)
+    assert r"model 'x\n\x1b[2Jy' is not in the catalogue" in said
+    assert (said.count("\n"), said.count("\x1b")) == (3, 0)
+
+
+def test_what_a_server_does_not_publish_is_assumed_and_said(tmp_path: Path, capsys: Captured) -> None:
+    """A server of another make names a model of its own, and no GPU: the commands work without a flag all the same."""
+    path = Path(recording(tmp_path))
+    path.with_suffix(".server.yaml").unlink()
+    path.write_text(HEADER.format(mode="real").replace("my-alias", "acme-mock-8b"))
+    assert run(["replay", str(path), "--json"]) == 0
+    out, said = capsys.readouterr()
+    assert '"completed_requests": 2' in out
+    assumed, gpus, taken, *_ = said.splitlines()
+    assert assumed.startswith("blis replay: warning: model 'acme-mock-8b' is not in the catalogue: it is simulated as ")
+    assert gpus == (
+        "blis replay: the server did not publish its GPUs, assumed: --hardware H100 --tp 1; give those that it had"
+    )
+    assert taken.startswith(f"blis replay: from the server of {path}: --model ")
+    added = rewritten([str(path), "--hardware", "H200", "--tp", "2"])
+    assert (added.count("--hardware"), added.count("--tp")) == (1, 1)
+    assert "did not publish" not in capsys.readouterr().err
 
 
 def test_a_replay_needs_no_flag(tmp_path: Path, capsys: Captured) -> None:
