@@ -42,6 +42,8 @@ def _part_words(place: str, part: Any, others: Counter[str]) -> str:
     if texts:
         return "".join(texts)
     kind = str(known.get("type", ""))
+    if kind.endswith("text"):
+        at(f"{place} part", known, "text", "text")
     if kind in ("tool_use", "tool_call"):
         return f"{known.get('name', '')}{_json(known.get('input', known.get('arguments')))}"
     if kind == "tool_result":

@@ -123,6 +123,17 @@ def json_documents(path: Path) -> Iterator[tuple[str, Any]]:
     yield from documents
 
 
+def json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a JSON file, which may stand in a list, or one a line; each with its place for errors.
+
+    Raises TraceError.
+    """
+    for place, document in json_documents(path):
+        for number, each in enumerate(document if isinstance(document, list) else [document]):
+            inside = f"{place} entry {number}" if isinstance(document, list) else place
+            yield inside, expect(inside, "an object", each)
+
+
 def json_value(path: Path) -> Any:
     """The value of a JSON file, which may have the words NaN and Infinity. Raises TraceError."""
     return _value(path, read_bytes(path))

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from traces.importers.messages import content_words
-from traces.importers.reading import Unread, drawn_arrivals_us, expect, first_at, json_documents, token_counter
+from traces.importers.reading import Unread, drawn_arrivals_us, expect, first_at, json_objects, token_counter
 from traces.importers.registry import ConvertOptions, Imported, in_order, workload_header
 from traces.rows import TraceRow
 
@@ -19,15 +18,15 @@ def convert(options: ConvertOptions) -> Imported:
     """Return a session per conversation, begun at --rate; each prompt has the whole conversation before it. Raises
     BlisError."""
     path = options.path
-    entries = list(_entries(path))
+    entries = list(json_objects(path))
     count_tokens, how = token_counter(options)
     left_out: Counter[str] = Counter()
     unread = Unread()
     conversations = []
-    for place, entry in enumerate(entries):
-        rounds = list(_rounds(f"{path} entry {place}", entry, count_tokens, left_out, unread))
+    for number, (place, entry) in enumerate(entries):
+        rounds = list(_rounds(place, entry, count_tokens, left_out, unread))
         if rounds:
-            conversations.append((str(entry.get("id", place)), rounds))
+            conversations.append((str(entry.get("id", number)), rounds))
         else:
             left_out["conversations without a question and its answer"] += 1
     kept = conversations[: options.num_requests]
@@ -44,22 +43,12 @@ def convert(options: ConvertOptions) -> Imported:
     return Imported(header=workload_header(path.name), rows=in_order(rows), left_out=left_out, notes=notes)
 
 
-def _entries(path: Path) -> Iterator[Any]:
-    """The conversations of a list, or one a line."""
-    for place, value in json_documents(path):
-        if ".jsonl" in path.suffixes or ".ndjson" in path.suffixes:
-            yield value
-        else:
-            yield from expect(place, "a list", value)
-
-
 def _rounds(
-    place: str, entry: Any, count_tokens: Callable[[str], int], left_out: Counter[str], unread: Unread
+    place: str, entry: dict[str, Any], count_tokens: Callable[[str], int], left_out: Counter[str], unread: Unread
 ) -> Iterator[tuple[int, int]]:
     """The tokens of each question and of the answer right behind it."""
-    unread.add(expect(place, "an object", entry), ("id", *_TURNS))
-    given = next((entry[key] for key in _TURNS if key in entry), None)
-    turns = expect(f"{place} key conversations", "a list", given)
+    unread.add(entry, ("id", *_TURNS))
+    turns = first_at(place, entry, _TURNS, "a list")
     question: int | None = None
     for number, turn in enumerate(turns):
         inside = f"{place} turn {number}"

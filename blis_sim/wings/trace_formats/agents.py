@@ -8,7 +8,6 @@ names the one whose conversation it continues.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -25,9 +24,9 @@ from traces.importers.reading import (
     drawn_arrivals_us,
     expect,
     first_at,
-    json_documents,
     json_files,
     json_lines,
+    json_objects,
     seconds_us,
     token_counter,
     unix_us,
@@ -103,16 +102,8 @@ def convert_spans(options: ConvertOptions) -> Imported:
 
 def _spans(options: ConvertOptions) -> Iterator[_Span]:
     for path in json_files(options.path):
-        for place, document in _objects(path):
+        for place, document in json_objects(path):
             yield from _spans_of(place, document)
-
-
-def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, which may stand in a list, each with its place for errors."""
-    for place, document in json_documents(path):
-        for number, each in enumerate(document if isinstance(document, list) else [document]):
-            inside = f"{place} entry {number}" if isinstance(document, list) else place
-            yield inside, expect(inside, "an object", each)
 
 
 def _spans_of(place: str, document: dict[str, Any]) -> Iterator[_Span]:
@@ -287,7 +278,7 @@ _TOLERANCE_S = 0.01
 def convert_weka(options: ConvertOptions) -> Imported:
     """The sessions of a file, or of all JSON files of a folder; several begin at --rate. Raises BlisError."""
     path = options.path
-    sessions = [session for each in json_files(path) for session in _objects(each)]
+    sessions = [session for each in json_files(path) for session in json_objects(each)]
     starts_us = [0] if len(sessions) == 1 else drawn_arrivals_us(options, len(sessions))
     rows: list[TraceRow] = []
     left_out: Counter[str] = Counter()

@@ -214,8 +214,8 @@ def test_rows_beyond_the_requested_number_are_counted(tmp_path: Path) -> None:
         ("burstgpt", "Timestamp,Request tokens,Response tokens\n1,x,2\n", "line 2 column request tokens: expected a"),
         ("mooncake", '{"timestamp": 1}\n', "line 1: the key input_length is missing, found timestamp"),
         ("mooncake", "nope\n", "line 1: expected a JSON object"),
-        ("sharegpt", "{}", "expected a list, got {}"),
-        ("sharegpt", '[{"id": 1}]', "entry 0 key conversations: expected a list, got None"),
+        ("sharegpt", "[3]", "entry 0: expected an object, got 3"),
+        ("sharegpt", '[{"id": 1}]', "entry 0: the key conversations is missing, found id"),
         ("guidellm", '{"benchmarks": [3]}', "benchmark 0: expected an object, got 3"),
         (
             "burstgpt",

@@ -84,6 +84,10 @@ def as_turn(entry: dict[str, Any]) -> str:
     return json.dumps({"conversations": [[{"messages": [entry]}]]})
 
 
+def as_part(entry: dict[str, Any]) -> str:
+    return as_turn({"role": "user", "content": [entry]})
+
+
 CASES: list[tuple[str, Callable[[dict[str, Any]], str], dict[str, Any], tuple[str, ...], str]] = [
     ("inference-perf-results", as_list, inference_perf_entry(), ("info",), "request 0: the key info is missing"),
     (
@@ -193,6 +197,7 @@ CASES: list[tuple[str, Callable[[dict[str, Any]], str], dict[str, Any], tuple[st
     ("otel", as_spans, span("x", "", 0, 9, (1, 1)), ("endTimeUnixNano",), "span 0: the key endTimeUnixNano or"),
     ("sharegpt", as_talk, QUESTION, ("from",), "entry 0 turn 0: the key from is missing, found value"),
     ("sharegpt", as_talk, QUESTION, ("value",), "entry 0 turn 0: the key value is missing, found from"),
+    ("sglang-agentic", as_part, {"type": "text", "text": "a"}, ("text",), "message part: the key text is missing"),
     ("sglang-agentic", as_turn, {"role": "user", "content": "a"}, ("content",), "message: the key content is missing"),
 ]
 
