@@ -565,10 +565,10 @@ def check_parts(messages: list[Any], is_typed: bool = True) -> None:
             raise ApiError("a message must have a 'role'")
         check_content(message, is_typed)
         calls = _calls_of(message)
-        if any("function" not in call for call in calls if isinstance(call, dict)):
+        if any("function" not in call for call in calls):
             raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
         for call in calls:
-            _check_arguments(call)
+            _check_arguments(call["function"]["arguments"])
 
 
 def _calls_of(message: Mapping[str, Any]) -> Sequence[Any]:
@@ -576,11 +576,9 @@ def _calls_of(message: Mapping[str, Any]) -> Sequence[Any]:
     return (message.get("tool_calls") or ()) if message.get("role") == "assistant" else ()
 
 
-def _check_arguments(call: Any) -> None:
+def _check_arguments(arguments: str) -> None:
     """Raise ApiError for arguments that vLLM cannot parse for the chat template. Invalid JSON remains text."""
-    function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, str) or len(arguments) < FEWEST_UNREADABLE_CHARS:
+    if len(arguments) < FEWEST_UNREADABLE_CHARS:
         return
     try:
         json.loads(arguments)
