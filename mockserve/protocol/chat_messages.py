@@ -405,6 +405,8 @@ def _is_read_by_role(message: Mapping[str, Any], content: Any) -> bool:
     role = message["role"]
     if role not in PARTS_BY_ROLE or (role == "tool" and not isinstance(message.get("tool_call_id"), str)):
         return False
+    if role == "assistant" and message.get("tool_calls", ()) is None:
+        return False
     if not isinstance(content, list) or not all(isinstance(part, dict | str) for part in content):
         return True
     if any(name in message for name in _OTHER_FIELDS) or message.get("tool_calls"):
