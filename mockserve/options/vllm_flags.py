@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,20 +21,6 @@ SWITCHES = ("pair", "switch")
 ACTS, UNSEEN = "acts", "unseen"
 """Classes of flags: a flag has an effect, or has none that a client or a prediction can observe. Any other text is the
 assumption made for a flag that is not modelled."""
-
-ATTENTION_BACKENDS = (
-    *("FLASH_ATTN", "FLASH_ATTN_DIFFKV", "TRITON_ATTN", "TRITON_ATTN_DIFFKV", "TRITON_FLASH_ATTN", "ROCM_ATTN"),
-    *("ROCM_SEGMENTED_ATTN", "ROCM_AITER_MLA", "ROCM_AITER_TRITON_MLA", "ROCM_AITER_FA", "ROCM_AITER_MLA_SPARSE"),
-    *("XPU_MLA_SPARSE", "TORCH_SDPA", "FLASHINFER", "TRITON_FLASHINFER", "FLASHINFER_MLA", "TOKENSPEED_MLA"),
-    *("FLASHINFER_MLA_SPARSE", "FLASHINFER_MLA_SPARSE_SM120", "FLASHINFER_MLA_SPARSE_SM90", "TRITON_MLA"),
-    *("CUTLASS_MLA", "FLASHMLA", "FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4"),
-    *("ROCM_FLASHMLA_SPARSE_DSV4", "FLASHMLA_SPARSE_DSV41", "FLASHINFER_MLA_SPARSE_DSV41"),
-    *("ROCM_FLASHMLA_SPARSE_DSV41", "FLASHMLA_MEGA_ATTN_DSV41", "B12X", "FLASH_ATTN_MLA", "FLASH_ATTN_MLA_SPARSE"),
-    *("FLASH_ATTN_MLA_SPARSE_FA4", "MINIMAX_M3_SPARSE", "CUTLASS_MSA", "TRITON_MSA", "STEP5_DSA", "NO_ATTENTION"),
-    *("FLEX_ATTENTION", "HPC_ATTN", "ROCM_AITER_UNIFIED_ATTN", "CPU_ATTN", "CPU_MLA", "AMX_MLA", "TURBOQUANT"),
-    *("ROCM_OCTAVE", "ULTRAQUANT", "CUSTOM"),
-)
-"""vLLM's kernels for attention; --attention-backend may name one of them in any case."""
 
 _OPPOSITES = (("--enable-", "--disable-"), ("--disable-", "--enable-"))
 
@@ -170,8 +156,13 @@ def _check_members(name: str, text: str) -> None:
         if member not in known:
             raise OptionError(f"{name}: unexpected member {member!r}, members are {', '.join(known)}")
         words = known[member]
-        if words and isinstance(value, str) and value.lower() not in [word.lower() for word in words]:
+        if words and value is not None and not _is_one_of(value, words):
             raise OptionError(f"{name}: {member} must be one of {', '.join(words)}, got {value!r}")
+
+
+def _is_one_of(value: Any, words: Sequence[str]) -> bool:
+    """Whether a value is one of the words, or the number of one."""
+    return value.lower() in map(str.lower, words) if isinstance(value, str) else value in range(len(words))
 
 
 def _count(text: str) -> str:
@@ -203,9 +194,9 @@ def _object(text: str) -> str:
 
 
 def _attention_backend(text: str) -> str:
-    name = text.upper()
-    if name not in ("AUTO", *ATTENTION_BACKENDS):
-        raise StartError(f"Unknown attention backend: {name!r}. Valid options are: {', '.join(ATTENTION_BACKENDS)}")
+    name, known = text.upper(), members_of()["--attention-config"]["backend"]
+    if name not in known:
+        raise StartError(f"Unknown attention backend: {name!r}. Valid options are: {', '.join(known[:-1])}")
     return name
 
 

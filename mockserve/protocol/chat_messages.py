@@ -405,6 +405,8 @@ def _is_read_by_role(message: Mapping[str, Any], content: Any) -> bool:
     role = message["role"]
     if role not in PARTS_BY_ROLE or (role == "tool" and not isinstance(message.get("tool_call_id"), str)):
         return False
+    if role == "assistant" and message.get("tool_calls", ()) is None:
+        return False
     if not isinstance(content, list) or not all(isinstance(part, dict | str) for part in content):
         return True
     if any(name in message for name in _OTHER_FIELDS) or message.get("tool_calls"):
@@ -565,10 +567,10 @@ def check_parts(messages: list[Any], is_typed: bool = True) -> None:
             raise ApiError("a message must have a 'role'")
         check_content(message, is_typed)
         calls = _calls_of(message)
-        if any("function" not in call for call in calls if isinstance(call, dict)):
+        if any("function" not in call for call in calls):
             raise bad_value("chat completions only support assistant tool_calls of type 'function'.", "tool_calls")
         for call in calls:
-            _check_arguments(call)
+            _check_arguments(call["function"]["arguments"])
 
 
 def _calls_of(message: Mapping[str, Any]) -> Sequence[Any]:
@@ -576,11 +578,9 @@ def _calls_of(message: Mapping[str, Any]) -> Sequence[Any]:
     return (message.get("tool_calls") or ()) if message.get("role") == "assistant" else ()
 
 
-def _check_arguments(call: Any) -> None:
+def _check_arguments(arguments: str) -> None:
     """Raise ApiError for arguments that vLLM cannot parse for the chat template. Invalid JSON remains text."""
-    function = call.get("function") if isinstance(call, dict) else None
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, str) or len(arguments) < FEWEST_UNREADABLE_CHARS:
+    if len(arguments) < FEWEST_UNREADABLE_CHARS:
         return
     try:
         json.loads(arguments)

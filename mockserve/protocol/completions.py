@@ -184,13 +184,7 @@ class ChatCompletionRequest(OpenObject):
     temperature: float | None = None
     top_p: float | None = None
     tools: Items[ChatCompletionToolsParam] | None = None
-    tool_choice: (
-        Literal["none"]
-        | Literal["auto"]
-        | Literal["required"]
-        | Annotated[ChatCompletionNamedToolChoiceParam, UNNAMED]
-        | None
-    ) = "none"
+    tool_choice: ToolChoice = "none"
     reasoning_effort: Effort = None
     thinking_token_budget: int | None = None
     include_reasoning: bool = True

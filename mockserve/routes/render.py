@@ -76,23 +76,19 @@ async def render_completion(request: web.Request) -> web.StreamResponse:
     service.model.check_model(api_request.model)
     _refuse_beams(api_request.sampling.use_beam_search)
     name = reply_id(request, "cmpl", api_request.common.request_id)
-    names = (
-        [name] if len(api_request.prompts) == 1 else [f"{name}-{index}" for index in range(len(api_request.prompts))]
-    )
-    rendered = await offload(request, _rendered_prompts, service.model, api_request, body, names)
+    rendered = await offload(request, _rendered_prompts, service.model, api_request, name)
     return await json_body(request, lambda: [each.as_json() for each in rendered], is_long(request))
 
 
-def _rendered_prompts(
-    model: ServedModel, api_request: TextRequest, body: dict[str, Any], names: Sequence[str]
-) -> list[RenderedRequest]:
-    sampling = model.planner.defaults.applied(api_request.sampling, body)
+def _rendered_prompts(model: ServedModel, api_request: TextRequest, name: str) -> list[RenderedRequest]:
+    sampling = model.planner.defaults.applied(api_request.sampling, api_request.body)
     check_prompts(api_request, sampling, model.planner.max_model_len)
-    check_logit_bias_keys(body.get("logit_bias"))
-    return [
-        _rendered_prompt(model, api_request._replace(sampling=sampling), body, prompt, each)
-        for prompt, each in zip(api_request.prompts, names, strict=True)
-    ]
+    check_logit_bias_keys(api_request.body.get("logit_bias"))
+    api_request = api_request._replace(sampling=sampling)
+    if len(api_request.prompts) == 1:
+        return [_rendered_prompt(model, api_request, api_request.prompts[0], name)]
+    prompts = enumerate(api_request.prompts)
+    return [_rendered_prompt(model, api_request, prompt, f"{name}-{index}") for index, prompt in prompts]
 
 
 def keeps_special_tokens(tools: ToolOptions) -> bool:
@@ -148,10 +144,8 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
     )
 
 
-def _rendered_prompt(
-    model: ServedModel, api_request: TextRequest, body: dict[str, Any], prompt: Prompt, name: str
-) -> RenderedRequest:
-    planner, sampling = model.planner, api_request.sampling
+def _rendered_prompt(model: ServedModel, api_request: TextRequest, prompt: Prompt, name: str) -> RenderedRequest:
+    planner, sampling, body = model.planner, api_request.sampling, api_request.body
     with _empty_prompt_message():
         if isinstance(prompt, str):
             ids = text_ids(planner, prompt, api_request.add_special_tokens, sampling)

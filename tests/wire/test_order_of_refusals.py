@@ -118,6 +118,7 @@ def test_the_calls_of_a_batch_are_refused_before_its_other_members(server: TestS
         (CHAT, {"messages": [USER | {"tool_calls": [{}]}]}),
         (CHAT, {"messages": [USER | {"tool_calls": {"a": 1}}]}),
         (CHAT, {"messages": [USER, {"role": "critic", "content": "x", "tool_calls": {}}]}),
+        (CHAT, {"messages": [USER, {"role": "assistant", "content": ["a"], "tool_calls": None}, USER]}),
         (CHAT, {"messages": [USER], "use_beam_search": True, "n": 2, "logit_bias": {"a": 1}}),
         (TEXT, {"prompt": "a", "prompt_embeds": []}),
         (

@@ -111,7 +111,11 @@ def main() -> int:
         asked[base.path] += 1
         found = _lasting_differences(genuine, ours, base, changed)
         reasons = {_reason(f"{base.path} {json.dumps(changed)}", each) for each in found}
-        if None in reasons and all(each.startswith(".error.") for each in found) and _is_refused(genuine, base):
+        if (
+            None in reasons
+            and all(".error." in each.partition(":")[0] for each in found)
+            and _is_refused(genuine, base)
+        ):
             reasons = {"the first of several mistakes"}
         explained.update(each for each in reasons if each and None not in reasons)
         if None in reasons:
@@ -216,7 +220,8 @@ def _reason(request: str, difference: str) -> str | None:
 
 
 def _is_refused(genuine: Server, base: Body) -> bool:
-    return genuine.ask(base.path, base.members, method=base.method).status >= HTTPStatus.BAD_REQUEST
+    reply = genuine.ask(base.path, base.members, method=base.method)
+    return reply.status >= HTTPStatus.BAD_REQUEST or reply.text.startswith('data: {"error"')
 
 
 def _lasting_differences(genuine: Server, ours: Server, base: Body, members: dict[str, Any]) -> list[str]:
