@@ -131,7 +131,7 @@ def simulate_replay(
         for line in _interval_lines(options, deployment, arrivals, ties, runs[0]):
             on_note(line)
     num_unsent = 0 if options.horizon else len(arrivals.arrivals) - len(runs[0].requests)
-    _note_run_results(deployment, runs[0], analysis_config.targets, num_unsent, on_note)
+    _note_run_results(options, deployment, runs[0], analysis_config.targets, num_unsent, on_note)
     sending = SendPolicy(is_chosen_by_run=options.decides_sending, keeps_schedule=options.reissue)
     origin = partial(_provenance, options, deployment, trace.data_path)
     header, title = _header_of(trace, analysis_config.targets), title_of(options, deployment)
@@ -150,6 +150,7 @@ def _header_of(trace: "Trace", targets: "Mapping[str, SloTargets]") -> "TraceHea
 
 
 def _note_run_results(
+    options: ReplayOptions,
     deployment: "Deployment",
     run: "Simulated",
     targets: "Mapping[str, SloTargets]",
@@ -163,7 +164,7 @@ def _note_run_results(
 
     if num_unsent:
         on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    after = (*notes_after(deployment), *notes_after_run(run.simulation))
+    after = (*notes_after(deployment), *notes_after_run(run.simulation, options.cluster.kills))
     for note in (*after, *notes_on_targets(targets, run.requests)):
         on_note(note)
 

@@ -180,7 +180,7 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
     num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
     if workload.rows and num_unsent:
         on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    after = (*notes_after(deployment), *notes_after_run(simulated.simulation))
+    after = (*notes_after(deployment), *notes_after_run(simulated.simulation, options.cluster.kills))
     for note in (*after, *notes_on_targets(analysis_config.targets, simulated.requests)):
         on_note(note)
     header = TraceHeader(

@@ -234,7 +234,8 @@ def _figure(path: Path, place: str, name: object) -> str:
 def _quantity(path: Path, place: str, value: object) -> float:
     """A quantity of Kubernetes, such as 5, "500m" or "1k". Raises EngineError."""
     found = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value).strip())
-    if found is None or found[3] not in _SUFFIXES or not (number := float(found[1]) * 10.0 ** int(found[2] or 0)):
+    number = 0.0 if found is None else float(found[1]) * 10.0 ** int(found[2] or 0)
+    if found is None or found[3] not in _SUFFIXES or not 0 < number < float("inf"):
         raise problem_in(path, place, f'must be a quantity above 0 such as 5, "0.8" or "500m", got {value!r}')
     return number * _SUFFIXES[found[3]]
 

@@ -1,6 +1,6 @@
 """From the options of a cluster to the cluster, or to the single engine if there is only one."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from blis_sim.engine.latency.confidence import Sureness
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.registry import one_model
 from blis_sim.engine.simulation import Simulation
+from blis_sim.engine.units import Micros
 from blis_sim.options import BlisError, ineffective_flags, options_of, with_settings
 
 if TYPE_CHECKING:
@@ -171,8 +172,11 @@ def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterato
     yield from notes_on_pools(options.pools, options.num_instances)
 
 
-def notes_after_run(simulation: Simulation) -> Iterator[str]:
-    """Warnings about a simulation that has ended, in a line each."""
+def notes_after_run(simulation: Simulation, kills: Iterable[tuple[Micros, int | None]] = ()) -> Iterator[str]:
+    """Notes on a simulation that has ended, in a line each; `kills` are the instants and instances of --kill."""
+    late = [at for at, _ in kills if at > simulation.clock]
+    if late:
+        yield f"--kill at {late[0] / 1e6:g} s kills nothing: the run ended at {simulation.clock / 1e6:g} s"
     num_evicted = sum(engine.counters.num_reservations_evicted for engine in simulation.instances)
     if num_evicted:
         yield (

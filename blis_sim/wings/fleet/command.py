@@ -222,6 +222,9 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, list[Check]]":
         ):
             _print_note(f"fleet at {server.url}: {' '.join(of_server)}")
             seen = _observed(["--url", server.url, *of_load])
+            num_kills, num_killed = len(options.cluster.kills), sum(state == "killed" for *_, state in changes)
+            if num_killed < num_kills:
+                _print_note(f"{num_kills - num_killed} of {num_kills} instants of --kill killed nothing")
     except ServerError as error:
         raise OptionError(f"blis serve did not start: {error}") from None
     num_failed = sum(seen["failed"].values())
