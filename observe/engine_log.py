@@ -3,6 +3,7 @@
 import asyncio
 import os
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from traces.steps import StepWriter, step_of_line
 _INTERVAL_S = 0.5
 _SETTLE_S = 1.0
 """The last lines come this long after the last reply at most."""
+_LONGEST_END_S = 5.0
 _PIECE_BYTES = 1 << 16
+_PAUSE_S = 0.01
+"""Between two pieces, so that a log that never ends leaves the time to the load."""
 _LONGEST_LINE = 1 << 16
 """No line about a step is longer; of a longer line the rest is dropped."""
 
@@ -30,9 +34,11 @@ class EngineLog:
             self._descriptor = os.open(log, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise ObserveError(f"--engine-log {log}: {(error.strerror or str(error)).lower()}") from error
-        if stat.S_ISDIR(os.fstat(self._descriptor).st_mode):
+        mode = os.fstat(self._descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             os.close(self._descriptor)
-            raise ObserveError(f"--engine-log {log}: expected a file or a pipe, got a folder")
+            kind = "a folder" if stat.S_ISDIR(mode) else "a device"
+            raise ObserveError(f"--engine-log {log}: expected a file or a pipe, got {kind}")
         with suppress(OSError):  # a pipe has no end to go to
             os.lseek(self._descriptor, 0, os.SEEK_END)
         self._writer = StepWriter(steps, resume=resume)
@@ -46,12 +52,13 @@ class EngineLog:
         """Take in what is new every half second, until cancelled."""
         while True:
             is_more = self._read_piece()
-            await asyncio.sleep(0 if is_more else _INTERVAL_S)
+            await asyncio.sleep(_PAUSE_S if is_more else _INTERVAL_S)
 
     async def end(self) -> None:
-        """Take in what is still to come, close both files and say what was found."""
+        """Take in what is still to come, but not for ever, close both files and say what was found."""
         await asyncio.sleep(_SETTLE_S)
-        while self._read_piece():
+        until_s = time.monotonic() + _LONGEST_END_S
+        while self._read_piece() and time.monotonic() < until_s:
             pass  # no load is measured any more
         os.close(self._descriptor)
         self._writer.close()

@@ -61,7 +61,9 @@ def parse_server(url: str, label: str = "--url") -> Server:
 
     A host with a port alone, such as localhost:8000, is one of http.
     """
-    expected = f"{label} must be like http://host:port, got {url!r}"
+    if "@" in url:
+        raise ObserveError(f"{label} must not carry a user name or password, give --api-key")
+    expected = f"{label} must be like http://host:port, got {url.partition('?')[0]!r}"
     try:
         parts = urlsplit(f"http://{url}" if _HOST_AND_PORT.match(url) else url)
         port = parts.port
@@ -70,8 +72,6 @@ def parse_server(url: str, label: str = "--url") -> Server:
     printable = url.isascii() and url.isprintable() and " " not in url
     if parts.scheme not in _DEFAULT_PORTS or not parts.hostname or parts.query or parts.fragment or not printable:
         raise ObserveError(expected)
-    if parts.username is not None:
-        raise ObserveError(f"{label} must not carry a user name or password, give --api-key")
     prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return Server(parts.hostname, port or _DEFAULT_PORTS[parts.scheme], parts.scheme == "https", prefix)
 

@@ -292,6 +292,7 @@ def with_dashboard_stats(figures: Mapping[str, EngineStats], own: DashboardStats
 # A metrics page read periodically, and its figures shown as a table of 80 columns on a terminal, or as lines.
 
 TIMEOUT_S = 10.0
+MOST_PAGE_BYTES = 64 << 20
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Connects directly, ignoring proxies of the environment, as the load client does."""
 
@@ -302,8 +303,10 @@ def read_url(url: str, api_key: str | None) -> bytes:
     shown = url.partition("?")[0]
     try:
         with _OPENER.open(request, timeout=TIMEOUT_S) as reply:
-            body: bytes = reply.read()
-            return body
+            body: bytes = reply.read(MOST_PAGE_BYTES + 1)
+        if len(body) > MOST_PAGE_BYTES:
+            raise RunError(f"cannot read {shown}: more than {MOST_PAGE_BYTES >> 20} MB")
+        return body
     except urllib.error.HTTPError as error:
         error.close()
         raise RunError(f"cannot read {shown}: status {error.code}") from error

@@ -97,6 +97,7 @@ def _line(step: Step) -> str:
     )
 
 
+_COUNTS = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 _STEP_LINE = re.compile(
     r"Engine (?P<engine>\d{1,6}): Iteration\((?P<step>\d{1,15})\): "
     r"(?P<prefill_requests>\d{1,9}) context requests, (?P<prefill_tokens>\d{1,9}) context tokens, "
@@ -106,13 +107,12 @@ _STEP_LINE = re.compile(
 
 
 def step_of_line(line: str) -> Step | None:
-    """Return the step in a line of vLLM's log; None for other lines, and for steps without requests."""
+    """Return the step in a line of vLLM's log; None for other lines, and for counts that no engine has."""
     found = _STEP_LINE.search(line)
-    if found is None:
+    if found is None or max(int(found[name]) for name in _COUNTS) > MOST_TOKENS:
         return None
-    counts = ("step", "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens", "engine")
     return Step(
-        **{name: int(found[name]) for name in counts},
+        **{name: int(found[name]) for name in ("step", *_COUNTS, "engine")},
         duration_us=round(float(found["ms"]) * 1000),
         kv_usage=min(1.0, round(float(found["percent"]) / 100, 3)),
     )

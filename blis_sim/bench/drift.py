@@ -45,6 +45,7 @@ from replay.simulation.record import NEVER, Floats, Record
 from replay.simulation.simulate import simulate
 from replay.simulation.uncertainty import latency_sampler
 from traces import TraceRow
+from traces.redaction import without_secret_parameters
 from traces.server_settings import blocks_of_one_engine
 from traces.text_file import write_text
 
@@ -792,7 +793,9 @@ class Watch:
     def _write(self, found: Comparison) -> None:
         if self.settings.drift_metrics is not None:
             write_text(Path(self.settings.drift_metrics), metrics_text(found))
-        report = watch_report(self.settings.url, self.history, self._origin, self.settings.watch_interval)
+        report = watch_report(
+            without_secret_parameters(self.settings.url), self.history, self._origin, self.settings.watch_interval
+        )
         report.write(self.settings.html, None)
 
     def _origin(self) -> Provenance:

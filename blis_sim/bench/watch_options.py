@@ -107,6 +107,8 @@ class WatchOptions:
 
 
 def _check_url(url: str) -> None:
+    if "@" in url.partition("?")[0]:
+        raise OptionError("--url must not carry a user name or password, give --api-key")
     try:
         parts = urlsplit(url)
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

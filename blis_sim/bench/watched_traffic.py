@@ -63,6 +63,8 @@ class WatchedTraffic:
         self._foreign_tokens = 0.0
         """Most prompt tokens of other requests that the server had."""
         self._first_queries: float | None = None
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path}: expected a file, got a folder, a pipe or a device")
         try:
             with path.open("rb") as file:
                 _check_first_line(path, file.readline(_PIECE_BYTES))

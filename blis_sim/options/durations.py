@@ -26,7 +26,7 @@ def duration_ms(label: str, text: str) -> float:
     try:
         limit_ms = parse_duration_ms(text)
     except ValueError:
-        limit_ms = 0.0
+        raise OptionError(f"{label} must be a duration such as 40ms or 1s, got {text!r}") from None
     if limit_ms <= 0:
-        raise OptionError(f"{label} must be a duration such as 40ms or 1s, got {text!r}")
+        raise OptionError(f"{label} must be above 0, got {text!r}")
     return limit_ms

@@ -143,6 +143,18 @@ def test_a_server_that_stops_answering_is_named_in_each_comparison_and_may_come_
     assert "blis_watch" in metrics.read_text()
 
 
+@pytest.mark.parametrize("url", ["http://ann:planted@127.0.0.1:9/metrics", "http://127.0.0.1:9/metrics?key=planted"])
+def test_keys_in_the_url_are_in_no_message_and_no_file(
+    url: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = ("--html", "drift.html", "--drift-metrics", "drift.prom")
+    assert run(["calibrate", "--watch", "--url", url, *FAST, *ONLY, *written]) in (1, 2)
+    shown = capsys.readouterr().err + "".join(each.read_text() for each in tmp_path.iterdir())
+    assert "--url must not carry" in shown or "cannot read http://127.0.0.1:9/metrics: " in shown
+    assert "planted" not in shown
+
+
 def test_a_server_out_of_reach_at_the_start_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"

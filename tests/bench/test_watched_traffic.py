@@ -1,5 +1,6 @@
 """`blis calibrate --watch --traffic`: what recorded requests must find in the prefix cache of the watched server."""
 
+import os
 import re
 import subprocess
 import sys
@@ -96,3 +97,10 @@ def test_contents_that_show_no_prompts_are_refused(
     path.write_bytes(orjson.dumps(line) + b"\n")
     with pytest.raises(error, match=message):
         WatchedTraffic(path, "http://127.0.0.1:9", None, CacheBound(16, 100))
+
+
+def test_a_pipe_a_folder_and_a_device_are_no_files_to_follow(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        with pytest.raises(TraceError, match="expected a file, got a folder, a pipe or a device"):
+            WatchedTraffic(path, "http://127.0.0.1:9", None, CacheBound(16, 100))

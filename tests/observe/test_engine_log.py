@@ -1,7 +1,9 @@
 """The steps of an engine that its server logs during a load."""
 
+import asyncio
 import json
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,6 +22,7 @@ Observe: TypeAlias = Callable[..., Any]
 
 async def followed(log: Path, steps: Path, text: str) -> EngineLog:
     """A log that got this text after its present end."""
+    log.open("a").close()
     made = EngineLog(log, steps)
     with log.open("a") as file:
         file.write(text)
@@ -51,6 +54,40 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         EngineLog(tmp_path / "missing", tmp_path / "a.steps.csv")
     with pytest.raises(ObserveError, match="expected a file or a pipe, got a folder"):
         EngineLog(tmp_path, tmp_path / "a.steps.csv")
+    with pytest.raises(ObserveError, match="expected a file or a pipe, got a device"):
+        EngineLog(Path("/dev/zero"), tmp_path / "a.steps.csv")
+
+
+async def test_a_log_that_never_ends_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("observe.engine_log._LONGEST_END_S", 0.1)
+    pipe, is_over = tmp_path / "pipe", threading.Event()
+    os.mkfifo(pipe)
+    made = EngineLog(pipe, tmp_path / "a.steps.csv")
+
+    def write() -> None:
+        with pipe.open("w") as file:
+            while not is_over.is_set():
+                file.write(f"{LINE}\n" * 100)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reading = asyncio.ensure_future(made.keep_reading())
+    await asyncio.sleep(0.2)
+    reading.cancel()
+    is_over.set()
+    await made.end()
+    writer.join()
+    assert made.num_steps > 100
+
+
+async def test_what_a_hostile_log_holds_is_in_no_file(tmp_path: Path) -> None:
+    steps = tmp_path / "a.steps.csv"
+    hostile = "Bearer PLANTED7 " + LINE + " api_key=PLANTED7\n" + "\0\xff\x1b[31m PLANTED7 Iteration(\n"
+    hostile += LINE.replace("100 context tokens", "999999999 context tokens") + "\n"
+    hostile += LINE.replace("10.23", "999999999.99").replace("1.2%", "999.9%") + "\n" + "Iteration(" * 100_000 + "\n"
+    made = await followed(tmp_path / "vllm.log", steps, hostile)
+    assert made.num_steps == len(read_steps(steps)) == 2
+    assert "PLANTED" not in steps.read_text()
 
 
 def test_a_log_without_steps_is_a_warning(observe: Observe, tmp_path: Path) -> None:

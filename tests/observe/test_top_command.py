@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rich.console import Console
 
+from observe.errors import RunError
 from observe.top import (
     ALL,
     EngineStats,
@@ -27,6 +28,7 @@ from observe.top import (
     parse_dashboard_figures,
     parse_metrics_page,
     percentiles_ms,
+    read_url,
     with_dashboard_stats,
 )
 from observe.top_command import TopOptions, run
@@ -176,12 +178,20 @@ def blis(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "complaint"),
     [
         (("nowhere",), "URL must be like http://host:port, got 'nowhere'"),
+        (("http://x?key=planted",), "URL must be like http://host:port, got 'http://x'"),
+        (("http://ann:planted@x:p",), "URL must not carry a user name or password, give --api-key"),
         (("http://x", "--interval", "0"), "--interval must be at least 0.1, got 0.0"),
     ],
 )
 def test_bad_settings_are_one_line_and_code_2(arguments: tuple[str, ...], complaint: str) -> None:
     done = blis(*arguments)
     assert (done.returncode, done.stderr) == (2, f"blis top: error: {complaint}\n")
+
+
+def test_a_page_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("observe.top.MOST_PAGE_BYTES", 1 << 10)
+    with server_of([(200, "x" * 2000)]) as url, pytest.raises(RunError, match="/metrics: more than 0 MB"):
+        read_url(f"{url}/metrics", None)
 
 
 def test_on_a_terminal_it_is_a_table() -> None:

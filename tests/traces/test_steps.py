@@ -92,8 +92,9 @@ def test_a_line_about_encoder_inputs_tells_of_a_step_too() -> None:
         "INFO 11-30 05:00:00 [loggers.py:335] Engine 000: Avg prompt throughput: 0.0 tokens/s",
         LINE.replace(" ms,", " ms (dummy),"),
         LINE.replace("10.23", "9" * 400 + ".00"),
+        LINE.replace("100 context tokens", "999999999 context tokens"),
     ],
-    ids=["empty", "other", "dummy", "hostile"],
+    ids=["empty", "other", "dummy", "hostile", "too many"],
 )
 def test_other_lines_and_dummy_steps_tell_of_none(line: str) -> None:
     assert step_of_line(line) is None

@@ -227,15 +227,16 @@ def _figure(path: Path, place: str, name: object) -> str:
     known = (*REPLICA_FIGURES, QUEUE_FIGURE)
     if text not in known:
         names = ", ".join(each if each == QUEUE_FIGURE else f"vllm:{each}" for each in known)
-        raise problem_in(path, place, f"a simulated fleet has the metrics {names}, got {name!r}")
+        raise problem_in(path, place, f"a simulated fleet has the metrics {names}, got {name!r:.80}")
     return text
 
 
 def _quantity(path: Path, place: str, value: object) -> float:
     """A quantity of Kubernetes, such as 5, "500m" or "1k". Raises EngineError."""
     found = None if isinstance(value, bool) else _QUANTITY.fullmatch(str(value).strip())
-    if found is None or found[3] not in _SUFFIXES or not (number := float(found[1]) * 10.0 ** int(found[2] or 0)):
-        raise problem_in(path, place, f'must be a quantity above 0 such as 5, "0.8" or "500m", got {value!r}')
+    number = 0.0 if found is None else float(found[1]) * 10.0 ** int(found[2] or 0)
+    if found is None or found[3] not in _SUFFIXES or not 0 < number < float("inf"):
+        raise problem_in(path, place, f'must be a quantity above 0 such as 5, "0.8" or "500m", got {value!r:.80}')
     return number * _SUFFIXES[found[3]]
 
 
@@ -313,7 +314,7 @@ def _trigger(path: Path, within: str, keys: TriggerKeys) -> tuple[MetricTarget, 
     terms: Sequence[tuple[str, str]] = re.findall(_TERM, query) if found else ()
     functions = {function for function, _ in terms}
     if len(functions) != 1:
-        problem = f"must be sum(METRIC) or avg(METRIC), or several of one kind added up, got {query!r}"
+        problem = f"must be sum(METRIC) or avg(METRIC), or several of one kind added up, got {query!r:.80}"
         raise problem_in(path, f"{within}.metadata.query", problem)
     figures = tuple(_figure(path, f"{within}.metadata.query", name) for _, name in terms)
     threshold = metadata.get("activationThreshold", 0)

@@ -99,6 +99,14 @@ def test_rows_of_csv_have_the_verdict_and_a_command_that_repeats_it(capsys: pyte
     assert blis([command, *rest]) == 1
 
 
+@pytest.mark.parametrize("value", ["9" * 400, "5e9999999", "nan", "-1", ""])
+def test_a_quantity_that_is_no_number_is_refused(value: str, hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(hpa)
+    path.write_text(HPA.replace('"20"', f'"{value}"'))
+    assert fleet("--autoscaler", hpa, "--rate", "6", "--num-requests", "5") == 2
+    assert "averageValue: must be a quantity above 0 such as" in capsys.readouterr().err
+
+
 def test_the_fleet_grows_with_its_load(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("--autoscaler", hpa, "--cold-start", "5s", "--stages", "2:30s,24:60s", "--json") == 0
     changes = json.loads(capsys.readouterr().out)["fleet"]["changes"]
@@ -138,6 +146,7 @@ def test_same_seed_same_rehearsal(hpa: str, capsys: pytest.CaptureFixture[str]) 
     ("words", "message"),
     [
         (("--cold-start", "5s"), "--cold-start needs --autoscaler"),
+        (("--kill", "0s"), "--kill must be above 0, got '0s'"),
         (("--kill", "5"), "--kill must be a duration such as 40ms or 1s, got '5'"),
         (("--kill", f"{'9' * 400}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 400}s'"),
         (("--kill", f"{'9' * 304}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 304}s'"),
