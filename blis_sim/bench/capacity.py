@@ -413,10 +413,8 @@ def confirmed(found: Trial | None, search: Callable[[], Search]) -> Search:
     """
     if found is None or not found.judgement.is_open:
         return found
-    judgement = yield TrialRequest(found.candidate, found.counts, by_longer=True)
-    if judgement.is_met:
-        return replace(found, judgement=judgement)
-    return (yield from by_longer(search()))
+    judged = yield from by_longer(_once(found.candidate, found.counts))
+    return judged if judged.judgement.is_met else (yield from by_longer(search()))
 
 
 def by_longer(search: Asking[Result]) -> Asking[Result]:
@@ -516,9 +514,10 @@ def stressed(
     stresses = list(_stresses(trial))
     searches += [partial(_once, each.candidate, each.counts) for _, each, _ in stresses if each is not None]
     found = side_by_side([each() for each in searches], judge)
-    known = side_by_side(list(map(_by_longer_run, _implied_by_none([trial, *found]))), judge)
+    longer = [by_longer(_once(each.candidate, each.counts)) for each in _implied_by_none([trial, *found])]
+    known = side_by_side(longer, judge)
     if trial.judgement.is_open and not _is_implied(trial, known):
-        (confirmation,) = side_by_side([_by_longer_run(trial)], judge)
+        (confirmation,) = side_by_side([by_longer(_once(trial.candidate, trial.counts))], judge)
         if not confirmation.judgement.is_met:
             return None
         trial = confirmation
@@ -549,11 +548,6 @@ def _implied_by_none(trials: Sequence[Trial | None]) -> list[Trial]:
             continue
         found = [*(other for other in found if not _is_implied(other, [each])), each]
     return found
-
-
-def _by_longer_run(trial: Trial) -> Asking[Trial]:
-    """Return a trial as longer runs judge it."""
-    return replace(trial, judgement=(yield TrialRequest(trial.candidate, trial.counts, by_longer=True)))
 
 
 def _stresses(winner: Trial) -> Iterator[tuple[str, TrialRequest | None, str]]:
@@ -591,7 +585,7 @@ def _after_a_loss(winner: Trial) -> Iterator[tuple[str, Counts]]:
         yield names[pool] if names else "one instance lost", counts
 
 
-def _once(candidate: Candidate, counts: Counts) -> Search:
+def _once(candidate: Candidate, counts: Counts) -> Asking[Trial]:
     """Return the trial of a candidate with these counts, whether it meets the targets or not."""
     return Trial(candidate, counts, (yield TrialRequest(candidate, counts)))
 
