@@ -214,6 +214,18 @@ def test_equal_steps_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out) == {"steps": 2, "equal": 2}
 
 
+def test_the_steps_are_drawn_and_the_answer_has_every_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    file, picture = _written(tmp_path, batch=[1, 20, 0, 0, 900]), tmp_path / "steps.svg"
+    assert run(StepCheckOptions(recording=str(file), format="csv", plot=str(picture))) == 1
+    assert capsys.readouterr().out.splitlines()[1].startswith("0,recorded,")
+    assert "Tokens of each step" in picture.read_text()
+    assert run(StepCheckOptions(recording=str(file), format="markdown")) == 1
+    assert "step 0 of 2 differs" in capsys.readouterr().out
+
+
 def test_a_request_that_its_frontend_ends_leaves_with_the_step_that_computed_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
