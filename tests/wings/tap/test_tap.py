@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
+from blis_sim.wings.engine_core.link import identity_of
 from blis_sim.wings.tap.forwarding import COMMAND, MORE, Piece, Splitter, Tap, framed
 from blis_sim.wings.tap.recording import LinkRecorder
 from blis_sim.wings.tap.step_check import StepCheckOptions, run
@@ -145,6 +147,26 @@ def passing(frontend_port: int) -> Iterator[int]:
         ends.append(True)
         thread.join()
         tap.close()
+
+
+def test_all_ranks_are_told_one_address_of_the_coordinator() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
+        port = door.bind_to_random_port("tcp://127.0.0.1")
+        welcome = messages.read_welcome(recorded()["welcome"])
+        welcome.addresses.coordinator_input, welcome.addresses.coordinator_output = "tcp://127.0.0.1:9", "tcp://[::1]:9"
+        told = []
+        with passing(port) as tapped_port:
+            for rank in (0, 1, 0):
+                with context.socket(zmq.DEALER) as engine:
+                    engine.setsockopt(zmq.IDENTITY, identity_of(rank))
+                    engine.connect(f"tcp://127.0.0.1:{tapped_port}")
+                    engine.send(recorded()["hello"])
+                    name, *_ = door.recv_multipart()
+                    door.send_multipart([name, messages.encode(welcome)])
+                    told.append(messages.read_welcome(engine.recv()).addresses)
+    assert len({(each.coordinator_input, each.coordinator_output) for each in told}) == 1
+    assert len({address for each in told for address in (*each.inputs, *each.outputs)}) == 6
+    assert told[0].coordinator_input not in (None, "tcp://127.0.0.1:9")
 
 
 def test_an_engine_waits_for_a_frontend_that_does_not_listen_yet() -> None:
