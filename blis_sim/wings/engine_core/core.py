@@ -4,13 +4,12 @@ import asyncio
 import logging
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
-import msgspec
 import numpy as np
 
 from blis_sim.engine.events import BatchDone
@@ -35,7 +34,7 @@ from mockserve.generation.writing import completion_output_spec
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerationRequest, parse_generate
-from mockserve.protocol.sampling import check_vocabulary
+from mockserve.protocol.sampling import SamplingParams, check_vocabulary
 from mockserve.realtime.deliveries import ignore_batch
 from mockserve.realtime.driver import EngineFailedError
 from mockserve.realtime.in_flight import InFlightRequest
@@ -169,6 +168,7 @@ class CoreRequest(PlannedChoice):
         core: "RankCore",
         request: EngineRequest,
         generation: Generation,
+        sampling: SamplingParams,
         scorer: Scorer | None,
         prompt_scores: "_Scores | None",
     ) -> None:
@@ -176,7 +176,7 @@ class CoreRequest(PlannedChoice):
         self._core, self._outputs = core, core.outputs
         self._id, self.client = request.request_id, request.client_index
         self._trace_headers = request.trace_headers
-        self._sampling = request.sampling_params or messages.SamplingParams()
+        self._sampling = sampling
         self._scorer, self._prompt_scores = scorer, prompt_scores
         self._num_sent = 0
         self._num_preemptions = 0
@@ -259,7 +259,7 @@ class CoreRequest(PlannedChoice):
 
     def _scores(self, scorer: Scorer, first: int, token_ids: Sequence[int]) -> Logprobs:
         rows = [scorer.score(first + place, each) for place, each in enumerate(token_ids)]
-        num_top = len(self._sampling.logprob_token_ids or ()) or max(0, self._sampling.logprobs or 0)
+        num_top = len(self._sampling.logprob_token_ids) or max(0, self._sampling.num_logprobs or 0)
         ids, logprobs, ranks = map(self._outputs.frames(self.client).add, _score_arrays(rows, num_top))
         return Logprobs(ids, logprobs, ranks)
 
@@ -404,7 +404,8 @@ class RankCore:
         )
         parsed = await delivery.executor.run(True, parsed_body) if is_long else parsed_body()
         sampling = parsed.sampling
-        transfer_params = (params.extra_args or {}).get("kv_transfer_params")
+        extra = params.get("extra_args")
+        transfer_params = extra.get("kv_transfer_params") if isinstance(extra, dict) else None
         transfer_params = transfer_params if isinstance(transfer_params, dict) else None
         context = RequestContext(
             request.request_id,
@@ -418,12 +419,13 @@ class RankCore:
         generations = await planner.plan(ids, sampling, context, form, has_ceiling=False)
         new_scorer = new_scorers(model, sampling)
         scored = prompt_scores(model, sampling, ids, generations)
-        num_top = max(0, params.prompt_logprobs or 0)
+        num_top = max(0, sampling.num_prompt_logprobs or 0)
         scores = None if scored is None else await delivery.executor.run(True, _score_arrays, scored, num_top)
         choice = CoreRequest(
             self,
             request,
             generations[0],
+            sampling,
             None if new_scorer is None else new_scorer(generations[0]),
             scores,
         )
@@ -450,17 +452,20 @@ MOST_MEDIA = 3000
 """Media of one prompt: a frontend allows 999 of each kind unless it is told otherwise."""
 _OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
 """Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
-_DERIVED_FIELDS = frozenset({"eos_token_id", "all_stop_token_ids", "watermarking_skipped", "bad_words_token_ids"})
 
 
-def _fields(params: messages.SamplingParams) -> dict[str, object]:
+def _fields(params: Mapping[str, Any]) -> dict[str, object]:
     """Return sampling parameters as the fields of the HTTP route that takes token ids."""
-    fields = msgspec.structs.asdict(params).items()
-    found = {name: value for name, value in fields if value is not None and name not in _OWN_FIELDS | _DERIVED_FIELDS}
+    given = {"max_tokens": messages.DEFAULT_MAX_TOKENS, **params}
+    found = _public({name: value for name, value in given.items() if name not in _OWN_FIELDS})
     if isinstance(constraint := found.get("structured_outputs"), dict):
-        known = {name: value for name, value in constraint.items() if value is not None and not name.startswith("_")}
-        found["structured_outputs"] = known
+        found["structured_outputs"] = _public(constraint)
     return found
+
+
+def _public(fields: Mapping[str, Any]) -> dict[str, object]:
+    """Return the fields that have a value, without those that the frontend has derived."""
+    return {name: value for name, value in fields.items() if value is not None and not name.startswith("_")}
 
 
 def _prompt(request: EngineRequest, model: ServedModel) -> tuple[list[int], tuple[Medium, ...]]:

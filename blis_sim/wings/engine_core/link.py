@@ -165,13 +165,19 @@ class Link:
         return socket
 
     def _watch(self, socket: zmq.asyncio.Socket) -> None:
-        """Set `lost` when the connection of a socket ends."""
-        monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        """Set `lost` when the connection of a socket ends.
+
+        One that ends before its peers have greeted each other is tried again: API servers may listen late.
+        """
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 
         async def watch() -> None:
+            has_greeted = False
             while True:
-                frames = await monitor.recv_multipart()
-                if parse_monitor_message(frames)["event"] == zmq.EVENT_DISCONNECTED:
+                event = parse_monitor_message(await monitor.recv_multipart())["event"]
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    has_greeted = True
+                elif has_greeted:
                     self.lost.set()
 
         self._tasks.append(asyncio.ensure_future(watch()))

@@ -24,6 +24,8 @@ ENGINE_DEAD = b"ENGINE_CORE_DEAD"
 COORDINATOR = -1
 """The index of the coordinator of data-parallel ranks among the receivers of outputs."""
 
+DEFAULT_MAX_TOKENS = 16
+"""Limit of an output whose sampling parameters have none."""
 ADD, ABORT, START_WAVE, UTILITY = b"\x00", b"\x01", b"\x02", b"\x03"
 """First frames of a message to the engine."""
 
@@ -115,54 +117,6 @@ class ReadyResponse(msgspec.Struct):
 # Requests.
 
 
-class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """How to sample; a map of what differs from the defaults."""
-
-    n: int = 1
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    temperature: float = 1.0
-    watermarking: bool | None = None
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool = False
-    max_tokens: int | None = 16
-    min_tokens: int = 0
-    logprobs: int | None = None
-    prompt_logprobs: int | None = None
-    prompt_logprob_token_ids: Any = None
-    prompt_logprob_start: int | None = None
-    logprob_token_ids: list[int] | None = None
-    flat_logprobs: bool = False
-    detokenize: bool = True
-    skip_special_tokens: bool = True
-    spaces_between_special_tokens: bool = True
-    include_stop_str_in_output: bool = False
-    output_kind: int = 0
-    stream_interval: int | None = None
-    skip_clone: bool = False
-    output_text_buffer_length: int = 0
-    eos_token_id: int | None = msgspec.field(default=None, name="_eos_token_id")
-    all_stop_token_ids: list[int] = msgspec.field(default_factory=list, name="_all_stop_token_ids")
-    watermarking_skipped: bool = msgspec.field(default=False, name="_watermarking_skipped")
-    structured_outputs: dict[str, Any] | None = None
-    logit_bias: dict[int, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    extra_args: dict[str, Any] | None = None
-    bad_words: list[str] | None = None
-    bad_words_token_ids: list[list[int]] | None = msgspec.field(default=None, name="_bad_words_token_ids")
-    skip_reading_prefix_cache: bool | None = None
-    thinking_token_budget: int | None = None
-    repetition_detection: dict[str, Any] | None = None
-    routed_experts_prompt_start: int = 0
-    trace_decode_token_ids: list[int] | None = None
-
-
 class LoraRequest(msgspec.Struct, array_like=True, omit_defaults=True):
     """An adapter that a request needs."""
 
@@ -198,7 +152,8 @@ class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
     request_id: str
     prompt_token_ids: list[int] | None
     mm_features: list[MediumFeature] | None
-    sampling_params: SamplingParams | None
+    sampling_params: dict[str, Any] | None
+    """What differs from vLLM's defaults; the route that takes token ids declares the fields."""
     pooling_params: dict[str, Any] | None
     arrival_time: float
     lora_request: LoraRequest | None

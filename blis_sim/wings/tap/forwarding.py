@@ -15,7 +15,7 @@ from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import NamedTuple
 
 from blis_sim.wings.engine_core import messages
-from blis_sim.wings.engine_core.messages import MessageError
+from blis_sim.wings.engine_core.messages import COORDINATOR, MessageError
 from blis_sim.wings.engine_core.options import tcp_address
 
 GREETING_BYTES, MOST_FRAME_BYTES = 64, 1 << 31
@@ -79,7 +79,7 @@ class Place(NamedTuple):
     """An address of the frontend that engines connect to, and the rank of the engine that was told of it."""
 
     address: str
-    rank: int = -1
+    rank: int = COORDINATOR
     is_recorded: bool = False
     is_door: bool = False
 
@@ -113,6 +113,8 @@ class Tap:
         self._selector = DefaultSelector()
         self._listeners: dict[int, list[socket.socket]] = {}
         """By rank: the sockets in the place of the addresses that its engine was told."""
+        self._coordinators: dict[tuple[str | None, str | None], tuple[str, str]] = {}
+        """The addresses of the coordinator, and those in their place."""
         self._streams = count(1)
         self._received = memoryview(bytearray(AT_ONCE_BYTES))
         self.num_connections = 0
@@ -246,20 +248,27 @@ class Tap:
             welcome = messages.read_welcome(content)
         except MessageError:
             return content  # of another release: the engine says so
-        for earlier in self._listeners.pop(engine.rank, ()):  # of an engine that has started again
-            self._selector.unregister(earlier)
-            earlier.close()
+        self._stop_listening(engine.rank)  # for an engine that has started again
         host = engine.source.getsockname()[0]  # by which the engine finds the tap
 
-        def instead_of(address: str, is_recorded: bool = True) -> str:
-            return tcp_address(host, self._listen(0, Place(address, engine.rank, is_recorded)))
+        def instead_of(address: str, rank: int = engine.rank) -> str:
+            return tcp_address(host, self._listen(0, Place(address, rank, is_recorded=rank >= 0)))
 
         found = welcome.addresses
         found.inputs, found.outputs = [*map(instead_of, found.inputs)], [*map(instead_of, found.outputs)]
-        if found.coordinator_input is not None and found.coordinator_output is not None:
-            found.coordinator_input = instead_of(found.coordinator_input, is_recorded=False)
-            found.coordinator_output = instead_of(found.coordinator_output, is_recorded=False)
+        coordinator = found.coordinator_input, found.coordinator_output
+        if coordinator[0] is not None and coordinator[1] is not None:
+            if coordinator not in self._coordinators:  # one for all ranks: the frontend compares what they were told
+                self._stop_listening(COORDINATOR)
+                pair = (instead_of(coordinator[0], COORDINATOR), instead_of(coordinator[1], COORDINATOR))
+                self._coordinators = {coordinator: pair}
+            found.coordinator_input, found.coordinator_output = self._coordinators[coordinator]
         return messages.encode(welcome)
+
+    def _stop_listening(self, rank: int) -> None:
+        for listener in self._listeners.pop(rank, ()):
+            self._selector.unregister(listener)
+            listener.close()
 
 
 def _name(way: Way, data: bytes) -> bytes:

@@ -141,7 +141,7 @@ class LinkRecorder:
 
     def _request(self, piece: Piece, rank: _Rank, request: EngineRequest) -> None:
         ids = request.prompt_token_ids or []
-        params, lora = request.sampling_params, request.lora_request
+        lora, params = request.lora_request, request.sampling_params or {"max_tokens": None}
         self._num_requests += 1
         rank.open[request.request_id] = _OpenRequest(self._num_requests, len(ids), ids, request.cache_salt or "")
         self._lines.append(
@@ -150,7 +150,7 @@ class LinkRecorder:
                 self._num_requests,
                 _us(piece.at_s),
                 prompt_tokens=len(ids),
-                max_tokens=None if params is None else params.max_tokens,
+                max_tokens=params.get("max_tokens", messages.DEFAULT_MAX_TOKENS),
                 priority=request.priority,
                 adapter="" if lora is None else self._redactor.text(lora.lora_name),
                 media=[(each.mm_position.offset, each.mm_position.length) for each in request.mm_features or ()],

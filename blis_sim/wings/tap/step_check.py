@@ -8,6 +8,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
@@ -16,10 +18,12 @@ from blis_sim.engine.events import BatchDone, Event, StepDone
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.request import HashedBlocks, Medium, Request
 from blis_sim.engine.units import Micros
+from blis_sim.installation import check_plot
 from blis_sim.options import OptionError, check_options, option
 from blis_sim.options.option import names_in
 from blis_sim.options.printing import format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from blis_sim.report.figures import Panel, time_panel
 from blis_sim.report.report import Report
 from blis_sim.wings.tap.lines import LinkRecording, RequestLine, StepLine, read_recording
 
@@ -46,10 +50,16 @@ class StepCheckOptions:
     )
     format: str = format_option()
     json: bool = json_option()
+    plot: str | None = option(
+        None,
+        "Draw tokens and duration of each recorded step to this picture (.png, .svg or .pdf); needs matplotlib.",
+        metavar="FILE",
+    )
 
     def __post_init__(self) -> None:
         check_options(self)
         _ = printed_format(self)
+        check_plot("--plot", self.plot)
         if not self.recording:
             raise OptionError("FILE must be given, as in: blis tap-check tap.link.jsonl")
 
@@ -234,7 +244,9 @@ def run(options: StepCheckOptions) -> int:
     recording = read_recording(Path(options.recording), options.engine)
     engine = engine_of(recording, options)
     difference = first_difference(recording.steps, simulated_steps(recording, engine))
-    _report(options, recording.steps, difference).print(printed_format(options))
+    report = _report(options, recording.steps, difference)
+    report.print(printed_format(options))
+    report.write(None, options.plot)
     return int(difference is not None)
 
 
@@ -261,4 +273,19 @@ def _report(options: StepCheckOptions, steps: Sequence[StepLine], difference: tu
         data=lambda: data,
         lead=text.splitlines,
         rows=lambda: rows,
+        panels=lambda: _panels(steps),
     )
+
+
+def _panels(steps: Sequence[StepLine]) -> list[Panel]:
+    """Return pictures of the steps that have their batch: tokens of each, and its duration."""
+    told = [(step.ended_s, *step.batch) for step in steps if step.batch is not None]
+    if not told:
+        return []
+    ended_s, _, prompt_tokens, _, tokens, duration_us = np.array(told).T
+    at_s = ended_s - ended_s[0]
+    kinds = {"of prompts": (at_s, prompt_tokens), "of replies": (at_s, tokens)}
+    return [
+        time_panel("Tokens of each step", "tokens", kinds, is_stepped=True),
+        time_panel("Time of each step", "milliseconds", {"": (at_s, duration_us / 1e3)}, is_stepped=True),
+    ]

@@ -9,7 +9,7 @@ import zmq
 import zmq.asyncio
 
 from blis_sim.wings.engine_core import messages
-from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, EngineRequest, SamplingParams
+from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, EngineRequest
 
 PATIENCE_S = 30.0
 
@@ -116,7 +116,7 @@ class Frontend:
 
 def request(name: str, prompt: list[int], max_tokens: int = 5, **sampling: object) -> EngineRequest:
     """Return a request as a frontend sends it."""
-    params = SamplingParams(max_tokens=max_tokens, **{"ignore_eos": True, **sampling})  # type: ignore[arg-type]
+    params = {"max_tokens": max_tokens, "ignore_eos": True, **sampling}
     return EngineRequest(name, prompt, None, params, None, 0.0, None, None, None)
 
 

@@ -146,7 +146,7 @@ def test_same_seed_same_rehearsal(hpa: str, capsys: pytest.CaptureFixture[str]) 
     ("words", "message"),
     [
         (("--cold-start", "5s"), "--cold-start needs --autoscaler"),
-        (("--kill", "0s"), "--kill must be above 0, got '0s'"),
+        (("--kill", "0ms"), "--kill must be above 0, got '0ms'"),
         (("--kill", "5"), "--kill must be a duration such as 40ms or 1s, got '5'"),
         (("--kill", f"{'9' * 400}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 400}s'"),
         (("--kill", f"{'9' * 304}s"), f"--kill must be a duration such as 40ms or 1s, got '{'9' * 304}s'"),

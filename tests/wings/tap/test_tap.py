@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
 from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
+from blis_sim.wings.engine_core.link import identity_of
 from blis_sim.wings.tap.forwarding import COMMAND, MORE, Piece, Splitter, Tap, framed
 from blis_sim.wings.tap.recording import LinkRecorder
 from blis_sim.wings.tap.step_check import StepCheckOptions, run
@@ -147,6 +149,26 @@ def passing(frontend_port: int) -> Iterator[int]:
         tap.close()
 
 
+def test_all_ranks_are_told_one_address_of_the_coordinator() -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
+        port = door.bind_to_random_port("tcp://127.0.0.1")
+        welcome = messages.read_welcome(recorded()["welcome"])
+        welcome.addresses.coordinator_input, welcome.addresses.coordinator_output = "tcp://127.0.0.1:9", "tcp://[::1]:9"
+        told = []
+        with passing(port) as tapped_port:
+            for rank in (0, 1, 0):
+                with context.socket(zmq.DEALER) as engine:
+                    engine.setsockopt(zmq.IDENTITY, identity_of(rank))
+                    engine.connect(f"tcp://127.0.0.1:{tapped_port}")
+                    engine.send(recorded()["hello"])
+                    name, *_ = door.recv_multipart()
+                    door.send_multipart([name, messages.encode(welcome)])
+                    told.append(messages.read_welcome(engine.recv()).addresses)
+    assert len({(each.coordinator_input, each.coordinator_output) for each in told}) == 1
+    assert len({address for each in told for address in (*each.inputs, *each.outputs)}) == 6
+    assert told[0].coordinator_input not in (None, "tcp://127.0.0.1:9")
+
+
 def test_an_engine_waits_for_a_frontend_that_does_not_listen_yet() -> None:
     frontend_port = free_port()
     with passing(frontend_port) as port, socket.create_connection(("127.0.0.1", port)) as engine:
@@ -212,6 +234,18 @@ def test_equal_steps_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     file = _written(tmp_path, batch=[1, 40, 0, 0, 900])
     assert run(StepCheckOptions(recording=str(file), format="json")) == 0
     assert json.loads(capsys.readouterr().out) == {"steps": 2, "equal": 2}
+
+
+def test_the_steps_are_drawn_and_the_answer_has_every_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    file, picture = _written(tmp_path, batch=[1, 20, 0, 0, 900]), tmp_path / "steps.svg"
+    assert run(StepCheckOptions(recording=str(file), format="csv", plot=str(picture))) == 1
+    assert capsys.readouterr().out.splitlines()[1].startswith("0,recorded,")
+    assert "Tokens of each step" in picture.read_text()
+    assert run(StepCheckOptions(recording=str(file), format="markdown")) == 1
+    assert "step 0 of 2 differs" in capsys.readouterr().out
 
 
 def test_a_request_that_its_frontend_ends_leaves_with_the_step_that_computed_it(
