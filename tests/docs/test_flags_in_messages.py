@@ -1,12 +1,15 @@
-"""Every flag in a help text or an error exists."""
+"""Every flag, command, file and installation that a help text, a docstring or an error names exists."""
 
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
+from blis_sim.cli.commands import COMMANDS
 from tests.docs.pages import PROJECT
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*[a-z0-9]")
@@ -44,3 +47,36 @@ def test_a_flag_that_is_spoken_of_is_in_the_reference(package: str) -> None:
     assert files
     unknown = {(file.name, flag) for file in files for text in _texts(file) for flag in _FLAG.findall(text)}
     assert {(name, flag) for name, flag in unknown if flag not in known} == set()
+
+
+_COMMAND = re.compile(r"`blis ([a-z-]+)")
+_PATH = re.compile(r"(?<![\w/.])(?:docs|examples|docker|deploy)/[\w/-]+\.[a-z]+")
+
+
+@cache
+def commands() -> set[str]:
+    """The first words of all commands."""
+    return {each.split()[0] for each in (*COMMANDS, *(point.name for point in entry_points(group="blis.commands")))}
+
+
+def _unknown(text: str) -> Iterator[str]:
+    """Commands and paths of a text that do not exist, and installations that are not of this one."""
+    yield from (f"blis {name}" for name in _COMMAND.findall(text) if name not in commands())
+    yield from (path for path in _PATH.findall(text) if not (PROJECT / path).exists())
+    if "pip install" in text:
+        yield "pip install"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", _PACKAGES)
+def test_commands_files_and_installations_that_are_spoken_of_exist(package: str) -> None:
+    one_place = PROJECT / "blis_sim" / "installation.py"
+    files = [file for file in (PROJECT / package).rglob("*.py") if file != one_place]
+    assert [(file.name, found) for file in files for text in _texts(file) for found in _unknown(text)] == []
+
+
+def test_what_does_not_exist_would_be_found() -> None:
+    text = (
+        "`blis serv m`, `blis bench serve`, see docs/serve.md and docs/server.md: pip install 'blis-mockserve[plots]'"
+    )
+    assert list(_unknown(text)) == ["blis serv", "docs/server.md", "pip install"]
