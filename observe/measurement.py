@@ -37,7 +37,7 @@ from observe.spans import export_spans
 from observe.workload import Graph, RequestSchedule, Workload, check_same_model, preparer
 from traces import TraceError, TraceHeader, read_cut_rows, write_header
 from traces.redaction import Redactor
-from traces.server_settings import ENGINE, HEADER_NAMES, INTERRUPTIONS
+from traces.server_settings import ENGINE, HEADER_NAMES, INTERRUPTIONS, SPEED
 
 if TYPE_CHECKING:
     from blis_sim.report.figures import Panel
@@ -262,6 +262,7 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
     readers += [] if steps is None else [steps.keep_reading()]
     reading = [asyncio.create_task(each) for each in readers]
     try:
+        await asyncio.sleep(wave_s(settings))
         num_not_sent = await _send(clients, workload, recorder, interrupt)
     finally:
         recorder.close()
@@ -279,6 +280,21 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
             commit = {} if options.vllm_commit is None else {"vllm_commit": options.vllm_commit}
             _note_hit_rate(options.paths.header, header, {**observed, **commit})
     return recorder, num_not_sent
+
+
+_LONGEST_WAVE_S, _LONGEST_WAIT_S = 0.5, 60.0
+
+
+def wave_s(settings: Mapping[str, Any]) -> float:
+    """Return how long data-parallel ranks may step in common after the requests that prepared a run; 0 for one rank.
+
+    Ranks that share experts go on for up to 16 forward passes, in which a first request would wait for its turn.
+    """
+    ranks = settings.get(ENGINE, {}).get("dp", settings.get("data_parallel"))
+    if not isinstance(ranks, int) or ranks < 2:
+        return 0.0
+    speed: float = settings.get(SPEED, 1)
+    return min(_LONGEST_WAIT_S, _LONGEST_WAVE_S / speed)
 
 
 async def _send(clients: Sequence[Client], workload: Workload, recorder: Recorder, interrupt: Interrupt) -> int:

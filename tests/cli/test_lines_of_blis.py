@@ -177,3 +177,23 @@ WITHOUT_EFFECT = {
 def test_a_flag_without_effect_is_named(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*["run", "--model", "qwen/qwen3-14b", "--num-requests", "1"], *flags.split()]) == 0
     assert f"blis run: {WITHOUT_EFFECT[flags]}" in capsys.readouterr().err
+
+
+WALKTHROUGH = [
+    "observe --server-url U --model ok --rate 50 --num-requests 4 --prompt-tokens 20 --prompt-tokens-stdev 0"
+    " --output-tokens 3 --output-tokens-stdev 0 --trace-header trace.yaml --trace-data trace.csv",
+    "replay --trace-header trace.yaml --trace-data trace.csv --model qwen/qwen3-14b --results-path results.json",
+    "calibrate --trace-header trace.yaml --trace-data trace.csv --sim-results results.json --report calibration.json",
+]
+"""The pipeline of BLIS with the flags that its three commands demand."""
+
+
+def test_the_pipeline_of_blis_runs_as_written(
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in WALKTHROUGH:
+        assert run(line.replace(" U ", f" {server_url} ").split()) == 0, capsys.readouterr().err
+    report = json.loads((tmp_path / "calibration.json").read_text())
+    assert report["trace_info"]["matched_pairs"] == 4
+    assert set(report["metrics"]) >= {"ttft", "e2e"}

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from blis_sim.options import BlisError
+from observe.measurement import wave_s
 from observe.server import cache_settings, parse_reading
 from traces.server_settings import read_settings_file
 
@@ -61,3 +62,20 @@ def test_the_blocks_of_data_parallel_ranks_are_those_of_one(sizes: str, num_bloc
     """Two ranks publish the sum of their blocks. Instances of a cluster publish their own."""
     page = "".join(f'vllm:cache_config_info{{block_size="16",engine="{rank}",{sizes}}} 1.0\n' for rank in (0, 1))
     assert cache_settings(parse_reading(page, 0))["num_gpu_blocks"] == num_blocks
+
+
+@pytest.mark.parametrize(
+    ("settings", "waited_s"),
+    [
+        ({}, 0),
+        ({"data_parallel": 1}, 0),
+        ({"data_parallel": 2}, 0.5),
+        ({"engine_settings": {"dp": 2}, "speed": 0.1}, 5),
+        ({"engine_settings": {"dp": 2}, "speed": 1e-9}, 60),
+        ({"engine_settings": {"dp": "many"}}, 0),
+    ],
+)
+def test_a_run_waits_for_the_steps_that_ranks_do_in_common_after_its_preparation(
+    settings: dict[str, object], waited_s: float
+) -> None:
+    assert wave_s(settings) == waited_s

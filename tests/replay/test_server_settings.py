@@ -1,5 +1,6 @@
 """A replay takes the settings of the recorded server, and flags win over these."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,19 @@ def test_the_time_of_a_slow_server_is_its_own(tmp_path: Path) -> None:
     slow = in_server_time(read_trace(path))
     assert [row.arrival_time_us for row in slow.rows] == [0, 5]
     assert slow.rows[1].send_time_us == 0
+
+
+def test_requests_to_a_slow_server_keep_their_order(tmp_path: Path) -> None:
+    """Several within a microsecond of the server: a scheduler that takes the latest first must know which it is."""
+    path = Path(recording(tmp_path))
+    rows = [
+        replace(row, request_id=number, send_time_us=sent_us)
+        for number, (row, sent_us) in enumerate(zip(read_trace(path).rows * 2, [1030, 1010, 1020, 1020], strict=True))
+    ]
+    write_trace(path, TraceHeader(mode="real", server={"model": "qwen/qwen3-14b"}), rows)
+    with (tmp_path / "t.server.yaml").open("a") as file:
+        file.write("speed: 0.01\n")
+    assert [row.send_time_us for row in in_server_time(read_trace(path)).rows] == [12, 10, 11, 11]
 
 
 @pytest.mark.parametrize("speed", ["0", "-1", ".inf", "fast", "true"])
