@@ -1,6 +1,6 @@
 """Numbers of random examples, by hypothesis profile: `daily` by default.
 
-`nightly` has a hundred times as many, and `quarter` is for what another run of the same tests shows as well. Examples
+`nightly` has a hundred times as many, and `tenth` is for what another run of the same tests shows as well. Examples
 are the same in every run, but in those of `nightly`, which look for cases that were not seen yet.
 """
 
@@ -8,13 +8,13 @@ from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-DAILY, NIGHTLY, QUARTER = 100, 10_000, 25
+DAILY, NIGHTLY, TENTH = 100, 10_000, 10
 """Examples of a test that states no number."""
 # A slow machine is no bug: examples have no deadline of their own. Under a CI's variables hypothesis derandomizes what
 # does not say otherwise.
 settings.register_profile("daily", deadline=None, max_examples=DAILY, derandomize=True)
 settings.register_profile("nightly", deadline=None, max_examples=NIGHTLY, derandomize=False)
-settings.register_profile("quarter", deadline=None, max_examples=QUARTER, derandomize=True)
+settings.register_profile("tenth", deadline=None, max_examples=TENTH, derandomize=True)
 
 
 def examples(daily: int) -> int:

@@ -35,7 +35,7 @@ def server() -> Iterator[TestServer]:
     with running_server(max_model_len=40_960, speed=1e5, **parsers) as running:
         complete(running, max_tokens=1, structured_outputs={"grammar": 'start: "a"'})
         yield running
-        assert not running.service.delivery.open_replies.number
+        wait_until(lambda: not running.service.delivery.open_replies.number)
 
 
 def longest_pause_s(server: TestServer, during: threading.Thread) -> float:
