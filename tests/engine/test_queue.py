@@ -98,7 +98,9 @@ def test_arrivals_come_out_in_order_beside_anything_else(
     entries = []
     while (due_at := queue.next_at()) is not None:
         assert queue.pop_due(due_at - 1) is None
-        entries.append(taken(queue))
+        entry = queue.pop_due(due_at)
+        assert entry is not None
+        entries.append(entry)
         assert entries[-1][0] == due_at
     assert entries == sorted(entries)
     assert len(entries) == sum(len(each) if isinstance(each, list) else 1 for each in pushed)

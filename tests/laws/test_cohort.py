@@ -28,7 +28,7 @@ from tests.laws.test_fast_equals_plain import assert_same, figures
 from tests.strategies import GRID_US, Workload, talks, usual_workloads, workloads
 
 MANY_STEPS = 20_000
-EXAMPLES = examples(60)
+EXAMPLES = examples(100)
 
 NewScheduler = Callable[[EngineContext], Any]
 

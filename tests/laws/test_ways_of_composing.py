@@ -141,6 +141,6 @@ def test_the_workloads_reach_each_way_of_composing(scheduling: str) -> None:
         find(
             given_workloads,
             lambda drawn: leaves_none(*drawn),
-            settings=settings(max_examples=examples(3000), phases=[Phase.generate], derandomize=True, deadline=None),
+            settings=settings(max_examples=examples(6000), phases=[Phase.generate], derandomize=True, deadline=None),
         )
     assert not left
