@@ -77,3 +77,33 @@ def test_json_of_an_empty_run_has_no_labels_to_speak_of() -> None:
     content = as_json(analyze(ran(), AnalysisConfig(detectors=["threshold"])))
     assert "saturation" not in content
     assert content["breakdown"]["tenants"] == {}
+
+
+def test_every_section_has_its_place() -> None:
+    labels = {"slo_class": "batch", "tenant_id": "t", "model": "m", "session_id": "s"}
+    run = ran(
+        (0, request("a", 8, 6), labels),
+        (0, request("b", 8, 6), {"slo_class": "critical"}),
+        (0, request("c", input_tokens=10_000), {}),
+        total_kv_blocks=6,
+    )
+    assert list(printed(run, weights={"throughput": 1.0})) == [
+        "Simulation Metrics",
+        "Fitness Evaluation",
+        "Anomaly Counters",
+        "KV Cache Metrics",
+        "Per-SLO Metrics",
+        "Per-Model Metrics",
+        "Per-Tenant Metrics",
+        "Session Metrics",
+    ]
+
+
+def test_models_are_listed_with_their_throughput() -> None:
+    run = ran(*((0, request(str(length), output_tokens=length), {"model": "m"}) for length in (1, 2, 9)))
+    assert printed(run)["Per-Model Metrics"] == [
+        "  m:",
+        "    TTFT: p50=1000.00 p99=1000.00 (n=3)",
+        "    E2E:  p50=2000.00 p99=8860.00 (n=3)",
+        "    Throughput: 333.3333 req/s, 1333.3333 tok/s",
+    ]

@@ -78,3 +78,10 @@ def test_very_many_answers_are_judged_as_few_are() -> None:
     trend = math.fsum(later) / len(later) / (math.fsum(earlier) / len(earlier)) - 1
     assert verdicts.signals["latency_trend_raw"] == pytest.approx(trend, rel=1e-12)
     assert Level(verdicts.levels[0]) is Level.OVERLOADED
+
+
+def test_a_trend_of_latencies_counts_from_20_answers_on() -> None:
+    events = requests(*((10_000 * number, 1_000 + 500 * number) for number in range(20)))
+    rises = composite(events, 0, SETTINGS).signals["quartile_monotone"]
+    assert dict(zip(events.num_answered.tolist(), rises.tolist(), strict=True))[19] == 0
+    assert rises[-1] == 1
