@@ -118,7 +118,7 @@ def test_without_instances_the_server_is_not_ready(stream: bool) -> None:
 
 def test_a_drained_instance_finishes_what_it_has() -> None:
     with controlled(TestLatency(step_us=100_000), speed=1.0, num_instances=2) as server:
-        with open_request(server, stream=True, max_tokens=5, ignore_eos=True) as connection:
+        with open_request(server, stream=True, max_tokens=20, ignore_eos=True) as connection:
             wait_for_metric(server, "vllm:num_requests_running", 1, engine="0")
             drained = call(server, "POST", "/blis/instances/0/drain")
             assert (drained.json["life"], drained.json["num_running"]) == ("draining", 1)
