@@ -34,7 +34,7 @@ def test_the_examples_of_a_test_do_not_depend_on_the_modules_that_are_loaded(
     assert drawn() == before
 
 
-@pytest.mark.parametrize("profile", ["daily", "quarter"])
+@pytest.mark.parametrize("profile", ["daily", "tenth"])
 def test_what_everyday_profiles_draw_depends_on_nothing_but_the_test(profile: str) -> None:
     used = settings.get_profile(profile)
     assert (used.derandomize, used.database) == (True, None)

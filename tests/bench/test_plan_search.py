@@ -13,6 +13,7 @@ from blis_sim.bench.workers import Pool
 from blis_sim.options import OptionError
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.option import parse_value
+from tests.examples import is_nightly
 
 SHORT = "--num-requests 150 --step-tokens 0,512 --processes 1"
 QUESTIONS = (
@@ -44,7 +45,7 @@ def planned(line: str, *more: str) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("question", QUESTIONS if is_nightly() else QUESTIONS[:3])
 def test_every_answer_costs_as_much_as_that_of_the_exhaustive_search(question: str) -> None:
     quick, every = planned(f"{question} {SHORT}"), planned(f"{question} {SHORT}", "--exhaustive")
     costs = [{cell: each and each[0].cost_per_hour for cell, each in found.best.items()} for found in (quick, every)]

@@ -28,13 +28,6 @@ def test_an_empty_queue_has_nothing_due() -> None:
     assert EventQueue().next_at() is None
 
 
-def test_the_earliest_instant_comes_first_whatever_the_order_of_entry() -> None:
-    queue = EventQueue()
-    for at in (30, 10, 20):
-        queue.push(at, EventKind.STEP)
-    assert [at for at, _ in drained(queue)] == [10, 20, 30]
-
-
 def test_at_one_instant_a_step_is_reported_before_arrivals_are_seen_and_those_before_the_next_step() -> None:
     queue = EventQueue()
     for due in (
@@ -88,40 +81,6 @@ def test_deadlines_come_out_in_order_whatever_has_ended(pushed: list[tuple[int, 
     assert queue.pop_due(10**9) is None
 
 
-def test_the_deadline_of_a_request_that_has_ended_is_not_due() -> None:
-    queue = EventQueue()
-    sequence = Sequence(request(), 0)
-    queue.push(5, EventKind.DEADLINE, sequence)
-    queue.push(9, EventKind.STEP)
-    sequence.outcome = Outcome.COMPLETED
-    assert queue.next_at() == 9
-
-
-def test_the_deadline_of_a_request_under_way_is_due() -> None:
-    queue = EventQueue()
-    queue.push(5, EventKind.DEADLINE, Sequence(request(), 0))
-    assert queue.next_at() == 5
-
-
-def test_later_entries_stay() -> None:
-    queue = EventQueue()
-    queue.push(10, EventKind.STEP)
-    assert queue.pop_due(9) is None
-    assert queue.next_at() == 10
-
-
-def test_many_arrivals_at_once_come_out_as_one_by_one() -> None:
-    together, alone = EventQueue(), EventQueue()
-    arrivals = [(7, 3), (5, 4), (7, 2), (7, 3)]
-    instants, sequences = [at for at, _ in arrivals], [Sequence(request(), arrived_at) for _, arrived_at in arrivals]
-    for queue in (together, alone):
-        queue.push(6, EventKind.STEP)
-    together.push_queued(instants, sequences)
-    for at, sequence in zip(instants, sequences, strict=True):
-        alone.push(at, EventKind.QUEUED, sequence, sequence.arrived_at)
-    assert [taken(together) for _ in range(5)] == [taken(alone) for _ in range(5)]
-
-
 ARRIVALS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), max_size=4)
 OTHERS = st.tuples(st.integers(0, 9), st.sampled_from([EventKind.STEP_END, EventKind.QUEUED, EventKind.STEP]))
 
@@ -139,7 +98,9 @@ def test_arrivals_come_out_in_order_beside_anything_else(
     entries = []
     while (due_at := queue.next_at()) is not None:
         assert queue.pop_due(due_at - 1) is None
-        entries.append(taken(queue))
+        entry = queue.pop_due(due_at)
+        assert entry is not None
+        entries.append(entry)
         assert entries[-1][0] == due_at
     assert entries == sorted(entries)
     assert len(entries) == sum(len(each) if isinstance(each, list) else 1 for each in pushed)

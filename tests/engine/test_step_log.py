@@ -22,41 +22,10 @@ def logged(durations: list[int], start: int = 0) -> StepLog:
     return log
 
 
-def test_steps_are_numbered_from_0() -> None:
-    log = StepLog()
-    assert [log.append(10, 20), log.append(20, 25), len(log)] == [0, 1, 2]
-
-
-def test_a_step_keeps_its_start_and_end() -> None:
-    log = logged([10, 5], start=100)
-    assert (log.start(1), log.end(1)) == (110, 115)
-
-
 def test_instants_have_64_bits() -> None:
     log = StepLog()
     log.append(2**62, 2**63 - 1)
     assert log.end(0) == 2**63 - 1
-
-
-def test_an_idle_gap_belongs_to_no_step() -> None:
-    log = StepLog()
-    log.append(0, 10)
-    log.append(1_000, 1_007)
-    assert log.durations().tolist() == [10, 7]
-
-
-@given(_durations, st.data())
-def test_the_time_of_a_run_is_the_sum_of_its_steps(durations: list[int], data: st.DataObject) -> None:
-    first = data.draw(st.integers(0, len(durations) - 1))
-    count = data.draw(st.integers(1, len(durations) - first))
-    assert logged(durations).run_time(first, count) == sum(durations[first : first + count])
-
-
-@given(_durations)
-def test_arrays_hold_what_was_appended(durations: list[int]) -> None:
-    log = logged(durations)
-    assert log.durations().tolist() == durations
-    assert log.ends().tolist() == np.cumsum(durations).tolist()
 
 
 def test_the_log_grows_after_its_arrays_were_taken() -> None:

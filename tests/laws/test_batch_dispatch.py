@@ -61,7 +61,7 @@ def many_at_once(given_: ClusterWorkload) -> Cluster:
 
 @pytest.mark.slow
 @given(clusters_of_free_passage())
-@settings(max_examples=examples(300))
+@settings(max_examples=examples(100))
 def test_arrivals_let_in_together_come_to_the_same_end(given_: ClusterWorkload) -> None:
     expected, found = one_by_one(given_), many_at_once(given_)
     events: list[Event] = run_out(expected)

@@ -14,7 +14,7 @@ from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.simulation import Simulation
 from tests.examples import examples
 from tests.laws.cluster_workloads import ClusterWorkload, Fault, cluster_workloads
-from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, reported
+from tests.laws.test_engine_laws import LONG_ENOUGH_US, MANY_STEPS, happens_in_order, reported
 from tests.strategies import GRID_US, Workload, workloads
 
 
@@ -73,11 +73,8 @@ def endings(events: list[Event]) -> list[tuple[object, ...]]:
     ]
 
 
-@pytest.mark.slow
-@given(cluster_workloads())
-def test_every_request_ends_exactly_once(given_: ClusterWorkload) -> None:
+def ends_every_request_once(given_: ClusterWorkload, cluster: Cluster, events: list[Event]) -> None:
     """INV-1: nothing is lost and nothing counted twice, on the instances and in front of them."""
-    cluster, events = drained(given_)
     ended = sorted(event.sequence.request.id for event in events if isinstance(event, Finished))
     assert ended == sorted(request.id for _, request in given_.workload.arrivals)
     on_instances = sum(sum(engine.counters.ended.values()) for engine in cluster.instances)
@@ -88,20 +85,10 @@ def test_every_request_ends_exactly_once(given_: ClusterWorkload) -> None:
         assert not engine.live
 
 
-@pytest.mark.slow
-@given(cluster_workloads())
-def test_events_are_reported_in_the_order_they_happen(given_: ClusterWorkload) -> None:
-    """INV-3: the clock never goes back."""
-    instants = [event.at for event in drained(given_)[1]]
-    assert instants == sorted(instants)
-
-
-@pytest.mark.slow
-@given(cluster_workloads())
-def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
+def has_causes_before_effects(given_: ClusterWorkload, events: list[Event]) -> None:
     """INV-5: arrival <= schedule < first token <= end, and no request gets a token in less than decisions take."""
     decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
-    for event in drained(given_)[1]:
+    for event in events:
         if not isinstance(event, Finished):
             continue
         sequence = event.sequence
@@ -112,17 +99,35 @@ def test_causes_come_before_effects(given_: ClusterWorkload) -> None:
             assert sequence.arrived_at + decisions_us <= sequence.scheduled_at < sequence.first_token_at <= event.at
 
 
+def sends_nothing_to_an_instance_that_is_gone(given_: ClusterWorkload, events: list[Event]) -> None:
+    gone_at: dict[int, int] = {}
+    for fault in given_.faults:
+        if fault.kind != "add":
+            gone_at.setdefault(fault.instance, fault.at)
+    for event in events:
+        if isinstance(event, Finished) and event.sequence.instance != NOWHERE:
+            sequence = event.sequence
+            if sequence.instance < given_.num_instances and sequence.instance in gone_at:
+                decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
+                assert sequence.arrived_at + decisions_us < gone_at[sequence.instance]
+
+
 @pytest.mark.slow
 @given(cluster_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=examples(200))
-def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ClusterWorkload, pauses: list[int]) -> None:
-    expected = reported(drained(given_)[1])
-    assert reported(in_pieces(given_, pauses)) == expected
+def test_every_run_keeps_the_laws_however_often_and_late_its_driver_wakes(
+    given_: ClusterWorkload, pauses: list[int]
+) -> None:
+    cluster, events = drained(given_)
+    ends_every_request_once(given_, cluster, events)
+    happens_in_order(events)
+    has_causes_before_effects(given_, events)
+    sends_nothing_to_an_instance_that_is_gone(given_, events)
+    assert reported(in_pieces(given_, pauses)) == reported(events)
 
 
 @pytest.mark.slow
 @given(cluster_workloads(with_speculation=False))
-@settings(max_examples=examples(200))
 def test_fast_instances_make_the_same_cluster(given_: ClusterWorkload) -> None:
     """Snapshots of routers must not depend on how instances take their steps."""
     plain, fast = drained(given_), drained(given_, reports_steps=False)
@@ -148,19 +153,3 @@ def test_a_cluster_of_one_that_decides_nothing_is_its_engine(workload: Workload)
 
 def one_behind_a_door(workload: Workload) -> Cluster:
     return Cluster([workload.engine()], ADMISSIONS["always-admit"](AdmissionSettings()), RoundRobin())
-
-
-@pytest.mark.slow
-@given(cluster_workloads())
-def test_no_request_comes_to_an_instance_that_is_gone(given_: ClusterWorkload) -> None:
-    _, events = drained(given_)
-    gone_at: dict[int, int] = {}
-    for fault in given_.faults:
-        if fault.kind != "add":
-            gone_at.setdefault(fault.instance, fault.at)
-    for event in events:
-        if isinstance(event, Finished) and event.sequence.instance != NOWHERE:
-            sequence = event.sequence
-            if sequence.instance < given_.num_instances and sequence.instance in gone_at:
-                decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
-                assert sequence.arrived_at + decisions_us < gone_at[sequence.instance]

@@ -15,7 +15,7 @@ from replay.simulation.record import COMPLETED
 from tests.examples import examples
 from tests.laws.controlled_workloads import ControlledWorkload, controlled_workloads
 from tests.laws.test_cluster_laws import drained, endings, in_pieces
-from tests.laws.test_engine_laws import reported
+from tests.laws.test_engine_laws import happens_in_order, reported
 
 
 def num_prompts_computed(cluster: Cluster) -> int:
@@ -31,12 +31,8 @@ def finished(events: list[Event]) -> list[Finished]:
     return [event for event in events if isinstance(event, Finished)]
 
 
-@pytest.mark.slow
-@given(controlled_workloads())
-@settings(max_examples=examples(100))
-def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: ControlledWorkload) -> None:
+def leaves_nothing_behind(cluster: Cluster, events: list[Event], given_: ControlledWorkload) -> None:
     """INV-1 and INV-4, at the gateway, in transfers and on instances."""
-    cluster, events = drained(given_)
     ended = sorted(event.sequence.request.id for event in finished(events))
     assert ended == sorted(request.id for _, request in given_.workload.arrivals)
     on_instances = sum(sum(engine.counters.ended.values()) for engine in cluster.instances)
@@ -52,20 +48,27 @@ def test_every_request_ends_exactly_once_and_leaves_nothing_behind(given_: Contr
         assert disaggregation.network.num_active == 0
 
 
-@pytest.mark.slow
-@given(controlled_workloads())
-def test_the_clock_never_goes_back(given_: ControlledWorkload) -> None:
-    """INV-3."""
-    instants = [event.at for event in drained(given_)[1]]
-    assert instants == sorted(instants)
+def dispatches_when_the_gateway_allows_it(given_: ControlledWorkload, events: list[Event]) -> None:
+    """INV-5 with a queue: arrival + decisions + wait in the queue <= schedule."""
+    decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
+    for event in finished(events):
+        sequence = event.sequence
+        if event.outcome in COMPLETED:
+            assert sequence.scheduled_at is not None
+            assert sequence.arrived_at + decisions_us + sequence.gateway_wait_us <= sequence.scheduled_at
 
 
 @pytest.mark.slow
 @given(controlled_workloads(), st.lists(st.integers(1, 8), min_size=1, max_size=8))
 @settings(max_examples=examples(100))
-def test_how_often_and_how_late_the_driver_wakes_changes_nothing(given_: ControlledWorkload, pauses: list[int]) -> None:
-    expected = reported(drained(given_)[1])
-    assert reported(in_pieces(given_, pauses)) == expected
+def test_every_run_keeps_the_laws_however_often_and_late_its_driver_wakes(
+    given_: ControlledWorkload, pauses: list[int]
+) -> None:
+    cluster, events = drained(given_)
+    leaves_nothing_behind(cluster, events, given_)
+    happens_in_order(events)
+    dispatches_when_the_gateway_allows_it(given_, events)
+    assert reported(in_pieces(given_, pauses)) == reported(events)
 
 
 @pytest.mark.slow
@@ -77,18 +80,6 @@ def test_fast_instances_make_the_same_cluster(given_: ControlledWorkload) -> Non
     assert fast[0].counters == plain[0].counters
     assert [engine.counters for engine in fast[0].instances] == [engine.counters for engine in plain[0].instances]
     assert fast[0].clock == plain[0].clock
-
-
-@pytest.mark.slow
-@given(controlled_workloads(with_gateway=True, with_pools=False))
-def test_no_request_is_dispatched_before_the_gateway_allows_it(given_: ControlledWorkload) -> None:
-    """INV-5 with a queue: arrival + decisions + wait in the queue <= schedule."""
-    decisions_us = given_.latencies.admission_us + given_.latencies.routing_us
-    for event in finished(drained(given_)[1]):
-        sequence = event.sequence
-        if event.outcome in COMPLETED:
-            assert sequence.scheduled_at is not None
-            assert sequence.arrived_at + decisions_us + sequence.gateway_wait_us <= sequence.scheduled_at
 
 
 @pytest.mark.slow
@@ -118,31 +109,21 @@ def test_with_the_concurrency_detector_instances_never_have_more_than_they_may(g
 
 @pytest.mark.slow
 @given(controlled_workloads(with_gateway=False, with_pools=True))
-def test_instances_keep_to_their_role(given_: ControlledWorkload) -> None:
-    """INV-PD-2 and 5."""
+def test_instances_keep_to_their_role_and_answer_when_the_prompt_has_come(given_: ControlledWorkload) -> None:
+    """INV-PD-1 to 5."""
     assert given_.disaggregation is not None
     roles = given_.disaggregation.pools.roles
-    cluster, events = drained(given_)
-    for event in finished(events):
-        if event.sequence.instance >= 0 and event.outcome in COMPLETED:
-            assert roles[event.sequence.instance] in (Role.DECODE, Role.BOTH)
-    disaggregation = cluster.part(Disaggregation)
-    assert disaggregation is not None
-    for sequence in disaggregation.separated:
-        assert sequence.prompt_part is not None
-        assert roles[sequence.prompt_part.instance] in (Role.PREFILL, Role.BOTH)
-
-
-@pytest.mark.slow
-@given(controlled_workloads(with_gateway=False, with_pools=True))
-def test_no_instance_answers_before_the_prompt_has_come(given_: ControlledWorkload) -> None:
-    """INV-PD-1, 3 and 4."""
     cluster, events = drained(given_)
     disaggregation = cluster.part(Disaggregation)
     assert disaggregation is not None
     assert disaggregation.network.num_started == disaggregation.network.num_ended == len(disaggregation.transfer_us)
+    for sequence in disaggregation.separated:
+        assert sequence.prompt_part is not None
+        assert roles[sequence.prompt_part.instance] in (Role.PREFILL, Role.BOTH)
     for event in finished(events):
         sequence = event.sequence
+        if sequence.instance >= 0 and event.outcome in COMPLETED:
+            assert roles[sequence.instance] in (Role.DECODE, Role.BOTH)
         if sequence.prompt_part is None or event.outcome not in COMPLETED:
             continue
         prompt = sequence.prompt_part

@@ -32,7 +32,31 @@ def drained(workload: Workload) -> tuple[Engine, list[Event]]:
         assume(due_at < LONG_ENOUGH_US and len(engine.steps) < MANY_STEPS)
         events.extend(engine.advance(due_at))
         engine.check_integrity()
+        assert engine.last_shape.num_tokens <= engine.config.max_num_batched_tokens
+        assert engine.last_shape.num_requests <= engine.config.max_num_seqs
     return engine, events
+
+
+def in_pieces(workload: Workload, pauses: list[int]) -> list[Event]:
+    """All events of an engine that gets everything only shortly before, and is advanced by these half grid steps."""
+    engine = workload.engine()
+    todo: list[tuple[int, int, Request | str]] = [(at, 0, request) for at, request in workload.arrivals]
+    todo += [(at, 1, request_id) for at, request_id in workload.hang_ups]
+    todo.sort(key=lambda entry: entry[:2])
+    events: list[Event] = []
+    now, turn = -1, 0
+    while todo or engine.next_event_at() is not None:
+        until = now + pauses[turn % len(pauses)] * GRID_US // 2
+        turn += 1
+        while todo and todo[0][0] <= until:
+            at, _, what = todo.pop(0)
+            if isinstance(what, Request):
+                engine.submit(what, at)
+            else:
+                engine.abort(what, at)
+        events.extend(engine.advance(until))
+        now = until
+    return events
 
 
 def reported(events: list[Event]) -> list[tuple[object, ...]]:
@@ -52,38 +76,21 @@ def reported(events: list[Event]) -> list[tuple[object, ...]]:
     return lines
 
 
-@pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_every_request_ends_exactly_once(workload: Workload) -> None:
+def ends_every_request_once(workload: Workload, engine: Engine, events: list[Event]) -> None:
     """INV-1: nothing is lost and nothing counted twice."""
-    engine, events = drained(workload)
     ended = sorted(event.sequence.request.id for event in events if isinstance(event, Finished))
     assert ended == sorted(request.id for _, request in workload.arrivals)
     assert sum(engine.counters.ended.values()) == len(workload.arrivals)
 
 
-@pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_events_are_reported_in_the_order_they_happen(workload: Workload) -> None:
+def happens_in_order(events: list[Event]) -> None:
     """INV-3: the clock never goes back."""
-    _, events = drained(workload)
     instants = [event.at for event in events]
     assert instants == sorted(instants)
 
 
-@pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_a_drained_engine_holds_no_block(workload: Workload) -> None:
-    """INV-4: used and free blocks always make up the whole cache, and no block is in use at the end."""
-    engine, _ = drained(workload)
-    assert engine.stats.kv_blocks_used == 0
-
-
-@pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_causes_come_before_effects(workload: Workload) -> None:
+def has_causes_before_effects(events: list[Event]) -> None:
     """INV-5: arrival <= schedule <= first token <= end."""
-    _, events = drained(workload)
     for event in events:
         sequence = event.sequence if isinstance(event, Finished) else None
         if sequence is None or sequence.outcome not in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
@@ -94,10 +101,18 @@ def test_causes_come_before_effects(workload: Workload) -> None:
 
 
 @pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_equal_workloads_give_equal_runs(workload: Workload) -> None:
-    """INV-6: determinism."""
-    assert reported(drained(workload)[1]) == reported(drained(workload)[1])
+@given(workloads(with_cpu_tier=True, with_pipeline=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
+@settings(max_examples=examples(200))
+def test_every_run_keeps_the_laws_however_often_and_late_its_driver_wakes(
+    workload: Workload, pauses: list[int]
+) -> None:
+    """Also INV-4: no block is in use at the end. INV-6: a second run, in pieces, has the events of the first."""
+    engine, events = drained(workload)
+    ends_every_request_once(workload, engine, events)
+    happens_in_order(events)
+    has_causes_before_effects(events)
+    assert engine.stats.kv_blocks_used == 0
+    assert reported(in_pieces(workload, pauses)) == reported(events)
 
 
 @pytest.mark.slow
@@ -128,45 +143,6 @@ def test_refusal_sees_only_what_the_client_declared(workload: Workload, input_to
         input_tokens < config.max_model_len and (budget == 0 or input_tokens + budget <= config.max_model_len)
     )
     assert (reason is None) == (fits and within)
-
-
-@pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True))
-def test_no_step_exceeds_its_token_budget_or_its_seats(workload: Workload) -> None:
-    engine = workload.engine()
-    for at, request in workload.arrivals:
-        engine.submit(request, at)
-    while (due_at := engine.next_event_at()) is not None:
-        assume(due_at < LONG_ENOUGH_US and len(engine.steps) < MANY_STEPS)
-        engine.advance(due_at)
-        assert engine.last_shape.num_tokens <= engine.config.max_num_batched_tokens
-        assert engine.last_shape.num_requests <= engine.config.max_num_seqs
-
-
-@pytest.mark.slow
-@given(workloads(with_cpu_tier=True, with_pipeline=True), st.lists(st.integers(1, 8), min_size=1, max_size=8))
-@settings(max_examples=examples(200))
-def test_how_often_and_how_late_the_driver_wakes_changes_nothing(workload: Workload, pauses: list[int]) -> None:
-    """A driver that submits just in time and wakes when it likes sees the run of one that submits everything before."""
-    _, expected = drained(workload)
-    engine = workload.engine()
-    todo: list[tuple[int, int, Request | str]] = [(at, 0, request) for at, request in workload.arrivals]
-    todo += [(at, 1, request_id) for at, request_id in workload.hang_ups]
-    todo.sort(key=lambda entry: entry[:2])
-    events: list[Event] = []
-    now, turn = -1, 0
-    while todo or engine.next_event_at() is not None:
-        until = now + pauses[turn % len(pauses)] * GRID_US // 2
-        turn += 1
-        while todo and todo[0][0] <= until:
-            at, _, what = todo.pop(0)
-            if isinstance(what, Request):
-                engine.submit(what, at)
-            else:
-                engine.abort(what, at)
-        events.extend(engine.advance(until))
-        now = until
-    assert reported(events) == reported(expected)
 
 
 @given(workloads(with_hang_ups=False, with_cpu_tier=True))

@@ -13,7 +13,7 @@ from workshop.vllm_oracle.groups import KINDS, with_groups
 from workshop.vllm_oracle.simulated import requests_of
 from workshop.vllm_oracle.workload import Workload, draw_workload
 
-SEEDS = examples(12)
+SEEDS = examples(24)
 MANY_STEPS = 5000
 
 

@@ -10,7 +10,7 @@ from workshop.attack.drawn import Hostile, attack, problem_of
 from workshop.attack.sending import Exchange, Outcome, exchange
 from workshop.attack.setups import SETUPS, Setup, running
 
-NUM_REQUESTS = examples(60)
+NUM_REQUESTS = examples(80)
 
 # Requests are drawn once for all servers with equal routes.
 pytestmark = pytest.mark.xdist_group("attack")

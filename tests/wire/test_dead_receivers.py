@@ -43,9 +43,15 @@ def stream(url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped_by", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("kind", ["refused", "silent"])
-@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
+@pytest.mark.parametrize(
+    ("protocol", "kind", "stopped_by"),
+    [
+        ("http/protobuf", "refused", signal.SIGTERM),
+        ("http/protobuf", "silent", signal.SIGINT),
+        ("grpc", "refused", signal.SIGINT),
+        ("grpc", "silent", signal.SIGTERM),
+    ],
+)
 def test_a_server_with_a_dead_receiver_of_spans_ends_within_three_seconds_while_streams_run(
     protocol: str, kind: str, stopped_by: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,8 +85,9 @@ COMMANDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped_by", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "stopped_by"), [("a file of results", signal.SIGTERM), ("a recording", signal.SIGINT)]
+)
 def test_a_command_that_waits_for_the_reader_of_a_pipe_ends_with_the_signal(
     command: str, stopped_by: signal.Signals, tmp_path: Path
 ) -> None:

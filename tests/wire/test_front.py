@@ -155,7 +155,7 @@ def test_a_leaver_with_requests_ahead_leaves_nothing_behind() -> None:
             connection.sendall(5 * raw_completion(prompt="a", max_tokens=2000, ignore_eos=True, stream=True))
             read_until(connection, b"data: ")
         wait_for_metric(server, "vllm:num_requests_running", 0)
-        assert server.service.delivery.open_replies.number == 0
+        wait_until(lambda: not server.service.delivery.open_replies.number)
 
 
 @pytest.mark.parametrize("first", [STREAMED, NOWHERE, odd(WHOLE)], ids=["usual", "lent", "odd"])

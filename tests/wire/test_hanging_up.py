@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes import TestLatency
+from tests.patience import wait_until
 from tests.wire.plain_http import complete, metric, open_request, read_until, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
@@ -29,7 +30,7 @@ def assert_all_is_free(server: TestServer) -> None:
     wait_for_metric(server, "vllm:num_requests_running", 0)
     wait_for_metric(server, "vllm:num_requests_waiting", 0)
     wait_for_metric(server, "vllm:kv_cache_usage_perc", 0)
-    assert server.service.delivery.driver.num_unfinished_requests == 0
+    wait_until(lambda: not server.service.delivery.driver.num_unfinished_requests)
 
 
 def test_leaving_in_the_middle_of_a_stream_frees_the_request(slow_server: TestServer) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from mockserve.executor.executor import MODULES, OffloadExecutor
 from mockserve.executor.worker_pool import WorkerPool
+from tests.examples import is_nightly
 from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.hostile_constraints import HOSTILE, answer_of, doubling
 from tests.wire.plain_http import call, complete, open_request, raw_completion
@@ -35,7 +36,7 @@ def server() -> Iterator[TestServer]:
     with running_server(max_model_len=40_960, speed=1e5, **parsers) as running:
         complete(running, max_tokens=1, structured_outputs={"grammar": 'start: "a"'})
         yield running
-        assert not running.service.delivery.open_replies.number
+        wait_until(lambda: not running.service.delivery.open_replies.number)
 
 
 def longest_pause_s(server: TestServer, during: threading.Thread) -> float:
@@ -53,8 +54,18 @@ def longest_pause_s(server: TestServer, during: threading.Thread) -> float:
     return longest_s
 
 
+SIMILAR = (
+    *("oneOf doubling", "doubling on invocations", "doubling strict arguments", "uniqueItems of an enum", "4 MB text"),
+)
+"""Demands that take the way of another one, which the nightly run adds."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "hostile",
+    [each for each in HOSTILE if is_nightly() or each.name not in SIMILAR],
+    ids=lambda each: each.name,
+)
 def test_health_is_answered_while_a_hostile_demand_is_met_or_refused(server: TestServer, hostile: Costly) -> None:
     statuses: list[int] = []
     body = hostile.data()
@@ -126,8 +137,9 @@ def test_a_job_that_is_under_way_is_an_open_reply_when_the_server_stops() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("further", [(), ("--api-processes", "2")])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("number", "further"), [(signal.SIGTERM, ()), (signal.SIGKILL, ("--api-processes", "2"))], ids=["ended", "killed"]
+)
 def test_workers_end_with_the_server(number: signal.Signals, further: tuple[str, ...]) -> None:
     with process("--port", "0", "--lenient-structured-outputs", *further) as (running, line):
         assert workers_below(running.pid) == [], "none before there is something to do"

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.examples import is_nightly
 from tests.patience import attempts
 from workshop.attack.costly import COSTLY
 from workshop.attack.setups import Running, Setup, running
@@ -13,20 +14,15 @@ from workshop.attack.stalls import SERVERS, Bounds, measure
 SECONDS = 1.5
 """Duration of each client's load."""
 
-GENERATING = (
-    "n", "n chat stream", "n long", "n long stream", "n logprobs", "turns", "bad turns", "prompt logprobs",
-    "prompt logprobs n", "echo stream", "bad words", "detokenize", "batch chat", "beams", "responses items",
-    "json values", "json lists",
-)  # fmt: skip
-OTHERS = (
-    "pictures",
-    "template loop",
-    "template text",
-    "embeddings",
-    "score",
-    "million embeddings",
-    "million documents",
+KINDS = (
+    *("n chat stream", "n long", "n logprobs", "turns", "bad turns", "prompt logprobs n", "echo stream", "bad words"),
+    *("detokenize", "beams", "responses items", "json values", "pictures", "template loop"),
+    *("million embeddings", "million documents"),
 )
+SMALLER = (
+    *("n", "n long stream", "prompt logprobs", "batch chat", "json lists", "template text", "embeddings", "score"),
+)
+"""Variants of the others, on the same paths, which the nightly run adds."""
 BY_NAME = {each.name: each for each in COSTLY}
 
 
@@ -46,7 +42,7 @@ def servers() -> Iterator[Callable[[str], tuple[Running, Setup]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*GENERATING, *OTHERS])
+@pytest.mark.parametrize("name", [*KINDS, *SMALLER] if is_nightly() else KINDS)
 def test_large_requests_delay_no_other_client(servers: Callable[[str], tuple[Running, Setup]], name: str) -> None:
     """Measure until all bounds hold at once, since a busy machine makes gaps longer; memory must hold at once."""
     kind = BY_NAME[name]

@@ -85,7 +85,7 @@ def test_connections_are_shared_out_and_all_are_served() -> None:
             ask_for_stream(stream, 20_000)
         after = [num_sockets(pid) for pid in children(running.pid)]
         assert all(now > then for now, then in zip(after, before, strict=True)), "one process has them all"
-        assert figure(line, "vllm:num_requests_running") == 24
+        wait_for(line, "vllm:num_requests_running", 24)
         for stream in streams:
             read_until(stream, b"data: ")
 
@@ -111,6 +111,7 @@ def test_the_figures_of_all_processes_add_up_in_any_process(line: str) -> None:
     before = {name: figure(line, name) for name in names}
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: ask(line, completion(prompt="hello", max_tokens=2, n=2)), range(20)))
+    wait_for(line, "http_requests_total", before["http_requests_total"] + 20)  # counted when a reply has been sent
     for _ in range(4):
         after = figures(line)
         total = {name: sum(value for key, value in after.items() if key.startswith(name)) for name in names}

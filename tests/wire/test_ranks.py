@@ -12,6 +12,7 @@ from blis_sim.options import options_from
 from mockserve.engines import deployment_of
 from mockserve.options.serve import ServeOptions
 from tests.fakes import TestLatency
+from tests.patience import wait_until
 from tests.wire.plain_http import call, complete, metric, open_request, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
@@ -68,7 +69,7 @@ def test_many_requests_are_all_answered_and_leave_nothing() -> None:
         assert all(reply.status == 200 for reply in replies)
         assert sum(finished(server, rank) for rank in range(4)) == 120
         assert all(finished(server, rank) > 10 for rank in range(4))
-        assert server.service.delivery.driver.num_unfinished_requests == 0
+        wait_until(lambda: not server.service.delivery.driver.num_unfinished_requests)
 
 
 def test_one_rank_can_lag_behind() -> None:

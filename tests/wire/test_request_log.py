@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from mockserve.options.server import PlainLines
+from tests.patience import wait_until
 from tests.wire.plain_http import call, complete
 from tests.wire.serving import TestServer, running_server
 
@@ -62,6 +63,7 @@ def test_an_answered_request_has_a_line_of_the_web_server(
     logging_server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     complete(logging_server, max_tokens=1)
+    wait_until(lambda: any("POST" in line for line in lines(caplog)))  # written when the reply has been sent
     line = only(caplog, "POST")
     assert line.startswith("INFO:     127.0.0.1:")
     assert line.endswith(' - "POST /v1/completions HTTP/1.1" 200 OK')

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import TestLatency
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import metric, raw_completion, read_until, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
@@ -37,7 +37,7 @@ def test_a_client_that_never_reads_is_cut_and_its_request_freed(strict_server: T
         wait_for_metric(strict_server, "blis_slow_readers_cut_total", cut + 1)
         wait_for_metric(strict_server, "vllm:num_requests_running", 0)
         wait_for_metric(strict_server, "vllm:kv_cache_usage_perc", 0)
-    assert strict_server.service.delivery.driver.num_unfinished_requests == 0
+    wait_until(lambda: not strict_server.service.delivery.driver.num_unfinished_requests)
 
 
 def test_a_reading_client_gets_everything_beside_one_that_does_not(strict_server: TestServer) -> None:

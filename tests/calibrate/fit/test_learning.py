@@ -30,7 +30,8 @@ SMALL = Budget(per_round=120, per_final_round=120, in_final_rounds=360)
 def learned() -> LearningResult:
     """From two recordings of the known server that have token times."""
     plain = [recording(1500, rate=4.0), recording(1500, rate=4.0, seed=1)]
-    return learn([with_token_times(each, token_times(each.arrivals)) for each in plain], DEPLOYED, CONFIG)
+    reported = [with_token_times(each, token_times(each.arrivals)) for each in plain]
+    return learn(reported, DEPLOYED, CONFIG, budget=Budget(2000, 3000, 6000))
 
 
 def step_times(values: np.ndarray, shapes: np.ndarray) -> np.ndarray:

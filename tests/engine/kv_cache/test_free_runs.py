@@ -89,17 +89,3 @@ def test_blocks_are_reused_in_the_order_in_which_a_list_of_them_would_be(
         runs.check()
         assert runs.num_free == len(listed.free)
     assert list(runs.take(runs.num_free)) == [name for name in listed.free if name != NAMELESS]
-
-
-def test_blocks_that_several_sequences_hold_are_free_when_the_last_releases_them() -> None:
-    runs = FreeBlockRuns(4)
-    runs.take(2)
-    names = list(runs.new_names(2, references=1))
-    for _ in range(2):
-        runs.hold(names)
-    runs.give_back_all(names, 0)
-    runs.give_back_all(names, 2)
-    assert (runs.num_free, runs.num_held(names)) == (2, 2)
-    runs.give_back_all(names, 2)
-    assert (runs.num_free, runs.num_held(names)) == (4, 0)
-    assert list(runs.take(4)) == [2, 1]

@@ -27,28 +27,6 @@ def index_of(**blocks: int) -> PrefixIndex:
     return index
 
 
-def test_a_prefix_is_found_block_by_block() -> None:
-    assert index_of(a=3, ab=1, abc=2).longest_prefix(Named("abc"), 3) == [3, 1, 2]
-
-
-def test_only_full_blocks_of_the_prompt_are_looked_up() -> None:
-    assert index_of(a=3, ab=1, abc=2).longest_prefix(Named("abc"), 2) == [3, 1]
-
-
-def test_the_search_stops_at_the_first_block_missing() -> None:
-    assert index_of(a=3, abc=2).longest_prefix(Named("abc"), 3) == [3]
-
-
-def test_an_empty_index_finds_nothing() -> None:
-    assert PrefixIndex().longest_prefix(Named("abc"), 3) == []
-
-
-def test_looking_up_changes_nothing() -> None:
-    index = index_of(a=3)
-    assert [index.longest_prefix(Named("ab"), 2) for _ in range(2)] == [[3], [3]]
-    assert len(index) == 1
-
-
 def test_the_block_registered_last_is_found() -> None:
     index = index_of(a=3)
     index.register(7, "a")
@@ -56,24 +34,11 @@ def test_the_block_registered_last_is_found() -> None:
     assert len(index) == 1
 
 
-def test_a_forgotten_block_is_not_found() -> None:
-    index = index_of(a=3)
-    index.forget(3)
-    assert index.longest_prefix(Named("a"), 1) == []
-    assert len(index) == 0
-
-
 def test_forgetting_a_block_loses_its_content_even_where_a_newer_block_holds_it_too() -> None:
     index = index_of(a=3)
     index.register(7, "a")
     index.forget(3)
     assert index.longest_prefix(Named("a"), 1) == []
-
-
-def test_forgetting_an_unregistered_block_changes_nothing() -> None:
-    index = index_of(a=3)
-    index.forget(9)
-    assert index.longest_prefix(Named("a"), 1) == [3]
 
 
 def test_a_block_can_be_registered_anew_after_it_was_forgotten() -> None:

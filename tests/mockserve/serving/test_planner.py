@@ -17,7 +17,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.reply.plan import Generation
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import TYPICAL_MAX_TOKENS, Planner, RequestContext, likely_tokens
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:
@@ -140,3 +140,18 @@ async def test_a_long_answer_is_the_same_wherever_it_is_made() -> None:
     random = Random(f"0 {token_digest([1])} 3 0 ")
     assert found.answer == by.composer.compose(random, sampling, 5000, OutputSpec(), [1])
     by.executor.close()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "budget", "expected"),
+    [
+        (SamplingParams(), 20, 20),
+        (SamplingParams(), 9_000, TYPICAL_MAX_TOKENS),
+        (SamplingParams(min_tokens=700), 9_000, 700),
+        (SamplingParams(ignore_eos=True), 9_000, 9_000),
+    ],
+)
+def test_an_answer_that_can_end_is_unlikely_to_fill_a_large_budget(
+    sampling: SamplingParams, budget: int, expected: int
+) -> None:
+    assert likely_tokens(sampling, budget) == expected

@@ -61,6 +61,16 @@ async def test_events_of_a_background_stream_count() -> None:
     assert store.find("working") is working
 
 
+async def test_a_body_that_grows_in_the_background_counts() -> None:
+    store = ResponseStore(is_enabled=True, most_bytes=3500)
+    store.keep(large("done"))
+    working = StoredResponse({"id": "working", "status": "in_progress"}, [])
+    store.keep(working)
+    working.set_body({"id": "working", "status": "in_progress", "output": "x" * 3000})
+    with pytest.raises(ApiError, match="'done' not found"):
+        store.find("done")
+
+
 async def test_a_response_larger_than_the_store_is_not_kept() -> None:
     store = ResponseStore(is_enabled=True, most_bytes=500)
     store.keep(large("first"))

@@ -25,16 +25,6 @@ def pairs(completed: list[RequestRecord]) -> int:
     )
 
 
-def test_an_earlier_request_that_takes_more_than_twice_as_long_is_an_inversion() -> None:
-    run = ran((0, request("a", output_tokens=9), {}), (5, request("b", output_tokens=1), {}))
-    assert priority_inversions(run.requests) == 1
-
-
-def test_requests_of_different_classes_are_not_compared() -> None:
-    run = ran((0, request("a", output_tokens=9), {"slo_class": "batch"}), (5, request("b", output_tokens=1), {}))
-    assert priority_inversions(run.requests) == 0
-
-
 def test_requests_of_different_instances_are_not_compared() -> None:
     lengths = (9, 9, 1, 1, 9, 9)  # r0, r2, r4 on one instance, r1, r3, r5 on the other
     arrivals = [
@@ -42,10 +32,6 @@ def test_requests_of_different_instances_are_not_compared() -> None:
     ]
     assert priority_inversions(simulate(cluster(2), arrivals).requests) == 2
     assert priority_inversions(simulate(cluster(1), arrivals).requests) == 4
-
-
-def test_no_requests_have_no_inversions() -> None:
-    assert priority_inversions(ran().requests) == 0
 
 
 @given(labelled_runs())

@@ -12,19 +12,6 @@ from tests.fakes import request
 from tests.replay.labelled_runs import labelled_runs, ran
 
 
-def test_a_class_has_the_latencies_of_its_requests() -> None:
-    run = ran(
-        (0, request("a", output_tokens=3), {"slo_class": "batch"}),
-        (10_000, request("b", output_tokens=5), {"slo_class": "batch"}),
-        (20_000, request("c", output_tokens=1), {}),
-    )
-    classes = by_slo_class(run.requests)
-    assert list(classes) == ["batch", "default"]
-    assert classes["batch"].ttft.ascending.tolist() == [1_000, 1_000]
-    assert classes["batch"].e2e.ascending.tolist() == [3_000, 5_000]
-    assert classes["default"].itl.ascending.tolist() == [0]
-
-
 def test_a_request_that_did_not_end_counts_for_ttft_only() -> None:
     run = ran((0, request("a", output_tokens=90), {"model": "m"}), horizon_us=5_000)
     default = by_slo_class(run.requests)["default"]
@@ -36,27 +23,6 @@ def test_a_request_that_did_not_end_counts_for_ttft_only() -> None:
 def test_groups_of_which_nothing_came_are_left_out() -> None:
     run = ran((0, request(input_tokens=10_000), {"slo_class": "batch", "tenant_id": "t", "model": "m"}))
     assert (by_slo_class(run.requests), by_tenant(run.requests), by_model(run.requests, 1)) == ({}, {}, {})
-
-
-def test_rates_of_a_model_are_over_the_whole_run() -> None:
-    run = ran((0, request("a", output_tokens=4), {"model": "m"}), (0, request("b"), {}))
-    figures = by_model(run.requests, 2.0)
-    assert list(figures) == ["m"]
-    assert (figures["m"].requests_per_s, figures["m"].tokens_per_s) == (0.5, 2.0)
-
-
-def test_a_conversation_lasts_from_its_first_arrival_to_its_last_answer() -> None:
-    run = ran(
-        (0, request("a"), {"session_id": "s"}),
-        (20_000, request("b"), {"session_id": "s", "round_index": 1}),
-        (50_000, request("c"), {"session_id": "t"}),
-        (60_000, request("d"), {}),
-    )
-    sessions = by_session(run.requests)
-    assert sessions is not None
-    assert sessions.num_sessions == 2
-    assert (len(sessions.ttft_cold), len(sessions.ttft_warm)) == (2, 1)
-    assert sessions.duration.ascending.tolist() == [3, 23]
 
 
 def test_a_run_without_conversations_has_no_section_on_them() -> None:

@@ -20,10 +20,6 @@ def test_an_empty_distribution_is_all_zeros() -> None:
     assert (len(of()), of().mean, of().percentile(99)) == (0, 0, 0)
 
 
-def test_between_two_ranks_the_value_is_interpolated() -> None:
-    assert (of(3, 1).mean, of(3, 1).percentile(50), of(4, 0).percentile(75)) == (2, 2, 3)
-
-
 def test_the_mean_adds_up_in_the_order_given() -> None:
     assert (of(1e16, 1, -1e16).mean, of(1e16, -1e16, 1).mean) == (0, 1 / 3)
 

@@ -2,11 +2,8 @@
 
 from typing import Any
 
-import numpy as np
-import pytest
-
 from blis_sim.engine.core import Engine
-from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.request import Request, UniqueBlocks
 from replay.arrivals import Arrival
 from replay.output.metrics import aggregate, result_rows
 from replay.simulation.simulate import Simulated, simulate
@@ -60,37 +57,6 @@ def figures(run: Simulated) -> dict[str, Any]:
     return aggregate(run)
 
 
-def test_the_aggregate_has_its_fields_in_their_order() -> None:
-    assert list(figures(simulated((0, request(), row())))) == AGGREGATE
-
-
-def test_the_file_adds_the_hit_rate_and_one_row_per_request() -> None:
-    detailed = in_detail(simulated((0, request(), row())))
-    assert [key for key in detailed if key not in AGGREGATE] == ["cache_hit_rate", "requests"]
-    assert list(detailed)[-1] == "requests"
-    assert list(detailed)[list(detailed).index("preemption_count") + 1] == "cache_hit_rate"
-
-
-def test_a_lone_request_has_its_figures() -> None:
-    run = figures(simulated((0, request(input_tokens=10, output_tokens=3), row())))
-    assert (run["completed_requests"], run["injected_requests"]) == (1, 1)
-    assert (run["total_input_tokens"], run["total_output_tokens"]) == (10, 3)
-    assert run["vllm_estimated_duration_s"] == 0.0033, "the last step's end, without what comes after"
-    assert run["responses_per_sec"] == 1 / 0.0033
-    assert run["tokens_per_sec"] == 3 / 0.0033
-    assert (run["ttft_mean_ms"], run["itl_mean_ms"], run["e2e_mean_ms"]) == (1.307, 1.007, 3.371)
-    assert run["scheduling_delay_p99_ms"] == 0.3
-
-
-def test_each_percentile_stands_under_its_own_name() -> None:
-    lengths = [3, 1, 8, 20, 5, 13]
-    run = simulated(*((90_000 * n, request(str(n), output_tokens=length), row(n)) for n, length in enumerate(lengths)))
-    e2e_ms = [1.307 + (length - 1) * 1.007 + 0.05 for length in lengths]
-    for percent in (90, 95, 99):
-        assert figures(run)[f"e2e_p{percent}_ms"] == pytest.approx(np.percentile(e2e_ms, percent))
-    assert figures(run)["e2e_mean_ms"] == pytest.approx(np.mean(e2e_ms))
-
-
 def test_rates_are_0_when_nothing_completed() -> None:
     run = figures(simulated((0, request(output_tokens=99), row()), horizon_us=5_000))
     assert run["vllm_estimated_duration_s"] > 0
@@ -125,25 +91,6 @@ def test_every_injected_request_is_in_exactly_one_place() -> None:
     assert run["injected_requests"] == 5
 
 
-def test_capped_requests_are_counted_among_the_completed() -> None:
-    run = figures(simulated((0, Request("a", 10, 99, UniqueBlocks("a")), row()), max_model_len=18))
-    assert (run["completed_requests"], run["length_capped_requests"], run["total_output_tokens"]) == (1, 1, 8)
-
-
-def test_preempted_dropped_and_late_requests_are_counted() -> None:
-    run = figures(
-        simulated(
-            (0, request("a", 8, 6), row(0)),
-            (0, request("b", 8, 6), row(1)),
-            (0, request("c", 99, 6), row(2)),
-            (0, request("d", 8, 6, deadline_us=100), row(3)),
-            total_kv_blocks=6,
-        )
-    )
-    assert (run["preemption_count"], run["dropped_unservable"], run["timed_out_requests"]) == (1, 1, 1)
-    assert run["injected_requests"] == 4
-
-
 def test_failed_allocations_are_mentioned_only_when_there_were_any() -> None:
     """The last token of a prompt of two full blocks needs a third."""
     arrival = (0, request(input_tokens=8, output_tokens=1), row())
@@ -151,21 +98,6 @@ def test_failed_allocations_are_mentioned_only_when_there_were_any() -> None:
     run = figures(simulated(arrival, total_kv_blocks=2))
     assert run["kv_allocation_failures"] == 1
     assert list(run)[list(run).index("preemption_count") - 1] == "kv_allocation_failures"
-
-
-def test_the_hit_rate_is_the_share_of_blocks_found() -> None:
-    def grouped(name: str) -> Request:
-        return request(name, 12, 1, blocks=PrefixGroupBlocks(name, "g", 2))
-
-    assert in_detail(simulated((0, grouped("a"), row(0)), (9_000, grouped("b"), row(1))))["cache_hit_rate"] == 2 / 8
-    assert in_detail(simulated((0, request(input_tokens=10_000), row())))["cache_hit_rate"] == 0
-
-
-def test_a_row_has_its_fields_in_their_order_and_leaves_out_what_is_empty() -> None:
-    (bare,) = in_detail(simulated((1_500_000, request(), row())))["requests"]
-    assert list(bare) == REQUEST
-    assert (bare["arrived_at"], bare["ttft_ms"], bare["itl_ms"], bare["e2e_ms"]) == (1.5, 1.307, 1.007, 3.371)
-    assert bare["scheduling_delay_ms"] == 0.3
 
 
 def test_a_row_names_the_tenant_of_its_request() -> None:

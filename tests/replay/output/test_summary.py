@@ -29,26 +29,6 @@ def test_a_plain_run_prints_its_metrics_only() -> None:
     assert json.loads("\n".join(reported["Simulation Metrics"]))["completed_requests"] == 1
 
 
-def test_every_section_has_its_place() -> None:
-    labels = {"slo_class": "batch", "tenant_id": "t", "model": "m", "session_id": "s"}
-    run = ran(
-        (0, request("a", 8, 6), labels),
-        (0, request("b", 8, 6), {"slo_class": "critical"}),
-        (0, request("c", input_tokens=10_000), {}),
-        total_kv_blocks=6,
-    )
-    assert list(printed(run, weights={"throughput": 1.0})) == [
-        "Simulation Metrics",
-        "Fitness Evaluation",
-        "Anomaly Counters",
-        "KV Cache Metrics",
-        "Per-SLO Metrics",
-        "Per-Model Metrics",
-        "Per-Tenant Metrics",
-        "Session Metrics",
-    ]
-
-
 def test_classes_are_listed_separately_when_there_are_two_or_targets() -> None:
     one = ran((0, request("a", output_tokens=3), {}))
     assert "Per-SLO Metrics" not in printed(one)
@@ -59,47 +39,6 @@ def test_classes_are_listed_separately_when_there_are_two_or_targets() -> None:
         "    E2E:  mean=3000.00 p99=3000.00 (n=1)",
     ]
     assert "Per-SLO Metrics" in printed(ran((0, request("a"), {}), (0, request("b"), {"slo_class": "batch"})))
-
-
-def test_models_are_listed_with_their_throughput() -> None:
-    assert printed(ran((0, request("a", output_tokens=3), {"model": "m"})))["Per-Model Metrics"] == [
-        "  m:",
-        "    TTFT: p50=1000.00 p99=1000.00 (n=1)",
-        "    E2E:  p50=3000.00 p99=3000.00 (n=1)",
-        "    Throughput: 333.3333 req/s, 1000.0000 tok/s",
-    ]
-
-
-def test_tenants_are_listed_with_their_fairness() -> None:
-    run = ran(
-        (0, request("a", output_tokens=1), {"tenant_id": "few"}),
-        (0, request("b", output_tokens=3), {"tenant_id": "many"}),
-        (0, request("c", output_tokens=90), {}),
-    )
-    assert printed(run)["Per-Tenant Metrics"] == [
-        "  few: requests=1, tokens=1",
-        "  many: requests=1, tokens=3",
-        "  Jain Fairness Index: 0.8000",
-    ]
-
-
-def test_first_and_later_rounds_are_listed_separately() -> None:
-    run = ran(
-        (0, request("a"), {"session_id": "s"}),
-        (10_000, request("b"), {"session_id": "s", "round_index": 1}),
-        (30_000, request("c"), {"session_id": "t"}),
-    )
-    assert printed(run)["Session Metrics"] == [
-        "  Sessions: 2",
-        "  TTFT cold (round 0): mean=1.00 p50=1.00 p95=1.00 p99=1.00 ms (n=2)",
-        "  TTFT warm (round≥1): mean=1.00 p50=1.00 p95=1.00 p99=1.00 ms (n=1)",
-        "  Session duration:    mean=8.00 p50=8.00 p95=12.50 p99=12.90 ms (n=2)",
-    ]
-
-
-def test_preemptions_are_printed_per_completed_request() -> None:
-    run = ran((0, request("a", 8, 6), {}), (0, request("b", 8, 6), {}), total_kv_blocks=6)
-    assert printed(run)["KV Cache Metrics"][0] == "Preemption Rate: 0.5000"
 
 
 def test_inversions_count_where_scheduling_goes_by_priority() -> None:
@@ -138,3 +77,33 @@ def test_json_of_an_empty_run_has_no_labels_to_speak_of() -> None:
     content = as_json(analyze(ran(), AnalysisConfig(detectors=["threshold"])))
     assert "saturation" not in content
     assert content["breakdown"]["tenants"] == {}
+
+
+def test_every_section_has_its_place() -> None:
+    labels = {"slo_class": "batch", "tenant_id": "t", "model": "m", "session_id": "s"}
+    run = ran(
+        (0, request("a", 8, 6), labels),
+        (0, request("b", 8, 6), {"slo_class": "critical"}),
+        (0, request("c", input_tokens=10_000), {}),
+        total_kv_blocks=6,
+    )
+    assert list(printed(run, weights={"throughput": 1.0})) == [
+        "Simulation Metrics",
+        "Fitness Evaluation",
+        "Anomaly Counters",
+        "KV Cache Metrics",
+        "Per-SLO Metrics",
+        "Per-Model Metrics",
+        "Per-Tenant Metrics",
+        "Session Metrics",
+    ]
+
+
+def test_models_are_listed_with_their_throughput() -> None:
+    run = ran(*((0, request(str(length), output_tokens=length), {"model": "m"}) for length in (1, 2, 9)))
+    assert printed(run)["Per-Model Metrics"] == [
+        "  m:",
+        "    TTFT: p50=1000.00 p99=1000.00 (n=3)",
+        "    E2E:  p50=2000.00 p99=8860.00 (n=3)",
+        "    Throughput: 333.3333 req/s, 1333.3333 tok/s",
+    ]

@@ -2,7 +2,7 @@
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
-from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
+from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Outcome
 from replay.arrivals import Arrival
 from replay.simulation.record import RequestRecord
@@ -41,20 +41,6 @@ def itls(found: Simulated) -> list[int]:
     return [pool.at_rank(rank) for rank in range(len(pool))]
 
 
-def test_the_first_token_comes_after_queueing_prefill_and_one_output_overhead() -> None:
-    assert lone(request(input_tokens=20)).ttft_us == 300 + (1_000 + 20 * 10) + 7
-
-
-def test_a_prompt_in_chunks_costs_all_its_steps() -> None:
-    assert lone(request(input_tokens=20), max_num_batched_tokens=8).ttft_us == 300 + 3 * 1_000 + 20 * 10 + 7
-
-
-def test_e2e_adds_each_further_token_with_its_overhead_and_one_overhead_at_the_end() -> None:
-    measured = lone(request(input_tokens=20, output_tokens=3))
-    assert measured.ttft_us is not None
-    assert measured.e2e_us == measured.ttft_us + 2 * (1_100 + 7) + 50
-
-
 def test_a_single_token_ends_with_the_overhead_after_the_last() -> None:
     measured = lone(request(input_tokens=20, output_tokens=1))
     assert (measured.ttft_us, measured.e2e_us, measured.itl_mean_us) == (1_507, 1_557, 0)
@@ -63,55 +49,6 @@ def test_a_single_token_ends_with_the_overhead_after_the_last() -> None:
 def test_a_request_without_output_ends_with_its_prompt() -> None:
     measured = lone(request(input_tokens=20, output_tokens=0))
     assert (measured.ttft_us, measured.e2e_us, measured.itl_mean_us, measured.output_tokens) == (1_507, 1_507, 0, 0)
-
-
-def test_the_mean_between_tokens_is_taken_over_the_gaps() -> None:
-    assert lone(request(output_tokens=5)).itl_mean_us == 1_107
-
-
-def test_the_scheduling_delay_runs_from_arrival_to_admission() -> None:
-    found = simulated((0, request("a")), (10, request("b")), max_num_seqs=1)
-    assert [each.scheduling_delay_us for each in found.requests] == [300, 3_590]
-
-
-def test_a_preempted_request_counts_from_its_arrival_to_its_second_attempt() -> None:
-    latency = TestLatency(step_us=1_000)
-    found = simulated((0, request("a", 8, 6)), (0, request("b", 9, 6)), latency=latency, total_kv_blocks=6)
-    first, second = found.requests
-    assert found.engine.counters.num_preemptions == 1
-    assert (first.ttft_us, first.e2e_us) == (1_000, 6_000)
-    assert (second.scheduling_delay_us, second.ttft_us, second.e2e_us) == (6_000, 7_000, 12_000)
-
-
-def test_time_in_which_a_request_got_nothing_is_not_between_its_tokens() -> None:
-    """In the third step the least urgent request evicts itself, and those after it get nothing."""
-    arrivals = (
-        (0, request("a", 7, 5, slo_class="critical")),
-        (0, request("b", 7, 5, slo_class="batch")),
-        (0, request("c", 7, 5, slo_class="critical")),
-    )
-    plain = TestLatency(step_us=1_000)
-    found = simulated(*arrivals, latency=plain, total_kv_blocks=7, preemption_policy="priority")
-    _, _, runs = token_runs(*arrivals, latency=plain, total_kv_blocks=7, preemption_policy="priority")
-    assert [count for _, count in runs] == [1, 3]
-    assert found.requests[2].e2e_us == 5_000
-    assert found.engine.steps.end(runs[-1][0] + 2) == 6_000, "one step more has passed"
-
-
-def test_a_capped_request_counts_only_the_tokens_it_got() -> None:
-    unbounded = Request("a", 10, 50, UniqueBlocks("a"))
-    measured = lone(unbounded, max_model_len=16)
-    assert measured.outcome is Outcome.LENGTH_CAPPED
-    assert measured.is_completed
-    assert measured.output_tokens == 6
-    assert measured.e2e_us == 300 + (1_000 + 10 * 10) + 7 + 5 * (1_100 + 7) + 50
-    assert measured.itl_mean_us == 5 * (1_100 + 7) / 4
-
-
-def test_a_prompt_found_whole_takes_the_shortest_step_there_is() -> None:
-    blocks = PrefixGroupBlocks("x", "g", 2)
-    found = simulated((0, request("a", 8, 1, blocks=blocks)), (9_000, request("b", 8, 1, blocks=blocks)))
-    assert found.requests[1].ttft_us == 300 + 1_000 + 7, "a step of nothing, in this latency model"
 
 
 def test_a_request_that_gives_up_after_its_first_token_has_a_ttft_and_no_end() -> None:
@@ -147,11 +84,6 @@ def test_there_is_one_entry_per_arrival_in_order_of_arrival() -> None:
 def test_times_between_tokens_are_those_of_completed_requests_only() -> None:
     found = simulated((0, request("a", output_tokens=3)), (20_000, request("b", output_tokens=90, deadline_us=30_000)))
     assert itls(found) == [1_107, 1_107]
-
-
-def test_requests_that_share_a_step_share_its_time_between_tokens() -> None:
-    found = simulated((0, request("a", output_tokens=3)), (0, request("b", output_tokens=2)))
-    assert itls(found) == [1_107, 1_207, 1_207], "two decode together, then one alone"
 
 
 def test_each_request_that_ends_is_reported_once() -> None:

@@ -67,15 +67,6 @@ def test_the_last_verdicts_can_be_had_by_themselves(name: str, events: Timeline,
     assert list(results(DETECTORS[name](events, first, SETTINGS))) == all_of_them[first:]
 
 
-@pytest.mark.parametrize("name", DETECTORS)
-@given(events=_timelines)
-@settings(max_examples=examples(30))
-def test_scores_and_confidences_are_between_0_and_1(name: str, events: Timeline) -> None:
-    verdicts = DETECTORS[name](events, 0, SETTINGS)
-    for values in (verdicts.scores, verdicts.confidences):
-        assert 0 <= values.min() <= values.max() <= 1
-
-
 def test_very_many_answers_are_judged_as_few_are() -> None:
     """Beyond a number of answers sums are taken another way, which may cost the last bit but nothing else."""
     count = 30_001
@@ -89,29 +80,8 @@ def test_very_many_answers_are_judged_as_few_are() -> None:
     assert Level(verdicts.levels[0]) is Level.OVERLOADED
 
 
-def test_a_growing_backlog_drifts() -> None:
-    events = requests(*((1_000 * number, 10_000_000) for number in range(100)))
-    arriving = backlog_drift(events, 0, SETTINGS).levels[:100]
-    assert Level(arriving[-1]) is Level.OVERLOADED
-
-
-def test_latencies_that_rise_and_rise_are_an_overload() -> None:
-    events = requests(*((10_000 * number, 1_000 + 500 * number) for number in range(40)))
-    assert Level(composite(events, 0, SETTINGS).levels[-1]) is Level.OVERLOADED
-
-
 def test_a_trend_of_latencies_counts_from_20_answers_on() -> None:
     events = requests(*((10_000 * number, 1_000 + 500 * number) for number in range(20)))
     rises = composite(events, 0, SETTINGS).signals["quartile_monotone"]
     assert dict(zip(events.num_answered.tolist(), rises.tolist(), strict=True))[19] == 0
     assert rises[-1] == 1
-
-
-def test_latencies_below_a_millisecond_have_a_trend_too() -> None:
-    events = requests((0, 500), (10_000, 750))
-    assert composite(events, 0, SETTINGS).signals["latency_trend_raw"][-1] == 0.5
-
-
-def test_latencies_that_stay_are_stable() -> None:
-    events = requests(*((10_000 * number, 1_000) for number in range(40)))
-    assert [Level(DETECTORS[name](events, 0, SETTINGS).levels[-1]) for name in DETECTORS] == [Level.STABLE] * 3

@@ -36,23 +36,6 @@ def test_a_run_without_answers_has_no_label() -> None:
     assert labels_of(of(), list(DETECTORS), SETTINGS) == {}
 
 
-def test_the_file_holds_each_verdict_in_order(tmp_path: Path) -> None:
-    write_report(tmp_path / "s.json", of((0, 50_000)), ["threshold", "composite"], SETTINGS, {"threshold": "STABLE"})
-    text = (tmp_path / "s.json").read_text()
-    assert text.endswith("}\n")
-    content = json.loads(text)
-    assert content["final"] == {"threshold": "STABLE"}
-    assert [(each["timestamp"], each["detector"]) for each in content["trace"]] == [
-        (0, "threshold"),
-        (0, "composite"),
-        (50_000, "threshold"),
-        (50_000, "composite"),
-    ]
-    before, _, after, _ = content["trace"]
-    assert before["result"] == {"level": "STABLE", "score": 0, "confidence": 0, "signals": {}}
-    assert after["result"]["signals"] == {"mean_e2e": 50, "threshold": 10}
-
-
 def test_an_empty_file_is_reported(tmp_path: Path) -> None:
     write_report(tmp_path / "s.json", of(), ["threshold"], SETTINGS, {})
     assert json.loads((tmp_path / "s.json").read_text()) == {"final": {}, "trace": []}
