@@ -71,7 +71,7 @@ class _Reader:
         if entry.get("hash_ids") is not None:
             hash_ids = block_hashes(place, entry, given_tokens, self._block_tokens, OTHER_BLOCKS)
         if before is not None and self._adds_up:
-            prompt = _added_up(place, given_tokens, before, is_whole=entry.get("messages") is not None)
+            prompt = _added_up(place, given_tokens, before, is_whole=bool(entry.get("messages")))
         else:
             prompt = given_tokens, *self._shared.repeated(len(self.rows), hash_ids, given_tokens, self._block_tokens)
             self._num_without_hashes += entry.get("hash_ids") is None
@@ -97,9 +97,9 @@ class _Reader:
 
     def _given_tokens(self, place: str, entry: dict[str, Any]) -> int:
         """The tokens that a row states, or those of its text or messages."""
-        if entry.get("messages") is not None:
+        if entry.get("messages"):
             words = [words_of(place, each, self.left_out) for each in at(place, entry, "messages", "a list")]
-        elif entry.get("text_input") is not None:
+        elif entry.get("text_input"):
             words = [at(place, entry, "text_input", "text")]
         else:
             return int(at(place, entry, "input_length", "a whole number"))

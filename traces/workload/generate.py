@@ -11,6 +11,7 @@ import numpy as np
 
 from blis_sim.options.file_fields import number_text
 from blis_sim.options.option import LEAST_RATE, MOST_RATE
+from traces.rows import TraceRow
 from traces.text_file import TraceError
 from traces.workload.distributions import Ints, LengthProfile, Streams, draw_turns
 from traces.workload.inference_perf import has_waiting_requests, inference_perf_sources, staged_rows
@@ -155,16 +156,7 @@ def _with_agents(spec: WorkloadSpec, kept: Sequence["_KeptRequests"], timeout_us
     graph = rows_of(
         [SelectedRequests(each.drawn, each.places, own) for each, own in zip(kept, timeouts_us, strict=True)]
     )
-    return Workload(
-        requests=[],
-        sessions=[],
-        max_requests=None,
-        horizon_us=spec.horizon or None,
-        goodput_slo_targets=spec.goodput_slo_targets,
-        notes=spec.notes,
-        rows=graph.rows,
-        fixed_sessions=graph.fixed_sessions,
-    )
+    return _of_rows(spec, graph.rows, graph.fixed_sessions)
 
 
 def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> Workload:
@@ -176,6 +168,10 @@ def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> W
         rows = rows[: spec.num_requests]
     if timeout_us:
         rows = [replace(row, deadline_us=row.arrival_time_us + timeout_us) for row in rows]
+    return _of_rows(spec, rows, frozenset(row.session_id for row in rows) if section.stages else frozenset())
+
+
+def _of_rows(spec: WorkloadSpec, rows: list[TraceRow], fixed_sessions: frozenset[str]) -> Workload:
     return Workload(
         requests=[],
         sessions=[],
@@ -184,7 +180,7 @@ def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> W
         goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
         rows=rows,
-        fixed_sessions=frozenset(row.session_id for row in rows) if section.stages else frozenset(),
+        fixed_sessions=fixed_sessions,
     )
 
 

@@ -18,6 +18,7 @@ from traces.importers.reading import (
     at,
     check_order,
     check_times,
+    count_at,
     drawn_arrivals_us,
     expect,
     json_lines,
@@ -104,7 +105,7 @@ def _request(
     row = TraceRow(
         request_id=0,
         session_id=str(about.get("x_correlation_id") or about.get("conversation_id") or ""),
-        round_index=_turn(place, about),
+        round_index=count_at(place, about, "turn_index"),
         streaming=ttft_us is not None,
         input_tokens=_count(
             place, metrics, "input_sequence_length", "error_isl", "usage_prompt_tokens", is_needed=needs
@@ -123,11 +124,6 @@ def _request(
     )
     check_times(place, row, end_us=ended_us)
     return row, times
-
-
-def _turn(place: str, about: Mapping[str, Any]) -> int:
-    turn = about.get("turn_index")
-    return 0 if turn is None else int(expect(f"{place} key turn_index", "a whole number", turn))
 
 
 def _ns(place: str, about: Mapping[str, Any], key: str) -> int:
