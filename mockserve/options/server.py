@@ -3,6 +3,7 @@
 import logging
 import math
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -271,7 +272,7 @@ _COURSES: Mapping[str, ValueFunction] = {
 
 
 def _counts(key: str, value: object) -> Sequence[int]:
-    if not isinstance(value, list) or not all(isinstance(each, int) and each >= 0 for each in value):
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each < 2**63 for each in value):
         raise OptionError(f"{FLAG}: {key} must be a list of counts per bucket, got {value!r}")
     return value
 
@@ -311,7 +312,7 @@ def _lora_state(value: object) -> Mapping[str, Any]:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 # Settings of the server's connections, routes, process and instances.

@@ -326,4 +326,6 @@ async def read_json(request: web.Request, error_message: str | None = None) -> A
     except ValueError as error:  # invalid UTF-8, or a number with thousands of digits
         raise ApiError(str(error)) from None
     except RecursionError as error:
+        if request.path.startswith("/blis/"):
+            raise ApiError(str(error)) from None
         raise unhandled_error(str(error)) from None

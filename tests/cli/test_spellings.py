@@ -209,6 +209,26 @@ def test_an_error_names_what_gave_the_value(
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (".".join(["a"] * 20_000) + " = 1", "a key has more than 100 words"),  # tomllib takes 1.5 GB for it
+        ("a = " + "[" * 5000, "maximum recursion depth exceeded"),
+        ("seed = " + "9" * 5000, "Exceeds the limit"),
+        ("rate = 1\0", "Expected newline"),
+    ],
+)
+def test_a_hostile_file_of_settings_is_one_line(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("blis.toml").write_text(text)
+    assert run(["run", "--model", "qwen/qwen3-14b", "--num-requests", "3"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"blis run: error: blis.toml: cannot be read: {problem}")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("blis.toml", 'model = "qwen/qwen3-14b"\nrate = 4\n[run]\nnum-requests = 3\n'),

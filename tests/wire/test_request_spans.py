@@ -17,6 +17,7 @@ from blis_sim.options import OptionError, options_from
 from mockserve.options.serve import ServeOptions
 from tests.patience import PATIENCE_S
 from tests.wire.serving import running_server
+from tests.wire.test_no_secrets_in_logs import HEADERS as PLANTED
 from tests.wire.test_server_process import ask, process
 
 collector = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
@@ -138,6 +139,22 @@ def test_each_choice_has_a_span_with_the_attributes_of_vllm(monkeypatch: pytest.
         assert "gen_ai.request.temperature" not in span
         assert (span["gen_ai.request.top_p"], span["parent"]) == (1.0, "")
         assert 0 < span["lasted_s"] < PATIENCE_S
+
+
+def test_planted_keys_are_in_no_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    with collecting(monkeypatch) as found, running_server(otlp_traces_endpoint=found.url) as server:
+        prompt = "sk-proj-plantedplantedplanted"
+        post(
+            server.url,
+            "/v1/completions?api_key=planted-1",
+            PLANTED,
+            model="m",
+            prompt=prompt,
+            max_tokens=2,
+            openai_api_key="planted-9",
+        )
+        (span,) = found.taken(1)
+    assert "planted" not in str(span)
 
 
 def test_a_malformed_trace_context_begins_a_trace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,8 @@ def test_an_empty_text_makes_nothing_up() -> None:
         ('{"running-requests": true}', "running-requests must be a number or one of .*, got True"),
         ('{"running-requests": "ramp:a:2:1s"}', "running-requests must go from a number to a number, got .*"),
         ('{"running-requests": "ramp:1:2:0s"}', "running-requests must have a period above 0, got .*"),
+        (f'{{"running-requests": {10**400}}}', "running-requests must be a number or one of .*"),
+        (f'{{"ttft-buckets-values": [{10**400}]}}', "ttft-buckets-values must be a list of counts per bucket, got .*"),
         ('{"ttft-buckets-values": [1, -1]}', "ttft-buckets-values must be a list of counts per bucket, got .*"),
         ('{"request-success-total": 3}', "request-success-total must map reasons to numbers, got 3"),
         ('{"request-success-total": {"stop": "3"}}', "request-success-total must map reasons to numbers, got .*"),

@@ -107,6 +107,23 @@ def test_a_quantity_that_is_no_number_is_refused(value: str, hpa: str, capsys: p
     assert "averageValue: must be a quantity above 0 such as" in capsys.readouterr().err
 
 
+def test_keys_in_a_manifest_are_in_no_output(
+    hpa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    secrets = "metadata: {name: x, annotations: {token: planted-1}}\nenv: [{name: KEY, value: sk-plantedplanted0123}]\n"
+    Path(hpa).write_text(f"{HPA}{secrets}---\nkind: Secret\ndata: {{key: planted-2}}\n")
+    words = ("--autoscaler", "hpa.yaml", "--count", "2", "--rate", "6", "--num-requests", "20", "--html", "a.html")
+    files = ("--results-path", "a.json", "--trace-output", "t", "--provenance", "p.json", "--json")
+    assert fleet(*words, *files) == 0
+    Path(hpa).write_text("kind: Secret\ndata: {key: planted-3}\n")
+    assert fleet(*words) == 2
+    shown = "".join(map(str, capfd.readouterr()))
+    written = [each for each in tmp_path.rglob("*") if each.is_file() and each.name != "hpa.yaml"]
+    assert len(written) > 3
+    assert "planted" not in shown + "".join(each.read_text(errors="replace") for each in written)
+
+
 def test_the_fleet_grows_with_its_load(hpa: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("--autoscaler", hpa, "--cold-start", "5s", "--stages", "2:30s,24:60s", "--json") == 0
     changes = json.loads(capsys.readouterr().out)["fleet"]["changes"]

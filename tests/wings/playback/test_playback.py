@@ -98,6 +98,9 @@ def test_half_of_a_pair_of_surrogates_is_refused_as_without_playback() -> None:
             answers = [ask(server, each, "/v1/completions")[:2] for server in (played, plain)]
             assert answers[0][0] == answers[1][0] != 500, answers
             assert (answers[0] == answers[1]) is (answers[0][0] == 400)
+        for path in ("/blis/playback", "/blis/requests/assert"):
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                urllib.request.urlopen(urllib.request.Request(played.url + path, b"[" * 100_000))
 
 
 def exchange(number: int, path: str, body: bytes, reply: bytes) -> RecordedExchange:
