@@ -221,7 +221,7 @@ def write_load(
     with Path(f"{trace}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        for name in ("arrival_time_us", "send_time_us"):
+        for name in ("arrival_time_us", "send_time_us", "deadline_us"):
             row[name] = str(round(int(row[name]) / speed))
     with Path(f"{trace}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0])
