@@ -309,12 +309,29 @@ def test_a_recorded_output_of_vllm_is_a_step(tmp_path: Path) -> None:
     recorder.read(to_frontend, frames["ready_response"])
     recorder.read(to_engine, [messages.ADD, messages.encode(asked)])
     recorder.read(to_frontend, frames["first_output"])
-    recorder.take([])
     recorder.close()
     assert (recorder.num_steps, recorder.num_unreadable) == (1, 0)
     with (tmp_path / "tap.steps.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["prefill_requests"], row["prefill_tokens"], row["decode_requests"]) == ("1", "462", "0")
+
+
+def test_outputs_of_a_step_for_two_api_servers_are_one_step(tmp_path: Path) -> None:
+    recorder = LinkRecorder(tmp_path / "tap")
+    to_engine, first, second = (Piece(stream, 0, stream == 1, 1.0, b"") for stream in (1, 2, 3))
+    for name in "ab":
+        recorder.read(to_engine, [messages.ADD, messages.encode(request(name, [1] * 20, 2))])
+    for step in range(2):
+        stats = messages.SchedulerStats(iteration_details=messages.IterationDetails(step, 2, 40, 0, 0, 5.0))
+        for piece, name, told in ((second, "b", None), (first, "a", stats)):
+            outputs = [messages.EngineOutput(name, [3 + step])]
+            at_s = 7.0 + step / 100 + piece.stream / 1e6
+            recorder.read(piece, [messages.encode(messages.EngineOutputs(0, outputs, told, at_s))])
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "tap.link.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["event"] == "step"]
+    assert [step["tokens"] for step in steps] == [{"1": 1, "2": 1}] * 2
+    assert all(step["batch"] for step in steps)
 
 
 def _written(folder: Path, batch: list[int]) -> Path:
