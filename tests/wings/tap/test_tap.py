@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import random
 import re
 import socket
 import threading
@@ -284,6 +285,26 @@ def test_a_message_with_figures_out_of_bounds_is_counted_and_the_next_one_read(t
         recorder.read(Piece(2, 0, False, 2.0, b""), [messages.encode(messages.EngineOutputs(outputs=[ended]))])
     recorder.close()
     assert (recorder.num_steps, recorder.num_unreadable) == (1, 1)
+
+
+def test_mutated_messages_are_counted_and_the_next_ones_read(tmp_path: Path) -> None:
+    draw, recorder = random.Random(7), LinkRecorder(tmp_path / "tap")
+    names = ("add", "abort", "ready_response", "first_output", "outputs", "last_output", "utility_output_tasks")
+    to_engine, to_frontend = Piece(1, 0, True, 1.0, b""), Piece(2, 0, False, 1.0, b"")
+    for _ in range(3000):
+        name = draw.choice(names)
+        content = bytearray(recorded()[name])
+        for _ in range(draw.randint(1, 6)):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        kinds = {"add": [messages.ADD], "abort": [messages.ABORT]}
+        frames = [*kinds.get(name, []), bytes(content)][: draw.choice((1, 2, 2, 2))]
+        recorder.read(to_engine if name in kinds else to_frontend, frames)
+    assert recorder.num_unreadable > 500
+    before = recorder.num_steps
+    recorder.read(to_engine, [messages.ADD, messages.encode(request("last", [1, 2, 3]))])
+    recorder.read(to_frontend, [messages.encode(messages.EngineOutputs(0, [messages.EngineOutput("last", [1])]))])
+    recorder.close()
+    assert recorder.num_steps > before
 
 
 def test_a_recording_without_its_engine_is_refused(tmp_path: Path) -> None:
