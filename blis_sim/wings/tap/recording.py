@@ -25,6 +25,8 @@ _logger = logging.getLogger(__name__)
 DIGEST_BYTES = 6
 STEPS_TO_LEAVE = 3
 """Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
+SAME_STEP_S = 0.001
+"""Most by which the times of a step's messages to several API servers differ."""
 COUNTS = Step._fields[2:6]
 SUMS = Step._fields[8:13]
 UNREADABLE = (ValueError, OverflowError, TypeError, IndexError)
@@ -41,6 +43,16 @@ class _OpenRequest:
 
 
 @dataclass(slots=True)
+class _HeldStep:
+    """A step of which more outputs may come, for other API servers."""
+
+    line: StepLine
+    streams: set[int] = field(default_factory=set)
+    sums: Counter[str] = field(default_factory=Counter)
+    scheduled_s: float = 0.0
+
+
+@dataclass(slots=True)
 class _Rank:
     block_size: int = 16
     open: dict[str, _OpenRequest] = field(default_factory=dict)
@@ -50,6 +62,7 @@ class _Rank:
     last_s: float = 0.0
     """When the last step ended, on the engine's clock."""
     was_busy: bool = False
+    held: _HeldStep | None = None
 
 
 class LinkRecorder:
@@ -80,7 +93,10 @@ class LinkRecorder:
         self._link, self._table = AppendFile(paths[0]), StepWriter(paths[1])
 
     def close(self) -> None:
-        """Close the files."""
+        """Write what is held, and close the files."""
+        for rank in self._ranks.values():
+            self._end_step(rank)
+        self._write()
         self._link.close()
         self._table.close()
 
@@ -127,6 +143,7 @@ class LinkRecorder:
             elif frames[0] != messages.ENGINE_DEAD:
                 self._from_engine(piece, rank, frames[0])
         except UNREADABLE:
+            rank.held = None
             self.num_unreadable += 1
 
     def _to_engine(self, piece: Piece, rank: _Rank, frames: Sequence[bytes]) -> None:
@@ -179,28 +196,37 @@ class LinkRecorder:
         self._lines.append(line)
 
     def _step(self, piece: Piece, rank: _Rank, outputs: EngineOutputs) -> None:
-        """Note a step. The outputs of a step for other API servers than the first belong to the step before."""
+        """Note outputs of a step for an API server; those for others have the same time, and one has statistics."""
         stats = outputs.scheduler_stats
-        details = None if stats is None else stats.iteration_details
-        if details is not None and details.is_dummy:
+        if stats is not None and stats.iteration_details is not None and stats.iteration_details.is_dummy:
             return
-        line = StepLine(piece.rank, rank.num_steps, _us(piece.at_s), outputs.timestamp, {}, {}, {})
+        held = rank.held
+        if held is None or piece.stream in held.streams or abs(outputs.timestamp - held.line.ended_s) > SAME_STEP_S:
+            self._end_step(rank)
+            line = StepLine(piece.rank, rank.num_steps, _us(piece.at_s), outputs.timestamp, {}, {}, {})
+            held = rank.held = _HeldStep(line)
+        held.streams.add(piece.stream)
         if stats is not None:
-            line.running = stats.num_running_reqs
-            line.waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
-            line.kv_usage = round(stats.kv_cache_usage, 6)
-        sums: Counter[str] = Counter()
-        scheduled_s = max((self._output(rank, output, line, sums) for output in outputs.outputs), default=0.0)
-        if not line.tokens and details is None and not line.finished:
+            held.line.running = stats.num_running_reqs
+            held.line.waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
+            held.line.kv_usage = round(stats.kv_cache_usage, 6)
+            if (details := stats.iteration_details) is not None:
+                prefills = details.num_ctx_requests, details.num_ctx_tokens
+                decodes = details.num_generation_requests, details.num_generation_tokens
+                held.line.batch = (*prefills, *decodes, round(details.elapsed_ms * 1000))
+        for output in outputs.outputs:
+            held.scheduled_s = max(held.scheduled_s, self._output(rank, output, held.line, held.sums))
+
+    def _end_step(self, rank: _Rank) -> None:
+        """Write a step that has no more outputs."""
+        held, rank.held = rank.held, None
+        if held is None or not (held.line.tokens or held.line.batch or held.line.finished):
             return
-        if details is not None:
-            prefills = details.num_ctx_requests, details.num_ctx_tokens
-            decodes = details.num_generation_requests, details.num_generation_tokens
-            line.batch = (*prefills, *decodes, round(details.elapsed_ms * 1000))
+        line = held.line
         rank.num_steps += 1
         self.num_steps += 1
         self._lines.append(line)
-        row = _row(rank, line, sums, scheduled_s)
+        row = _row(rank, line, held.sums, held.scheduled_s)
         if row is not None:
             self._rows.append(row)
         for each in list(rank.leaving):
@@ -209,7 +235,7 @@ class LinkRecorder:
                 del rank.leaving[each]
                 if each in rank.open:
                     self._ended(rank, rank.open.pop(each))
-        rank.last_s, rank.was_busy = outputs.timestamp, bool(line.running or line.waiting)
+        rank.last_s, rank.was_busy = line.ended_s, bool(line.running or line.waiting)
 
     def _output(self, rank: _Rank, output: EngineOutput, line: StepLine, sums: Counter[str]) -> float:
         """Add an output to a step and its sums. Returns when the request was scheduled, if this step was its first."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import zmq
@@ -14,6 +15,7 @@ from blis_sim.wings.engine_core.messages import EngineOutput, EngineOutputs, Eng
 PATIENCE_S = 30.0
 
 
+@cache
 def recorded() -> Mapping[str, bytes]:
     """Messages between a genuine frontend and a genuine engine of vLLM 0.33, by name."""
     lines = Path(__file__).with_name("recorded.txt").read_text().splitlines()

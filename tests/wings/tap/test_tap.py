@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import random
 import re
 import socket
 import threading
@@ -286,6 +287,26 @@ def test_a_message_with_figures_out_of_bounds_is_counted_and_the_next_one_read(t
     assert (recorder.num_steps, recorder.num_unreadable) == (1, 1)
 
 
+def test_mutated_messages_are_counted_and_the_next_ones_read(tmp_path: Path) -> None:
+    draw, recorder = random.Random(7), LinkRecorder(tmp_path / "tap")
+    names = ("add", "abort", "ready_response", "first_output", "outputs", "last_output", "utility_output_tasks")
+    to_engine, to_frontend = Piece(1, 0, True, 1.0, b""), Piece(2, 0, False, 1.0, b"")
+    for _ in range(3000):
+        name = draw.choice(names)
+        content = bytearray(recorded()[name])
+        for _ in range(draw.randint(1, 6)):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        kinds = {"add": [messages.ADD], "abort": [messages.ABORT]}
+        frames = [*kinds.get(name, []), bytes(content)][: draw.choice((1, 2, 2, 2))]
+        recorder.read(to_engine if name in kinds else to_frontend, frames)
+    assert recorder.num_unreadable > 500
+    before = recorder.num_steps
+    recorder.read(to_engine, [messages.ADD, messages.encode(request("last", [1, 2, 3]))])
+    recorder.read(to_frontend, [messages.encode(messages.EngineOutputs(0, [messages.EngineOutput("last", [1])]))])
+    recorder.close()
+    assert recorder.num_steps > before
+
+
 def test_a_recording_without_its_engine_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tap.link.jsonl"
     file.write_text("")
@@ -309,12 +330,29 @@ def test_a_recorded_output_of_vllm_is_a_step(tmp_path: Path) -> None:
     recorder.read(to_frontend, frames["ready_response"])
     recorder.read(to_engine, [messages.ADD, messages.encode(asked)])
     recorder.read(to_frontend, frames["first_output"])
-    recorder.take([])
     recorder.close()
     assert (recorder.num_steps, recorder.num_unreadable) == (1, 0)
     with (tmp_path / "tap.steps.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert (row["prefill_requests"], row["prefill_tokens"], row["decode_requests"]) == ("1", "462", "0")
+
+
+def test_outputs_of_a_step_for_two_api_servers_are_one_step(tmp_path: Path) -> None:
+    recorder = LinkRecorder(tmp_path / "tap")
+    to_engine, first, second = (Piece(stream, 0, stream == 1, 1.0, b"") for stream in (1, 2, 3))
+    for name in "ab":
+        recorder.read(to_engine, [messages.ADD, messages.encode(request(name, [1] * 20, 2))])
+    for step in range(2):
+        stats = messages.SchedulerStats(iteration_details=messages.IterationDetails(step, 2, 40, 0, 0, 5.0))
+        for piece, name, told in ((second, "b", None), (first, "a", stats)):
+            outputs = [messages.EngineOutput(name, [3 + step])]
+            at_s = 7.0 + step / 100 + piece.stream / 1e6
+            recorder.read(piece, [messages.encode(messages.EngineOutputs(0, outputs, told, at_s))])
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "tap.link.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if line["event"] == "step"]
+    assert [step["tokens"] for step in steps] == [{"1": 1, "2": 1}] * 2
+    assert all(step["batch"] for step in steps)
 
 
 def _written(folder: Path, batch: list[int]) -> Path:
