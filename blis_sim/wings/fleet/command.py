@@ -198,6 +198,7 @@ def _with_fleet(
 
     return replace(
         answer,
+        title="Fleet of",
         origin=lambda: replace(answer.origin(), command=command),
         data=data,
         rows=rows,
