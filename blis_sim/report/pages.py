@@ -101,10 +101,10 @@ def page(
 
 def _remark_class(line: str) -> str:
     """Return the CSS class of a remark: bad, good or neutral."""
-    bad = ("overloaded", "targets MISSED", "none meets", "no deployment", "nothing stays", "DRIFT")
+    bad = ("overloaded", "targets MISSED", "MISSED: ", "none meets", "no deployment", "nothing stays", "DRIFT")
     if line.startswith(bad) or ": missed, " in line:
         return "bad"
-    good = ("targets met", "cheapest", "best: ", "all figures within")
+    good = ("targets met", "met: ", "cheapest", "best: ", "all figures within")
     return "good" if line.startswith(good) or ": targets met, " in line else "plain"
 
 

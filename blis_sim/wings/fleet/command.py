@@ -173,6 +173,7 @@ def _with_fleet(options: FleetOptions, answer: "Report", changes: Sequence[Chang
 
     return replace(
         answer,
+        title="Fleet of",
         origin=lambda: replace(answer.origin(), command=command),
         data=data,
         rows=rows,
