@@ -322,6 +322,7 @@ def plan_report(found: CapacityPlan, origin: Provenance) -> Report:
         lead=lambda: query_lines(found),
         sections=lambda: [table, *serving],
         remarks=lambda: [*_refused(found), price_line(found), *winner_lines(found)],
+        folds=True,
         panels=lambda: [] if found.winner is None else plan_panels(found),
     )
 

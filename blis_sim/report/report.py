@@ -3,7 +3,9 @@
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.options.printing import CSV, HTML, JSON, MARKDOWN
@@ -35,6 +37,11 @@ class Section:
         return heading + ("" if self.table is None else self.table.markdown) + text
 
 
+def _folded(width: int, lines: Iterable[str]) -> list[str]:
+    fold = partial(wrap, width=width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in fold(line)]
+
+
 def _no_lines() -> tuple[()]:
     return ()
 
@@ -62,6 +69,8 @@ class Report:
     """The rows of CSV; None makes one row of the data."""
     panels: "Callable[[], Sequence[Panel]]" = _no_lines
     texts: Mapping[str, Callable[[], str]] = field(default_factory=dict)
+    folds: bool = False
+    """Whether text continues long lines around the tables on further ones, set in by two blanks."""
     refresh_s: float = 0.0
     """Seconds after which a browser loads the page again; 0 means never."""
 
@@ -79,8 +88,9 @@ class Report:
             return self._markdown()
         if form == HTML:
             return self.page()
-        blocks = [[self.headline] * bool(self.headline) + [*self.lead()]]
-        blocks += [section.lines(width) for section in self.sections()] + [[*self.remarks()]]
+        folded = partial(_folded, width) if self.folds else list
+        blocks = [[self.headline] * bool(self.headline) + folded(self.lead())]
+        blocks += [section.lines(width) for section in self.sections()] + [folded(self.remarks())]
         return "\n\n".join("\n".join(lines) for lines in blocks if lines) + "\n"
 
     def _markdown(self) -> str:

@@ -272,3 +272,10 @@ def blis_on_path(tmp_path: Path) -> dict[str, str]:
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m blis_sim.cli "$@"\n')
     program.chmod(0o755)
     return {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(PROJECT)}
+
+
+def test_the_action_installs_the_repository_that_it_comes_from() -> None:
+    """GitHub fetches the whole repository of an action at its tag, and names the folder of the action in it."""
+    (script,) = [step["run"] for step in steps_of_action() if step.get("id") != "start"]
+    (place,) = re.findall(r'"\$\{PACKAGE:-\$GITHUB_ACTION_PATH/([./]+)\}"', script)
+    assert (ACTION.parent / place).resolve() == PROJECT

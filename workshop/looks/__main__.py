@@ -112,8 +112,8 @@ def main() -> int:
         stack.callback(files.shutdown)
         threading.Thread(target=files.serve_forever, daemon=True).start()
         served = stack.enter_context(server("qwen/qwen3-14b", "--num-instances", "2"))
-        urls = [f"http://127.0.0.1:{files.server_port}/{page}" for page in pages]
-        urls += [f"{served.url}/dashboard", stack.enter_context(live_page(served.url, folder))]
+        urls = [f"{served.url}/dashboard", stack.enter_context(live_page(served.url, folder))]
+        urls += [f"http://127.0.0.1:{files.server_port}/{page}" for page in pages]
         shots = str(given.screenshots or "")
         script = str(Path(__file__).with_name("look.mjs"))
         words = ["node", script, str(given.modules.resolve()), browser, shots]

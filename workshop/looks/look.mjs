@@ -26,7 +26,7 @@ for (const colorScheme of ["light", "dark"]) {
     page.on("requestfailed", (request) => broken.push(request.url()));
     page.on("response", (reply) => reply.status() >= 400 && broken.push(reply.url()));
     page.on("pageerror", (error) => broken.push(String(error)));
-    await page.goto(url, { waitUntil: "load" });
+    await page.goto(url, { waitUntil: "load", timeout: 120_000 });
     await page.evaluate(axe);
     for (const width of [390, 1280, 1920]) {
       await page.setViewportSize({ width, height: 900 });
