@@ -3,7 +3,6 @@
 import logging
 import math
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -244,7 +243,7 @@ def read_fake_metrics(text: str) -> FakeMetrics:
 
 
 def _value_function(key: str, value: object) -> ValueFunction:
-    if _is_number(value):
+    if is_number(value):
         number = float(value)
         return lambda _seconds: number
     kind, *parts = str(value).split(":")
@@ -278,7 +277,7 @@ def _counts(key: str, value: object) -> Sequence[int]:
 
 
 def _success(value: object) -> Mapping[str, float] | None:
-    if value is not None and not (isinstance(value, dict) and all(map(_is_number, value.values()))):
+    if value is not None and not (isinstance(value, dict) and all(map(is_number, value.values()))):
         raise OptionError(f"{FLAG}: request-success-total must map reasons to numbers, got {value!r}")
     return value
 
@@ -292,7 +291,7 @@ def _loras(value: object) -> Sequence[FakeLora] | None:
         raise OptionError(f"{FLAG}: there may be at most {MOST_LORAS} loras, got {len(value)}")
     states = [_lora_state(each) for each in value]
     for each in states:
-        if not _is_number(timestamp := each.get("timestamp", 0)):
+        if not is_number(timestamp := each.get("timestamp", 0)):
             raise OptionError(f"{FLAG}: the timestamp of loras must be a number, got {timestamp!r}")
     return [
         FakeLora(str(each.get("running", "")), str(each.get("waiting", "")), float(each.get("timestamp", 0)))
@@ -311,8 +310,9 @@ def _lora_state(value: object) -> Mapping[str, Any]:
     return found
 
 
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value of JSON is a number that a float can be."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 # Settings of the server's connections, routes, process and instances.

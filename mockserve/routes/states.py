@@ -1,11 +1,10 @@
 """Routes that force a state: pinned metrics, synthetic load, and settings of llm-d-inference-sim."""
 
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any, TypeGuard
+from typing import Any
 
 from aiohttp import web
 
@@ -14,7 +13,7 @@ from blis_sim.options import BlisError, OptionError
 from blis_sim.options.option import load_json
 from mockserve.metrics.page import MOST_PINS, MetricOverrides, MetricsSource, Pin
 from mockserve.options.faults import FAILURE_TYPES
-from mockserve.options.server import check_deviation, go_duration, milliseconds, read_fake_metrics
+from mockserve.options.server import check_deviation, go_duration, is_number, milliseconds, read_fake_metrics
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.routes.shared import addressed_service, json_reply, read_object
@@ -101,17 +100,11 @@ def _read_pin(row: Any, number: int) -> Pin:
         raise ApiError(f"{where} must have a name, got {name!r:.40}")
     if not isinstance(labels, dict) or not all(isinstance(each, str) for each in labels.values()):
         raise ApiError(f"{where} must have labels as texts, got {labels!r:.80}")
-    if not _is_number(value):
+    if not is_number(value):
         raise ApiError(f"{where} must have a number as its value, got {value!r:.40}")
-    if for_s is not None and not (_is_number(for_s) and 0 < for_s <= _LONGEST_S):
+    if for_s is not None and not (is_number(for_s) and 0 < for_s <= _LONGEST_S):
         raise ApiError(f"{where} must have for_s, seconds up to {_LONGEST_S:g}, got {for_s!r:.40}")
     return Pin(name, labels, float(value), None if for_s is None else time.monotonic() + for_s)
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return (
-        isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300 and math.isfinite(value)
-    )
 
 
 def _shown_pins(overrides: MetricOverrides) -> web.StreamResponse:

@@ -449,7 +449,7 @@ LONG_PROMPT_TOKENS = 20_000
 MOST_MEDIA_OF_A_TOKEN = 2
 """Media that a token of a prompt may belong to: a video and its sound share some."""
 MOST_MEDIA = 3000
-"""Media of one prompt: a frontend allows 999 of each kind unless it is told otherwise."""
+"""Media of one prompt: a frontend allows 999 of each kind by default."""
 _OWN_FIELDS = frozenset({"output_kind", "skip_clone", "output_text_buffer_length", "stop", "flat_logprobs"})
 """Fields of sampling that the frontend itself obeys: it looks for stop strings, and ends the request at one."""
 
