@@ -1,5 +1,6 @@
 """The origin of a result: program, command line, deployment, seed and input files."""
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from blis_sim.options.option import Setting, options_of
 _AT_ONCE = 1 << 20
 _SECRETS = frozenset({"api_key", "header", "redact", "tenant_salt"})
 """Settings whose values belong in no file."""
+_QUERY = re.compile(r"(\w://[^?\s'\"]*)\?[^\s'\"]*")
+"""The query of a URL, which may hold a key, behind all before it. No URL of ours has a user."""
 
 
 def run_title(
@@ -109,7 +112,7 @@ def command_line(program: str, options: Any) -> str:
             arguments += [f"-- {each}" for each in value]  # each is a command line of its own
         else:
             words += flag_words(setting, value)
-    return " ".join([shlex.join(words), *arguments])
+    return _QUERY.sub(r"\1", " ".join([shlex.join(words), *arguments]))
 
 
 def flag_words(setting: Setting, value: Any) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from blis_sim.bench.watch_options import WatchOptions
 from blis_sim.cli.main import run
 from blis_sim.options import options_from
 from blis_sim.options.command_line import parse_command_line
@@ -29,6 +30,12 @@ def test_the_command_line_gives_equal_options(flags: tuple[str, ...]) -> None:
     program, command, *words = shlex.split(command_line("blis run", options))
     assert (program, command) == ("blis", "run")
     assert options_from(RunOptions, **parse_command_line(RunOptions, words).values) == options
+
+
+def test_a_query_of_a_url_is_in_no_origin() -> None:
+    words = ("--url", "http://host:9090/metrics?key=abc", "--model", "qwen3-14b")
+    options = options_from(WatchOptions, **parse_command_line(WatchOptions, words).values)
+    assert command_line("blis calibrate", options) == "blis calibrate --model qwen3-14b --url http://host:9090/metrics"
 
 
 def test_files_that_are_read_have_their_hash_and_written_ones_have_none(tmp_path: Path) -> None:
