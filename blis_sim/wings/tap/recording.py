@@ -27,7 +27,7 @@ STEPS_TO_LEAVE = 3
 """Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
 SAME_STEP_S = 0.001
 """Most by which the times of a step's messages to several API servers differ."""
-MOST_HELD = 8
+MOST_HELD = 100
 """Steps that are held for outputs to other API servers: what several steps sent to one may come at once."""
 COUNTS = Step._fields[2:6]
 SUMS = Step._fields[8:13]
