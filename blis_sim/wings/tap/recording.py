@@ -27,6 +27,8 @@ STEPS_TO_LEAVE = 3
 """Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
 SAME_STEP_S = 0.001
 """Most by which the times of a step's messages to several API servers differ."""
+MOST_HELD = 100
+"""Steps that are held for outputs to other API servers: what several steps sent to one may come at once."""
 COUNTS = Step._fields[2:6]
 SUMS = Step._fields[8:13]
 UNREADABLE = (ValueError, OverflowError, TypeError, IndexError)
@@ -42,7 +44,7 @@ class _OpenRequest:
     salt: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _HeldStep:
     """A step of which more outputs may come, for other API servers."""
 
@@ -62,7 +64,9 @@ class _Rank:
     last_s: float = 0.0
     """When the last step ended, on the engine's clock."""
     was_busy: bool = False
-    held: _HeldStep | None = None
+    held: list[_HeldStep] = field(default_factory=list)
+    num_servers: int = 0
+    """API servers that the engine has reported to."""
 
 
 class LinkRecorder:
@@ -95,7 +99,7 @@ class LinkRecorder:
     def close(self) -> None:
         """Write what is held, and close the files."""
         for rank in self._ranks.values():
-            self._end_step(rank)
+            self._end_steps(rank, 0)
         self._write()
         self._link.close()
         self._table.close()
@@ -143,7 +147,6 @@ class LinkRecorder:
             elif frames[0] != messages.ENGINE_DEAD:
                 self._from_engine(piece, rank, frames[0])
         except UNREADABLE:
-            rank.held = None
             self.num_unreadable += 1
 
     def _to_engine(self, piece: Piece, rank: _Rank, frames: Sequence[bytes]) -> None:
@@ -193,6 +196,7 @@ class LinkRecorder:
         first = msgspec.msgpack.decode(content)  # a map: what the engine was started with
         line = msgspec.convert(first | {"event": "engine", "engine": piece.rank, "at_us": _us(piece.at_s)}, EngineLine)
         rank.block_size = max(1, line.block_size)
+        rank.num_servers += 1
         self._lines.append(line)
 
     def _step(self, piece: Piece, rank: _Rank, outputs: EngineOutputs) -> None:
@@ -200,11 +204,12 @@ class LinkRecorder:
         stats = outputs.scheduler_stats
         if stats is not None and stats.iteration_details is not None and stats.iteration_details.is_dummy:
             return
-        held = rank.held
-        if held is None or piece.stream in held.streams or abs(outputs.timestamp - held.line.ended_s) > SAME_STEP_S:
-            self._end_step(rank)
-            line = StepLine(piece.rank, rank.num_steps, _us(piece.at_s), outputs.timestamp, {}, {}, {})
-            held = rank.held = _HeldStep(line)
+        of_same_time = (each for each in rank.held if abs(outputs.timestamp - each.line.ended_s) <= SAME_STEP_S)
+        held = next((each for each in of_same_time if piece.stream not in each.streams), None)
+        if held is None:
+            self._end_steps(rank, MOST_HELD if rank.num_servers > 1 else 0)
+            held = _HeldStep(StepLine(piece.rank, 0, _us(piece.at_s), outputs.timestamp, {}, {}, {}))
+            rank.held.append(held)
         held.streams.add(piece.stream)
         if stats is not None:
             held.line.running = stats.num_running_reqs
@@ -214,15 +219,24 @@ class LinkRecorder:
                 prefills = details.num_ctx_requests, details.num_ctx_tokens
                 decodes = details.num_generation_requests, details.num_generation_tokens
                 held.line.batch = (*prefills, *decodes, round(details.elapsed_ms * 1000))
-        for output in outputs.outputs:
-            held.scheduled_s = max(held.scheduled_s, self._output(rank, output, held.line, held.sums))
+        try:
+            for output in outputs.outputs:
+                held.scheduled_s = max(held.scheduled_s, self._output(rank, output, held.line, held.sums))
+        except UNREADABLE:
+            rank.held.remove(held)
+            raise
 
-    def _end_step(self, rank: _Rank) -> None:
-        """Write a step that has no more outputs."""
-        held, rank.held = rank.held, None
-        if held is None or not (held.line.tokens or held.line.batch or held.line.finished):
-            return
+    def _end_steps(self, rank: _Rank, num_left: int) -> None:
+        """Write the earliest steps but for so many."""
+        rank.held.sort(key=lambda each: each.line.ended_s)
+        while len(rank.held) > num_left:
+            held = rank.held.pop(0)
+            if held.line.tokens or held.line.batch or held.line.finished:
+                self._end_step(rank, held)
+
+    def _end_step(self, rank: _Rank, held: _HeldStep) -> None:
         line = held.line
+        line.step = rank.num_steps
         rank.num_steps += 1
         self.num_steps += 1
         self._lines.append(line)

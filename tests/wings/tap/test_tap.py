@@ -341,17 +341,18 @@ def test_outputs_of_a_step_for_two_api_servers_are_one_step(tmp_path: Path) -> N
     recorder = LinkRecorder(tmp_path / "tap")
     to_engine, first, second = (Piece(stream, 0, stream == 1, 1.0, b"") for stream in (1, 2, 3))
     for name in "ab":
+        recorder.read(first, [recorded()["ready_response"]])
         recorder.read(to_engine, [messages.ADD, messages.encode(request(name, [1] * 20, 2))])
-    for step in range(2):
-        stats = messages.SchedulerStats(iteration_details=messages.IterationDetails(step, 2, 40, 0, 0, 5.0))
-        for piece, name, told in ((second, "b", None), (first, "a", stats)):
+    for piece, name in ((second, "b"), (first, "a")):  # each gets the outputs of two steps at once
+        for step in range(2):
+            stats = messages.SchedulerStats(iteration_details=messages.IterationDetails(step, 2, 40, 0, 0, 5.0))
             outputs = [messages.EngineOutput(name, [3 + step])]
-            at_s = 7.0 + step / 100 + piece.stream / 1e6
-            recorder.read(piece, [messages.encode(messages.EngineOutputs(0, outputs, told, at_s))])
+            told = messages.EngineOutputs(0, outputs, stats if piece is first else None, 7 + step / 100)
+            recorder.read(piece, [messages.encode(told)])
     recorder.close()
     lines = [json.loads(line) for line in (tmp_path / "tap.link.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["event"] == "step"]
-    assert [step["tokens"] for step in steps] == [{"1": 1, "2": 1}] * 2
+    assert [step["tokens"] for step in steps] == [{"2": 1, "1": 1}] * 2
     assert all(step["batch"] for step in steps)
 
 
