@@ -161,14 +161,19 @@ def other_settings(header_path: Path) -> dict[str, str]:
     return {name: str(value) for name, value in found.items()}
 
 
+def _beside(header_path: Path, key: str, default: Any) -> tuple[Path, Any]:
+    """Return the file beside a recording and its entry of a key. Raises TraceError."""
+    beside = settings_path(header_path)
+    loaded = read_yaml(beside) if beside.is_file() else {}
+    return beside, loaded.get(key, default) if isinstance(loaded, dict) else default
+
+
 def interruptions_of(header_path: Path) -> list[tuple[int, str]]:
     """Return when the engines of a recorded server were paused, resumed or emptied, on the clock of send times.
 
     Raises TraceError.
     """
-    beside = settings_path(header_path)
-    loaded = read_yaml(beside) if beside.is_file() else {}
-    found = loaded.get(INTERRUPTIONS, []) if isinstance(loaded, dict) else []
+    beside, found = _beside(header_path, INTERRUPTIONS, [])
     if not isinstance(found, list) or not all(map(_is_interruption, found)):
         kinds = ", ".join(_INTERRUPTION_KINDS)
         raise TraceError(f"{beside} key {INTERRUPTIONS}: expected pairs of microseconds and {kinds}, got {found!r:.60}")
@@ -181,9 +186,7 @@ def clock_origin_of(header_path: Path) -> int | None:
 
     Raises TraceError.
     """
-    beside = settings_path(header_path)
-    loaded = read_yaml(beside) if beside.is_file() else {}
-    origin_us = loaded.get(CLOCK_ORIGIN) if isinstance(loaded, dict) else None
+    beside, origin_us = _beside(header_path, CLOCK_ORIGIN, None)
     if origin_us is None:
         return None
     if not _is_instant(origin_us):
@@ -193,9 +196,7 @@ def clock_origin_of(header_path: Path) -> int | None:
 
 def speed_of(header_path: Path) -> float:
     """Return how many simulated seconds passed on the recorded server in a second. Raises TraceError."""
-    beside = settings_path(header_path)
-    loaded = read_yaml(beside) if beside.is_file() else {}
-    speed = loaded.get(SPEED, 1.0) if isinstance(loaded, dict) else 1.0
+    beside, speed = _beside(header_path, SPEED, 1.0)
     if not _is_speed(speed):
         raise TraceError(f"{beside} key {SPEED}: expected a number above 0, got {speed!r:.60}")
     return float(speed)
