@@ -18,7 +18,9 @@ from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import COORDINATOR, MessageError
 from blis_sim.wings.engine_core.options import tcp_address
 
-GREETING_BYTES, MOST_FRAME_BYTES = 64, 1 << 31
+GREETING_BYTES = 64
+MOST_HANDSHAKE_BYTES = 1 << 20
+"""Bytes of a frame of the handshake, which is read whole before it is passed on."""
 MORE, LONG, COMMAND = 1, 2, 4
 """Flags of a frame."""
 SHORT_BYTES = 255
@@ -38,9 +40,10 @@ class Piece(NamedTuple):
 
 
 class Splitter:
-    """Splits a stream of ZMTP into frames."""
+    """Splits a stream of ZMTP into frames of at most `most_bytes`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
         self._unread = bytearray()
         self._greeting_left = GREETING_BYTES
 
@@ -59,7 +62,7 @@ class Splitter:
         while len(unread) > 1:
             head = 9 if unread[0] & LONG else 2
             end = head + int.from_bytes(unread[1:head])
-            if len(unread) >= head and end > MOST_FRAME_BYTES:
+            if len(unread) >= head and end > self._most_bytes:
                 raise MessageError(f"a frame has {end} bytes")
             if len(unread) < head or len(unread) < end:
                 return
@@ -98,7 +101,7 @@ class Way:
     unsent: bytes = b""
     is_ending: bool = False
     back: "Way" = field(init=False)
-    splitter: Splitter = field(default_factory=Splitter)
+    splitter: Splitter = field(default_factory=partial(Splitter, MOST_HANDSHAKE_BYTES))
 
 
 class Tap:

@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 EACH_S = 0.1
 """How long bytes wait to be handed over with others."""
-MOST_UNREAD_BYTES = 1 << 28
+MOST_UNREAD_BYTES = 1 << 26
 """Bytes that may wait for the process that reads them; more end the recording."""
 NICENESS = 10
 

@@ -23,6 +23,8 @@ from traces.steps import Step, StepWriter
 _logger = logging.getLogger(__name__)
 
 DIGEST_BYTES = 6
+MOST_MESSAGE_BYTES = 1 << 25
+"""Bytes of a message that is read; what follows a larger one on its stream is not recorded."""
 STEPS_TO_LEAVE = 3
 """Steps without a token of a request that its frontend has ended, until it is forgotten: the engine knows later."""
 SAME_STEP_S = 0.001
@@ -80,8 +82,8 @@ class LinkRecorder:
         """Raises OptionError for files that exist, and TraceError for those that cannot be made."""
         self._redactor = Redactor(tuple(redact))
         self._key = os.urandom(16)
-        self._streams: dict[int, tuple[Splitter, list[bytes]]] = {}
-        """By number: a stream, and the frames of its message that is not complete."""
+        self._streams: dict[int, tuple[Splitter, list[bytes]] | None] = {}
+        """By number: a stream, and the frames of its message that is not complete; None after one that is too large."""
         self._ranks: dict[int, _Rank] = {}
         self._num_requests = 0
         self.num_steps = 0
@@ -112,7 +114,10 @@ class LinkRecorder:
             if not piece.data:
                 self._streams.pop(piece.stream, None)
                 continue
-            splitter, frames = self._streams.setdefault(piece.stream, (Splitter(), []))
+            stream = self._streams.setdefault(piece.stream, (Splitter(MOST_MESSAGE_BYTES), []))
+            if stream is None:
+                continue
+            splitter, frames = stream
             try:
                 for _, flags, content in splitter.frames(piece.data):
                     if not flags & COMMAND:
@@ -120,8 +125,11 @@ class LinkRecorder:
                         if not flags & MORE:
                             self.read(piece, frames[:])
                             frames.clear()
+                        elif sum(map(len, frames)) > MOST_MESSAGE_BYTES:
+                            raise messages.MessageError("a message is too large")
             except messages.MessageError:
                 self.num_unreadable += 1
+                self._streams[piece.stream] = None
         self._write()
 
     def _write(self) -> None:

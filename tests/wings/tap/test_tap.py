@@ -20,7 +20,7 @@ from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.link import identity_of
 from blis_sim.wings.tap.forwarding import COMMAND, MORE, Piece, Splitter, Tap, framed
-from blis_sim.wings.tap.recording import LinkRecorder
+from blis_sim.wings.tap.recording import MOST_MESSAGE_BYTES, LinkRecorder
 from blis_sim.wings.tap.step_check import StepCheckOptions, run
 from tests.wings.engine_core.conftest import served
 from tests.wings.engine_core.frontend import Frontend, recorded, request
@@ -59,7 +59,9 @@ def messages_of(pieces: list[Piece], to_engine: bool) -> list[list[bytes]]:
     splitters: dict[int, Splitter] = {}
     for piece in pieces:
         if piece.to_engine is to_engine:
-            for _, flags, content in splitters.setdefault(piece.stream, Splitter()).frames(piece.data):
+            for _, flags, content in splitters.setdefault(piece.stream, Splitter(MOST_MESSAGE_BYTES)).frames(
+                piece.data
+            ):
                 if not flags & COMMAND:
                     found[-1].append(content)
                     if not flags & MORE:
@@ -128,7 +130,7 @@ async def test_an_engine_that_meets_its_next_frontend_passes_the_tap_again(front
 )
 def test_a_stream_splits_alike_in_pieces_of_any_size(contents: list[tuple[int, bytes]], size: int) -> None:
     stream = bytes(64) + b"".join(framed(flags, content) for flags, content in contents)
-    splitter = Splitter()
+    splitter = Splitter(MOST_MESSAGE_BYTES)
     found = [frame for start in range(0, len(stream), size) for frame in splitter.frames(stream[start : start + size])]
     assert b"".join(raw for raw, _, _ in found) == stream
     num_greeting = -(-64 // size) if size < 64 else 1
@@ -305,6 +307,24 @@ def test_mutated_messages_are_counted_and_the_next_ones_read(tmp_path: Path) -> 
     recorder.read(to_frontend, [messages.encode(messages.EngineOutputs(0, [messages.EngineOutput("last", [1])]))])
     recorder.close()
     assert recorder.num_steps > before
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x02" + (1 << 40).to_bytes(8) + bytes(100),
+        framed(MORE, bytes(1 << 20)) * (1 + MOST_MESSAGE_BYTES // (1 << 20)),
+    ],
+    ids=["one frame", "many frames"],
+)
+def test_a_message_that_is_too_large_ends_the_recording_of_its_stream(data: bytes, tmp_path: Path) -> None:
+    recorder = LinkRecorder(tmp_path / "tap")
+    ready = framed(0, recorded()["ready_response"])
+    recorder.take([Piece(1, 0, True, 1.0, bytes(64) + data), Piece(1, 0, True, 1.0, ready)])
+    recorder.take([Piece(2, 0, False, 1.0, bytes(64) + ready)])
+    assert recorder.num_unreadable == 1
+    recorder.close()
+    assert (tmp_path / "tap.link.jsonl").read_text().count("\n") == 1, "other streams go on"
 
 
 def test_a_recording_without_its_engine_is_refused(tmp_path: Path) -> None:
