@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 from blis_sim.options import options_of, with_settings
 from blis_sim.options.command_line import parse_command_line
-from blis_sim.options.latency_targets import LatencyTargets, checks_of
+from blis_sim.options.latency_targets import LatencyTargets, checks_of, percentiles_ms
 from blis_sim.options.printing import JSON, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
 from observe.errors import RunError, messages_through, print_message
-from observe.figures import percentiles_ms
 from observe.options import LEAST_RUNS, ObserveOptions
 
 # The knee of a server: the highest rate of requests at which a share of them still meets the targets.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.latency_targets import LATENCIES, PERCENTILES, TargetCheck
+from blis_sim.options.latency_targets import TargetCheck
 from blis_sim.options.printing import BLIS
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.report import Report, Section
@@ -298,16 +298,6 @@ def goodput_summary(log: RequestLog, targets: Mapping[str, SloTargets], duration
             **{f"{kind}_ms": distribution_ms(column[members]) for kind, column in latencies.items()},
         }
     return {"goodput_rps": round(found.per_s, 6), "slo_attainment": round(found.share, 6), "per_class": per_class}
-
-
-def percentiles_ms(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Percentiles of a summary by the names that targets have, such as `ttft_p99_ms`; unknown ones are left out."""
-    return {
-        f"{latency}_{percentile}_ms": figures[percentile]
-        for latency in LATENCIES
-        if (figures := summary[f"{latency}_ms"]) is not None
-        for percentile in PERCENTILES
-    }
 
 
 def group_summary(log: RequestLog, names: Sequence[str], duration_s: float) -> dict[str, Any]:

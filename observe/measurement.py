@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from blis_sim.options.latency_targets import checks_json, checks_of
+from blis_sim.options.latency_targets import checks_json, checks_of, percentiles_ms
 from blis_sim.options.printing import TABLE, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report
@@ -17,7 +17,7 @@ from observe.client import HUNG_UP, Client
 from observe.engine_log import EngineLog
 from observe.errors import ObserveError, print_message, warn
 from observe.event_loop import Interrupt, start_clock
-from observe.figures import RunStats, judged_saturation, load_report, percentiles_ms, summarize
+from observe.figures import RunStats, judged_saturation, load_report, summarize
 from observe.options import ROUTERS, ObserveOptions
 from observe.processes import send_from_processes
 from observe.recording import Recorder, note_settings, reserved_paths

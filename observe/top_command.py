@@ -16,7 +16,7 @@ class TopOptions:
     url: str = option(
         help="Base URLs of vLLM servers with commas between them, such as http://localhost:8000.",
         positional=True,
-        metavar="URL[,URL]",
+        metavar="URLS",
     )
     interval: float = option(2.0, "Seconds between two polls of the server.", at_least=0.1, at_most=3600)
     count: int = option(0, "Stop after so many reports. 0: go on until interrupted.", at_least=0)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from blis_sim.options import OptionError, option
-from blis_sim.options.latency_targets import checks_of
+from blis_sim.options.latency_targets import checks_of, percentiles_ms
 from blis_sim.options.printing import BLIS, FORMATS, format_option
 from observe.command import with_default_load
 from observe.options import ObserveOptions
@@ -52,7 +52,6 @@ def run(options: LoopOptions) -> int:
     from observe.command import measured
     from observe.command import run as observe
     from observe.errors import print_message
-    from observe.figures import percentiles_ms
 
     code, figures = measured(options, observe)
     if code:

@@ -70,6 +70,16 @@ def checks_of(targets_ms: Mapping[str, float], figures: Mapping[str, Any] | None
     return [TargetCheck(name, known.get(name), limit_ms) for name, limit_ms in targets_ms.items()]
 
 
+def percentiles_ms(summary: Mapping[str, Any]) -> dict[str, float]:
+    """The percentiles of a summary of `blis observe` that are known, by names such as `ttft_p99_ms`."""
+    return {
+        f"{latency}_{percentile}_ms": figures[percentile]
+        for latency in LATENCIES
+        if (figures := summary[f"{latency}_ms"]) is not None
+        for percentile in PERCENTILES
+    }
+
+
 def checks_json(checks: Iterable[TargetCheck]) -> list[dict[str, Any]]:
     """Return verdicts ready for JSON."""
     return [{**each._asdict(), "is_met": each.is_met} for each in checks]

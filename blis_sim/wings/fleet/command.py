@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_sim.options import OptionError, option, options_of, with_settings
-from blis_sim.options.latency_targets import TargetCheck, checks_columns, checks_json, checks_of
+from blis_sim.options.latency_targets import TargetCheck, checks_columns, checks_json, checks_of, percentiles_ms
 from blis_sim.options.provenance import Provenance, command_line, flag_words
 from replay.report_options import ReportOptions
 from replay.run_command import RunOptions, simulate_run
@@ -211,7 +211,6 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
     from blis_sim.report.report import Report, Section
     from blis_sim.report.tables import facts_table, number
     from blis_sim.testing import ServerError, serving
-    from observe.figures import percentiles_ms
 
     resolve(options.cluster.deployment)  # refuses a model for which a server would simulate another one
     of_server, of_load = _command_lines(options)
