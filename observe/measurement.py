@@ -262,7 +262,9 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
     readers += [] if steps is None else [steps.keep_reading()]
     reading = [asyncio.create_task(each) for each in readers]
     try:
-        await asyncio.sleep(wave_s(settings))
+        if (wait_s := wave_s(settings)) > _SAID_FROM_S:
+            print_message(f"waiting {wait_s:.0f} s, until ranks that may share experts are at rest")
+        await asyncio.sleep(wait_s)
         num_not_sent = await _send(clients, workload, recorder, interrupt)
     finally:
         recorder.close()
@@ -282,13 +284,14 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
     return recorder, num_not_sent
 
 
-_LONGEST_WAVE_S, _LONGEST_WAIT_S = 0.5, 60.0
+_LONGEST_WAVE_S, _LONGEST_WAIT_S, _SAID_FROM_S = 0.5, 60.0, 2.0
 
 
 def wave_s(settings: Mapping[str, Any]) -> float:
     """Return how long data-parallel ranks may step in common after the requests that prepared a run; 0 for one rank.
 
-    Ranks that share experts go on for up to 16 forward passes, in which a first request would wait for its turn.
+    Ranks that share experts go on for up to 16 forward passes, in which a first request would wait for its turn. What
+    is known of a server does not tell whether its ranks do.
     """
     ranks = settings.get(ENGINE, {}).get("dp", settings.get("data_parallel"))
     if not isinstance(ranks, int) or ranks < 2:

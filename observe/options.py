@@ -356,6 +356,7 @@ class ObserveOptions(SyntheticOptions):
     )
     scrape_interval: float = option(5.0, "Seconds between readings of --scrape-metrics.", above=0)
     itl_output: str | None = option(None, "Write chunk times here. Default: beside the rows, as .itl.csv.")
+    targets: LatencyTargets = section(LatencyTargets)
     goodput: tuple[str, ...] = option(
         (),
         "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s; itl is its mean time between "
@@ -366,7 +367,6 @@ class ObserveOptions(SyntheticOptions):
     slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
     slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
     slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
-    targets: LatencyTargets = section(LatencyTargets)
     find_knee: bool = option(
         False,
         "Search the highest rate at which the targets are met: --rate is the first, and each rate gets a recording "

@@ -9,7 +9,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from http.client import HTTPException
 from itertools import chain
@@ -506,6 +506,19 @@ def joined(pages: Mapping[str, MetricsPage]) -> MetricsPage:
     return MetricsPage(tuple(names), engines, errors)
 
 
+@contextmanager
+def _threads(count: int) -> Iterator[Callable[..., Iterable[Any]]]:
+    """Yield `map` with a thread for each of several items; who leaves early does not wait for them."""
+    if count == 1:
+        yield map
+        return
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
 def _reports(servers: Sequence[Server], interval_s: float, api_key: str | None) -> Iterator[Report]:
     """Yield a report after each interval. The poll after one that no server answered covers both intervals.
 
@@ -519,10 +532,10 @@ def _reports(servers: Sequence[Server], interval_s: float, api_key: str | None) 
         except RunError as error:
             return error
 
-    with ThreadPoolExecutor(len(servers)) as pool:
+    with _threads(len(servers)) as for_each:
 
         def polled() -> tuple[dict[str, MetricsPage], str]:
-            found = dict(zip(named, pool.map(fetched, named.values()), strict=True))
+            found = dict(zip(named, for_each(fetched, named.values()), strict=True))
             failures = [str(each) for each in found.values() if isinstance(each, RunError)]
             return {name: each for name, each in found.items() if isinstance(each, MetricsPage)}, "\n".join(failures)
 

@@ -56,6 +56,7 @@ def ignore_note(_line: str) -> None:
 class ReportOptions:
     """The settings that all commands with a simulation to report on share."""
 
+    targets: LatencyTargets = section(LatencyTargets)
     goodput: tuple[str, ...] = option(
         (),
         "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s; itl is its mean time between "
@@ -66,7 +67,6 @@ class ReportOptions:
     slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
     slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
     slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
-    targets: LatencyTargets = section(LatencyTargets)
     saturation: SaturationOptions = section(SaturationOptions)
     fail_on: tuple[str, ...] = option(
         (), "End with exit code 1 where the verdict on the run is one of these.", choices=("overload",)

@@ -151,7 +151,6 @@ class ClusterSettings(EngineSettings, total=False):
 
 
 class ReportSettings(TypedDict, total=False):
-    goodput: Sequence[str]
     ttft_p90: str | None
     ttft_p95: str | None
     ttft_p99: str | None
@@ -161,6 +160,7 @@ class ReportSettings(TypedDict, total=False):
     e2e_p90: str | None
     e2e_p95: str | None
     e2e_p99: str | None
+    goodput: Sequence[str]
     detectors: Sequence[str]
     saturation_config: Path | None
     saturation_report: Path | None

@@ -12,7 +12,7 @@ from blis_sim.options.option import Setting, options_of
 _AT_ONCE = 1 << 20
 _SECRETS = frozenset({"api_key", "header", "redact", "tenant_salt"})
 """Settings whose values belong in no file."""
-_QUERY = re.compile(r"(\w://[^?\s'\"]*)\?[^\s'\"]*")
+_QUERY = re.compile(r"(\w://[^?]*)\?.*", re.DOTALL)
 """The query of a URL, which may hold a key, behind all before it. No URL of ours has a user."""
 
 
@@ -112,7 +112,7 @@ def command_line(program: str, options: Any) -> str:
             arguments += [f"-- {each}" for each in value]  # each is a command line of its own
         else:
             words += flag_words(setting, value)
-    return _QUERY.sub(r"\1", " ".join([shlex.join(words), *arguments]))
+    return " ".join([shlex.join(_QUERY.sub(r"\1", word) for word in words), *arguments])
 
 
 def flag_words(setting: Setting, value: Any) -> list[str]:

@@ -162,7 +162,9 @@ def _check_members(name: str, text: str) -> None:
 
 def _is_one_of(value: Any, words: Sequence[str]) -> bool:
     """Whether a value is one of the words, or the number of one."""
-    return value.lower() in map(str.lower, words) if isinstance(value, str) else value in range(len(words))
+    if isinstance(value, str):
+        return value.lower() in map(str.lower, words)
+    return type(value) is int and value in range(len(words))
 
 
 def _count(text: str) -> str:
@@ -196,7 +198,8 @@ def _object(text: str) -> str:
 def _attention_backend(text: str) -> str:
     name, known = text.upper(), members_of()["--attention-config"]["backend"]
     if name not in known:
-        raise StartError(f"Unknown attention backend: {name!r}. Valid options are: {', '.join(known[:-1])}")
+        kernels = [each for each in known if each != "AUTO"]
+        raise StartError(f"Unknown attention backend: {name!r}. Valid options are: {', '.join(kernels)}")
     return name
 
 

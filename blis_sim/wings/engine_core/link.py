@@ -15,6 +15,8 @@ from blis_sim.wings.engine_core.messages import Greeting, MessageError, ReadyRes
 _logger = logging.getLogger(__name__)
 
 LINGER_MS, HANDSHAKE_LINGER_MS = 4000, 5000
+GREETING_WITHIN_S = 300.0
+"""How long an API server may take from the handshake until it listens: a frontend may have died meanwhile."""
 MOST_UNSENT = 100_000
 """Messages that may wait for an API server that does not read; one more ends the link."""
 BUFFER_BYTES = 1 << 24
@@ -165,17 +167,23 @@ class Link:
         return socket
 
     def _watch(self, socket: zmq.asyncio.Socket) -> None:
-        """Set `lost` when the connection of a socket ends.
+        """Set `lost` when the connection of a socket ends, or when none begins within `GREETING_WITHIN_S`.
 
         One that ends before its peers have greeted each other is tried again: API servers may listen late.
         """
         monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
 
         async def watch() -> None:
-            has_greeted = False
+            has_greeted, loop = False, asyncio.get_running_loop()
+            ends_s = loop.time() + GREETING_WITHIN_S
             while True:
-                event = parse_monitor_message(await monitor.recv_multipart())["event"]
-                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                left_s = None if has_greeted else max(0.0, ends_s - loop.time())
+                try:
+                    frames = await asyncio.wait_for(monitor.recv_multipart(), left_s)
+                except TimeoutError:
+                    self.lost.set()
+                    return
+                if parse_monitor_message(frames)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     has_greeted = True
                 elif has_greeted:
                     self.lost.set()

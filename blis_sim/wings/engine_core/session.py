@@ -307,5 +307,7 @@ async def _met(session: Session, options: EngineCoreOptions, stopping: asyncio.E
 
 async def _first(*waits: Coroutine[Any, Any, object]) -> None:
     tasks = [asyncio.ensure_future(each) for each in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    await cancelled(*tasks)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancelled(*tasks)

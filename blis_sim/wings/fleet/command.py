@@ -125,7 +125,8 @@ def _in_virtual_time(options: FleetOptions) -> "tuple[Report, Verdict]":
         share = found.metrics["completed_requests"] / arrived if arrived else 0.0
         verdict = Verdict(share, options.min_completed, found.checks)
         changes = [] if cluster is None else list(changes_of(cluster, options.cluster.num_instances))
-        return _with_fleet(options, answer_of(options.report, outcome, found), changes, verdict), verdict
+        answer = replace(answer_of(options.report, outcome, found), title="Fleet of")
+        return _with_fleet(options, answer, changes, verdict), verdict
 
 
 _WORDS = {"LOADING": "loading", "READY": "serving", "DRAINING": "drained", "KILLED": "killed"}
@@ -152,6 +153,8 @@ def _counted(changes: Iterable[tuple[float, int, str]], num_first: int) -> Itera
 
 def _with_fleet(options: FleetOptions, answer: "Report", changes: Sequence[Change], verdict: Verdict) -> "Report":
     """Return the answer of a run, as that of this command, with the changes of the fleet and the verdict below it."""
+    from blis_sim.report.tables import flat
+
     fleet = {
         "changes": [each._asdict() for each in changes],
         **verdict._asdict(),
@@ -159,7 +162,6 @@ def _with_fleet(options: FleetOptions, answer: "Report", changes: Sequence[Chang
         "is_met": verdict.is_met,
     }
     command = command_line(PROGRAM, options)
-    from blis_sim.report.tables import flat
 
     def data() -> dict[str, Any]:
         found = answer.data()
@@ -173,7 +175,6 @@ def _with_fleet(options: FleetOptions, answer: "Report", changes: Sequence[Chang
 
     return replace(
         answer,
-        title="Fleet of",
         origin=lambda: replace(answer.origin(), command=command),
         data=data,
         rows=rows,
@@ -214,6 +215,7 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
 
     resolve(options.cluster.deployment)  # refuses a model for which a server would simulate another one
     of_server, of_load = _command_lines(options)
+    began = time.monotonic()
     try:
         with (
             _ended_by_sigterm(),
@@ -221,7 +223,6 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
             _watched(server.url, options.cluster.num_instances) as changes,
         ):
             _print_note(f"fleet at {server.url}: {' '.join(of_server)}")
-            began = time.monotonic()
             seen = _observed(["--url", server.url, *of_load])
             for note in notes_on_late_kills(options.cluster.kills, round((time.monotonic() - began) * 1e6)):
                 _print_note(note)
@@ -239,7 +240,7 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
         *((f"{name.replace('_', ' ')}", number(value)) for name, value in metrics.items()),
     ]
     answer = Report(
-        title="fleet in real time",
+        title="Fleet of",
         origin=lambda: Provenance(command=command_line(PROGRAM, options), model=options.cluster.deployment.model),
         data=lambda: {"observed": seen, **checks_columns(checks)},
         sections=lambda: [Section(table=facts_table(facts))],

@@ -1,5 +1,6 @@
 """`blis tap` for the command line."""
 
+import gc
 import logging
 import signal
 from dataclasses import dataclass
@@ -41,7 +42,10 @@ class TapOptions:
 
 
 def run(options: TapOptions) -> int:
-    """Pass messages on and record them until a signal. Returns the exit code."""
+    """Pass messages on and record them until a signal.
+
+    Exit codes: 0 done, 1 the recording ended early, or could not be written.
+    """
     try:
         import msgspec  # noqa: F401
     except ImportError:
@@ -65,10 +69,12 @@ def run(options: TapOptions) -> int:
         handover.close()
         raise StartError(f"cannot listen on {options.listen_host}:{options.listen_port}: {error}") from None
     _logger.info("tap on %s:%d before %s", options.listen_host, options.listen_port, frontend)
+    gc.disable()  # a collection would hold up what passes, and nothing that passes makes a cycle
     try:
         tap.run(lambda: not signalled, handover.hand_over)
     finally:
+        gc.enable()
         tap.close()
-        handover.close()
+        is_recorded = handover.close()
     _logger.info("connections: %d", tap.num_connections)
-    return 0
+    return int(not is_recorded)

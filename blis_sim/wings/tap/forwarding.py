@@ -4,7 +4,9 @@ Facts: the frames of ZMTP 3 (rfc.zeromq.org/spec/23). The peers greet each other
 message: the answer to HELLO, whose addresses become its own.
 """
 
+import select
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -141,6 +143,8 @@ class Tap:
         """Close all sockets."""
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]  # a socket
+        for engine, _ in self._waiting:
+            engine.close()
         self._selector.close()
 
     def _listen(self, port: int, place: Place) -> int:
@@ -191,6 +195,8 @@ class Tap:
             self._selector.register(way.source, EVENT_READ, partial(self._pass_on, way))
 
     def _pass_on(self, way: Way, events: int) -> None:
+        if way.source.fileno() < 0:
+            return
         if events & EVENT_WRITE and way.back.unsent:
             self._send(way.back, b"")
         if not events & EVENT_READ or way.source.fileno() < 0:
@@ -209,9 +215,9 @@ class Tap:
             way.is_ending = True
             self._watch(way)
             return
-        self._send(way, sent)
         if way.stream:
             self._note(Piece(way.stream, way.rank, way.to_engine, at_s, data))
+        self._send(way, sent)
 
     def _send(self, way: Way, data: bytes) -> None:
         """Send as much as the receiver takes; the rest waits, and with it the sender."""
@@ -238,6 +244,8 @@ class Tap:
                     self._note(Piece(each.stream, each.rank, each.to_engine, time.time(), b""))
             elif events:
                 self._selector.register(each.source, events, partial(self._pass_on, each))
+        if is_over:
+            del way.back.back, way.back  # no collection of garbage runs, which would free a cycle
 
     def _welcome(self, way: Way, data: bytes) -> bytes:
         """Return the bytes of the frontend's handshake, with addresses of the tap in the answer to HELLO."""
@@ -284,12 +292,14 @@ def _name(way: Way, data: bytes) -> bytes:
 
 
 def _is_open(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1, socket.MSG_PEEK) != b""
-    except BlockingIOError:
+    """Whether a peer has not ended a connection, also where bytes before its end are not read."""
+    if sys.platform != "linux":
+        with suppress(BlockingIOError):
+            return connection.recv(1, socket.MSG_PEEK) != b""
         return True
-    except OSError:
-        return False
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return not poll.poll(0)
 
 
 def _connecting(address: str) -> socket.socket:

@@ -1,10 +1,11 @@
 """The process that reads what has passed a tap: the one that passes bytes on decodes none of them."""
 
-import gc
+import fcntl
 import logging
 import marshal
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from typing import BinaryIO
@@ -18,6 +19,8 @@ EACH_S = 0.1
 """How long bytes wait to be handed over with others."""
 MOST_UNREAD_BYTES = 1 << 26
 """Bytes that may wait for the process that reads them; more end the recording."""
+PIPE_BYTES = 1 << 20
+"""What a pipe may hold without a privilege on Linux."""
 NICENESS = 10
 
 
@@ -33,12 +36,19 @@ class Handover:
             _record(recorder, os.fdopen(reading, "rb", 1 << 16))
         os.close(reading)
         os.set_blocking(self._pipe, False)
+        if sys.platform == "linux":
+            with suppress(OSError):  # a user's pipes have a bound together
+                fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._pieces: list[tuple[object, ...]] = []
         self._num_bytes = 0
         self._packed = b""
         self._due_s = 0.0
         self._is_over = False
-        gc.disable()  # a collection would hold up what passes, and nothing here is in a cycle but a connection
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether bytes wait to be handed over."""
+        return bool(self._pieces or self._packed)
 
     def put(self, piece: Piece) -> None:
         """Take bytes that have passed."""
@@ -47,14 +57,15 @@ class Handover:
             self._num_bytes += len(piece.data)
 
     def hand_over(self) -> None:
-        """Hand over what has come, if it is time."""
+        """Hand over what has come, if it is time or a part is left."""
         now_s = time.monotonic()
-        if now_s < self._due_s or not (self._pieces or self._packed):
-            return
-        self._due_s = now_s + EACH_S
         if self._num_bytes > MOST_UNREAD_BYTES:
             self._end("the recorder is behind by too much")
+            return
         if not self._packed:
+            if now_s < self._due_s or not self._pieces:
+                return
+            self._due_s = now_s + EACH_S
             self._packed = marshal.dumps(self._pieces)
             self._pieces, self._num_bytes = [], 0
         try:
@@ -68,14 +79,15 @@ class Handover:
         self._is_over, self._pieces, self._packed, self._num_bytes = True, [], b"", 0
         _logger.error("nothing more is recorded: %s", why)
 
-    def close(self) -> None:
-        """Hand over the rest, and wait until it is written."""
+    def close(self) -> bool:
+        """Hand over the rest, and wait until it is written. Returns whether all is recorded."""
         os.set_blocking(self._pipe, True)
-        while (self._pieces or self._packed) and not self._is_over:
+        while self.is_behind and not self._is_over:
             self._due_s = 0.0
             self.hand_over()
         os.close(self._pipe)
-        os.waitpid(self._process, 0)
+        _, status = os.waitpid(self._process, 0)
+        return not (self._is_over or status)
 
 
 def _record(recorder: LinkRecorder, pipe: BinaryIO) -> None:
@@ -83,13 +95,17 @@ def _record(recorder: LinkRecorder, pipe: BinaryIO) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(NICENESS)
+    code = 1
     try:
-        with suppress(EOFError):
-            while True:
-                recorder.take([Piece(*each) for each in marshal.load(pipe)])
-        recorder.close()
+        try:
+            with suppress(EOFError):
+                while True:
+                    recorder.take([Piece(*each) for each in marshal.load(pipe)])
+        finally:
+            recorder.close()
         _logger.info("steps recorded: %d, messages not readable: %d", recorder.num_steps, recorder.num_unreadable)
+        code = int(recorder.problem is not None)
     except Exception:
         _logger.exception("nothing more is recorded")
     finally:
-        os._exit(0)
+        os._exit(code)

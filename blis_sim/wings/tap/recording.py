@@ -33,14 +33,13 @@ MOST_HELD = 100
 """Steps that are held for outputs to other API servers: what several steps sent to one may come at once."""
 COUNTS = Step._fields[2:6]
 SUMS = Step._fields[8:13]
-UNREADABLE = (ValueError, OverflowError, TypeError, IndexError)
+UNREADABLE = (ValueError, OverflowError, TypeError, IndexError, RecursionError)
 """Errors of msgspec, or of figures out of all bounds."""
 
 
 @dataclass(slots=True)
 class _OpenRequest:
     number: int
-    num_prompt: int
     ids: list[int]
     """The prompt and the output so far."""
     salt: str = ""
@@ -67,8 +66,8 @@ class _Rank:
     """When the last step ended, on the engine's clock."""
     was_busy: bool = False
     held: list[_HeldStep] = field(default_factory=list)
-    num_servers: int = 0
-    """API servers that the engine has reported to."""
+    servers: set[int] = field(default_factory=set)
+    """Open streams to API servers that the engine has reported to."""
 
 
 class LinkRecorder:
@@ -113,6 +112,7 @@ class LinkRecorder:
         for piece in pieces:
             if not piece.data:
                 self._streams.pop(piece.stream, None)
+                self._ranks.setdefault(piece.rank, _Rank()).servers.discard(piece.stream)
                 continue
             stream = self._streams.setdefault(piece.stream, (Splitter(MOST_MESSAGE_BYTES), []))
             if stream is None:
@@ -171,7 +171,7 @@ class LinkRecorder:
         ids = request.prompt_token_ids or []
         lora, params = request.lora_request, request.sampling_params or {"max_tokens": None}
         self._num_requests += 1
-        rank.open[request.request_id] = _OpenRequest(self._num_requests, len(ids), ids, request.cache_salt or "")
+        rank.open[request.request_id] = _OpenRequest(self._num_requests, ids, request.cache_salt or "")
         self._lines.append(
             RequestLine(
                 piece.rank,
@@ -204,7 +204,11 @@ class LinkRecorder:
         first = msgspec.msgpack.decode(content)  # a map: what the engine was started with
         line = msgspec.convert(first | {"event": "engine", "engine": piece.rank, "at_us": _us(piece.at_s)}, EngineLine)
         rank.block_size = max(1, line.block_size)
-        rank.num_servers += 1
+        if not rank.servers:  # an engine that has started, perhaps again: requests of an earlier one are gone
+            self._end_steps(rank, 0)
+            rank.open.clear()
+            rank.leaving.clear()
+        rank.servers.add(piece.stream)
         self._lines.append(line)
 
     def _step(self, piece: Piece, rank: _Rank, outputs: EngineOutputs) -> None:
@@ -215,7 +219,7 @@ class LinkRecorder:
         of_same_time = (each for each in rank.held if abs(outputs.timestamp - each.line.ended_s) <= SAME_STEP_S)
         held = next((each for each in of_same_time if piece.stream not in each.streams), None)
         if held is None:
-            self._end_steps(rank, MOST_HELD if rank.num_servers > 1 else 0)
+            self._end_steps(rank, MOST_HELD if len(rank.servers) > 1 else 0)
             held = _HeldStep(StepLine(piece.rank, 0, _us(piece.at_s), outputs.timestamp, {}, {}, {}))
             rank.held.append(held)
         held.streams.add(piece.stream)

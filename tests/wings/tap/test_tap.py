@@ -20,8 +20,10 @@ from blis_sim.options import OptionError
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.link import identity_of
 from blis_sim.wings.tap.forwarding import COMMAND, MORE, Piece, Splitter, Tap, framed
+from blis_sim.wings.tap.handover import Handover
 from blis_sim.wings.tap.recording import MOST_MESSAGE_BYTES, LinkRecorder
 from blis_sim.wings.tap.step_check import StepCheckOptions, run
+from tests.patience import wait_until
 from tests.wings.engine_core.conftest import served
 from tests.wings.engine_core.frontend import Frontend, recorded, request
 
@@ -327,6 +329,41 @@ def test_a_message_that_is_too_large_ends_the_recording_of_its_stream(data: byte
     assert (tmp_path / "tap.link.jsonl").read_text().count("\n") == 1, "other streams go on"
 
 
+def test_a_pipe_that_is_full_is_written_on_as_soon_as_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("blis_sim.wings.tap.handover.EACH_S", 1e9)
+    handover = Handover(LinkRecorder(tmp_path / "tap"))
+    for number in range(300):
+        handover.put(Piece(1, 0, True, float(number), (b"" if number else bytes(64)) + framed(COMMAND, bytes(1 << 15))))
+
+    def is_written() -> bool:
+        handover.hand_over()
+        return not handover.is_behind
+
+    wait_until(is_written)
+    assert handover.close()
+
+
+def test_a_recorder_that_has_ended_is_said(tmp_path: Path) -> None:
+    recorder = LinkRecorder(tmp_path / "tap")
+    recorder.problem = OSError("no space")
+    assert not Handover(recorder).close()
+
+
+def test_requests_of_an_engine_that_starts_again_are_forgotten(tmp_path: Path) -> None:
+    recorder, to_engine = LinkRecorder(tmp_path / "tap"), Piece(1, 0, True, 1.0, b"")
+    for stream in (2, 3):
+        recorder.read(Piece(stream, 0, False, 1.0, b""), [recorded()["ready_response"]])
+        recorder.read(to_engine, [messages.ADD, messages.encode(request("one", [1, 2, 3]))])
+        output = messages.EngineOutputs(0, [messages.EngineOutput("one", [1])], timestamp=float(stream))
+        recorder.read(Piece(stream, 0, False, 2.0, b""), [messages.encode(output)])
+        recorder.take([Piece(stream, 0, False, 3.0, b"")])
+    recorder.close()
+    steps = [json.loads(line) for line in (tmp_path / "tap.link.jsonl").read_text().splitlines()]
+    assert [list(each["tokens"]) for each in steps if each["event"] == "step"] == [["1"], ["2"]]
+
+
 def test_a_recording_without_its_engine_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "tap.link.jsonl"
     file.write_text("")
@@ -360,8 +397,8 @@ def test_a_recorded_output_of_vllm_is_a_step(tmp_path: Path) -> None:
 def test_outputs_of_a_step_for_two_api_servers_are_one_step(tmp_path: Path) -> None:
     recorder = LinkRecorder(tmp_path / "tap")
     to_engine, first, second = (Piece(stream, 0, stream == 1, 1.0, b"") for stream in (1, 2, 3))
-    for name in "ab":
-        recorder.read(first, [recorded()["ready_response"]])
+    for name, piece in zip("ab", (first, second), strict=True):
+        recorder.read(piece, [recorded()["ready_response"]])
         recorder.read(to_engine, [messages.ADD, messages.encode(request(name, [1] * 20, 2))])
     for piece, name in ((second, "b"), (first, "a")):  # each gets the outputs of two steps at once
         for step in range(2):
