@@ -24,6 +24,8 @@ from observe.options import LEAST_RUNS, ObserveOptions
 PRECISION = 0.1
 """The search ends when the lowest rate that was too high is above the knee by this share."""
 _GROWTH = 2.0
+MOST_PER_S = 1_000_000.0
+"""The highest rate that can be asked for."""
 _MOST_RUNS = 20
 _MOST_MISSES = 8
 """Runs after which a server that has met the targets at no rate is given up."""
@@ -58,7 +60,7 @@ class Search:
             self._lowest_missed = run.rate_per_s
         met, missed = self.highest_met, self._lowest_missed
         if missed is None:
-            self.next_per_s = run.rate_per_s * _GROWTH
+            self.next_per_s = min(run.rate_per_s * _GROWTH, MOST_PER_S)
         elif met is None:
             self.next_per_s = run.rate_per_s / _GROWTH
         else:
@@ -69,7 +71,8 @@ class Search:
         """Whether the bounds are close, or so many runs have not brought them together."""
         met, missed = self.highest_met, self._lowest_missed
         is_close = met is not None and missed is not None and missed <= met.rate_per_s * (1 + PRECISION)
-        return is_close or len(self.runs) >= (_MOST_RUNS if met else _MOST_MISSES)
+        is_highest = met is not None and met.rate_per_s >= MOST_PER_S
+        return is_close or is_highest or len(self.runs) >= (_MOST_RUNS if met else _MOST_MISSES)
 
 
 def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:

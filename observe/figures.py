@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.latency_targets import TargetCheck
+from blis_sim.options.latency_targets import TargetCheck, checks_columns
 from blis_sim.options.printing import BLIS
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.report import Report, Section
-from blis_sim.report.tables import TextTable
+from blis_sim.report.tables import TextTable, flat
 from observe.client import CANCELLED, HUNG_UP
 from observe.errors import print_message
 from observe.event_loop import Nanos, command_of
@@ -446,12 +446,19 @@ def load_report(
         title="Load on",
         origin=origin,
         data=lambda: summary,
+        rows=lambda: [_row(summary)],
         lead=lambda: _counts_lines(summary),
         sections=lambda: [*([Section(table=table)] if rows else []), *groups],
         remarks=lambda: _remarks(summary),
         panels=panels,
         texts={BLIS: lambda: f"=== Simulation Metrics ===\n{dump_json(as_blis(summary))}\n"},
     )
+
+
+def _row(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures as a row of a table, each verdict on a percentile in columns of its own."""
+    checks = [TargetCheck(each["name"], each["found_ms"], each["limit_ms"]) for each in summary.get("targets", ())]
+    return {**flat({name: each for name, each in summary.items() if name != "targets"}), **checks_columns(checks)}
 
 
 _GROUPS = ("tenant", "server")

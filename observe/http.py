@@ -30,6 +30,7 @@ SEND_TIME_HEADER = {"x-request-start": "t=0000000000000000"}
 """Header with the instant of sending, as proxies set it. `with_send_time` fills in the value at the last moment."""
 _NO_STAMP = b"t=0000000000000000"
 
+_AFTER_AUTHORITY = re.compile(r"[/?#]")
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(?![^/])")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -61,7 +62,7 @@ def parse_server(url: str, label: str = "--url") -> Server:
 
     A host with a port alone, such as localhost:8000, is one of http.
     """
-    if "@" in url:
+    if "@" in _AFTER_AUTHORITY.split(url.partition("://")[2] or url, maxsplit=1)[0]:
         raise ObserveError(f"{label} must not carry a user name or password, give --api-key")
     expected = f"{label} must be like http://host:port, got {url.partition('?')[0]!r}"
     try:

@@ -590,7 +590,8 @@ class ObserveOptions(SyntheticOptions):
         if self.find_knee and self.until_within is not None:
             raise OptionError("--find-knee and --until-within exclude each other, give one of them")
         if self.until_within is not None and self.targets.targets_ms:
-            raise OptionError("--until-within excludes targets such as --ttft-p99, which judge one run")
+            first = next(iter(self.targets.targets_ms)).removesuffix("_ms").replace("_", "-")
+            raise OptionError(f"--until-within and --{first} exclude each other: a target judges one run")
         if self.find_knee:
             self._check_knee()
         if not (self.find_knee or self.until_within is not None):

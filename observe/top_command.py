@@ -35,7 +35,9 @@ class TopOptions:
     @property
     def servers(self) -> list[Server]:
         """Return the servers, each once; their URLs in the options may include the path of the metrics page."""
-        urls = dict.fromkeys(each.rstrip("/").removesuffix("/metrics") for each in self.url.split(","))
+        urls = dict.fromkeys(
+            each.rstrip("/").removesuffix("/metrics") for each in map(str.strip, self.url.split(",")) if each
+        )
         return [parse_server(each, "URL") for each in urls]
 
 

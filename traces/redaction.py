@@ -433,14 +433,23 @@ def parsed_json(searched: Searchable, parse: Parse | None = None) -> ParsedJson:
         repeats = repeats or len(made) < len(pairs)
         return made
 
-    with suppress(orjson.JSONDecodeError):
-        value = orjson.loads(text)
-        if not has_names:
-            return ParsedJson(value)
+    if not _large_integer().search(searched.data):  # orjson would make a float of it
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(text)
+            if not has_names:
+                return ParsedJson(value)
     try:
         return ParsedJson(json.loads(text, object_pairs_hook=joined), has_names=True, lacks_text=repeats)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+@cache
+def _large_integer() -> Any:
+    """Return the pattern of a number that may need more than 64 bits."""
+    import re2
+
+    return re2.compile(r"[0-9]{19}")
 
 
 def _dumped(value: Any, source: str) -> str:
@@ -543,12 +552,14 @@ class Redactor:
             value, has_secrets = without_secret_members(value, removed)
             is_changed = is_changed or has_secrets
         is_changed = self._redact_texts(value) or is_changed
-        if any(
-            rule.spans(searched) for rule in self._rules if not rule.needs_name
-        ):  # perhaps in a name, a number or a member that is repeated
+        # Perhaps in a name, a number or a member that is repeated; a name may have escapes.
+        if self._finds(searched) or ("\\" in body and self._finds(_names_in(value))):
             self._rename(value)
             is_changed = True
         return (_dumped(value, body) if is_changed else body), value
+
+    def _finds(self, searched: Searchable) -> bool:
+        return any(rule.spans(searched) for rule in self._rules if not rule.needs_name)
 
     def value(self, value: Any) -> Any:
         """A plain value without what matches in its texts."""
@@ -697,6 +708,12 @@ def _containers(value: Any) -> Iterator[Any]:
         if isinstance(each, dict | list):
             yield each
             left += each.values() if isinstance(each, dict) else each
+
+
+def _names_in(value: Any) -> Searchable:
+    """The names of all members, one below the other."""
+    names = {name for each in _containers(value) if isinstance(each, dict) for name in each}
+    return Searchable.of("\n".join(names))
 
 
 def _without(rules: Iterable[Rule | LiteralRule], pieces: list[str]) -> list[str]:

@@ -29,6 +29,9 @@ class LoopOptions(ObserveOptions):
 
         ObserveOptions.__post_init__(self)
         _ = parse_limits(self.fail_over)
+        for flag, is_given in (("--find-knee", self.find_knee), ("--until-within", self.until_within is not None)):
+            if is_given:
+                raise OptionError(f"{flag} makes several recordings, and {PROGRAM} replays one; use blis observe")
         if self.proxying.proxy:
             raise OptionError(f"--proxy records the load of others, and {PROGRAM} sends its own; use blis observe")
 

@@ -192,7 +192,7 @@ def notes_of(result: SweepResult) -> list[str]:
         return notes
     cheapest = result.cheapest
     if cheapest is None:
-        if not result.has_goodput:
+        if any(row.outcome.figures.get("percentile_targets_met") is not None for row in result.rows):
             return [*notes, "none meets the targets"]
         best = max(result.served_rows, key=lambda row: _figure(row, "slo_attainment"))
         return [*notes, f"none meets the targets, nearest is {best.point.label} with {_attainment(best)}"]

@@ -59,9 +59,13 @@ class TargetCheck(NamedTuple):
     def line(self) -> str:
         """The verdict in words."""
         latency, percentile, _ = self.name.split("_")
-        found = "none" if self.found_ms is None else f"{self.found_ms:,.1f} ms"
+        found = "none" if self.found_ms is None else _shown(self.found_ms)
         verdict = "met" if self.is_met else "MISSED"
-        return f"{verdict}: {latency.upper()} {percentile} {found}, at most {self.limit_ms:,.1f} ms asked"
+        return f"{verdict}: {latency.upper()} {percentile} {found}, at most {_shown(self.limit_ms)} asked"
+
+
+def _shown(value_ms: float) -> str:
+    return f"{value_ms:,.1f} ms" if value_ms >= 1 or not value_ms else f"{value_ms:.3g} ms"
 
 
 def checks_of(targets_ms: Mapping[str, float], figures: Mapping[str, Any] | None) -> list[TargetCheck]:

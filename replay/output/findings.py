@@ -105,7 +105,7 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
         goodput=_goodput_of(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
-        checks=checks_of(analysis_config.limits_ms, metrics if num_completed else None),
+        checks=_checks(record, analysis_config.limits_ms, metrics),
         labels=_labels_of(record, analysis_config, judged),
         fitness=_fitness_of(record, analysis_config, metrics) if analysis_config.weights else None,
         load=load_of_run(record),
@@ -113,6 +113,14 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         steadiness=judged,
         adapters=adapter_figures(simulated),
     )
+
+
+def _checks(record: Record, limits_ms: Mapping[str, float], metrics: JsonObject) -> Sequence[TargetCheck]:
+    """Return the percentiles beside their targets; those of no sample are unknown."""
+    if not limits_ms or not metrics["completed_requests"]:
+        return checks_of(limits_ms, None)
+    has_gaps = len(record.tokens.gaps()) > 0
+    return checks_of(limits_ms, {name: each for name, each in metrics.items() if has_gaps or name[:4] != "itl_"})
 
 
 def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
@@ -315,6 +323,5 @@ class FinishedRun(NamedTuple):
         found = analyze(self.simulated, self.analysis_config, self.judged)
         if self.metrics is None:
             return found
-        limits_ms, metrics = self.analysis_config.limits_ms, self.metrics
-        checks = checks_of(limits_ms, metrics if metrics["completed_requests"] else None)
-        return found._replace(metrics=metrics, checks=checks)
+        known = {each.name: self.metrics[each.name] for each in found.checks if each.found_ms is not None}
+        return found._replace(metrics=self.metrics, checks=checks_of(self.analysis_config.limits_ms, known))

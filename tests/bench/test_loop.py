@@ -1,13 +1,14 @@
 """`blis loop`: one command that sends a load, records it, replays the recording and grades the replay."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import blis_sim
 from blis_sim.bench.loop_command import LoopOptions, rewritten
 from blis_sim.cli.main import run
-from blis_sim.options import OptionError
+from blis_sim.options import OptionError, options_from
 from tests.patience import attempts
 
 
@@ -16,6 +17,12 @@ def test_flags_of_the_load_and_of_the_replay_are_told_apart() -> None:
     assert words[:4] == ["--replay-flag", "--hardware", "--replay-flag", "H200"]
     assert words[words.index("--num-requests") + 1] == "150"
     assert sorted(words[-6:]) == sorted(["--url", "localhost:1", "--rate", "5", "--fail-over", "e2e=5"])
+
+
+@pytest.mark.parametrize("more", [{"find_knee": True, "goodput": ("e2e:1s",)}, {"until_within": 0.1}])
+def test_a_load_with_several_recordings_is_not_looped(more: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match="makes several recordings, and blis loop replays one"):
+        options_from(LoopOptions, url="http://x:1", rate=1.0, num_requests=5, output="o", **more)
 
 
 def test_a_proxy_has_no_load_to_loop() -> None:

@@ -22,6 +22,13 @@ def test_the_search_ends_close_below_the_rate_that_a_server_bears(first_per_s: f
     assert len(search.runs) <= 12
 
 
+def test_the_search_ends_at_the_highest_rate_that_can_be_asked_for() -> None:
+    search = Search(300_000.0)
+    while not search.is_over:
+        search.add(Run(search.next_per_s, None, True, 9.0, ""))
+    assert [each.rate_per_s for each in search.runs] == [300_000, 600_000, 1_000_000]
+
+
 def test_a_server_that_meets_no_target_is_given_up() -> None:
     search = Search(8.0)
     while not search.is_over:

@@ -302,6 +302,14 @@ def test_percentiles_within_their_targets_are_met_and_a_missed_one_is_the_exit_c
     assert refused(capsys, *load, "--ttft-p99", "5") == "--ttft-p99 must be a duration such as 40ms or 1s, got '5'"
 
 
+def test_replies_of_one_token_have_no_percentile_between_tokens(capsys: Captured) -> None:
+    load = ("--rate", "1", "--num-requests", "5", "--prompt-tokens", "10", "--output-tokens", "1")
+    assert run(["run", *DEPLOYMENT, *load, "--itl-p99", "1h", "--ttft-p99", "1h"]) == 1
+    out = capsys.readouterr().out
+    assert "MISSED: ITL p99 none" in out
+    assert "met: TTFT p99 1.0 ms" in out
+
+
 def test_a_percentile_of_a_run_without_completed_requests_misses_its_target(capsys: Captured) -> None:
     load = ("--rate", "1", "--num-requests", "2", "--prompt-tokens", "20000", "--ttft-p99", "1h")
     assert run(["run", *DEPLOYMENT, *load]) == 1

@@ -30,6 +30,17 @@ def test_escapes_of_json_hide_nothing() -> None:
     assert Redactor([r"\S+@\S+"]).body(body) == '{"messages":[{"content":"mail [redacted] now"}],"n":1}'
 
 
+def test_escapes_in_names_and_large_integers_hide_nothing() -> None:
+    names = r'{"metadata":{"J\u00fcrgen":1,"\u00e9sk-abcdefghij1234567890ABCDEF":2}}'
+    redacted = Redactor(["J[üu]rgen"]).body(names)
+    assert "rgen" not in redacted
+    assert "sk-abc" not in redacted
+    assert Redactor([r"\b4\d{15,}\b"]).body('{"a":411111111111111111111}') == '{"a":"[redacted]"}'
+    card, id = "4" * 20, 123456789012345678901234567890
+    kept = Redactor([card]).body(f'{{"id":{id},"card":"{card}"}}')
+    assert json.loads(kept) == {"id": id, "card": "[redacted]"}
+
+
 def test_a_body_without_anything_to_remove_stays_byte_for_byte() -> None:
     body = '{ "a" : [1, 2.50, "x\\u00e9"] }'
     assert Redactor(["zzz"]).body(body) == body

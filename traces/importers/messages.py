@@ -1,15 +1,16 @@
 """The words of messages of a chat, and what they have besides: images and other parts that are no text."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
 from traces.importers.reading import at, expect
+from traces.text_file import TraceError
 
 _INSTEAD = ("reasoning", "reasoning_content", "tool_calls", "function_call", "refusal", "audio")
 """Keys of a message that needs no content besides."""
+_MOST_DEPTH = 20
 _TEXTS = ("text", "thinking", "reasoning", "refusal")
 _MEDIA: Mapping[str, str] = {"image": "images", "audio": "sounds", "video": "videos", "file": "files"}
 
@@ -27,14 +28,17 @@ def words_of(place: str, message: Any, others: Counter[str]) -> str:
     return "".join([*words, tool_call_words(known)])
 
 
-def content_words(place: str, content: Any, others: Counter[str]) -> str:
-    """The text of a content: text, or a list of parts. Raises TraceError."""
+def content_words(place: str, content: Any, others: Counter[str], depth: int = 0) -> str:
+    """The text of a content: text, or a list of parts, results of tools `depth` parts deep. Raises TraceError."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(_part_words(place, each, others) for each in expect(f"{place} key content", "a list", content))
+    if depth > _MOST_DEPTH:
+        raise TraceError(f"{place} key content: parts are within more than {_MOST_DEPTH} others")
+    parts = expect(f"{place} key content", "a list", content)
+    return "".join(_part_words(place, each, others, depth) for each in parts)
 
 
-def _part_words(place: str, part: Any, others: Counter[str]) -> str:
+def _part_words(place: str, part: Any, others: Counter[str], depth: int) -> str:
     if isinstance(part, str):
         return part
     known = expect(f"{place} part", "an object", part)
@@ -47,7 +51,7 @@ def _part_words(place: str, part: Any, others: Counter[str]) -> str:
     if kind in ("tool_use", "tool_call"):
         return f"{known.get('name', '')}{_json(known.get('input', known.get('arguments')))}"
     if kind == "tool_result":
-        return content_words(place, known.get("content"), others)
+        return content_words(place, known.get("content"), others, depth + 1)
     media = next((name for word, name in _MEDIA.items() if word in kind), "parts that are no text")
     others[f"{media} in prompts, whose tokens are not counted"] += 1
     return ""
@@ -64,4 +68,6 @@ def tool_call_words(message: Mapping[str, Any]) -> str:
 
 
 def _json(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else orjson.dumps(value).decode()
+    if isinstance(value, str) or value is None:
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -284,7 +284,12 @@ def token_counter(options: ConvertOptions) -> tuple[Callable[[str], int], str]:
         tokenizer = Tokenizer.from_file(options.tokenizer)
     except Exception as error:  # the library raises nothing more precise
         raise OptionError(f"--tokenizer must be a tokenizer.json, got {options.tokenizer}: {error}") from error
-    return (lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)), "tokens are those of --tokenizer"
+
+    def count(text: str) -> int:
+        known = text.encode("utf-8", "replace").decode()  # half of a pair of surrogates is no text
+        return len(tokenizer.encode(known, add_special_tokens=False).ids)
+
+    return count, "tokens are those of --tokenizer"
 
 
 def _estimate(text: str) -> int:

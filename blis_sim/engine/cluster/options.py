@@ -12,7 +12,7 @@ from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of, section
-from blis_sim.options.durations import duration_ms
+from blis_sim.options.durations import duration_ms, parse_duration_ms
 from blis_sim.options.option import LATEST_US, LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, load_json
 
 if TYPE_CHECKING:
@@ -481,7 +481,7 @@ class ClusterOptions:
     @property
     def cold_start_s(self) -> float | None:
         """Seconds from the start of an instance until it serves; None where no flag says. Raises OptionError."""
-        if self.cold_start in (None, "0", "0s"):
+        if self.cold_start is None or _is_zero(self.cold_start):
             return None if self.cold_start is None else 0.0
         found_s = duration_ms("--cold-start", str(self.cold_start)) / 1000
         if found_s > LONGEST_DELAY_S:
@@ -496,8 +496,7 @@ class ClusterOptions:
             time, has_number, number = text.partition(":")
             if has_number and not (number.isdecimal() and len(number) < _MOST_DIGITS):
                 raise OptionError(f"--kill must be TIME or TIME:NUMBER such as 60s:2, got {text!r}")
-            # An instance that is gone at the beginning is a case worth a rehearsal.
-            at = 0 if time in ("0", "0s") else round(duration_ms("--kill", time) * 1000)
+            at = 0 if _is_zero(time) else round(duration_ms("--kill", time) * 1000)
             if at > LATEST_US:
                 raise OptionError(f"--kill must be at most {LATEST_US // 1_000_000} s, got {text!r}")
             found.append((at, int(number) if has_number else None))
@@ -545,3 +544,13 @@ def path_in(name: str, value: object) -> str | None:
     if name in _FILES or (isinstance(value, str) and is_path(value)):
         return str(value)
     return None
+
+
+def _is_zero(text: str) -> bool:
+    """Whether a duration is 0: an instance that is gone, or there, at the beginning is worth a rehearsal."""
+    if text == "0":
+        return True
+    try:
+        return parse_duration_ms(text) == 0
+    except ValueError:
+        return False

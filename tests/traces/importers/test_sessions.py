@@ -90,6 +90,20 @@ def test_rows_of_mooncake_may_have_texts_and_messages_which_are_whole_prompts(tm
     assert "prompts of 2 rows are texts: tokens are estimated as one per 4 characters, give --tokenizer" in found.notes
 
 
+def test_messages_of_mooncake_with_odd_arguments_and_nesting_end_in_one_line(tmp_path: Path) -> None:
+    odd = '{"a": 123456789012345678901234567890, "b": NaN, "c": "\\ud83d"}'
+    calls = f'[{{"function": {{"name": "f", "arguments": {odd}}}}}]'
+    message = f'{{"role": "assistant", "content": null, "tool_calls": {calls}}}'
+    text = f'{{"timestamp": 0, "output_length": 5, "messages": [{message}]}}\n'
+    assert imported("mooncake", tmp_path / "t.jsonl", text).rows[0].input_tokens > 10
+    content: Any = "x"
+    for _ in range(300):
+        content = [{"type": "tool_result", "content": content}]
+    row = {"timestamp": 0, "output_length": 5, "messages": [{"role": "user", "content": content}]}
+    with pytest.raises(BlisError, match="parts are within more than 20 others"):
+        imported("mooncake", tmp_path / "t.jsonl", lines(row))
+
+
 def test_rows_of_mooncake_without_hashes_are_counted(tmp_path: Path) -> None:
     row = {"timestamp": 0, "input_length": 900, "output_length": 1}
     found = imported("mooncake", tmp_path / "t.jsonl", lines(row | {"hash_ids": [1, 2]}, row))
