@@ -478,7 +478,7 @@ def _fetch_dashboard_stats(server: Server, api_key: str | None) -> DashboardStat
 
 
 def names_of(servers: Sequence[Server]) -> list[str]:
-    """Return what tells servers apart: the port where the host is the same; nothing for a single one."""
+    """Return names of servers: their ports where the host is the same; an empty one for a single server."""
     if len(servers) == 1:
         return [""]
     ports = [str(each.port) for each in servers]

@@ -117,7 +117,7 @@ def as_replay(line: str) -> str:
 
 
 OF_ENGINES = re.compile("--(max-|scheduler|total-kv|long-prefill|kv-|lora|flow|prefill-|admission|routing-s|enable)")
-"""Flags that reach a scheduler, a cache or what an instance tells its router."""
+"""Flags that reach a scheduler, a cache or the reports of an instance to its router."""
 REPLAYED = [as_replay(line) for line in RUN]
 
 

@@ -136,7 +136,7 @@ def statuses(line: str, count: int) -> set[bytes]:
 
 
 def until_all_answer(line: str, status: bytes) -> None:
-    """Wait until every process answers with a status: one tells the others of a change without waiting for them."""
+    """Wait until every process answers with a status: a change reaches the others after its reply."""
     wait_until(lambda: statuses(line, 10) == {status})
 
 

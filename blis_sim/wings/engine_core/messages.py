@@ -153,7 +153,7 @@ class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
     prompt_token_ids: list[int] | None
     mm_features: list[MediumFeature] | None
     sampling_params: dict[str, Any] | None
-    """What differs from vLLM's defaults; the route that takes token ids declares the fields."""
+    """Values other than vLLM's defaults; the route that takes token ids declares the fields."""
     pooling_params: dict[str, Any] | None
     arrival_time: float
     lora_request: LoraRequest | None

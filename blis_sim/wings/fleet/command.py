@@ -77,7 +77,7 @@ class Change(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a fleet must reach beside what it reached."""
+    """The figures of a fleet beside those that it must reach."""
 
     completed_share: float
     """Completed requests among all that arrived."""
@@ -203,7 +203,7 @@ def _sections(changes: Sequence[Change]) -> "Iterator[Section]":
 
 # In real time: a server of the fleet on a port, and the load client. Both are processes of their own, as they would be.
 
-_POLL_S = 0.25
+_POLL_S, _REPLY_S = 0.25, 5.0
 
 
 def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
@@ -311,7 +311,10 @@ def _watched(url: str, num_first: int) -> Iterator[list[tuple[float, int, str]]]
 
     def look() -> None:
         while not ended.is_set():
-            with suppress(OSError, ValueError), urllib.request.urlopen(f"{url}/blis/instances", timeout=5) as reply:
+            with (
+                suppress(OSError, ValueError),
+                urllib.request.urlopen(f"{url}/blis/instances", timeout=_REPLY_S) as reply,
+            ):
                 for each in json.loads(reply.read())["instances"]:
                     number, state = each["instance"], _SEEN[each["life"]]
                     if states.get(number) != state:
@@ -325,7 +328,8 @@ def _watched(url: str, num_first: int) -> Iterator[list[tuple[float, int, str]]]
         yield changes
     finally:
         ended.set()
-        watcher.join()
+        # SIGTERM may have interrupted an import, whose lock the watcher then waits for without end.
+        watcher.join(2 * _REPLY_S)
 
 
 _SEEN = {**{name.lower(): word for name, word in _WORDS.items()}, "drained": "drained"}

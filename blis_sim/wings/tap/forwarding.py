@@ -81,7 +81,7 @@ def framed(flags: int, content: bytes) -> bytes:
 
 
 class Place(NamedTuple):
-    """An address of the frontend that engines connect to, and the rank of the engine that was told of it."""
+    """An address of the frontend that engines connect to, and the rank of the engine that has it from its handshake."""
 
     address: str
     rank: int = COORDINATOR
@@ -117,7 +117,7 @@ class Tap:
         self._host, self._note = host, note
         self._selector = DefaultSelector()
         self._listeners: dict[int, list[socket.socket]] = {}
-        """By rank: the sockets in the place of the addresses that its engine was told."""
+        """By rank: the sockets in the place of the addresses that its engine would connect to."""
         self._coordinators: dict[tuple[str | None, str | None], tuple[str, str]] = {}
         """The addresses of the coordinator, and those in their place."""
         self._streams = count(1)

@@ -20,7 +20,7 @@ EACH_S = 0.1
 MOST_UNREAD_BYTES = 1 << 26
 """Bytes that may wait for the process that reads them; more end the recording."""
 PIPE_BYTES = 1 << 20
-"""What a pipe may hold without a privilege on Linux."""
+"""Bytes that a pipe may hold on Linux without a privilege."""
 NICENESS = 10
 
 

@@ -299,7 +299,7 @@ class LinkRecorder:
 
 
 def _row(rank: _Rank, line: StepLine, sums: Mapping[str, int], scheduled_s: float) -> Step | None:
-    """Return a step as `blis fit` reads it; None for one whose beginning nothing tells."""
+    """Return a step as `blis fit` reads it; None for one whose beginning is unknown."""
     told = [sums[name] for name in COUNTS]
     if line.batch is not None:
         *counts, duration_us = line.batch

@@ -18,6 +18,7 @@ import pytest
 
 from blis_sim.cli.main import run as blis
 from blis_sim.wings.fleet.command import _watched
+from tests.patience import PATIENCE_S
 
 HPA = """
 kind: HorizontalPodAutoscaler
@@ -243,6 +244,9 @@ def test_sigterm_ends_server_and_load_of_a_fleet_in_real_time() -> None:
         assert process.stderr is not None
         url = process.stderr.readline().split()[4].rstrip(":")
         process.terminate()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        try:
+            assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+        finally:
+            process.kill()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(url, timeout=5)
