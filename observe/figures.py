@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from blis_sim.options.latency_targets import TargetCheck, checks_columns
+from blis_sim.options.latency_targets import checks_columns, checks_in
 from blis_sim.options.printing import BLIS
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.report import Report, Section
@@ -457,8 +457,8 @@ def load_report(
 
 def _row(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The figures as a row of a table, each verdict on a percentile in columns of its own."""
-    checks = [TargetCheck(each["name"], each["found_ms"], each["limit_ms"]) for each in summary.get("targets", ())]
-    return {**flat({name: each for name, each in summary.items() if name != "targets"}), **checks_columns(checks)}
+    others = {name: each for name, each in summary.items() if name != "targets"}
+    return {**flat(others), **checks_columns(checks_in(summary))}
 
 
 _GROUPS = ("tenant", "server")
@@ -492,8 +492,7 @@ def _counts_lines(summary: Mapping[str, Any]) -> list[str]:
 def _remarks(summary: Mapping[str, Any]) -> list[str]:
     load = [] if summary["load"] is None else [load_text(Load(**summary["load"]))]
     saturation = [f"{detector} says {level}" for detector, level in summary.get("saturation", {}).items()]
-    checks = [TargetCheck(each["name"], each["found_ms"], each["limit_ms"]).line for each in summary.get("targets", ())]
-    return [*load, *saturation, *goodput_lines(summary), *checks]
+    return [*load, *saturation, *goodput_lines(summary), *(each.line for each in checks_in(summary))]
 
 
 def _per_second(count: int, duration_s: float) -> float:

@@ -89,6 +89,11 @@ def checks_json(checks: Iterable[TargetCheck]) -> list[dict[str, Any]]:
     return [{**each._asdict(), "is_met": each.is_met} for each in checks]
 
 
+def checks_in(summary: Mapping[str, Any]) -> list[TargetCheck]:
+    """Return the verdicts that a summary has as JSON; none without targets."""
+    return [TargetCheck(each["name"], each["found_ms"], each["limit_ms"]) for each in summary.get("targets", ())]
+
+
 def checks_columns(checks: Iterable[TargetCheck]) -> dict[str, Any]:
     """Return targets and verdicts as columns of a table."""
     known: dict[str, Any] = {}
