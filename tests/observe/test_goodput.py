@@ -1,6 +1,14 @@
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from blis_sim.options import options_from
+from observe.command import run
 from observe.figures import RequestLog, RunStats, goodput_lines, goodput_summary, summarize
+from observe.options import ObserveOptions
 from tests.observe.ended_requests import ended
 from traces import SloTargets
 
@@ -63,3 +71,14 @@ def test_the_summary_of_a_run_has_the_goodput() -> None:
     targets = {"default": SloTargets(e2e_ms=600)}
     found = summarize(stats, requested_per_s=1, num_not_sent=0, rtt_ms=None, slo_targets=targets)
     assert (found["duration_s"], found["goodput_rps"], found["slo_attainment"]) == (1, 1, 0.5)
+
+
+def test_verdicts_on_percentiles_are_columns_of_csv_and_a_missed_one_is_the_exit_code(
+    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load: dict[str, Any] = {"rate": 100.0, "num_requests": 2, "prompt_tokens": 8, "output_tokens": 2, "format": "csv"}
+    recording = {"url": server_url, "model": "ok", "output": str(tmp_path / "x")}
+    assert run(options_from(ObserveOptions, **load, **recording, ttft_p99="1h", e2e_p90="1ns")) == 1
+    (row,) = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (row["ttft_p99_ms_is_met"], row["e2e_p90_ms_is_met"], row["e2e_p90_ms_limit"]) == ("True", "False", "1e-06")
+    assert "targets" not in row
