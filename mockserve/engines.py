@@ -33,8 +33,7 @@ from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
 from mockserve.options.server import GENERATING_TASKS, config_overrides, read_fake_metrics, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver, RankDriver, RankGroupDriver
-from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
-from mockserve.realtime.driver import Driver, RealtimeDriver
+from mockserve.realtime.driver import Driver, EngineOutput, RealtimeDriver, WriteCoalescer
 
 if TYPE_CHECKING:
     from mockserve.kv_events.events import KVEventPublisher

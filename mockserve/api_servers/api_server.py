@@ -56,9 +56,8 @@ from mockserve.options.faults import FaultSettings, TimedFault
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import set_up_logging
 from mockserve.protocol.errors import ApiError
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import EngineFailedError
-from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, TokenReceiver, new_parent
+from mockserve.realtime.driver import EngineFailedError, WriteCoalescer
+from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, TokenReceiver
 from mockserve.serving.service import build_service
 
 # Fault control of an API server process, whose engines are in another process.
@@ -190,13 +189,22 @@ class RemoteDriver:
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         at = self.clock() if arrived_at is None else arrived_at
-        parent = parent or new_parent(1)
-        if parent is not self._prompt[0]:
+        if parent is None or parent is not self._prompt[0]:
             self._prompt = (parent, next(self._prompt_numbers))
         number = next(self._numbers)
         flight = self._flights[number] = InFlightRequest(request, receiver, at, at, parent=parent)
         self._number_of[request.id] = number
-        self._send(Submit(number, request, at, receiver.finish_reason, self._prompt[1], parent.number, rank))
+        self._send(
+            Submit(
+                number,
+                request,
+                at,
+                receiver.finish_reason,
+                self._prompt[1],
+                1 if parent is None else parent.number,
+                rank,
+            )
+        )
         return flight
 
     def abort(self, request_id: str) -> None:
@@ -232,7 +240,7 @@ class RemoteDriver:
         """Deliver the tokens of several requests to their replies; tokens of aborted requests are dropped."""
         flights, wire = self._flights, self._wire
         wire.due_s = message.due_s
-        wire.hold()
+        wire.is_held = True
         try:
             for number, count in zip(message.numbers, message.counts, strict=True):
                 flight = flights.get(number)
@@ -251,7 +259,7 @@ class RemoteDriver:
                 setattr(flight, name, value)
             wire = self._wire
             wire.due_s = message.due_s
-            wire.hold()
+            wire.is_held = True
             try:
                 if not flight.receiver.is_streamed:
                     wire.measure()

@@ -53,9 +53,8 @@ from mockserve.metrics.counters import Lateness
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import fields
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import EngineFailedError
-from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, new_parent
+from mockserve.realtime.driver import EngineFailedError, WriteCoalescer
+from mockserve.realtime.in_flight import InFlightRequest, ParentRequest
 from mockserve.serving.lifecycle import ENGINE_CHECK_INTERVAL_S
 
 # The engine process's end: receives requests from API server processes and sends tokens, one message per step.
@@ -100,7 +99,7 @@ class ApiServerConnection:
         """The unsent message that further tokens of its step can join."""
         self._ids: dict[int, str] = {}
         """Engine request ids by the process's request numbers."""
-        self._prompt: tuple[int, ParentRequest] = (-1, new_parent(1))
+        self._prompt: tuple[int, ParentRequest | None] = (-1, None)
 
     def on_message(self, message: FromApiServer) -> None:
         """Handle messages for the engines; other messages are ignored."""
@@ -108,7 +107,8 @@ class ApiServerConnection:
             number = message.number
             reply = RemoteReply(self, number, message.finish_reason)
             if message.prompt_number != self._prompt[0]:
-                self._prompt = (message.prompt_number, new_parent(message.num_choices))
+                parent = ParentRequest(message.num_choices) if message.num_choices > 1 else None
+                self._prompt = (message.prompt_number, parent)
             self._ids[number] = message.request.id
             try:
                 reply.flight = self._engines.driver.submit(

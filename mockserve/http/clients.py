@@ -15,8 +15,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.http.aiohttp_internals import BaseProtocol
 from mockserve.http.headers import header_text
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import Driver
+from mockserve.realtime.driver import Driver, WriteCoalescer
 
 MAX_TRANSIT_S = 0.05
 """A reported send time that is older than this is ignored."""

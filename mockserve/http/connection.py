@@ -16,7 +16,7 @@ from mockserve.http.aiohttp_internals import buffered_request, tcp_keepalive
 from mockserve.http.application import FastRoute, PlainErrorConnection
 from mockserve.http.clients import TimestampedConnection
 from mockserve.http.headers import EventResponse
-from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.driver import WriteCoalescer
 
 # Keys with space behind them, in requests that aiohttp parses. Pure: changes bytes on their way to aiohttp.
 #

@@ -16,8 +16,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
-from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
-from mockserve.realtime.driver import EngineFailedError, RealtimeDriver
+from mockserve.realtime.driver import EngineFailedError, EngineOutput, RealtimeDriver, WriteCoalescer
 from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, TokenReceiver
 
 # The real-time driver of a cluster, with one clock for all instances, and the driver of one instance in it.

@@ -1,34 +1,147 @@
 """The interface of all drivers, and the real-time driver of one engine: the only module that reads the wall clock.
 
-The driver sleeps until an engine event or a frame is due, advances the engine, and delivers tokens to their replies.
-All deadlines are absolute: lateness does not accumulate, and no token is delivered early.
+The driver sleeps until tokens of the engine's next event may be due, advances the engine, and delivers tokens to their
+replies, each of which writes once per wake. All deadlines are absolute: lateness does not accumulate, and no token is
+delivered early.
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence as SequenceOf
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from http import HTTPStatus
+from itertools import count, pairwise
 from typing import Protocol, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
+from blis_sim.engine.delivery import OutputOverheads, OutputQueue, output_overheads
+from blis_sim.engine.events import BatchDone, CacheChanged, Event, Finished, Preempted, Scheduled, StepDone, StepsDone
+from blis_sim.engine.kv_cache.changes import CacheChange
 from blis_sim.engine.request import Request
+from blis_sim.engine.sequence import Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from mockserve.realtime.deliveries import (
-    MAX_QUIET_TURNS,
-    MAX_READING_TURNS,
-    Deliveries,
-    EngineOutput,
-    WriteCoalescer,
-)
-from mockserve.realtime.in_flight import FlightRecorder, InFlightRequest, ParentRequest, TokenReceiver, new_parent
+from mockserve.metrics.counters import Lateness
+from mockserve.realtime.in_flight import ENDED, FlightRecorder, InFlightRequest, ParentRequest, TokenReceiver
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, Alarm, BacklogSlices, PendingArrivals, clock_of
 
 T = TypeVar("T")
+
+MAX_QUIET_TURNS = 16
+"""Turns of the event loop for which a wake waits until no bytes are received, if time jumps."""
+MAX_READING_TURNS = 3
+"""Turns for which a wake waits at a set speed, so that a request is submitted before the engine passes it."""
+HEADS_WAIT_S = 0.1
+"""Minimum wait of a stream's head for its first event if time jumps."""
+
+_logger = logging.getLogger(__name__)
+
+
+class BufferedStream(Protocol):
+    """A stream with buffered frames."""
+
+    @property
+    def due_s(self) -> float:
+        """Due time of the first frame, on the monotonic clock."""
+        ...
+
+    def leave(self) -> int:
+        """Send all buffered frames in one write. Returns their number."""
+        ...
+
+
+class PendingHead(Protocol):
+    """A stream whose head may still be unsent."""
+
+    def send_head(self) -> None:
+        """Send the head, unless it has been sent."""
+        ...
+
+
+class WriteCoalescer:
+    """Coalesces the writes of all connections and engines of a server.
+
+    During a wake, streams buffer their frames. At its end each stream writes once, however many of its tokens were due.
+    """
+
+    def __init__(
+        self, lateness: Lateness, is_timed: bool = True, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Without `is_timed`, frames have no due times and lateness is not measured."""
+        self.lateness = lateness
+        self._is_timed = is_timed
+        self.is_held = False
+        """Whether streams must buffer their frames, during a wake."""
+        self.due_s = 0.0
+        """Due time of the frames in delivery."""
+        self.departing: list[BufferedStream] = []
+        """Streams with buffered frames, in the order of their first."""
+        self.num_received = 0
+        """Number of reads from connections."""
+        self.num_received_at_check = 0
+        """The value of `num_received` at the last check."""
+        self.num_turns_waited = 0
+        """Consecutive checks that found new bytes."""
+        self._monotonic = monotonic
+        self._new: list[PendingHead] = []
+        """Streams with possibly unsent heads."""
+        self._waiting: list[PendingHead] = []
+        """Streams with possibly unsent heads that were new at the previous check."""
+
+    def send_head_soon(self, stream: PendingHead) -> None:
+        """Delay the head of a new stream, so that it is sent together with a first event that is due now.
+
+        The head waits for one turn of the event loop; without timing, for as long as wakes may wait for quiet.
+        """
+        if self._is_timed:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, stream.send_head)
+            return
+        if not self._new and not self._waiting:
+            asyncio.get_running_loop().call_later(HEADS_WAIT_S, self._send_heads)
+        self._new.append(stream)
+
+    def _send_heads(self) -> None:
+        late, self._waiting, self._new = self._waiting, self._new, []
+        if self._waiting:
+            asyncio.get_running_loop().call_later(HEADS_WAIT_S, self._send_heads)
+        for each in late:
+            each.send_head()
+
+    def release(self) -> None:
+        """Write all buffered frames, in the order of each stream's first frame, and buffer no more."""
+        self.is_held = False
+        departing, self.departing = self.departing, []
+        for each in departing:
+            num_frames = each.leave()
+            if self._is_timed:
+                now_s = self._monotonic()
+                self.lateness.observe(now_s - each.due_s, now_s, num_frames)
+
+    def has_received_bytes(self, most_turns: int) -> bool:
+        """Whether bytes were received since the last check, so that requests may be about to be submitted.
+
+        A caller that waits for False waits at most `most_turns` turns.
+        """
+        if self.num_received == self.num_received_at_check or self.num_turns_waited >= most_turns:
+            self.num_turns_waited = 0
+            return False
+        self.num_received_at_check = self.num_received
+        self.num_turns_waited += 1
+        return True
+
+    def measure(self) -> None:
+        """Record the lateness of a frame that is not sent through a stream."""
+        if self._is_timed:
+            now_s = self._monotonic()
+            self.lateness.observe(now_s - self.due_s, now_s)
 
 
 class EngineFailedError(RuntimeError):
@@ -82,7 +195,8 @@ class Driver(Protocol):
     def pending_arrival(self, at: Micros) -> AbstractContextManager[None]:
         """Keep the engine before `at` within a `with` block that prepares a request which arrived at `at`.
 
-        The engine waits until `MAX_ARRIVAL_WAIT_S` after the arrival, where it is if it has passed `at`.
+        The engine waits until `MAX_ARRIVAL_WAIT_S` after the arrival, where it is if it has passed `at`. If time
+        jumps, the engine does not wait.
         """
         ...
 
@@ -114,7 +228,10 @@ class Driver(Protocol):
         ...
 
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
-        """Call `function(engine, now)` on every engine. Returns the first falsy result, else the last."""
+        """Call `function(engine, now)` on every engine, after processing all due events.
+
+        Returns the first falsy result, else the last.
+        """
         ...
 
     async def until(self, condition: Callable[[Engine], bool]) -> None:
@@ -124,6 +241,54 @@ class Driver(Protocol):
     def close(self) -> None:
         """Stop waking up. Open replies get no more calls."""
         ...
+
+
+STATUSES: Mapping[Outcome, HTTPStatus] = {
+    Outcome.REJECTED: HTTPStatus.TOO_MANY_REQUESTS,
+    Outcome.EVICTED: HTTPStatus.TOO_MANY_REQUESTS,
+    Outcome.FAILED: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+"""HTTP status by outcome; any other outcome is an error of the client."""
+
+
+def ignore_batch(_batch: BatchDone) -> None:
+    """No-op default."""
+
+
+def _ignore_cache_changes(_changes: SequenceOf[CacheChange]) -> None:
+    """No-op default."""
+
+
+@dataclass(slots=True)
+class EngineOutput:
+    """One engine with listeners to its output."""
+
+    engine: Engine
+    recorder: FlightRecorder
+    on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = _ignore_cache_changes
+    """Called with the changes of the prefix cache after each step."""
+    on_batch: Callable[[BatchDone], None] = ignore_batch
+    """Called with the batch of each step before its tokens; the engine reports batches on request."""
+    num_outputs: int = 0
+    """Number of tokens of the latest step."""
+    queue: OutputQueue = field(init=False)
+    """Queue of the simulated API server process that sends the engine's tokens."""
+    overheads: OutputOverheads = field(init=False)
+    """Delays of the engine's tokens."""
+
+    def __post_init__(self) -> None:
+        self.queue = OutputQueue(self.engine.latency)
+        self.overheads = output_overheads(self.engine.config, self.engine.latency)
+
+    def shortest_delay_us(self, num_outputs: int) -> Micros:
+        """Return the shortest time from a step of `num_outputs` tokens until one of them is due.
+
+        It is 0 for an engine whose steps are reported to others, who learn of them as they end.
+        """
+        if self.on_batch is not ignore_batch or self.on_cache_changes is not _ignore_cache_changes:
+            return 0
+        overheads = self.overheads
+        return overheads.step_us + max(1, num_outputs) * overheads.sequence_us + int(self.queue.turn_us)
 
 
 class Conditions:
@@ -149,8 +314,12 @@ class Conditions:
                     found.set_result(None)
 
 
-class RealtimeDriver(Deliveries):
-    """Runs `engine` against the clock, `speed` simulated seconds per real second. Use it from one event loop only."""
+class RealtimeDriver:
+    """A `Driver` that runs `engine` against the clock, `speed` simulated seconds per real second.
+
+    It has the requests in flight, and their generated tokens that are not due yet. Its engine stays behind the clock
+    by the shortest time from the end of a step to the delivery of a token, so one wake does both.
+    """
 
     def __init__(
         self,
@@ -169,35 +338,55 @@ class RealtimeDriver(Deliveries):
         """
         self.engine = engine
         self.output = EngineOutput(engine, recorder)
+        self.wire = wire
+        """Coalesces the writes of streams and measures their lateness."""
         self._simulation: Simulation = engine if simulation is None else simulation
-        super().__init__(wire, clock_of(self._simulation, speed, monotonic, origin_s), BacklogSlices(monotonic))
         self.failure: BaseException | None = None
         """The error that broke the engine; from then on every request fails."""
         self.on_failure: Callable[[BaseException], None] = _ignore_failure
         """Called with the error when the engine fails."""
         self._monotonic = monotonic
+        self._us_per_s = speed * 1e6
         self._jumps = math.isinf(speed)
         self._conditions = Conditions()
         self._wake_at: Micros | None = None
+        self._lag_us: Micros = 0
+        """How far the engine may stay behind the clock."""
         self._alarm = Alarm(self._wake, monotonic)
         self._pending = PendingArrivals()
-        self.clock = self._clock.now
-        """Return the present instant in simulated microseconds."""
-        self.instant_at = self._clock.instant_at
-        """Return the simulated instant at which the monotonic clock has a reading."""
+        self._slices = BacklogSlices(monotonic)
+        self._flights: dict[str, InFlightRequest] = {}
+        self._outbox: list[tuple[Micros, int, InFlightRequest, int, bool]] = []
+        self._numbers = count()
+        clock = clock_of(self._simulation, speed, monotonic, origin_s)
+        self.clock = clock.now
+        self.instant_at = clock.instant_at
+        self.seconds_at = clock.seconds_at
+        """Return the reading of the monotonic clock at a simulated instant."""
+        self._due_until = clock.due_until
 
     @property
     def outputs(self) -> Mapping[int, EngineOutput]:
         """The output of each engine, by number."""
         return {0: self.output}
 
+    @property
+    def num_unfinished_requests(self) -> int:
+        return len(self._flights)
+
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that have no token yet. Cost: O(requests)."""
+        return sum(flight.request.input_tokens for flight in tuple(self._flights.values()) if not flight.num_tokens)
+
+    @property
+    def request_ids(self) -> Collection[str]:
+        return self._flights.keys()
+
     @contextmanager
     def pending_arrival(self, at: Micros) -> Iterator[None]:
-        """Keep the engine before `at` within a `with` block, until `MAX_ARRIVAL_WAIT_S` after `at`.
-
-        Without it, the engine would run on while a long prompt is tokenized, and the request would arrive later than
-        it was received. If time jumps, the engine does not wait.
-        """
+        # Without it, the engine would run on while a long prompt is tokenized, and the request would arrive later than
+        # it was received.
         if self._jumps:
             yield
             return
@@ -217,25 +406,20 @@ class RealtimeDriver(Deliveries):
         parent: ParentRequest | None = None,
         rank: int | None = None,
     ) -> InFlightRequest:
-        """Submit `request`, which arrives now or at a recent instant; its tokens go to `receiver`.
-
-        `parent` has the choices of the prompt if there are several. `rank` is 0 or None, since there is one engine.
-
-        Raises EngineFailedError when the engine has failed.
-        """
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         queueing_us = self._simulation.queueing_time(request)
-        leader = self._flights.get(request.follows)
-        if leader is None:
-            queued_at = self._earliest((self.clock() if arrived_at is None else arrived_at) + queueing_us)
+        leader = self._flights.get(request.follows) if request.follows else None
+        if leader is not None:
+            queued_at = leader.queued_at
         else:
-            queued_at = self._earliest(leader.queued_at)
+            queued_at = (self.clock() if arrived_at is None else arrived_at) + queueing_us
+        if (done_until := self._simulation.now) is not None and queued_at <= done_until:
+            queued_at = done_until + 1
         at = queued_at - queueing_us
         self._enter(request, at, rank)
         arrived_at = at if leader is None else leader.arrived_at
-        flight = InFlightRequest(request, receiver, arrived_at, queued_at, parent=parent or new_parent(1))
-        self._flights[request.id] = flight
+        flight = self._flights[request.id] = InFlightRequest(request, receiver, arrived_at, queued_at, parent=parent)
         self._arm()
         return flight
 
@@ -243,10 +427,10 @@ class RealtimeDriver(Deliveries):
         self._simulation.submit(request, at)
 
     def abort(self, request_id: str) -> None:
-        """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
-        output, flight = self._output_of(request_id), self._remove_request(request_id)
-        if flight is not None:
-            output.recorder.aborted(flight)
+        if request_id in self._flights:
+            output, flight = self._output_of(request_id), self._remove_request(request_id)
+            if flight is not None:
+                output.recorder.aborted(flight)
 
     async def until_routed(self, request_ids: Collection[str]) -> None:
         """Return at once: there is one engine."""
@@ -265,9 +449,10 @@ class RealtimeDriver(Deliveries):
         return flight
 
     def end_early(self, request_ids: Collection[str] | None = None) -> int:
-        """End all or the named requests early, with their present tokens. Returns the number ended."""
         ending = [each for id, each in self._flights.items() if request_ids is None or id in request_ids]
-        self._withdraw(ending)
+        leaving = set(map(id, ending))
+        self._outbox = [entry for entry in self._outbox if id(entry[2]) not in leaving]  # they would follow their end
+        heapify(self._outbox)
         now = self.clock()
         for flight in ending:
             output = self._output_of(flight.request.id)
@@ -277,25 +462,22 @@ class RealtimeDriver(Deliveries):
         return len(ending)
 
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
-        """Call `function(engine, now)` after processing all due events."""
         return self._call_engine(lambda at: function(self.engine, at))
 
     def _call_engine(self, function: Callable[[Micros], T]) -> T:
         now = self.clock()
-        self._catch_up(now, waits=False)
+        self._catch_up(now, now)
         result = function(self._earliest(now))
         self._arm()
         return result
 
     async def until(self, condition: Callable[[Engine], bool]) -> None:
-        """Return when a condition holds for the engine."""
         await self._until(lambda: condition(self.engine))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         await self._conditions.until(condition)
 
     def close(self) -> None:
-        """Stop waking up. Open replies get no more calls."""
         self._alarm.close()
         self._flights.clear()
         self._outbox.clear()
@@ -313,10 +495,12 @@ class RealtimeDriver(Deliveries):
 
     def _arm_for(self, due_at: Micros | None) -> None:
         """Set the alarm, while the next event of the engine is due at `due_at`."""
-        if due_at is not None and self._pending.present:
-            pending = self._pending.first(self._monotonic())
-            if pending is not None and due_at >= pending.at:
-                due_at = max(due_at, self.instant_at(pending.until_s) + 1)
+        if due_at is not None:
+            if self._pending.present:
+                pending = self._pending.first(self._monotonic())
+                if pending is not None and due_at >= pending.at:
+                    due_at = max(due_at, self.instant_at(pending.until_s) + 1)
+            due_at += self._lag_us
         if self._outbox and (due_at is None or self._outbox[0][0] < due_at):
             due_at = self._outbox[0][0]
         if due_at == self._wake_at and self._alarm.is_set:
@@ -329,14 +513,18 @@ class RealtimeDriver(Deliveries):
 
     def _wake(self) -> None:
         assert self._wake_at is not None
-        due_until = self._clock.due_until()
-        if due_until < self._wake_at or self.wire.has_received_bytes(
-            MAX_QUIET_TURNS if self._jumps else MAX_READING_TURNS
+        due_until, wire = self._due_until(), self.wire
+        has_news = wire.num_received != wire.num_received_at_check or wire.num_turns_waited
+        if due_until < self._wake_at or (
+            has_news and wire.has_received_bytes(MAX_QUIET_TURNS if self._jumps else MAX_READING_TURNS)
         ):
             self._alarm.set(self.seconds_at(self._wake_at))
             return
+        runs_until = due_until - self._lag_us
+        if self._pending.present and (pending := self._pending.first(self._monotonic())) is not None:
+            runs_until = min(runs_until, pending.at - 1)
         try:
-            due_at = self._catch_up(due_until)
+            due_at = self._catch_up(due_until, runs_until)
         except BaseException as error:
             self.fail(error)
             raise
@@ -344,46 +532,226 @@ class RealtimeDriver(Deliveries):
         if self._conditions.waiters:
             self._conditions.wake_ready()
 
-    def _catch_up(self, due_until: Micros, waits: bool = True) -> Micros | None:
-        """Process due events instant by instant and deliver their tokens, and yield to the loop after a time slice.
+    def _catch_up(self, due_until: Micros, runs_until: Micros) -> Micros | None:
+        """Process events up to `runs_until` and deliver tokens up to `due_until`, instant by instant.
 
-        With `waits` the engine does not pass pending arrivals. Returns the instant of the engine's next event.
+        The loop gets control back after a time slice. Returns the instant of the engine's next event.
         """
-        now_s, due_at = self._monotonic(), self._simulation.next_event_at()
-        pending = self._pending.first(now_s) if waits and self._pending.present else None
-        runs_until = due_until if pending is None else min(due_until, pending.at - 1)
-        behind_s = 0.0 if due_at is None else now_s - self.seconds_at(due_at)
-        slices = self._slices
-        slices.begin(now_s, math.inf if self._jumps else behind_s)
+        simulation, slices, num_runs = self._simulation, self._slices, 0
+        due_at = simulation.next_event_at()
         self.wire.is_held = True
         try:
             while True:
-                if self._outbox:
+                if self._outbox and self._outbox[0][0] <= due_until:
                     self._deliver_due(due_until)
                 if due_at is None or due_at > runs_until:
                     return due_at
-                self._run_engine(slices.stretch(due_at, runs_until), due_until)
-                due_at = self._simulation.next_event_at()
-                if slices.is_over():
+                if not num_runs:
+                    slices.begin(math.inf if self._jumps else (runs_until - due_at) / self._us_per_s)
+                elif slices.is_over():
                     return due_at
+                num_runs += 1
+                is_far = runs_until - due_at >= slices.far_behind_us
+                self._run_engine(slices.stretch(due_at, runs_until) if is_far else due_at, due_until)
+                due_at = simulation.next_event_at()
         finally:
             self.wire.release()
 
     def _run_engine(self, until: Micros, now: Micros) -> None:
         # Step listeners read the state after each step.
         for event in self.engine.advance(until, allows_multi_step=True):
-            self._happened(self.output, event, now)
+            if type(event) is StepDone:
+                self._step_done(self.output, event, now)
+            else:
+                self._happened(self.output, event, now)
 
     def fail(self, error: BaseException) -> None:
         """Fail all requests and waits after an error of the engine."""
         if self.failure is not None:
             return
         self.failure = error
-        waiting = self._all_waiting()
+        waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
         self.close()
-        for flight in waiting:
+        for flight in {id(flight): flight for flight in waiting}.values():
             flight.receiver.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
         self.on_failure(error)
+
+    # --- what happens in the engine ---
+
+    def _deliver_due(self, now: Micros) -> None:
+        """Deliver the due frames."""
+        outbox = self._outbox
+        while outbox and outbox[0][0] <= now:
+            due_at, _, flight, number, is_last = heappop(outbox)
+            self._deliver(due_at, flight, number, is_last)
+
+    def _happened(self, output: EngineOutput, event: Event, now: Micros) -> None:
+        if isinstance(event, StepDone):
+            self._step_done(output, event, now)
+        elif isinstance(event, StepsDone):
+            self._steps_done(output, event, now)
+        elif isinstance(event, Scheduled):
+            self._scheduled(output, event)
+        elif isinstance(event, Preempted):
+            flight = self._flights.get(event.sequence.request.id)
+            if flight is not None:
+                flight.num_preemptions += 1
+        elif isinstance(event, CacheChanged):
+            output.on_cache_changes(event.changes)
+        elif isinstance(event, Finished):
+            self._finished(output, event, now)
+        elif isinstance(event, BatchDone):
+            output.on_batch(event)
+
+    def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:  # noqa: C901 - one loop
+        """Record the tokens of a step; tokens recomputed after a preemption are not sent again."""
+        at, index, flights, overheads, queue = event.at, event.index, self._flights, output.overheads, output.queue
+        gaps: dict[Micros, int] = {}
+        output.num_outputs = num_outputs = len(event.emitted)
+        overhead_us, token_overhead_us = overheads.step_us + num_outputs * overheads.sequence_us, overheads.token_us
+        due_at = at + overhead_us
+        turn_us = queue.turn_us
+        wait_us = queue.enter(at, num_outputs) if turn_us else 0.0
+        num_tokens = num_prompt_tokens = 0
+        late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
+        """Tokens from the first that ends a request on, with the sequences that end. Choices of one reply come in the
+        order of the batch, and requests end after their last step is recorded."""
+        for sequence in event.emitted:
+            wait_us += turn_us
+            flight = flights.get(sequence.request.id)
+            if flight is None:
+                continue
+            number, num_before = sequence.tokens_at(index), flight.num_tokens
+            if number <= num_before:
+                continue
+            flight.num_tokens = number
+            num_tokens += number - num_before
+            if token_overhead_us or turn_us:
+                flight.turn_us = int(wait_us)
+                due_at = at + overhead_us + number * token_overhead_us + flight.turn_us
+            if num_before:
+                gap = at - flight.last_token_at
+                gaps[gap] = gaps.get(gap, 0) + 1
+            else:
+                flight.first_token_at = at
+                num_prompt_tokens += flight.request.input_tokens - flight.num_cached_tokens
+                flight.first_token_latency_us = due_at - flight.arrived_at
+                output.recorder.first_token(flight, flight.first_token_latency_us)
+            flight.last_token_at = at
+            has_ended = number >= flight.request.output_tokens
+            if late or has_ended:
+                late.append((due_at, flight, number, sequence if has_ended else None))
+            elif due_at > now:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
+            else:
+                self._deliver(due_at, flight, number, False)
+        if num_tokens:
+            output.recorder.step(num_prompt_tokens, num_tokens, gaps)
+        slices = self._slices
+        if at > event.started_at:
+            slices.record_step(at - event.started_at, num_outputs)
+        elif gaps:  # a step of no duration belongs to one request of an engine with set times
+            slices.record_step(max(gaps), len(flights))
+        num_ended = 0
+        for due_at, flight, number, ended in late:
+            if ended is not None:
+                num_ended += 1
+                self._finished(output, Finished(at, ended, Outcome.COMPLETED), now)
+            elif due_at > now:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
+            else:
+                self._deliver(due_at, flight, number, False)
+        if self._simulation is output.engine:
+            self._lag_us = output.shortest_delay_us(num_outputs - num_ended)
+
+    def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
+        """Record the tokens of several steps. If all are due, each request's tokens are delivered together."""
+        ends, first, flights, overheads = event.ends, event.first, self._flights, output.overheads
+        overhead_us = overheads.step_us + len(event.emitted) * overheads.sequence_us
+        if overheads.token_us or output.queue.turn_us or ends[-1] + overhead_us > now:
+            for index, at in enumerate(ends, first):
+                self._step_done(output, StepDone(at, index, at, event.emitted), now)
+            return
+        self.wire.due_s = self.seconds_at(ends[0] + overhead_us)
+        gaps: dict[Micros, int] = {}
+        last = first + len(ends) - 1
+        for sequence in event.emitted:
+            flight = flights.get(sequence.request.id)
+            if flight is None:
+                continue
+            gap = ends[0] - flight.last_token_at
+            gaps[gap] = gaps.get(gap, 0) + 1
+            num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
+            flight.last_token_at = ends[-1]
+            try:
+                flight.receiver.tokens(num_before + 1, flight.num_tokens)
+            except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
+                _fail_reply(flight)
+        num_unfinished_requests = sum(gaps.values())
+        output.recorder.step(0, num_unfinished_requests, gaps)
+        for before, at in pairwise(ends):
+            output.recorder.step(0, num_unfinished_requests, {at - before: num_unfinished_requests})
+
+    def _scheduled(self, output: EngineOutput, event: Scheduled) -> None:
+        sequence = event.sequence
+        flight = self._flights.get(sequence.request.id)
+        if flight is not None:
+            flight.num_cached_tokens, flight.num_external_tokens = sequence.num_cached_tokens, 0
+            if sequence.num_external_tokens:
+                # vLLM counts a prompt found whole outside as cached whole, though its last token is computed here.
+                recomputed = int(_is_found_whole_outside(sequence))
+                flight.num_cached_tokens += recomputed
+                flight.num_external_tokens = sequence.num_external_tokens + recomputed
+            output.recorder.scheduled(flight, event.at)
+
+    def _finished(self, output: EngineOutput, event: Finished, now: Micros) -> None:
+        flight = self._flights.pop(event.sequence.request.id, None)
+        if flight is None:
+            return
+        if event.outcome in (Outcome.COMPLETED, Outcome.LENGTH_CAPPED):
+            overheads, number = output.overheads, flight.num_tokens
+            due_at = event.at + overheads.step_us + output.num_outputs * overheads.sequence_us
+            due_at += number * overheads.token_us + overheads.last_us + flight.turn_us
+            flight.e2e_latency_us = due_at - flight.arrived_at
+            output.recorder.completed(flight, flight.e2e_latency_us, flight.receiver.finish_reason)
+            if due_at <= now:
+                self._deliver(due_at, flight, number, True)
+            else:
+                heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
+        else:
+            flight.receiver.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
+
+    def _status_of(self, event: Finished) -> HTTPStatus:
+        """Return the error for the client of a request that was not completed."""
+        return STATUSES.get(event.outcome, HTTPStatus.BAD_REQUEST)
+
+    def _deliver(self, due_at: Micros, flight: InFlightRequest, number: int, is_last: bool) -> None:
+        self.wire.due_s = self.seconds_at(due_at)
+        try:
+            if not is_last:
+                flight.receiver.token(number)
+                return
+            if not flight.receiver.is_streamed:
+                self.wire.measure()
+            flight.receiver.finish(number)
+        except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
+            _fail_reply(flight)
+
+
+def _is_found_whole_outside(sequence: Sequence) -> bool:
+    """Whether another instance or CPU memory had the whole prompt of a request."""
+    request = sequence.request
+    if sequence.num_cached_tokens < request.input_tokens - 1:
+        return False
+    return request.external is None or request.external.num_tokens >= request.input_tokens
+
+
+def _fail_reply(flight: InFlightRequest) -> None:
+    """End a reply that failed to be written with a server error, so that other replies are unaffected."""
+    _logger.exception("the reply to %s could not be written", flight.request.id)
+    receiver, flight.receiver = flight.receiver, ENDED
+    with suppress(Exception):
+        receiver.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _ignore_failure(_error: BaseException) -> None:

@@ -3,7 +3,8 @@
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 from blis_sim.engine.request import Request
@@ -14,14 +15,16 @@ IDS_AT_A_TIME = 256
 
 
 def random_ids() -> Iterator[str]:
-    """Yield random ids of sixteen hexadecimal digits, as vLLM's ids have.
+    """Return an iterator of random ids of sixteen hexadecimal digits, as vLLM's ids have.
 
     Random bytes for many ids are read at a time, since each read is a system call.
     """
-    while True:
-        digits = os.urandom(ID_BYTES * IDS_AT_A_TIME).hex()
-        width = 2 * ID_BYTES
-        yield from (digits[start : start + width] for start in range(0, len(digits), width))
+    return chain.from_iterable(iter(_some_ids, []))
+
+
+def _some_ids() -> list[str]:
+    digits, width = os.urandom(ID_BYTES * IDS_AT_A_TIME).hex(), 2 * ID_BYTES
+    return [digits[start : start + width] for start in range(0, len(digits), width)]
 
 
 def new_id() -> str:
@@ -104,15 +107,9 @@ class ParentRequest:
     """The choices of one prompt, which vLLM counts as one request."""
 
     number: int
-    num_open: int
-    """Number of incomplete choices."""
+    num_complete: int = 0
     longest_tokens: int = 0
     """Output tokens of the longest complete choice."""
-
-
-def new_parent(number: int) -> ParentRequest:
-    """Return a group of `number` incomplete choices."""
-    return ParentRequest(number, number)
 
 
 @dataclass(slots=True)
@@ -141,12 +138,8 @@ class InFlightRequest:
     """Time from the arrival until the client receives the first token."""
     e2e_latency_us: Micros = 0
     """Time from the arrival until the client receives the last token."""
-    parent: ParentRequest = field(default_factory=lambda: new_parent(1))
-
-    @property
-    def num_computed_prompt_tokens(self) -> int:
-        """Prompt tokens that this engine computed."""
-        return self.request.input_tokens - self.num_cached_tokens
+    parent: ParentRequest | None = None
+    """The choices of its prompt, if there are several."""
 
 
 class FlightRecorder(Protocol):

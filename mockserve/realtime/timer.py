@@ -6,12 +6,12 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple, Protocol
 
-from blis_sim.engine.events import StepDone
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
 
@@ -160,6 +160,8 @@ class BacklogSlices:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._step_us: Micros = 0
         """Duration of the latest step in simulated time."""
+        self.far_behind_us: Micros = 0
+        """How far behind the engine must be for stretches of several steps."""
         self._num_outputs = 0
         """Tokens that the latest step produced."""
         self._monotonic = monotonic
@@ -167,25 +169,20 @@ class BacklogSlices:
         self._started_s = self._stretch_started_s = 0.0
         self._slice_s = SHORTEST_SLICE_S
 
-    def begin(self, now_s: float, behind_s: float) -> None:
+    def begin(self, behind_s: float) -> None:
         """Begin a slice whose first event is `behind_s` late."""
-        self._started_s = self._stretch_started_s = now_s
+        self._started_s = self._stretch_started_s = self._monotonic()
         self._slice_s = min(max(SHORTEST_SLICE_S, behind_s / 4), LONGEST_SLICE_S)
 
-    def record_step(self, event: StepDone, gaps: Mapping[Micros, int], num_requests: int) -> None:
-        """Record a step's duration. A step of no duration belongs to one request of an engine with set times."""
-        if event.at > event.started_at:
-            self._step_us, self._num_outputs = event.at - event.started_at, len(event.emitted)
-        elif gaps:
-            self._step_us, self._num_outputs = max(gaps), num_requests
+    def record_step(self, step_us: Micros, num_outputs: int) -> None:
+        """Record the duration of a step, and its tokens."""
+        self._step_us, self.far_behind_us, self._num_outputs = step_us, FAR_BEHIND_STEPS * step_us, num_outputs
 
     def stretch(self, due_at: Micros, due_until: Micros) -> Micros:
-        """Return the instant to advance to: the next event, or several steps ahead if far behind.
+        """Return the instant to advance to, several steps ahead, of an engine that is far behind.
 
         The stretch is as short as possible, since a request cannot arrive before an instant already processed.
         """
-        if due_until - due_at < FAR_BEHIND_STEPS * self._step_us:
-            return due_at
         num_steps = max(FEWEST_STEPS, self._stretch_tokens // max(1, self._num_outputs))
         return min(due_until, due_at + num_steps * self._step_us)
 
@@ -215,62 +212,6 @@ class _TimerSpec(ctypes.Structure):
     _fields_ = (("interval", _TimeSpec), ("first", _TimeSpec))
 
 
-class PreciseTimer:
-    """A one-shot timer that fires at or just after an instant of the monotonic clock."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises OSError where the platform has no such timers."""
-        if not sys.platform.startswith("linux"):
-            raise OSError(f"no timer descriptors on {sys.platform}")
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCKING | _CLOSE_ON_EXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._loop = loop
-        self._callback: Callable[[], None] | None = None
-        self._spec = _TimerSpec()
-        self._spec_pointer = ctypes.byref(self._spec)
-        loop.add_reader(self._fd, self._fired)
-
-    def start(self, at_s: float, callback: Callable[[], None]) -> "PreciseTimer":
-        """Call `callback` when the monotonic clock reads `at_s`. Replaces an earlier start."""
-        self._callback = callback
-        # Rounded up: the timer must not fire before its instant, and an instant of zero would stop it.
-        self._spec.first = _TimeSpec(*divmod(max(1, math.ceil(at_s * 1e9)), 1_000_000_000))
-        self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._spec_pointer, None)
-        return self
-
-    def cancel(self) -> None:
-        """Stop the timer."""
-        self._callback = None
-        self._spec.first = _TimeSpec(0, 0)
-        self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._spec_pointer, None)
-
-    def close(self) -> None:
-        """Return the descriptor to the system."""
-        if self._fd >= 0:
-            self._loop.remove_reader(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-
-    def _fired(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:
-            return  # started anew in the meantime
-        callback, self._callback = self._callback, None
-        if callback is not None:
-            callback()
-
-
-def precise_timer(loop: asyncio.AbstractEventLoop) -> PreciseTimer | None:
-    """Return a precise timer, or None if the platform has none."""
-    try:
-        return PreciseTimer(loop)
-    except (OSError, AttributeError, NotImplementedError):
-        return None
-
-
 TIMER_SLACK_S = 0.0015
 """Loop timers are a millisecond coarse: wake this much early and spin the rest, serving I/O meanwhile."""
 
@@ -284,40 +225,50 @@ SPACING_S = 0.0002
 class Alarm:
     """Calls `wake` once per `set`, at about the given instant and possibly before it.
 
-    The alarm belongs to the event loop that runs at the first `set`.
+    It uses a timer of the system that fires at or just after an instant of the monotonic clock, where there is one. The
+    alarm belongs to the event loop that runs at the first `set`.
     """
 
     def __init__(self, wake: Callable[[], None], monotonic: Callable[[], float]) -> None:
         self._wake = wake
         self._monotonic = monotonic
-        self._handle: asyncio.Handle | PreciseTimer | None = None
-        self._timer: PreciseTimer | None = None
-        self._has_looked_for_timer = False
+        self._handle: asyncio.Handle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._fd = -1
+        """Descriptor of the system's timer; negative without one."""
+        self._awaits_timer = False
+        self._libc: ctypes.CDLL | None = None
+        self._spec = _TimerSpec()
+        self._first = self._spec.first
+        self._spec_pointer = ctypes.byref(self._spec)
         self._rang_at_s = -math.inf
 
     @property
     def is_set(self) -> bool:
-        return self._handle is not None
+        return self._awaits_timer or self._handle is not None
 
     def set(self, at_s: float) -> None:
         """Wake when the monotonic clock reads `at_s`. Replaces an earlier instant.
 
-        Uses a precise timer, else a loop timer that fires early, else the next turn of the loop for short waits.
+        Uses the system's timer, else a loop timer that fires early, else the next turn of the loop for short waits.
         """
         if self._handle is not None:
             self._handle.cancel()
-        loop = asyncio.get_running_loop()
-        if not self._has_looked_for_timer:
-            self._has_looked_for_timer = True
-            # The precise timer reads the system clock, so a clock given by a test cannot use it.
-            self._timer = precise_timer(loop) if self._monotonic is time.monotonic else None
+            self._handle = None
+        self._awaits_timer = False
+        loop = self._loop
+        if loop is None:
+            loop = self._open()
         now_s = self._monotonic()
         if at_s > now_s:
             at_s = max(at_s, self._rang_at_s + SPACING_S)
         left_s = at_s - now_s
-        if self._timer is not None and left_s > PRECISE_TIMER_SLACK_S:
-            self._handle = self._timer.start(at_s, self._ring)
-        elif self._timer is None and left_s > 2 * TIMER_SLACK_S:
+        if self._fd >= 0 and left_s > PRECISE_TIMER_SLACK_S:
+            # Rounded up: the timer must not fire before its instant, and an instant of zero would stop it.
+            self._first.seconds, self._first.nanoseconds = divmod(max(1, math.ceil(at_s * 1e9)), 1_000_000_000)
+            self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._spec_pointer, None)  # type: ignore[union-attr]
+            self._awaits_timer = True
+        elif self._fd < 0 and left_s > 2 * TIMER_SLACK_S:
             self._handle = loop.call_later(left_s - TIMER_SLACK_S, self._ring)
         else:
             self._handle = loop.call_soon(self._ring)
@@ -327,13 +278,37 @@ class Alarm:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        self._awaits_timer = False  # the timer may still fire, to no effect
 
     def close(self) -> None:
-        """Close the alarm for good."""
+        """Close the alarm for good, and return its descriptor to the system."""
         self.cancel()
-        if self._timer is not None:
-            self._timer.close()
-            self._timer = None
+        if self._fd >= 0 and self._loop is not None:
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> asyncio.AbstractEventLoop:
+        """Open the system's timer, which a clock given by a test cannot use. Returns the event loop."""
+        loop = self._loop = asyncio.get_running_loop()
+        if self._monotonic is time.monotonic and sys.platform.startswith("linux"):
+            with suppress(OSError, AttributeError, NotImplementedError):
+                self._libc = ctypes.CDLL(None)
+                fd: int = self._libc.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCKING | _CLOSE_ON_EXEC)
+                if fd >= 0:
+                    loop.add_reader(fd, self._fired)
+                    self._fd = fd
+        return loop
+
+    def _fired(self) -> None:
+        try:
+            os.read(self._fd, 8)
+        except BlockingIOError:
+            return  # set anew in the meantime
+        if self._awaits_timer:
+            self._awaits_timer = False
+            self._rang_at_s = self._monotonic()
+            self._wake()
 
     def _ring(self) -> None:
         self._handle = None

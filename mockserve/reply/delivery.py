@@ -10,8 +10,7 @@ from aiohttp import web
 from mockserve.executor.executor import OffloadExecutor
 from mockserve.http.clients import SlowReaders
 from mockserve.http.headers import StreamHeads
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import Driver
+from mockserve.realtime.driver import Driver, WriteCoalescer
 from mockserve.realtime.suspension import ClusterSuspension, Suspension
 from mockserve.reply.observers import RequestObserver
 

@@ -12,7 +12,7 @@ from blis_sim.engine.units import Micros
 from mockserve.http.clients import UNKNOWN_CALLER, Caller
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.errors import ApiError
-from mockserve.realtime.in_flight import ENDED, InFlightRequest, ParentRequest, TokenReceiver, new_parent
+from mockserve.realtime.in_flight import ENDED, InFlightRequest, ParentRequest, TokenReceiver
 from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.plan import (
     CHOICE_OVERHEAD_TOKENS,
@@ -58,7 +58,7 @@ class _ReadyChoice(NamedTuple):
     prompt: PlannedPrompt
     prompt_number: int
     number: int
-    parent: ParentRequest
+    parent: ParentRequest | None
     generation: Generation
     receiver: TokenReceiver
 
@@ -296,7 +296,7 @@ def _planned_choices(prompts: Sequence[PlannedPrompt], new_receiver: NewReceiver
     index = 0
     for prompt_number, prompt in enumerate(prompts):
         generations = prompt.generations
-        parent = new_parent(len(generations))
+        parent = ParentRequest(len(generations)) if len(generations) > 1 else None
         for number in range(len(generations)):
             generation = generations.keep(number) if isinstance(generations, LazyGenerations) else generations[number]
             receiver = new_receiver(index, prompt, number, generation)

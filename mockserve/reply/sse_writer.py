@@ -135,7 +135,7 @@ class SSEWriter:
         if wire.is_held or not self.is_open:
             if not frames and self.is_open:
                 self.due_s = wire.due_s
-                wire.add(self)
+                wire.departing.append(self)
             frames.append(data)
         else:
             self._write_frames([data])

@@ -15,7 +15,7 @@ from mockserve.metrics.counters import LATENESS_BUCKETS_S, Histogram, HttpMetric
 from mockserve.metrics.page import InThread
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.driver import WriteCoalescer
 
 
 def gatherer(dp: int = 1, in_thread: InThread = asyncio.to_thread) -> MetricsGatherer:

@@ -16,7 +16,7 @@ from mockserve.metrics.counters import Lateness
 from mockserve.metrics.page import MetricsSource
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
-from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.driver import WriteCoalescer
 
 NAMES = ("vllm:e2e_request_latency_seconds_count",)
 

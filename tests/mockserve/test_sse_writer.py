@@ -10,7 +10,7 @@ import pytest
 from aiohttp import HttpVersion11, web
 
 from mockserve.metrics.counters import Lateness
-from mockserve.realtime.deliveries import MAX_QUIET_TURNS, WriteCoalescer
+from mockserve.realtime.driver import MAX_QUIET_TURNS, WriteCoalescer
 from mockserve.reply.delivery import DELIVERY
 from mockserve.reply.sse_writer import SSEWriter
 
@@ -55,7 +55,7 @@ async def test_events_before_a_stream_begins_leave_when_it_begins(
     wire = WriteCoalescer(Lateness())
     stream = unopened(wire)
     stream.write(b"1")
-    wire.hold()
+    wire.is_held = True
     stream.write_all([b"2", b"3"])
     wire.release()
     stream.open(web.StreamResponse(), transport, b"head ")
@@ -66,7 +66,7 @@ async def test_frames_of_one_wake_leave_at_its_end(ends: tuple[asyncio.Transport
     transport, client = ends
     wire = WriteCoalescer(Lateness())
     stream = outlet(transport, wire)
-    wire.hold()
+    wire.is_held = True
     stream.write(b"a")
     stream.write_all([b"c", b"d"])
     with pytest.raises(BlockingIOError):
@@ -82,7 +82,7 @@ async def test_each_frame_is_measured_when_it_has_left(ends: tuple[asyncio.Trans
     clock = Clock()
     wire = WriteCoalescer(Lateness(), monotonic=clock)
     stream = outlet(transport, wire)
-    wire.hold()
+    wire.is_held = True
     wire.due_s = 99.5
     stream.write_all([b"1", b"2"])
     wire.due_s = 99.9
@@ -97,7 +97,7 @@ async def test_each_frame_is_measured_when_it_has_left(ends: tuple[asyncio.Trans
 async def test_without_instants_nothing_is_measured(ends: tuple[asyncio.Transport, socket.socket]) -> None:
     transport, client = ends
     wire = WriteCoalescer(Lateness(), is_timed=False)
-    wire.hold()
+    wire.is_held = True
     outlet(transport, wire).send(b"x")
     wire.release()
     wire.measure()
@@ -109,7 +109,7 @@ async def test_a_client_that_is_gone_gets_no_bytes(ends: tuple[asyncio.Transport
     transport, client = ends
     wire = WriteCoalescer(Lateness())
     stream = outlet(transport, wire)
-    wire.hold()
+    wire.is_held = True
     stream.write(b"late")
     transport.close()
     wire.release()
@@ -134,7 +134,7 @@ async def test_head_and_end_of_a_stream_leave_with_its_events(ends: tuple[asynci
     transport, client = ends
     wire = WriteCoalescer(Lateness())
     stream = outlet(transport, wire, b"head ")
-    wire.hold()
+    wire.is_held = True
     stream.write(b"event ")
     stream.send_head()
     stream.finish()
@@ -167,7 +167,7 @@ async def test_a_head_leaves_with_the_first_event_or_soon_without_one(
     transport, client = ends
     wire = WriteCoalescer(Lateness(), is_timed)
     busy, _idle = (outlet(transport, wire, head) for head in (b"busy ", b"idle "))
-    wire.hold()
+    wire.is_held = True
     busy.write(b"event ")
     wire.release()
     assert client.recv(100) == b"busy event "

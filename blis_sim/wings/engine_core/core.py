@@ -35,8 +35,7 @@ from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerationRequest, parse_generate
 from mockserve.protocol.sampling import SamplingParams, check_vocabulary
-from mockserve.realtime.deliveries import ignore_batch
-from mockserve.realtime.driver import EngineFailedError
+from mockserve.realtime.driver import EngineFailedError, ignore_batch
 from mockserve.realtime.in_flight import InFlightRequest
 from mockserve.reply.choice_writer import Scorer
 from mockserve.reply.choices import PlannedChoice
@@ -118,7 +117,7 @@ class StepOutputs:
             return
         self._is_registered = True
         if wire.is_held:
-            wire.add(self)
+            wire.departing.append(self)
         else:
             asyncio.get_running_loop().call_soon(self.leave)
 

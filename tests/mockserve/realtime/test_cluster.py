@@ -19,8 +19,7 @@ from blis_sim.engine.units import Micros
 from blis_sim.options import options_from
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
-from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
-from mockserve.realtime.driver import EngineFailedError
+from mockserve.realtime.driver import EngineFailedError, EngineOutput, WriteCoalescer
 from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook

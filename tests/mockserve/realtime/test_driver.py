@@ -15,8 +15,7 @@ from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from mockserve.metrics.counters import Lateness
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import RealtimeDriver
+from mockserve.realtime.driver import RealtimeDriver, WriteCoalescer
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook
 

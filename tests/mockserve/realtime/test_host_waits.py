@@ -11,8 +11,7 @@ from blis_sim.options import options_from
 from mockserve.engines import deployment_of
 from mockserve.metrics.counters import Lateness
 from mockserve.options.serve import ServeOptions
-from mockserve.realtime.deliveries import WriteCoalescer
-from mockserve.realtime.driver import RealtimeDriver
+from mockserve.realtime.driver import RealtimeDriver, WriteCoalescer
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from tests.coefficients_file import CONTENT, written

@@ -13,7 +13,7 @@ from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.units import Micros
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.cluster import RankDriver, RankGroupDriver
-from mockserve.realtime.deliveries import EngineOutput, WriteCoalescer
+from mockserve.realtime.driver import EngineOutput, WriteCoalescer
 from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook

@@ -10,7 +10,7 @@ import pytest
 
 from mockserve.http.clients import BACKLOG_CHECK_INTERVAL_S, REPORT_AFTER_S, SlowReaders, TimestampedConnection
 from mockserve.metrics.counters import Lateness
-from mockserve.realtime.deliveries import WriteCoalescer
+from mockserve.realtime.driver import WriteCoalescer
 
 LIMIT_BYTES = 100_000
 EVENT = b"x" * 1000
