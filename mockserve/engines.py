@@ -248,7 +248,8 @@ def build_engines(
     outputs, drivers = _rank_drivers(options, engines, metrics, steps, wire)
     ranks: dict[int, RankEngine] = {}
     for rank, driver in enumerate(drivers):
-        outputs[rank].on_batch = IterationLog(rank, engines[rank]).log
+        if _logs_iterations(options):
+            outputs[rank].on_batch = IterationLog(rank, engines[rank]).log
         publisher = open_publisher(
             options.kv_sharing, environment, config, options.kv_sharing.data_parallel_rank + rank
         )
@@ -259,9 +260,12 @@ def build_engines(
 
 
 def _logged_engine(options: ServeOptions, config: EngineConfig, latency: LatencyModel) -> Engine:
+    return Engine(config, latency, steps=RecentSteps(STEPS_KEPT), reports_batches=_logs_iterations(options))
+
+
+def _logs_iterations(options: ServeOptions) -> bool:
     logged = options.observability
-    reports_batches = logged.enable_logging_iteration_details and not logged.disable_log_stats
-    return Engine(config, latency, steps=RecentSteps(STEPS_KEPT), reports_batches=reports_batches)
+    return logged.enable_logging_iteration_details and not logged.disable_log_stats
 
 
 def _rank_drivers(
