@@ -34,6 +34,8 @@ NUM_BEFORE = 3
 SPEED = 0.1
 """Simulated seconds in a real one: so few that every step is waited for."""
 LAST_CHUNK = b"0\r\n\r\n"
+SAMPLER = "mockserve.metrics.page"
+"""The module whose timer samples the counters now and then, which is no part of a reply."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +65,7 @@ async def calls_of_a_reply() -> Counter[tuple[str, str]]:
         code = frame.f_code
         if what == "call" and code.co_filename.startswith(str(PROJECT)):
             name = Path(code.co_filename).relative_to(PROJECT).with_suffix("").as_posix().replace("/", ".")
-            if name.startswith(PACKAGES):
+            if name.startswith(PACKAGES) and name != SAMPLER:
                 calls[name, code.co_qualname] += 1
 
     for number in range(NUM_BEFORE + 1):

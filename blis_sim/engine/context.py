@@ -75,9 +75,11 @@ class StepLog:
             return
         if instants[-1] > MAX_INSTANT_US:
             raise too_late(instants[bisect_right(instants, MAX_INSTANT_US) - 1])
-        self._begin(instants[0], 0)
+        ends = self._ends
+        if self._shift or not ends or ends[-1] != instants[0]:
+            self._begin(instants[0], 0)
         del instants[0]
-        self._ends.fromlist(instants)
+        ends.fromlist(instants)
         del instants[:-1]
 
     def repeat_last(self, count: int) -> None:
@@ -89,8 +91,11 @@ class StepLog:
         self.extend(first, np.arange(1, count + 1, dtype=np.int64) * step_us + first)
 
     def start(self, index: int) -> Micros:
-        place = self._place(index)
-        starts, ends = self._starts, self._all_ends()
+        place = index - self.num_forgotten
+        if place < 0 or self._shifted_from:
+            place = self._place(index)
+            self._all_ends()
+        starts, ends = self._starts, self._ends
         return ends[place - 1] if len(starts) <= place < len(ends) else starts[place]
 
     def end(self, index: int) -> Micros:
@@ -203,7 +208,8 @@ class RecentSteps(StepLog):
 
     def move_contiguous(self, instants: list[Micros]) -> None:
         super().move_contiguous(instants)
-        self._forget()
+        if len(self._ends) >= 2 * self._keep:
+            self._forget()
 
     def _forget(self) -> None:
         """Moving what is kept costs little when it is done once for as many steps."""

@@ -291,7 +291,7 @@ class Engine:
         context.allows_multi_step = allows_multi_step and not context.reports_batches
         events = context.events  # some there already when a reset preempted
         context.until = until
-        self._catch_up(until)
+        self._do_due(until)
         if self.now is None or until > self.now:
             self.now = until
         context.events = []
@@ -422,6 +422,10 @@ class Engine:
 
     def _catch_up(self, until: Micros) -> Micros | None:
         """Do everything due up to and including `until`. Returns when something is due next."""
+        self._do_due(until)
+        return self._queue.next_at()
+
+    def _do_due(self, until: Micros) -> None:
         queue = self._queue
         while (entry := queue.pop_due(until)) is not None:
             at, due, _, _, payload = entry
@@ -432,7 +436,6 @@ class Engine:
                 self._scheduler.step_ended(payload, at)
             else:
                 self._execute(at, due, payload)
-        return queue.next_at()
 
     def _execute(self, at: Micros, due: int, payload: Payload) -> None:
         if isinstance(payload, tuple):

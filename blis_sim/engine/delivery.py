@@ -46,17 +46,18 @@ def output_delay(
 class OutputQueue:
     """The API server process of an engine as a queue of tokens."""
 
-    __slots__ = ("_free_at", "turn_us")
+    __slots__ = ("free_at", "turn_us")
 
     def __init__(self, latency: LatencyModel) -> None:
         self.turn_us = latency.output_turn_us
         """Time that one token takes."""
-        self._free_at = 0.0
+        self.free_at = 0.0
+        """When all tokens so far have left."""
 
     def enter(self, at: Micros, num_outputs: int) -> float:
         """Add `num_outputs` tokens at `at`. Returns how long the first of the tokens waits for earlier ones."""
-        begins_at = max(self._free_at, at)
-        self._free_at = begins_at + num_outputs * self.turn_us
+        begins_at = max(self.free_at, at)
+        self.free_at = begins_at + num_outputs * self.turn_us
         return begins_at - at
 
 

@@ -212,7 +212,8 @@ class Sequence:
         Holds for past steps whatever has happened since.
         """
         if self.first_token_step is not None and self.first_token_step <= step_index:
-            tokens = 1 + _decoded_until(self.token_runs, step_index)
+            runs = self.token_runs
+            tokens = 1 + _decoded_until(runs, step_index) if runs else 1
             span = self.span
             if span is not None and span.first_step <= step_index:
                 tokens += min(step_index, span.last_step) + 1 - span.first_step

@@ -350,8 +350,12 @@ class RealtimeDriver:
         self._jumps = math.isinf(speed)
         self._conditions = Conditions()
         self._wake_at: Micros | None = None
+        self._next_at: Micros | None = None
+        """When the next event of the engine is due."""
         self._lag_us: Micros = 0
         """How far the engine may stay behind the clock."""
+        self._num_going_on = -1
+        """Tokens of the latest step that did not end their requests."""
         self._alarm = Alarm(self._wake, monotonic)
         self._pending = PendingArrivals()
         self._slices = BacklogSlices(monotonic)
@@ -466,7 +470,7 @@ class RealtimeDriver:
 
     def _call_engine(self, function: Callable[[Micros], T]) -> T:
         now = self.clock()
-        self._catch_up(now, now)
+        self._catch_up(self._simulation.next_event_at(), now, now)
         result = function(self._earliest(now))
         self._arm()
         return result
@@ -495,6 +499,7 @@ class RealtimeDriver:
 
     def _arm_for(self, due_at: Micros | None) -> None:
         """Set the alarm, while the next event of the engine is due at `due_at`."""
+        self._next_at = due_at
         if due_at is not None:
             if self._pending.present:
                 pending = self._pending.first(self._monotonic())
@@ -513,7 +518,7 @@ class RealtimeDriver:
 
     def _wake(self) -> None:
         assert self._wake_at is not None
-        due_until, wire = self._due_until(), self.wire
+        due_until, wire, due_at = self._due_until(), self.wire, self._next_at
         has_news = wire.num_received != wire.num_received_at_check or wire.num_turns_waited
         if due_until < self._wake_at or (
             has_news and wire.has_received_bytes(MAX_QUIET_TURNS if self._jumps else MAX_READING_TURNS)
@@ -524,7 +529,7 @@ class RealtimeDriver:
         if self._pending.present and (pending := self._pending.first(self._monotonic())) is not None:
             runs_until = min(runs_until, pending.at - 1)
         try:
-            due_at = self._catch_up(due_until, runs_until)
+            due_at = self._catch_up(due_at, due_until, runs_until)
         except BaseException as error:
             self.fail(error)
             raise
@@ -532,13 +537,13 @@ class RealtimeDriver:
         if self._conditions.waiters:
             self._conditions.wake_ready()
 
-    def _catch_up(self, due_until: Micros, runs_until: Micros) -> Micros | None:
-        """Process events up to `runs_until` and deliver tokens up to `due_until`, instant by instant.
+    def _catch_up(self, due_at: Micros | None, due_until: Micros, runs_until: Micros) -> Micros | None:
+        """Process events, of which the next is due at `due_at`, up to `runs_until`, and deliver tokens up to
+        `due_until`.
 
         The loop gets control back after a time slice. Returns the instant of the engine's next event.
         """
         simulation, slices, num_runs = self._simulation, self._slices, 0
-        due_at = simulation.next_event_at()
         self.wire.is_held = True
         try:
             while True:
@@ -611,7 +616,9 @@ class RealtimeDriver:
         overhead_us, token_overhead_us = overheads.step_us + num_outputs * overheads.sequence_us, overheads.token_us
         due_at = at + overhead_us
         turn_us = queue.turn_us
-        wait_us = queue.enter(at, num_outputs) if turn_us else 0.0
+        begins_at = at if at > queue.free_at else queue.free_at  # as `OutputQueue.enter`
+        queue.free_at = begins_at + num_outputs * turn_us
+        wait_us: float = begins_at - at
         num_tokens = num_prompt_tokens = 0
         late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
         """Tokens from the first that ends a request on, with the sequences that end. Choices of one reply come in the
@@ -661,8 +668,9 @@ class RealtimeDriver:
                 heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
             else:
                 self._deliver(due_at, flight, number, False)
-        if self._simulation is output.engine:
-            self._lag_us = output.shortest_delay_us(num_outputs - num_ended)
+        if self._simulation is output.engine and num_outputs - num_ended != self._num_going_on:
+            self._num_going_on = num_outputs - num_ended
+            self._lag_us = output.shortest_delay_us(self._num_going_on)
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
         """Record the tokens of several steps. If all are due, each request's tokens are delivered together."""

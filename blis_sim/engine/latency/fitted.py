@@ -18,7 +18,7 @@ from blis_sim.engine.latency.decode_sums import DecodeSums
 from blis_sim.engine.latency.model import LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
-from blis_sim.engine.units import Micros
+from blis_sim.engine.units import MAX_MICROS, Micros
 
 ALL_REDUCE_START_US = 8.0
 """Time to start adding up partial results over NVLink, twice in each layer, however few they are."""
@@ -167,7 +167,8 @@ class Fitted(LatencyModel):
             if time_us is None:
                 time_us = self._without_context(BatchShape(decode_requests=sequences))
                 without_context[sequences] = time_us
-            return whole_micros(time_us + kv_us * float(context))
+            time_us += kv_us * float(context)
+            return floor(time_us) if 1 <= time_us < MAX_MICROS else whole_micros(time_us)
 
         return decode_time
 
@@ -183,7 +184,12 @@ class Fitted(LatencyModel):
         prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
         num_tokens = prefill_tokens + decodes
         memory_us = self._memory_us(num_tokens) if self._work.expert_us else self._weights_us
-        total_us = max(memory_us, self._compute_us(num_tokens)) + self.step.step_us + self._request_us * decodes
+        compute_us = (
+            self._token_us * num_tokens
+            + self._tile_us * tiled(num_tokens, TILE_TOKENS)
+            + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
+        )
+        total_us = max(memory_us, compute_us) + self.step.step_us + self._request_us * decodes
         if self._work.all_reduce_share:
             total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
         if prefill_tokens:
@@ -196,13 +202,6 @@ class Fitted(LatencyModel):
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
-
-    def _compute_us(self, num_tokens: int) -> float:
-        return (
-            self._token_us * num_tokens
-            + self._tile_us * tiled(num_tokens, TILE_TOKENS)
-            + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
-        )
 
     def _memory_us(self, num_tokens: int) -> float:
         work = self._work

@@ -110,6 +110,16 @@ class SlowedLatency(WrappedLatency):
             return times
         return np.array([whole_micros(time * self.factor) for time in times.tolist()], dtype=np.int64)
 
+    def decode_timer(self) -> Callable[[int, int], Micros]:
+        """Return the function of the model, slowed by the factor at the time of the call."""
+        decode_time = self.model.decode_timer()
+
+        def slowed_time(sequences: int, context: int) -> Micros:
+            time = decode_time(sequences, context)
+            return time if self.factor == 1.0 else whole_micros(time * self.factor)
+
+        return slowed_time
+
 
 @dataclass(slots=True)
 class ApiServers(WrappedLatency):

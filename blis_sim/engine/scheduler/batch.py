@@ -731,7 +731,7 @@ class BatchScheduler(ABC):
                     return
                 index, most_calm = self.next_step - len(in_flight), most_calm if self._is_decode_only() else 0
                 continue
-            if ends_at > last and ends_at > (last := self.caught_up(ends_at)):
+            if ends_at > last and (ends_at > self._context.until or ends_at > (last := self.caught_up(ends_at))):
                 self._pause(ends_at, at, instants)
                 return
             at = ends_at
@@ -828,7 +828,7 @@ class BatchScheduler(ABC):
         engine_context = self._context
         num_decodes, context, tokens, newcomers = self.in_flight[0]
         if not tokens and not newcomers:
-            engine_context.last_shape = decodes(num_decodes, context)
+            engine_context.last_shape = BatchShape(0, 0, 0, 0, 0, 0, num_decodes, context)
         self._executing = True
         engine_context.clock = max(at, engine_context.clock)
         engine_context.queue.push(ends_at, EventKind.STEP_END)
@@ -904,7 +904,7 @@ class BatchScheduler(ABC):
             self.complete(sequence, at, finished)
         if not self._reports_steps:
             return list(finished)
-        if self.has_cohort and (tokens or newcomers):
+        if self.has_cohort and len(emitted) > 1 and (tokens or newcomers):
             emitted.sort(key=running_number)  # batch order
         for batch in batches:
             batch.num_blocks_after = self._blocks.num_used_blocks
@@ -933,7 +933,8 @@ class BatchScheduler(ABC):
             span = sequence.span
             if span is not None and span.first_step <= step <= span.last_step:
                 found.append(sequence)
-        found.sort(key=running_number)
+        if len(found) > 1:
+            found.sort(key=running_number)
         return found
 
     # --- the composition of a step ---
