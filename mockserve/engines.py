@@ -22,7 +22,7 @@ from blis_sim.engine.latency.wrapped import ApiServers, BalancedRanks, JointStep
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError, StartError
-from mockserve.http.clients import SlowReaders
+from mockserve.http.connection import SlowReaders
 from mockserve.kv_events.setup import KVTransfer, open_publisher
 from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
 from mockserve.metrics.families import cache_config_labels

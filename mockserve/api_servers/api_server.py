@@ -47,7 +47,7 @@ from mockserve.api_servers.channel import (
 from mockserve.engines import Backend, StructuredOutputBackend, deployment_of, engine_settings
 from mockserve.executor.memory import return_large_blocks
 from mockserve.faults import Changes
-from mockserve.http.clients import SlowReaders
+from mockserve.http.connection import SlowReaders
 from mockserve.http.sockets import raise_file_limit
 from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
 from mockserve.metrics.counters import Lateness

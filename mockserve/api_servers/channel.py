@@ -13,7 +13,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.faults import Changes
-from mockserve.http.clients import SlowReaders
+from mockserve.http.connection import SlowReaders
 from mockserve.metrics.counters import Histogram, HttpMetrics, Lateness, Operations, ToolParsing
 from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, sum_of_parts
 from mockserve.options.faults import FaultSettings

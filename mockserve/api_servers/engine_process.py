@@ -47,7 +47,7 @@ from mockserve.api_servers.channel import (
 from mockserve.engines import RankEngine, build_engines, driver_of, source_of
 from mockserve.executor.executor import OffloadExecutor
 from mockserve.faults import EngineFaults, FaultSource
-from mockserve.http.clients import SlowReaders
+from mockserve.http.connection import SlowReaders
 from mockserve.listening import address, keep_what_exists, log_application_startup, startup_line
 from mockserve.metrics.counters import Lateness
 from mockserve.options.environment import ServerEnvironment

@@ -5,15 +5,13 @@ import logging
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from http.client import responses
-from typing import TypeAlias
 
 from aiohttp import HttpVersion11, web
 from yarl import URL
@@ -22,13 +20,14 @@ from blis_sim.options import OptionError
 from mockserve.faults import HEADER as FAULT_HEADER
 from mockserve.faults import STATUS_HEADER, ShapedTransport
 from mockserve.http.aiohttp_internals import AiohttpConnection, UnreadableBodyError, force_http_1_1, writing_through
+from mockserve.http.connection import FastRoute, Respond
 from mockserve.http.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 from mockserve.metrics.counters import counted_path
 from mockserve.options.faults import ERRORS, FaultSettings
 from mockserve.options.server import ROUTE_FAMILIES, in_uvicorn_form
 from mockserve.protocol.errors import ApiError, engine_dead, in_form_of_route, unhandled_error
 from mockserve.realtime.driver import EngineFailedError
-from mockserve.reply.delivery import DELIVERY
+from mockserve.reply.reply import DELIVERY
 from mockserve.routes.control import OPENAPI, OpenApiText
 from mockserve.routes.shared import (
     BODY_RESERVATION,
@@ -412,19 +411,6 @@ def build_app(service: Service) -> web.Application:
                 app.router.add_route(route.method, path, handler)
     app.on_response_prepare.append(add_common_headers)
     return app
-
-
-Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass(frozen=True, slots=True)
-class FastRoute:
-    """A path with its handler inside of all middleware."""
-
-    url: URL
-    app: web.Application
-    match_info: web.UrlMappingMatchInfo
-    respond: Respond
 
 
 def fast_routes(app: web.Application) -> Mapping[tuple[str, str], FastRoute]:

@@ -3,20 +3,148 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
-from aiohttp import hdrs
-from multidict import CIMultiDict, CIMultiDictProxy
+from aiohttp import hdrs, web
+from multidict import CIMultiDict, CIMultiDictProxy, istr
+from yarl import URL
 
+from blis_sim.engine.units import Micros
 from blis_sim.options.memo import Memo
-from mockserve.http.aiohttp_internals import buffered_request, tcp_keepalive
-from mockserve.http.application import FastRoute, PlainErrorConnection
-from mockserve.http.clients import TimestampedConnection
+from mockserve.http.aiohttp_internals import AiohttpConnection, BaseProtocol, buffered_request, tcp_keepalive
 from mockserve.http.headers import EventResponse
-from mockserve.realtime.driver import WriteCoalescer
+from mockserve.realtime.driver import Driver, WriteCoalescer
+
+MAX_TRANSIT_S = 0.05
+"""A reported send time that is older than this is ignored."""
+START_HEADER = istr("X-Request-Start")
+LOOPBACK = frozenset({"127.0.0.1", "::1"})
+
+BACKLOG_CHECK_INTERVAL_S = 0.1
+"""Interval between two checks of a stream with unsent bytes."""
+REPORT_AFTER_S = 1.0
+"""Cut streams within this time share a log line."""
+
+_logger = logging.getLogger(__name__)
+
+
+class SlowReaders:
+    """The limit of unsent bytes per stream, and the number of streams that were cut for exceeding it."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.num_cut = 0
+        self._num_reported = 0
+
+    def count_cut(self) -> None:
+        """Count a stream that was cut, and log such streams soon."""
+        if self.num_cut == self._num_reported:
+            asyncio.get_running_loop().call_later(REPORT_AFTER_S, self._report)
+        self.num_cut += 1
+
+    def _report(self) -> None:
+        num_new, self._num_reported = self.num_cut - self._num_reported, self.num_cut
+        limit = f"more than {self.limit_bytes // 1024:,} KiB unread"
+        _logger.warning("streams cut because their clients left %s: %d", limit, num_new)
+
+
+class TimestampedConnection(BaseProtocol):
+    """Records the time of the latest received data, and limits the unsent bytes of a stream.
+
+    The limit is independent of the size of one event. Checks begin when half of it is unsent, so a stream that is read
+    costs nothing.
+    """
+
+    __slots__ = ("_allowed_bytes", "_backlog_timer", "_slow_readers", "_wire", "received_at_s")
+
+    def __init__(self, wire: WriteCoalescer) -> None:
+        super().__init__(asyncio.get_running_loop())
+        self.received_at_s: float | None = None
+        """Time of the latest received data, on the monotonic clock."""
+        self._wire = wire
+        self._slow_readers: SlowReaders | None = None
+        """The limit during a stream; None otherwise."""
+        self._allowed_bytes = 0
+        self._backlog_timer: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.received_at_s = time.monotonic()
+        self._wire.num_received += 1
+
+    def limit_backlog(self, slow_readers: SlowReaders) -> None:
+        """Cut the connection when too many bytes are unsent, until `end_limit`."""
+        assert self.transport is not None
+        self._slow_readers = slow_readers
+        self.transport.set_write_buffer_limits(slow_readers.limit_bytes // 2)
+
+    def end_limit(self) -> None:
+        """Stop limiting unsent bytes."""
+        self._slow_readers = None
+        if self._backlog_timer is not None:
+            self._backlog_timer.cancel()
+            self._backlog_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._slow_readers is not None and self.transport is not None:
+            # More than half of the limit is unsent; a single large event may cause it.
+            limit_bytes, waiting = self._slow_readers.limit_bytes, self.transport.get_write_buffer_size()
+            self._allowed_bytes = max(limit_bytes, waiting + limit_bytes // 2)
+            self._schedule_check()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._backlog_timer is not None:
+            self._backlog_timer.cancel()
+            self._backlog_timer = None
+
+    def _schedule_check(self) -> None:
+        self._backlog_timer = self._loop.call_later(BACKLOG_CHECK_INTERVAL_S, self._check_backlog)
+
+    def _check_backlog(self) -> None:
+        self._backlog_timer = None
+        transport, slow_readers = self.transport, self._slow_readers
+        if transport is None or transport.is_closing() or slow_readers is None:
+            return
+        if transport.get_write_buffer_size() > self._allowed_bytes:
+            transport.abort()
+            slow_readers.count_cut()
+        else:
+            self._schedule_check()
+
+
+def arrived_at(request: web.Request, driver: Driver) -> Micros:
+    """Return the arrival of `request`, whose body has been read, on the driver's clock: the instant of its last byte.
+
+    A client on this machine may report the instant of sending in the header that proxies use. The transfer time then
+    does not enter the simulation, so that equal loads give equal runs.
+    """
+    transport = request.transport
+    connection = transport.get_protocol() if transport is not None else None
+    if not isinstance(connection, TimestampedConnection) or connection.received_at_s is None:
+        return driver.clock()
+    received_at_s = connection.received_at_s
+    sent_at_s = _sent_at(request)
+    if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= MAX_TRANSIT_S:
+        return driver.instant_at(sent_at_s)
+    return driver.instant_at(received_at_s)
+
+
+def _sent_at(request: web.Request) -> float | None:
+    """Return the send time that a client on this machine reports in a header, on the monotonic clock."""
+    stamp = request.headers.get(START_HEADER, "")
+    if not stamp.startswith("t=") or request.remote not in LOOPBACK:
+        return None
+    try:
+        unix_time_s = int(stamp[2:]) / 1e6
+    except ValueError:
+        return None
+    return unix_time_s - time.time() + time.monotonic()
+
 
 # Keys with space behind them, in requests that aiohttp parses. Pure: changes bytes on their way to aiohttp.
 #
@@ -282,8 +410,6 @@ def _header_fields(pairs: list[tuple[str, str]]) -> "CIMultiDictProxy[str] | Non
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n"
 """First line of every HTTP/2 connection, which gRPC's are."""
 
-_logger = logging.getLogger(__name__)
-
 
 class Tunnel(asyncio.Protocol):
     """The far end of a client's connection: what the client sends goes to the unix socket, and what comes goes back.
@@ -366,6 +492,19 @@ class Tunnel(asyncio.Protocol):
 # aiohttp gets a single request if the request is simple except for its path, and returns the connection afterwards.
 # The first bytes that are no simple request hand the connection over to aiohttp for good.
 
+Respond: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class FastRoute:
+    """A path with its handler inside of all middleware."""
+
+    url: URL
+    app: web.Application
+    match_info: web.UrlMappingMatchInfo
+    respond: Respond
+
+
 PARTIAL_REQUEST_TIMEOUT_S = 0.02
 """Seconds to wait for the rest of a request before aiohttp takes over, which may answer a head without its body."""
 MOST_BYTES_AHEAD = 64 * 1024
@@ -377,7 +516,7 @@ class HttpListener:
     """State that the connections of one listener share."""
 
     routes: Mapping[tuple[str, str], FastRoute]
-    new_library: Callable[[], PlainErrorConnection]
+    new_library: Callable[[], AiohttpConnection]
     wire: WriteCoalescer
     reader: RequestReader
     keep_alive_s: float
@@ -460,7 +599,7 @@ class HttpConnection(TimestampedConnection):
         """The reader of keys on their way to aiohttp, once the connection is handed over."""
         self._later = b""
         """Bytes that aiohttp gets in the next turn of the event loop."""
-        self._library: PlainErrorConnection | None = None
+        self._library: AiohttpConnection | None = None
         self._tunnel: Tunnel | None = None
         self._partial_timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -641,7 +780,7 @@ class HttpConnection(TimestampedConnection):
         library.on_answered = self._on_aiohttp_reply
         library.data_received(data)
 
-    def _new_library(self) -> PlainErrorConnection:
+    def _new_library(self) -> AiohttpConnection:
         assert self.transport is not None
         library = self._library = self._http_listener.new_library()
         library.attach(self.transport, is_paused=self._paused)

@@ -1,5 +1,6 @@
-"""Headers: their text and order, common headers of all replies, and the heads of streams."""
+"""Headers: callers in those of requests, their text and order, those of all replies, and the heads of streams."""
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -8,6 +9,8 @@ from email.utils import formatdate
 from aiohttp import HttpVersion11, hdrs, web
 from multidict import CIMultiDict, istr
 
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from mockserve.http.aiohttp_internals import AbstractStreamWriter
 from mockserve.options.serve import ServeOptions
 
@@ -30,6 +33,86 @@ def header_text(request: web.Request, name: istr) -> str | None:
     if value is None or value.isascii():
         return value
     return value.encode("utf-8", "surrogateescape").decode("latin-1")  # reverses aiohttp's decoding
+
+
+RANK_HEADER = istr("X-data-parallel-rank")
+CLASS_HEADER = istr("X-Gateway-Inference-Objective")
+TENANT_HEADER = istr("X-Gateway-Inference-Fairness-Id")
+TARGET_HEADER = istr("X-Slo-Ttft-Ms")
+E2E_TARGET_HEADER = istr("X-Slo-E2e-Ms")
+"""Headers that inference gateways read and `blis observe` sends."""
+TRACE_PARENT_HEADER = istr("traceparent")
+TRACE_STATE_HEADER = istr("tracestate")
+"""Headers of W3C trace context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Caller metadata from headers; defaults mean absent."""
+
+    rank: int | None = None
+    """Requested data-parallel rank or instance; None leaves the choice to the server."""
+    slo_class: str = ""
+    tenant: str = ""
+    slo_target_us: Micros = 0
+    slo_e2e_us: Micros = 0
+    traceparent: str = ""
+    """The W3C trace context of the client's span."""
+    tracestate: str = ""
+
+    def applied_to(self, request: Request) -> Request:
+        """Return the request with the caller's metadata for admission and scheduling."""
+        if not (self.slo_class or self.tenant or self.slo_target_us or self.slo_e2e_us):
+            return request
+        # Requests without a priority have a priority of 0.
+        priority = None if self.slo_class and not request.priority else request.priority
+        return request._replace(
+            slo_class=self.slo_class,
+            tenant=self.tenant,
+            slo_target_us=self.slo_target_us,
+            slo_e2e_us=self.slo_e2e_us or request.slo_e2e_us,
+            priority=priority,
+        )
+
+
+UNKNOWN_CALLER = Caller()
+
+
+def caller_of(request: web.Request) -> Caller:
+    """Return the caller of a request. An SLO target that is no number counts as absent."""
+    headers = request.headers
+    rank, target_ms = requested_rank(request), headers.get(TARGET_HEADER, "")
+    slo_class, tenant = headers.get(CLASS_HEADER, ""), headers.get(TENANT_HEADER, "")
+    e2e_ms, traceparent = headers.get(E2E_TARGET_HEADER, ""), headers.get(TRACE_PARENT_HEADER, "")
+    if rank is None and not (target_ms or slo_class or tenant or e2e_ms or traceparent):
+        return UNKNOWN_CALLER
+    return Caller(
+        rank=rank,
+        slo_class=slo_class,
+        tenant=tenant,
+        slo_target_us=_target_us(target_ms),
+        slo_e2e_us=_target_us(e2e_ms),
+        traceparent=traceparent,
+        tracestate=headers.get(TRACE_STATE_HEADER, ""),
+    )
+
+
+def _target_us(milliseconds: str) -> Micros:
+    """Return an SLO target from a header; 0 for text that is no number of milliseconds up to 11 days."""
+    found = _MILLISECONDS.fullmatch(milliseconds)
+    return 0 if found is None else int(found[1]) * 1000 + int((found[2] or "").ljust(3, "0"))
+
+
+_MILLISECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?")
+
+
+def requested_rank(request: web.Request) -> int | None:
+    """The data-parallel rank in a header; None without the header or with a value that is no number."""
+    requested = header_text(request, RANK_HEADER)
+    try:
+        return None if requested is None else int(requested)
+    except ValueError:
+        return None
 
 
 ALL_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY")

@@ -55,24 +55,17 @@ class EventTemplate:
     def fill(self, text: str) -> bytes:
         """Return the event with `text`."""
         escaped = orjson.dumps(text)[1:-1]
-        beginning = self._beginnings.get(len(escaped)) or self._begin(len(escaped))
+        if not self._chunked:
+            return self._before + escaped + self._after
+        size, known = len(escaped), self._beginnings
+        beginning = known.get(size)
+        if beginning is None:
+            beginning = known[size] = b"%x\r\n%b" % (self._size + size, self._before)
         return beginning + escaped + self._after
 
     def fill_all(self, texts: Sequence[str]) -> list[bytes]:
         """Return an event for each text."""
-        known, after, dumps = self._beginnings, self._after, orjson.dumps
-        events = []
-        for text in texts:
-            escaped = dumps(text)[1:-1]
-            beginning = known.get(len(escaped)) or self._begin(len(escaped))
-            events.append(beginning + escaped + after)
-        return events
-
-    def _begin(self, num_bytes: int) -> bytes:
-        """Return the bytes before a text of `num_bytes` bytes."""
-        length = b"%x\r\n" % (self._size + num_bytes) if self._chunked else b""
-        beginning = self._beginnings[num_bytes] = length + self._before
-        return beginning
+        return [*map(self.fill, texts)]
 
 
 def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
@@ -84,63 +77,59 @@ def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
 MAX_CACHED = 256
 MOST_CHOICES = 256
 ID = "\x01"
-"""Placeholder of the id in a body that becomes a template. The id is the first text of every body."""
+CREATED = 8_888_888_888_888_888
+"""Placeholders of the id and the second in a body that becomes a template. They come before all other texts of a body
+that a client chooses."""
 
 _ENCODED_ID = b"\\u0001"
+_ENCODED_CREATED = str(CREATED).encode()
 
 UsualBodies: TypeAlias = ChatBodies | CompletionBodies
 NewPiece: TypeAlias = Callable[[str], Piece]
 """Returns an event with only a given text."""
+Parts: TypeAlias = tuple[bytes, ...]
+"""The bytes of an event before the id, before the second, after it, and where there is a text, after the text."""
 
 
 class EventTemplates:
-    """Templates of one server, by all fields of bodies except ids, including the second of their creation."""
+    """Templates of one server, by all fields of bodies except ids and the seconds of their creation."""
 
     def __init__(self) -> None:
-        self._cache = Memo[object, list[tuple[bytes, ...]]](MAX_CACHED)
+        self._known = Memo[object, tuple[Parts, ...]](MAX_CACHED)
 
-    def token(self, bodies: UsualBodies, index: int, new_piece: NewPiece, chunked: bool) -> EventTemplate:
-        """Return the template of an event with text of choice `index`."""
-
-        def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
-            return [_around_text(event(blank.chunk(index, new_piece(PLACEHOLDER), None)))]
-
-        return _template_of(self._parts(bodies, index, build), bodies.id, chunked)
-
-    def end(
-        self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str, chunked: bool
+    def text_event(
+        self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str | None, chunked: bool
     ) -> EventTemplate:
-        """Return the template of the last event of a choice, which has text, too."""
-
-        def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
-            piece = new_piece(PLACEHOLDER)._replace(ending=Ending(finish_reason))
-            return [_around_text(event(blank.chunk(index, piece, None)))]
-
-        return _template_of(self._parts(bodies, (index, finish_reason), build), bodies.id, chunked)
-
-    def opening(self, bodies: UsualBodies, num_choices: int) -> list[bytes]:
-        """Return the events before all text, without data of the prompt."""
-
-        def build(blank: UsualBodies) -> list[tuple[bytes, ...]]:
-            return [_around_id(event(each)) for each in blank.opening_chunks(num_choices, PromptOutput(), None)]
-
-        if num_choices > MOST_CHOICES:  # too large to be kept
-            return [event(each) for each in bodies.opening_chunks(num_choices, PromptOutput(), None)]
-        found = self._parts(bodies, ("opening", num_choices), build)
-        if not found:
-            return []
-        name = _escaped_json(bodies.id)
-        return [before + name + after for before, after in found]
-
-    def _parts(
-        self, bodies: UsualBodies, what: object, build: Callable[[UsualBodies], list[tuple[bytes, ...]]]
-    ) -> list[tuple[bytes, ...]]:
-        """Return the bytes around ids and texts of events."""
-        key = (bodies.__class__, bodies[1:], what)
-        found = self._cache.get(key)
+        """Return the template of an event of choice `index` with text: of the last one, with a finish reason."""
+        key = (bodies.__class__, bodies[2:], index, finish_reason)
+        found = self._known.get(key)
         if found is None:
-            found = self._cache.keep(key, build(bodies._replace(id=ID)))
-        return found
+            piece = new_piece(PLACEHOLDER)
+            if finish_reason is not None:
+                piece = piece._replace(ending=Ending(finish_reason))
+            before, between, rest = _parts(_blank(bodies).chunk(index, piece, None))
+            middle, _, after = rest.rpartition(_ENCODED_PLACEHOLDER)
+            found = ((before, between, middle, after),)
+            self._known.keep(key, found)
+        ((before, between, middle, after),) = found
+        before += orjson.dumps(bodies.id)[1:-1] + between + b"%d" % bodies.created + middle
+        return EventTemplate(before, after, chunked)
+
+    def opening(self, bodies: UsualBodies, num_choices: int, chunked: bool) -> list[bytes]:
+        """Return the events before all text, without data of the prompt."""
+        if num_choices > MOST_CHOICES:  # too large to be kept
+            events = [event(each) for each in bodies.opening_chunks(num_choices, PromptOutput(), None)]
+            return [http_chunk(each) for each in events] if chunked else events
+        key = (bodies.__class__, bodies[2:], num_choices)
+        found = self._known.get(key)
+        if found is None:
+            found = tuple(_parts(each) for each in _blank(bodies).opening_chunks(num_choices, PromptOutput(), None))
+            self._known.keep(key, found)
+        name, second, events = orjson.dumps(bodies.id)[1:-1], b"%d" % bodies.created, []
+        for before, between, after in found:
+            data = before + name + between + second + after
+            events.append(b"%x\r\n%b\r\n" % (len(data), data) if chunked else data)
+        return events
 
 
 def with_templates(bodies: Bodies) -> UsualBodies | None:
@@ -151,24 +140,14 @@ def with_templates(bodies: Bodies) -> UsualBodies | None:
     return None if bodies.weight_version is not None or bodies.shows_prompt_ids else bodies
 
 
-def _around_id(data: bytes) -> tuple[bytes, bytes]:
-    before, _, after = data.partition(_ENCODED_ID)
-    return before, after
+def _blank(bodies: UsualBodies) -> UsualBodies:
+    return bodies._replace(id=ID, created=CREATED)
 
 
-def _around_text(data: bytes) -> tuple[bytes, bytes, bytes]:
-    before, rest = _around_id(data)
-    between, _, after = rest.rpartition(_ENCODED_PLACEHOLDER)
-    return before, between, after
-
-
-def _template_of(parts: list[tuple[bytes, ...]], name: str, chunked: bool) -> EventTemplate:
-    ((before, between, after),) = parts
-    return EventTemplate(before + _escaped_json(name) + between, after, chunked)
-
-
-def _escaped_json(name: str) -> bytes:
-    return orjson.dumps(name)[1:-1]
+def _parts(body: dict[str, Any]) -> Parts:
+    before, _, rest = event(body).partition(_ENCODED_ID)
+    between, _, rest = rest.partition(_ENCODED_CREATED)
+    return before, between, rest
 
 
 NewEvent: TypeAlias = Callable[[dict[str, Any]], bytes]

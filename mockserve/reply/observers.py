@@ -15,7 +15,7 @@ import orjson
 
 from blis_sim.engine.units import Micros
 from blis_sim.installation import new_exporter
-from mockserve.http.clients import Caller
+from mockserve.http.headers import Caller
 from mockserve.options.server import ObservabilityOptions, in_vllm_form
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.realtime.in_flight import InFlightRequest

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.generation.answer import Answer, Delta, Kind
-from mockserve.http.clients import Caller
+from mockserve.http.headers import Caller
 from mockserve.metrics.counters import ToolParsing
 from mockserve.protocol.bodies import Bodies, Choice, Ending, Piece, PromptOutput, ScoredPrompt, Usage, prompt_logprobs
 from mockserve.protocol.sampling import Delivery, SamplingParams

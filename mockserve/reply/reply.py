@@ -2,18 +2,27 @@
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any, NamedTuple, Self, TypeAlias
 
-from blis_sim.engine.request import Request
+from aiohttp import web
+
 from blis_sim.engine.units import Micros
-from mockserve.http.clients import UNKNOWN_CALLER, Caller
-from mockserve.protocol.bodies import Usage
-from mockserve.protocol.errors import ApiError
+from mockserve.executor.executor import OffloadExecutor
+from mockserve.http.connection import SlowReaders
+from mockserve.http.headers import UNKNOWN_CALLER, Caller, StreamHeads
+from mockserve.protocol.bodies import Choice, Ending, Usage
+from mockserve.protocol.errors import ApiError, engine_dead, paused
+from mockserve.realtime.driver import Driver, WriteCoalescer
 from mockserve.realtime.in_flight import ENDED, InFlightRequest, ParentRequest, TokenReceiver
-from mockserve.reply.delivery import ReplyDelivery
+from mockserve.realtime.suspension import ClusterSuspension, Suspension
+from mockserve.reply.observers import RequestObserver
 from mockserve.reply.plan import (
     CHOICE_OVERHEAD_TOKENS,
     MOST_PLANNED_TOKENS,
@@ -24,6 +33,59 @@ from mockserve.reply.plan import (
     PlannedPrompt,
     ReplyJob,
 )
+
+
+class OpenReplies:
+    """Counts open replies: a `with` block is open for a reply, and for planning that takes several turns."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._idle = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self.number += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self.number -= 1
+        if not self.number:
+            self._idle.set()
+
+    async def wait_until_none(self, timeout_s: float) -> None:
+        """Return when no reply is open, or after `timeout_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.number:  # a planned reply opens as soon as its planning ends
+                    self._idle.clear()
+                    await self._idle.wait()
+
+
+@dataclass(slots=True)
+class ReplyDelivery:
+    """Everything between the engines and the connection of a reply."""
+
+    driver: Driver
+    suspension: Suspension | ClusterSuspension
+    open_replies: OpenReplies
+    executor: OffloadExecutor
+    """Threads and worker processes for work that would block the event loop."""
+    wire: WriteCoalescer
+    heads: StreamHeads
+    slow_readers: SlowReaders
+    keep_alive_s: int
+    """Seconds between comments in a stream that is silent; 0 for none."""
+    cache_hit_threshold: float | None = None
+    """Fraction of a prompt that the KV cache must hold for an answer, where requests may set one; else None."""
+    observers: Sequence[RequestObserver] = ()
+    """Writers of request logs and spans."""
+
+    async def close_observers(self) -> None:
+        """Flush observers, which may take until the timeout of an OpenTelemetry collector."""
+        for observer in self.observers:
+            await asyncio.to_thread(observer.close)
+
+
+DELIVERY = web.AppKey("delivery", ReplyDelivery)
+"""The key of an application's delivery of replies."""
 
 MAX_OPEN = 512
 """Maximum number of choices or prompts of one HTTP request in the engine: a step that ends more of them would delay
@@ -43,50 +105,29 @@ NewReceiver: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], TokenRe
 """Returns the receiver of a choice's tokens. Arguments: the choice's index, its prompt, its number within the prompt,
 the choice."""
 
-
-def behind(request: Request, leader: str) -> Request:
-    """Return a request of a message whose first request to the engine has the id `leader`; empty for none yet.
-
-    vLLM prepares all choices and prompts of a message, and then sends them to its engine one by one.
-    """
-    return request._replace(follows=leader) if leader else request
+ReadyChoice: TypeAlias = tuple[TokenReceiver, PlannedPrompt, int, int, Generation, ParentRequest | None]
+"""A choice that is ready for the engine: its receiver, its prompt, the number of the prompt, its number within the
+prompt, the choice, and the choices of the prompt if there are several."""
 
 
-class _ReadyChoice(NamedTuple):
-    """One choice that is ready for the engine, number `number` of its prompt."""
-
-    prompt: PlannedPrompt
-    prompt_number: int
-    number: int
-    parent: ParentRequest | None
-    generation: Generation
-    receiver: TokenReceiver
-
-    @property
-    def size_tokens(self) -> int:
-        """Size in memory, as a number of output tokens."""
-        request = self.generation.request
-        return CHOICE_OVERHEAD_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+def _size_tokens(generation: Generation) -> int:
+    """Return the size of a choice in memory, as a number of output tokens."""
+    request = generation.request
+    return CHOICE_OVERHEAD_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
 
 class _WatchedReceiver:
     """The receiver of a choice whose end is reported to `end`, with whether the choice has all of its tokens."""
 
-    __slots__ = ("_end", "_receiver", "token", "tokens")
+    __slots__ = ("_end", "_receiver", "finish_reason", "is_streamed", "token", "tokens")
 
     def __init__(self, receiver: TokenReceiver, end: Callable[[bool], None]) -> None:
         self._receiver = receiver
         self._end = end
         self.token = receiver.token
         self.tokens = receiver.tokens
-
-    @property
-    def finish_reason(self) -> str:
-        return self._receiver.finish_reason
-
-    @property
-    def is_streamed(self) -> bool:
-        return self._receiver.is_streamed
+        self.finish_reason = receiver.finish_reason
+        self.is_streamed = receiver.is_streamed
 
     def finish(self, num_tokens: int) -> None:
         self._receiver.finish(num_tokens)
@@ -112,7 +153,7 @@ class Reply:
     __slots__ = (
         "_arrived_at", "_choices", "_first", "_last", "_leader", "_moved", "_num_reasoning_tokens", "_num_requests",
         "_num_unplanned", "_open_tokens", "_started_ns", "caller", "completion_tokens", "delivery", "done", "flights",
-        "job", "num_open",
+        "job", "num_choices", "num_open",
     )  # fmt: skip
 
     def __init__(
@@ -124,17 +165,22 @@ class Reply:
         self.caller = caller
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.completion_tokens = 0
-        self.num_open = self._num_unplanned = job.num_choices
+        self.num_choices = 0
+        for prompt in job.prompts:
+            self.num_choices += len(prompt.generations)
+        self.num_open = self._num_unplanned = self.num_choices
         """Number of choices that have not ended."""
         self.flights: dict[str, InFlightRequest] = {}
         """Engine requests by id. Those of a long reply leave when they end."""
         self._arrived_at = arrived_at
         self._started_ns = time.time_ns() if delivery.observers else 0
-        self._choices: Iterator[_ReadyChoice] = iter(())
+        self._choices: Iterator[ReadyChoice] = iter(())
         self._open_tokens = 0
         self._moved: asyncio.Event | None = None
         """Set when a choice of a long reply has ended; None for a short reply."""
         self._leader = ""
+        """Id of the first request. vLLM prepares all choices and prompts of a message, and then sends them to its
+        engine one by one."""
         self._num_requests = 0
         self._first: InFlightRequest | None = None
         self._last: InFlightRequest | None = None
@@ -164,8 +210,8 @@ class Reply:
         self._choices = _planned_choices(job.prompts, new_receiver)
         if job.is_empty:
             self._num_unplanned = 0
-            for choice in self._choices:
-                choice.receiver.finish(0)
+            for receiver, *_ in self._choices:
+                receiver.finish(0)
             return
         for observer in self.delivery.observers:
             observer.received(job)
@@ -186,7 +232,7 @@ class Reply:
         if self._moved is not None:
             moved = self._moved
             self.done.add_done_callback(lambda _: moved.set())
-            ready: deque[_ReadyChoice] = deque()
+            ready: deque[ReadyChoice] = deque()
             while not self.done.done() and (ready or self._num_unplanned):
                 ready = ready or await self._plan_some()
                 await self._submit_some(ready, moved)
@@ -217,7 +263,7 @@ class Reply:
         if not self.done.done():
             self.done.set_exception(error)
 
-    async def _plan_some(self) -> deque[_ReadyChoice]:
+    async def _plan_some(self) -> deque[ReadyChoice]:
         """Return the next choices, at least one unless the reply ends earlier."""
         planning = asyncio.ensure_future(self.delivery.executor.run(True, self._next_choices))
         try:
@@ -226,19 +272,19 @@ class Reply:
         finally:
             planning.cancel()
 
-    def _next_choices(self) -> deque[_ReadyChoice]:
+    def _next_choices(self) -> deque[ReadyChoice]:
         until_s = time.monotonic() + PLANNING_S
-        found: deque[_ReadyChoice] = deque()
+        found: deque[ReadyChoice] = deque()
         size_tokens = 0
         for choice in self._choices:
             found.append(choice)
-            size_tokens += choice.size_tokens
+            size_tokens += _size_tokens(choice[4])
             if time.monotonic() >= until_s or size_tokens >= MOST_PLANNED_TOKENS // 4:
                 break
         self._num_unplanned -= len(found)
         return found
 
-    async def _submit_some(self, ready: deque[_ReadyChoice], moved: asyncio.Event) -> None:
+    async def _submit_some(self, ready: deque[ReadyChoice], moved: asyncio.Event) -> None:
         """Submit as many of the choices as fit, then wait until a choice has ended if some are left."""
         moved.clear()
         until_s = time.monotonic() + SLICE_S
@@ -253,45 +299,51 @@ class Reply:
         if ready and not self.done.done():
             await moved.wait()
 
-    def _fits(self, choice: _ReadyChoice) -> bool:
+    def _fits(self, choice: ReadyChoice) -> bool:
         num_open = len(self.flights)
-        return not num_open or (num_open < MAX_OPEN and self._open_tokens + choice.size_tokens <= MOST_PLANNED_TOKENS)
+        size_tokens = self._open_tokens + _size_tokens(choice[4])
+        return not num_open or (num_open < MAX_OPEN and size_tokens <= MOST_PLANNED_TOKENS)
 
-    def _submit(self, choice: _ReadyChoice) -> int:
+    def _submit(self, choice: ReadyChoice) -> int:
         """Submit a choice; return its number of prompt tokens."""
-        generation, receiver = choice.generation, choice.receiver
-        request = self.caller.applied_to(behind(generation.request, self._leader))
-        self._leader = self._leader or request.id
+        receiver, _, _, _, generation, parent = choice
+        request, caller = generation.request, self.caller
+        if self._leader:
+            request = request._replace(follows=self._leader)
+        else:
+            self._leader = request.id
+        if caller is not UNKNOWN_CALLER:
+            request = caller.applied_to(request)
         if self._moved is not None or self._started_ns:
             receiver = _WatchedReceiver(receiver, partial(self._choice_ended, choice, request.id))
-        flight = self.delivery.driver.submit(request, receiver, self._arrived_at, choice.parent, self.caller.rank)
+        flight = self.delivery.driver.submit(request, receiver, self._arrived_at, parent, caller.rank)
         self.flights[request.id] = self._last = flight
         self._first = self._first or flight
         self._num_requests += 1
         self._num_reasoning_tokens += generation.answer.num_reasoning_tokens
-        self._open_tokens += 0 if self._moved is None else choice.size_tokens
+        self._open_tokens += 0 if self._moved is None else _size_tokens(generation)
         return request.input_tokens
 
-    def _choice_ended(self, choice: _ReadyChoice, request_id: str, is_complete: bool) -> None:
+    def _choice_ended(self, choice: ReadyChoice, request_id: str, is_complete: bool) -> None:
         """Report a choice that has ended, and make place for another one of a long reply."""
         flight = self.flights.get(request_id)
         if flight is None:
             return
+        _, prompt, prompt_number, number, generation, _ = choice
         if is_complete:
-            generation, number = choice.generation, choice.prompt_number
-            ended = CompletedChoice(self.job, number, generation, flight, self.caller, self._started_ns)
+            ended = CompletedChoice(self.job, prompt_number, generation, flight, self.caller, self._started_ns)
             for observer in self.delivery.observers:
                 observer.completed(ended)
         if self._moved is not None:
             del self.flights[request_id]
             flight.receiver = ENDED
-            self._open_tokens -= choice.size_tokens
-            if isinstance(choice.prompt.generations, LazyGenerations):
-                choice.prompt.generations.forget(choice.number)
+            self._open_tokens -= _size_tokens(generation)
+            if isinstance(prompt.generations, LazyGenerations):
+                prompt.generations.forget(number)
             self._moved.set()
 
 
-def _planned_choices(prompts: Sequence[PlannedPrompt], new_receiver: NewReceiver) -> Iterator[_ReadyChoice]:
+def _planned_choices(prompts: Sequence[PlannedPrompt], new_receiver: NewReceiver) -> Iterator[ReadyChoice]:
     """Yield every choice in order, planned when it is requested."""
     index = 0
     for prompt_number, prompt in enumerate(prompts):
@@ -300,5 +352,129 @@ def _planned_choices(prompts: Sequence[PlannedPrompt], new_receiver: NewReceiver
         for number in range(len(generations)):
             generation = generations.keep(number) if isinstance(generations, LazyGenerations) else generations[number]
             receiver = new_receiver(index, prompt, number, generation)
-            yield _ReadyChoice(prompt, prompt_number, number, parent, generation, receiver)
+            yield receiver, prompt, prompt_number, number, generation, parent
             index += 1
+
+
+# The receivers of the tokens of choices, and the choices of a reply that is no stream.
+
+
+def ending_at(generation: Generation, num_tokens: int, is_stream: bool = False) -> Ending:
+    """Return the planned ending, or `length` if the engine stopped earlier."""
+    answer = generation.answer
+    if num_tokens < len(answer.token_ids):
+        return Ending("length")
+    return answer.ending if answer.streamed_ending is None or not is_stream else answer.streamed_ending
+
+
+def failure(message: str, status: int) -> ApiError:
+    """Return the error of a refused request with `status`, else the error of a dead engine."""
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return engine_dead()
+    return ApiError(message, status=status, kind=_KINDS.get(status, "BadRequestError"))
+
+
+_KINDS: Mapping[int, str] = {
+    HTTPStatus.TOO_MANY_REQUESTS: "RateLimitError",
+    HTTPStatus.SERVICE_UNAVAILABLE: "ServiceUnavailableError",
+}
+
+
+class PlannedChoice(ABC):
+    """A choice whose ending is planned: `_end_choice` gets the planned ending or the ending of an abort."""
+
+    def __init__(self, generation: Generation) -> None:
+        self._generation = generation
+        reason = generation.answer.ending.finish_reason
+        self.finish_reason = "stop" if reason == "tool_calls" else reason  # the engine does not know of calls
+
+    def finish(self, num_tokens: int) -> None:
+        self._end_choice(num_tokens, ending_at(self._generation, num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._end_choice(num_tokens, Ending("abort"))
+
+    @abstractmethod
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
+        """End the choice after `num_tokens` tokens."""
+
+
+class _End(NamedTuple):
+    num_tokens: int
+    ending: Ending
+
+
+class EndedChoices:
+    """The choices of one reply by their index, written when they are read. Choices read by index are kept."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._ends: list[_End | None] = [None] * reply.num_open
+        self._kept: dict[int, Choice] = {}
+
+    def receiver(self, index: int, _prompt: PlannedPrompt, _number: int, generation: Generation) -> "EndedChoice":
+        """Return the receiver of the tokens of choice `index`."""
+        return EndedChoice(self._reply, self._ends, index, generation)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> Choice:
+        place = range(len(self))[index]
+        if place not in self._kept:
+            self._kept[place] = self._written(place)
+        return self._kept[place]
+
+    def __iter__(self) -> Iterator[Choice]:
+        for index in range(len(self)):
+            yield self._kept.get(index) or self._written(index)
+
+    def _written(self, index: int) -> Choice:
+        job, end = self._reply.job, self._ends[index]
+        assert end is not None  # a reply of which a choice has failed is not written
+        place, number = divmod(index, len(job.prompts[0].generations))
+        prompt = job.prompts[place]
+        writer = job.new_writer(prompt, prompt.generations[number])
+        return writer.choice(end.num_tokens, end.ending)._replace(kv_transfer_params=job.kv_transfer_params)
+
+
+class EndedChoice(PlannedChoice):
+    """The receiver of a choice of a reply that is no stream: stores how the choice ended."""
+
+    is_streamed = False
+
+    def __init__(self, reply: Reply, ends: list[_End | None], index: int, generation: Generation) -> None:
+        super().__init__(generation)
+        self._reply = reply
+        self._ends = ends
+        self._index = index
+
+    def token(self, number: int) -> None:
+        """Do nothing: no event is sent before the end."""
+
+    def tokens(self, first: int, last: int) -> None:
+        """Do nothing: no event is sent before the end."""
+
+    def fail(self, message: str, status: int) -> None:
+        self._reply.fail(failure(message, status))
+
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
+        self._ends[self._index] = _End(num_tokens, ending)
+        if self._reply.choice_finished(num_tokens):
+            self._reply.resolve()
+
+
+async def collect(
+    delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller = UNKNOWN_CALLER
+) -> tuple[Reply, Sequence[Choice] | EndedChoices]:
+    """Return all choices of a reply once they are complete, and their usage and metrics. Raises ApiError if one fails.
+
+    The choices of a long reply are written during iteration, which must run on another thread.
+    """
+    reply = Reply(delivery, job, arrived_at, caller)
+    ended = EndedChoices(reply)
+    with delivery.open_replies:
+        if delivery.suspension.rejects_new:
+            raise paused()
+        await reply.run(ended.receiver)
+    return reply, ended if job.is_long else list(ended)

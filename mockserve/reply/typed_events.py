@@ -6,15 +6,13 @@ from collections.abc import Callable
 from aiohttp import web
 
 from blis_sim.engine.units import Micros
-from mockserve.http.clients import caller_of
+from mockserve.http.headers import caller_of
 from mockserve.protocol.bodies import Ending, Event, EventEncoder
 from mockserve.protocol.errors import ApiError, paused
-from mockserve.reply.choices import PlannedChoice, failure
-from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.frames import named_event
 from mockserve.reply.plan import ChoiceWriter, PlannedPrompt, ReplyJob
-from mockserve.reply.reply import Reply
-from mockserve.reply.sse_writer import SSEWriter
+from mockserve.reply.reply import PlannedChoice, Reply, ReplyDelivery, failure
+from mockserve.reply.stream import SSEWriter
 
 SendEvent = Callable[[Event], None]
 

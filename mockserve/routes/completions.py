@@ -7,14 +7,14 @@ from typing import Any
 
 from aiohttp import web
 
-from mockserve.http.clients import arrived_at
+from mockserve.http.connection import arrived_at
 from mockserve.protocol.completions import PYDANTIC_CLASS, ChatRequest, chat_bodies_of, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import MOST_VALUE_BYTES, too_large
-from mockserve.reply.answer import FORMAT_HEADER, answer, load_headers, refuse
 from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.reply.pictures import SEND_HEADER
 from mockserve.reply.plan import PlannedPrompt, ReplyJob
+from mockserve.reply.stream import FORMAT_HEADER, answer, load_headers, refuse
 from mockserve.routes.shared import (
     generates,
     offload,

@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from mockserve.http.clients import arrived_at
+from mockserve.http.connection import arrived_at
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import parse_generate
-from mockserve.reply.answer import answer, refuse
 from mockserve.reply.frames import DONE, OTHER_ERRORS
+from mockserve.reply.stream import answer, refuse
 from mockserve.routes.shared import (
     generates,
     offload,

@@ -7,7 +7,8 @@ from uuid import uuid4
 
 from aiohttp import web
 
-from mockserve.http.clients import arrived_at, caller_of
+from mockserve.http.connection import arrived_at
+from mockserve.http.headers import caller_of
 from mockserve.protocol.anthropic import (
     AnthropicCountTokensRequest,
     AnthropicEvents,
@@ -20,8 +21,9 @@ from mockserve.protocol.anthropic import (
 from mockserve.protocol.completions import ChatRequest, parse_chat
 from mockserve.protocol.errors import ApiError, anthropic_error
 from mockserve.protocol.sampling import refuse_unavailable
-from mockserve.reply.answer import collect, json_body, refuse
 from mockserve.reply.frames import named_event
+from mockserve.reply.reply import collect
+from mockserve.reply.stream import json_body, refuse
 from mockserve.reply.typed_events import stream_to_client
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (

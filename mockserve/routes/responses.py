@@ -8,7 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from blis_sim.engine.units import Micros
-from mockserve.http.clients import UNKNOWN_CALLER, Caller, arrived_at, caller_of
+from mockserve.http.connection import arrived_at
+from mockserve.http.headers import UNKNOWN_CALLER, Caller, caller_of
 from mockserve.protocol.bodies import Event, Usage
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.forms import QueryFields
@@ -21,11 +22,9 @@ from mockserve.protocol.responses import (
     parse_response,
 )
 from mockserve.realtime.in_flight import new_id
-from mockserve.reply.answer import collect, json_body
-from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.frames import named_event
-from mockserve.reply.reply import Reply
-from mockserve.reply.sse_writer import SSEWriter
+from mockserve.reply.reply import Reply, ReplyDelivery, collect
+from mockserve.reply.stream import SSEWriter, json_body
 from mockserve.reply.typed_events import StreamAbortedError, stream_events, stream_to_client
 from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (

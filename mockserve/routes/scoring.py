@@ -7,7 +7,8 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.generation.answer import label_score
-from mockserve.http.clients import arrived_at, caller_of
+from mockserve.http.connection import arrived_at
+from mockserve.http.headers import caller_of
 from mockserve.kv_events.naming import token_digest
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.scoring import (
@@ -21,7 +22,7 @@ from mockserve.protocol.scoring import (
     unsupported,
 )
 from mockserve.realtime.in_flight import unix_time
-from mockserve.reply.answer import json_body
+from mockserve.reply.stream import json_body
 from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.prefill import prefill

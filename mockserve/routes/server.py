@@ -39,7 +39,7 @@ from mockserve.protocol.server_info import (
 from mockserve.realtime.driver import Driver
 from mockserve.realtime.in_flight import new_id, unix_time
 from mockserve.realtime.suspension import PauseMode
-from mockserve.reply.answer import json_body
+from mockserve.reply.stream import json_body
 from mockserve.routes.shared import (
     addressed_service,
     is_long,

@@ -13,8 +13,8 @@ from multidict import istr
 from mockserve.executor.executor import LARGE_BYTES, run_to_completion
 from mockserve.executor.memory import BodyReservation
 from mockserve.http.aiohttp_internals import forget_body
-from mockserve.http.clients import arrived_at, requested_rank
-from mockserve.http.headers import header_text
+from mockserve.http.connection import arrived_at
+from mockserve.http.headers import header_text, requested_rank
 from mockserve.protocol.bodies import BodyT, read_as
 from mockserve.protocol.completions import ParsedBodyCache
 from mockserve.protocol.errors import ApiError, bad_request, mark_late, not_an_object, unhandled_error, wrong_media_type
@@ -29,8 +29,8 @@ from mockserve.protocol.json_text import (
     value_bytes,
 )
 from mockserve.protocol.sampling import SamplingParams
-from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.plan import CHOICE_OVERHEAD_TOKENS, ReplyJob
+from mockserve.reply.reply import ReplyDelivery
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, Service
 

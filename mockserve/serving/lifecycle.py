@@ -12,7 +12,7 @@ from aiohttp import web
 from mockserve.protocol.errors import ApiError, engine_dead, mark_late, too_busy
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import Driver
-from mockserve.reply.delivery import OpenReplies
+from mockserve.reply.reply import OpenReplies
 
 HEALTH_PATH = "/ping"
 """Path of the POST request that a stopping server still answers, with "not ready"."""

@@ -7,12 +7,10 @@ from functools import partial
 
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
-from mockserve.http.clients import UNKNOWN_CALLER, Caller
+from mockserve.http.headers import UNKNOWN_CALLER, Caller
 from mockserve.protocol.errors import ApiError, internal_error, paused
 from mockserve.realtime.in_flight import InFlightRequest, SilentReceiver
-from mockserve.reply.choices import failure
-from mockserve.reply.delivery import ReplyDelivery
-from mockserve.reply.reply import MAX_OPEN, PLANNING_S, SLICE_S, behind
+from mockserve.reply.reply import MAX_OPEN, PLANNING_S, SLICE_S, ReplyDelivery, failure
 from mockserve.serving.planner import Planner, RequestContext
 
 PROMPTS_AT_ONCE = 256
@@ -138,7 +136,7 @@ async def _submit_all(
                 await batch.moved()
             if batch.done.done():
                 return
-            following = behind(request, batch.leader)
+            following = request._replace(follows=batch.leader) if batch.leader else request
             batch.leader = batch.leader or request.id
             batch.open.add(request.id)
             batch.submitted(delivery.driver.submit(following, _Prefill(batch, request.id, finish_reason), arrived_at))

@@ -36,9 +36,9 @@ from mockserve.protocol.completions import (
 from mockserve.realtime.in_flight import random_ids
 from mockserve.realtime.suspension import Suspension
 from mockserve.reply.call_style import reasoning_style
-from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.observers import open_observers
 from mockserve.reply.pictures import Pictures
+from mockserve.reply.reply import ReplyDelivery
 from mockserve.serving.background import BackgroundLoad
 from mockserve.serving.chat import refuse_early
 from mockserve.serving.lifecycle import Lifecycle, QueueLimits, RequestQueue

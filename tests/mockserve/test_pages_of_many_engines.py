@@ -11,7 +11,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
 from mockserve.engines import build_engines, source_of
-from mockserve.http.clients import SlowReaders
+from mockserve.http.connection import SlowReaders
 from mockserve.metrics.counters import Lateness
 from mockserve.metrics.page import MetricsSource
 from mockserve.options.environment import ServerEnvironment

@@ -11,8 +11,8 @@ from aiohttp import HttpVersion11, web
 
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.driver import MAX_QUIET_TURNS, WriteCoalescer
-from mockserve.reply.delivery import DELIVERY
-from mockserve.reply.sse_writer import SSEWriter
+from mockserve.reply.reply import DELIVERY
+from mockserve.reply.stream import SSEWriter
 
 
 class Clock:

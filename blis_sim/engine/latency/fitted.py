@@ -184,12 +184,7 @@ class Fitted(LatencyModel):
         prefill_tokens, decodes = shape.prefill_tokens, shape.decode_requests
         num_tokens = prefill_tokens + decodes
         memory_us = self._memory_us(num_tokens) if self._work.expert_us else self._weights_us
-        compute_us = (
-            self._token_us * num_tokens
-            + self._tile_us * tiled(num_tokens, TILE_TOKENS)
-            + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
-        )
-        total_us = max(memory_us, compute_us) + self.step.step_us + self._request_us * decodes
+        total_us = max(memory_us, self._compute_us(num_tokens)) + self.step.step_us + self._request_us * decodes
         if self._work.all_reduce_share:
             total_us += self.step.all_reduce * all_reduce_us(self._work, num_tokens)
         if prefill_tokens:
@@ -202,6 +197,13 @@ class Fitted(LatencyModel):
             if shape.recent_prefill_tokens:
                 total_us += self.step.burst_again * burst_again_us(self._work, shape)
         return total_us
+
+    def _compute_us(self, num_tokens: int) -> float:
+        return (
+            self._token_us * num_tokens
+            + self._tile_us * tiled(num_tokens, TILE_TOKENS)
+            + self._small_tile_us * tiled(num_tokens, SMALL_TILE_TOKENS)
+        )
 
     def _memory_us(self, num_tokens: int) -> float:
         work = self._work

@@ -38,8 +38,8 @@ from mockserve.protocol.sampling import SamplingParams, check_vocabulary
 from mockserve.realtime.driver import EngineFailedError, ignore_batch
 from mockserve.realtime.in_flight import InFlightRequest
 from mockserve.reply.choice_writer import Scorer
-from mockserve.reply.choices import PlannedChoice
 from mockserve.reply.plan import Generation
+from mockserve.reply.reply import PlannedChoice
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import RequestContext
 from mockserve.serving.prompts import new_scorers, prompt_scores

@@ -22,14 +22,13 @@ from smg_grpc_proto.generated import common_pb2
 from blis_sim.engine.core import Engine
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
-from mockserve.http.clients import Caller
+from mockserve.http.headers import Caller
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.generate import GenerationRequest, parse_generate
 from mockserve.reply.choice_writer import NewScorer
-from mockserve.reply.choices import PlannedChoice, failure
 from mockserve.reply.plan import Generation, PlannedPrompt, ReplyJob
-from mockserve.reply.reply import Reply
+from mockserve.reply.reply import PlannedChoice, Reply, failure
 from mockserve.serving.generate import plan_generate
 from mockserve.serving.planner import RequestContext
 from mockserve.serving.prefill import prefill

@@ -31,12 +31,12 @@ from blis_sim.wings.playback.recordings import (
     conversation_of,
 )
 from mockserve.generation.composer import SCRIPTED, Scripted
-from mockserve.http.clients import arrived_at
+from mockserve.http.connection import arrived_at
 from mockserve.protocol.completions import chat_bodies_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import CHECKED_BYTES, LARGE_BYTES
 from mockserve.realtime.in_flight import new_id
-from mockserve.reply.choices import failure
+from mockserve.reply.reply import failure
 from mockserve.routes.shared import BODY_RESERVATION, JSON, NUM_BODY_BYTES, PARSED_BODY, Handler, receive_body
 from mockserve.serving.planner import Planner, RequestContext
 from mockserve.serving.service import SERVICE, Service

@@ -11,7 +11,7 @@ from blis_sim.wings.playback.playing import playback_of
 from blis_sim.wings.playback.recordings import MOST_BYTES, MOST_FIXTURES, matching, read_fixtures
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array, json_array_of_blocks
-from mockserve.reply.answer import json_body
+from mockserve.reply.stream import json_body
 from mockserve.routes.shared import json_reply, read_object
 from mockserve.serving.service import SERVICE
 

@@ -30,11 +30,12 @@ from blis_sim.wings.pooling.requests import (
     parse_token_embeddings,
 )
 from mockserve.generation.chat_turns import free
-from mockserve.http.clients import arrived_at, caller_of
+from mockserve.http.connection import arrived_at
+from mockserve.http.headers import caller_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
 from mockserve.realtime.in_flight import unix_time
-from mockserve.reply.answer import json_body
+from mockserve.reply.stream import json_body
 from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.chat import media_in

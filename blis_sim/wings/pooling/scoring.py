@@ -17,9 +17,9 @@ from blis_sim.wings.pooling.scored import (
     parse_score,
 )
 from mockserve.generation.chat_turns import free
-from mockserve.http.clients import arrived_at
+from mockserve.http.connection import arrived_at
 from mockserve.realtime.in_flight import unix_time
-from mockserve.reply.answer import json_body
+from mockserve.reply.stream import json_body
 from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.model import ServedModel

@@ -37,16 +37,15 @@ from blis_sim.wings.speech.realtime import (
 )
 from blis_sim.wings.speech.stream import SpeechSegmentChoice, SpeechStream
 from mockserve.executor.executor import LARGE_BYTES
-from mockserve.http.clients import Caller, arrived_at, caller_of
+from mockserve.http.connection import arrived_at
+from mockserve.http.headers import Caller, caller_of
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.forms import form_reader
 from mockserve.realtime.in_flight import unix_time
-from mockserve.reply.answer import collect
-from mockserve.reply.delivery import ReplyDelivery
 from mockserve.reply.frames import DONE, event
-from mockserve.reply.reply import Reply
-from mockserve.reply.sse_writer import SSEWriter
+from mockserve.reply.reply import Reply, ReplyDelivery, collect
+from mockserve.reply.stream import SSEWriter
 from mockserve.routes.shared import json_reply, receive_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 

@@ -6,9 +6,8 @@ from typing import Any, Protocol
 from blis_sim.wings.speech.bodies import SpeechChunks, SpeechRequest
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError
-from mockserve.reply.choices import failure
 from mockserve.reply.plan import Generation, PlannedPrompt
-from mockserve.reply.reply import Reply
+from mockserve.reply.reply import Reply, failure
 from mockserve.reply.typed_events import StepwiseChoice
 
 

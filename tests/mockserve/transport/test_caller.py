@@ -4,7 +4,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from blis_sim.engine.request import Request
-from mockserve.http.clients import Caller, caller_of
+from mockserve.http.headers import Caller, caller_of
 from tests.fakes import request
 
 

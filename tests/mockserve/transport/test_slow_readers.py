@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from mockserve.http.clients import BACKLOG_CHECK_INTERVAL_S, REPORT_AFTER_S, SlowReaders, TimestampedConnection
+from mockserve.http.connection import BACKLOG_CHECK_INTERVAL_S, REPORT_AFTER_S, SlowReaders, TimestampedConnection
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.driver import WriteCoalescer
 
@@ -29,11 +29,12 @@ async def stream(slow_readers: SlowReaders) -> AsyncIterator[tuple[asyncio.Trans
     )
     theirs.setblocking(False)
     with theirs:
-        backlog = slow_readers.watch(transport)
-        assert backlog is not None
+        connection = transport.get_protocol()
+        assert isinstance(connection, TimestampedConnection)
+        connection.limit_backlog(slow_readers)
         yield transport, theirs
         transport.abort()
-        backlog.leave()
+        connection.end_limit()
 
 
 async def looked_at() -> None:
