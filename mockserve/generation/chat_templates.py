@@ -64,7 +64,11 @@ class ChatRenderer:
         own = self._own_source(body)
         if own is not None:
             return self._render_own_template(own, body)
-        messages = body.get("messages") or []
+        template, request = self.prepared(body)
+        return template.render(Turns(body.get("messages") or [], template.takes_parts), request)
+
+    def prepared(self, body: Mapping[str, Any]) -> tuple[ChatTemplate, TemplateRequest]:
+        """Return the template of a body without one of its own, and what the template gets beside the messages."""
         arguments = self._arguments(body)
         has_tools = arguments.get("tools") is not None
         template = self.tool_template if has_tools and self.tool_template is not None else self.template
@@ -75,7 +79,7 @@ class ChatRenderer:
             continue_final_message=arguments.pop("continue_final_message"),
             arguments=arguments,
         )
-        return template.render(Turns(messages, template.takes_parts), request)
+        return template, request
 
     def makes_token_ids(self, body: Mapping[str, Any]) -> bool:
         """Whether a body lets the template's library make the token ids: then without marks, and without a text."""

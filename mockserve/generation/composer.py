@@ -34,7 +34,7 @@ from mockserve.generation.answer import (
 from mockserve.generation.chat_templates import ChatRenderer, load_chat_renderer
 from mockserve.generation.structured_outputs.kinds import VERBOSITIES
 from mockserve.generation.tokenizer import Split, Tokenizer, load_tokenizer, read_json_object
-from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, calls_job, content_job, next_job
+from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, calls_job, content_job
 from mockserve.options.content import ContentOptions
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import (
@@ -215,6 +215,15 @@ class Composer:
         if not num_tokens or num_tokens >= least:
             return text
         return " ".join([text] * math.ceil(least / num_tokens))
+
+
+def next_job(steps: Steps, written: ScriptResult | None) -> Job[ScriptResult] | Answer:
+    """Return the next job of an answer, or the answer once there is none."""
+    try:
+        return steps.send(written)
+    except StopIteration as finished:
+        answer: Answer = finished.value
+        return answer
 
 
 def natural_length(random: Random) -> int:

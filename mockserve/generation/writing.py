@@ -56,11 +56,6 @@ class OutputSpec(NamedTuple):
     continues_word: bool = False
     """Whether the answer directly follows a word of the prompt, as in completions."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether no part of the answer may need a worker."""
-        return self.tools is None and not isinstance(self.constraint, DeferredForm)
-
 
 PLAIN = OutputSpec()
 
@@ -242,15 +237,6 @@ def tool_backend(kind: str, value: bytes, config: StructuredOutputsConfig) -> st
         return resolve_backend(Demand(kind, json.loads(value), config))
     except ApiError as error:
         raise mark_late(error) from None
-
-
-def next_job(steps: Steps, written: ScriptResult | None) -> Job[ScriptResult] | Answer:
-    """The next job of an answer, or the answer once there is none."""
-    try:
-        return steps.send(written)
-    except StopIteration as finished:
-        answer: Answer = finished.value
-        return answer
 
 
 def _run_writer(

@@ -367,6 +367,8 @@ class ChatRequest(NamedTuple):
     echoes: bool = False
     add_special_tokens: bool = False
     includes_reasoning: bool = True
+    shared: dict[str, Any] | None = None
+    """What is kept for all requests that differ in plain messages alone."""
 
     @property
     def messages(self) -> list[Any]:
@@ -421,6 +423,7 @@ def parse_chat(
         role=role,
         echoes=request.echo and bool(messages),
         add_special_tokens=request.add_special_tokens,
+        shared={},
         includes_reasoning=request.include_reasoning,
     )
 
@@ -623,7 +626,7 @@ def chat_body_cache(refuse: Callable[[dict[str, Any]], object]) -> ParsedBodyCac
     """Return the cache of chat completions. `refuse` is as for `parse_chat`, and is not called for repeated bodies."""
     parse = partial(parse_chat, refuse=refuse)
     return ParsedBodyCache(
-        parse, "messages", _has_plain_messages, lambda api_request, body: api_request._replace(body=body)
+        parse, "messages", has_plain_messages, lambda api_request, body: api_request._replace(body=body)
     )
 
 
@@ -636,7 +639,8 @@ def _with_prompt(api_request: TextRequest, body: dict[str, Any]) -> TextRequest:
     return api_request._replace(body=body, prompts=(body["prompt"],))
 
 
-def _has_plain_messages(body: dict[str, Any]) -> bool:
+def has_plain_messages(body: dict[str, Any]) -> bool:
+    """Whether the messages of a body are texts of usual roles, on which no other field depends."""
     messages = body.get("messages")
     if type(messages) is not list or not messages or not _ABOUT_MESSAGES.isdisjoint(body):
         return False

@@ -27,7 +27,7 @@ from mockserve.routes.shared import (
 from mockserve.serving.chat import plan_chat
 from mockserve.serving.completions import plan_completion
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.prompts import is_long_reply
+from mockserve.serving.planner import is_long_reply
 from mockserve.serving.service import SERVICE
 
 

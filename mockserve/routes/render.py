@@ -55,7 +55,7 @@ from mockserve.serving.derendering import (
     text_reader,
 )
 from mockserve.serving.model import ServedModel
-from mockserve.serving.prompts import given_ids, text_ids
+from mockserve.serving.planner import given_ids, text_ids
 from mockserve.serving.service import SERVICE
 
 

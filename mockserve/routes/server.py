@@ -54,7 +54,7 @@ from mockserve.routes.shared import (
 )
 from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.prompts import check_unicode
+from mockserve.serving.planner import check_unicode
 from mockserve.serving.published_settings import published_settings
 from mockserve.serving.service import SERVICE, VLLM_VERSION
 

@@ -1,36 +1,40 @@
 """Planning of replies to chat requests, and conversion of conversations to token ids."""
 
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from blis_sim.engine.request import Medium as PlacedMedium
+from mockserve.generation.chat_turns import ChatTemplate, TemplateRequest, Turns
 from mockserve.generation.tool_calls import ToolConstraint, forced_schema, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, chat_output_spec
 from mockserve.metrics.counters import CHAT, RESPONSES
 from mockserve.protocol.chat_messages import MEDIA_MARK, Medium, check_text_only, last_content, media_of
-from mockserve.protocol.completions import ChatBodies, ChatRequest
-from mockserve.protocol.sampling import SamplingParams, check_max_tokens, refuse_unavailable, refuse_unavailable_tools
-from mockserve.realtime.in_flight import unix_time
+from mockserve.protocol.completions import ChatBodies, ChatRequest, has_plain_messages
+from mockserve.protocol.sampling import (
+    Delivery,
+    SamplingParams,
+    check_max_tokens,
+    refuse_unavailable,
+    refuse_unavailable_tools,
+)
 from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.reply.chat_writer import ChatShape
-from mockserve.reply.plan import Accounting, ParsingCounter, PlannedPrompt, ReplyJob
+from mockserve.reply.plan import Accounting, NewWriter, ParsingCounter, PlannedPrompt, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner, RequestContext, check_truncation, check_unicode, is_long_reply, text_ids
 from mockserve.serving.prompts import (
-    check_truncation,
-    check_unicode,
+    Beams,
     check_with_model,
     delivery_of,
     extra_args_of,
     interval_of,
-    is_long_reply,
     new_scorers,
     num_top,
     prompt_scores,
     read_beams,
     returns_tokens_as_ids,
-    text_ids,
     with_extra_arguments,
 )
 
@@ -96,6 +100,25 @@ def refuse_early(model: ServedModel, body: dict[str, Any]) -> None:
         check_truncation(body["truncate_prompt_tokens"], model.planner.max_model_len)
 
 
+class ChatSettings(NamedTuple):
+    """What planning finds in a checked request beside its messages."""
+
+    sampling: SamplingParams
+    beams: Beams | None
+    rendering: tuple[ChatTemplate, TemplateRequest] | None
+    """The template of the conversation, and what it gets beside the messages; None for one of the request's own."""
+    adds_marks: bool
+    shows_text: bool
+    form: OutputSpec
+    context: RequestContext
+    """The properties of the request to the engine, without its id."""
+    delivery: Delivery
+    new_writer: NewWriter
+    accounting: Accounting
+    stream_interval: int
+    extra_args: Mapping[str, Any] | None
+
+
 async def plan_chat(
     model: ServedModel,
     chat: ChatRequest,
@@ -111,55 +134,101 @@ async def plan_chat(
     Other routes than chat completions accept fields for which the server has no parser and ignore them. `request_type`
     is the route in metrics, and `num_prompts` the number of conversations answered together.
     """
-    body = chat.body
-    model.queue.check(chat.sampling.n)
+    queue = model.queue
+    if queue.limits_anything or queue.driver.failure is not None:
+        queue.check(chat.sampling.n)
+    planner, common, shared = model.planner, chat.common, chat.shared
+    known: ChatSettings | None = shared.get(_SETTINGS) if shared else None
+    if known is not None and known.rendering is not None and not planner.composer.uses_prompt_text:
+        settings, (template, request) = known, known.rendering
+        text = template.render(Turns(chat.body["messages"], template.takes_parts), request)
+        ids = text_ids(planner, text, settings.adds_marks, settings.sampling)
+        context = settings.context
+    else:
+        settings, text, ids = _checked(model, chat, refuses_unavailable, request_type)
+        context = settings.context
+        if (
+            shared is not None
+            and refuses_unavailable
+            and request_type == CHAT
+            and _is_repeatable(model, chat, settings)
+        ):
+            shared[_SETTINGS] = settings
+    sampling, beams, params = settings.sampling, settings.beams, common.kv_transfer_params
+    context = context._replace(
+        request_id=reply_id,
+        lora=adapter,
+        priority=common.priority if priority is None else priority,
+        external=None if model.transfer is None else model.external_prompt(params, len(ids)),
+    )
+    generations = await planner.plan(ids, sampling, context, settings.form, num_prompts=num_prompts)
+    scores = None if sampling.num_prompt_logprobs is None else prompt_scores(model, sampling, ids, generations)
+    prompt = PlannedPrompt(ids, text.replace(MEDIA_MARK, ""), generations, scores, shows_text=settings.shows_text)
+    return ReplyJob(
+        bodies=_chat_bodies(model, chat, reply_id, adapter, settings.delivery.include_usage),
+        new_writer=settings.new_writer,
+        delivery=settings.delivery,
+        prompts=[prompt],
+        accounting=settings.accounting,
+        templates=model.templates,
+        stream_interval=settings.stream_interval,
+        num_announced=None if beams is None else beams.num_announced,
+        is_empty=beams is not None and beams.is_empty,
+        kv_transfer_params=None if model.transfer is None else model.handover(params, generations),
+        is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
+        sampling=sampling,
+        extra_args=settings.extra_args,
+    )
+
+
+_SETTINGS = "settings"
+
+
+def _checked(
+    model: ServedModel, chat: ChatRequest, refuses_unavailable: bool, request_type: str
+) -> tuple[ChatSettings, str, list[int]]:
+    """Return the settings of a chat, its prompt and the prompt's ids. Raises ApiError, in vLLM's order."""
+    body, planner, options = chat.body, model.planner, model.options
     if refuses_unavailable:
         refuse_unavailable(body, model.answers.calls_tools)
-    planner = model.planner
     check_max_tokens(chat.sampling, planner.max_model_len)
     media = media_in(model, chat.messages)
     sampling = planner.defaults.applied(chat.sampling, body)
-    beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
+    beams = read_beams(sampling, options.replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
-    text = planner.conversations.prompt(body)
-    is_tokenized = planner.conversations.makes_token_ids(body)
-    per_medium, adds_marks = model.options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
+    conversations = planner.conversations
+    text = conversations.prompt(body)
+    is_tokenized = conversations.makes_token_ids(body)
+    per_medium, adds_marks = options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
     placed = placed_conversation(planner, text, media, per_medium, adds_marks) if media else None
     ids, places = placed or (text_ids(planner, text, adds_marks, sampling), ())
     forced_calls_schema(model, body)
-    form = chat_output_spec(body, text, model.answers, model.planner.composer.uses_prompt_text)
-    params = chat.common.kv_transfer_params
+    form = chat_output_spec(body, text, model.answers, planner.composer.uses_prompt_text)
     check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)
-    form = form if beams is None else form._replace(constraint=None)
-    external = model.external_prompt(params, len(ids))
-    priority = chat.common.priority if priority is None else priority
-    context = RequestContext(reply_id, chat.common.cache_salt, adapter, priority, external, media=places)
-    generations = await planner.plan(ids, sampling, with_extra_arguments(context, body), form, num_prompts=num_prompts)
-    prompt = PlannedPrompt(
-        token_ids=ids,
-        text=text.replace(MEDIA_MARK, ""),
-        generations=generations,
-        scores=prompt_scores(model, sampling, ids, generations),
-        shows_text=chat.response_options.prompt_text and not is_tokenized,
-    )
-    delivery = delivery_of(model, chat.delivery)
-    return ReplyJob(
-        bodies=_chat_bodies(model, chat, reply_id, adapter, delivery.include_usage),
-        new_writer=_chat_shape(model, chat, form)
-        ._replace(parsing=_parsing_counter(model, chat, form, request_type))
-        .writer,
-        delivery=delivery,
-        prompts=[prompt],
-        accounting=_accounting_of(model, media, searches_beams=beams is not None),
-        templates=model.templates,
-        stream_interval=interval_of(model, sampling, chat.response_options),
-        num_announced=None if beams is None else beams.num_announced,
-        is_empty=beams is not None and beams.is_empty,
-        kv_transfer_params=model.handover(params, generations),
-        is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
+    parsing = _parsing_counter(model, chat, form, request_type)
+    settings = ChatSettings(
         sampling=sampling,
+        beams=beams,
+        rendering=None if media or conversations.has_own_template(body) else conversations.prepared(body),
+        adds_marks=adds_marks,
+        shows_text=chat.response_options.prompt_text and not is_tokenized,
+        form=form if beams is None else form._replace(constraint=None),
+        context=with_extra_arguments(RequestContext("", chat.common.cache_salt, media=places), body),
+        delivery=delivery_of(model, chat.delivery),
+        new_writer=_chat_shape(model, chat, form)._replace(parsing=parsing).writer,
+        accounting=_accounting_of(model, media, searches_beams=beams is not None),
+        stream_interval=interval_of(model, sampling, chat.response_options),
         extra_args=extra_args_of(body) or ({} if request_type == RESPONSES else None),
     )
+    return settings, text, ids
+
+
+def _is_repeatable(model: ServedModel, chat: ChatRequest, settings: ChatSettings) -> bool:
+    """Whether the settings hold for all requests that differ in plain messages alone."""
+    form, composer, common = settings.form, model.planner.composer, chat.common
+    depends_on_prompt = form.constraint is not None or form.tools is not None or composer.uses_prompt_text
+    depends_on_length = common.routed_experts_prompt_start or common.kv_transfer_params is not None
+    return settings.beams is None and not depends_on_prompt and not depends_on_length and has_plain_messages(chat.body)
 
 
 def media_in(model: ServedModel, messages: list[Any]) -> list[Medium]:
@@ -173,11 +242,11 @@ def media_in(model: ServedModel, messages: list[Any]) -> list[Medium]:
 def _chat_bodies(
     model: ServedModel, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
 ) -> ChatBodies:
-    role = _answer_role(model, chat)
+    role = model.options.replies.response_role if chat.role is None else chat.role
     return ChatBodies(
         id=reply_id,
-        created=unix_time(),
-        model=model.reply_name(adapter),
+        created=int(time.time()),
+        model=model.names[0] if adapter is None else adapter.name,
         fingerprint=model.fingerprint,
         ends_with_usage=ends_with_usage,
         role=role,

@@ -8,20 +8,17 @@ from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
 from mockserve.reply.plan import Accounting, PlannedPrompt, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext
+from mockserve.serving.planner import RequestContext, given_ids, is_long_reply, text_ids
 from mockserve.serving.prompts import (
     check_with_model,
     delivery_of,
     extra_args_of,
-    given_ids,
     interval_of,
-    is_long_reply,
     new_scorers,
     num_top,
     prompt_scores,
     read_beams,
     returns_tokens_as_ids,
-    text_ids,
     with_extra_arguments,
 )
 

@@ -23,8 +23,8 @@ from mockserve.reply.plan import (
     ReplyJob,
 )
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext
-from mockserve.serving.prompts import is_long_reply, new_scorers, num_top, prompt_scores
+from mockserve.serving.planner import RequestContext, is_long_reply
+from mockserve.serving.prompts import new_scorers, num_top, prompt_scores
 
 
 async def plan_generate(

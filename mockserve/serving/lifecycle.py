@@ -94,6 +94,10 @@ class RequestQueue:
     driver: Driver
     limits: QueueLimits
     rejections: dict[str, int]
+    limits_anything: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limits_anything = self.limits.limits_anything
 
     def check(self, num_new: int) -> None:
         """Raise ApiError when the engine is dead or `num_new` more requests exceed a limit."""

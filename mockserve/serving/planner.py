@@ -9,18 +9,19 @@ from threading import local
 from typing import NamedTuple
 from zlib import crc32
 
-from blis_sim.engine.request import BlockIdentities, ExternalPrompt, Medium, Request
+from blis_sim.engine.request import ExternalPrompt, Medium, Request
 from blis_sim.engine.units import Micros
 from mockserve.engines import StructuredOutputBackend
 from mockserve.executor.executor import OffloadExecutor, run_to_completion
 from mockserve.executor.worker import Job
 from mockserve.generation.answer import Answer, Prose, as_beam
 from mockserve.generation.chat_templates import ChatRenderer
-from mockserve.generation.composer import MOST_TOKENS_AT_ONCE, Composer
+from mockserve.generation.composer import MOST_TOKENS_AT_ONCE, Composer, next_job
+from mockserve.generation.structured_outputs.kinds import DeferredForm
 from mockserve.generation.tokenizer import PromptTokenCache, Tokenizer
-from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, constraint_check_jobs, next_job
+from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, constraint_check_jobs
 from mockserve.kv_events.naming import GLOBAL_SCOPE, Lora, NameBlocks, Scope, token_digest
-from mockserve.protocol.errors import ApiError, bad_value, mark_late
+from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, mark_late
 from mockserve.protocol.sampling import (
     NO_DEFAULTS,
     GenerationDefaults,
@@ -35,6 +36,7 @@ from mockserve.reply.plan import (
     Generation,
     Generations,
     LazyGenerations,
+    PlannedPrompt,
 )
 
 CHECKS_PER_TURN = 16
@@ -168,7 +170,9 @@ class Planner:
         Raises ApiError for sampling fields out of bounds, and for structured outputs that no answer satisfies.
         """
         budget = self.budget(sampling, len(prompt), has_ceiling)
-        backend = await self._checked_backend(form)
+        backend = None if form.constraint is None else form.constraint.backend
+        if form.tools is not None or form.constraint is not None:
+            backend = await self._checked_backend(form, backend)
         check_engine_message(request_context.request_id, request_context.priority, sampling)
         if backend is not None:
             self._structured_outputs.claim(backend)
@@ -180,11 +184,8 @@ class Planner:
 
     def _planned_tokens(self, sampling: SamplingParams, num_prompt_tokens: int, budget: int) -> int:
         """The size of one choice in memory, in tokens of an answer."""
-        return (
-            CHOICE_OVERHEAD_TOKENS
-            + likely_tokens(sampling, budget)
-            + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
-        )
+        num_tokens = likely_tokens(sampling, budget) + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
+        return CHOICE_OVERHEAD_TOKENS + num_tokens
 
     async def _generation(
         self,
@@ -203,19 +204,27 @@ class Planner:
         repeatable = sampling.is_greedy or sampling.seed is not None
         seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
         is_long = self.composer.is_long(sampling, budget, form, prompt)
-        random = self._seeded(seed, is_made_at_once=form.is_plain and not is_long)
-        answer = await self._compose_answer(
-            self.composer.compose_in_steps(random, sampling, budget, form, prompt), is_long
-        )
+        if is_long or form.tools is not None or isinstance(form.constraint, DeferredForm):
+            random = Random(seed)  # an answer made in several turns gets a generator of its own
+        else:
+            random = self._thread_random.random
+            random.seed(seed)
+        steps = self.composer.compose_in_steps(random, sampling, budget, form, prompt)
+        answer = await self._compose_answer(steps, is_long)
         if sampling.use_beam_search:
             answer = as_beam(answer, self.tokenizer.eos_token_id, sampling.include_stop_str_in_output)
         engine_id = f"{request_id}-{number}"
+        # Blocks cover prompt and answer: a next turn that repeats both finds both in the cache.
+        token_ids = [*prompt, *answer.token_ids]
+        if len(answer.texts) > MOST_TOKENS_AT_ONCE:
+            blocks = await self.executor.in_thread(self._name_blocks, engine_id, token_ids, scope)
+        else:
+            blocks = self._name_blocks(engine_id, token_ids, scope)
         request = Request(
             id=engine_id,
             input_tokens=len(prompt),
-            output_tokens=answer.num_tokens,
-            # Blocks cover prompt and answer: a next turn that repeats both finds both in the cache.
-            blocks=await self._blocks(engine_id, prompt, answer, scope),
+            output_tokens=len(answer.texts),
+            blocks=blocks,
             max_output_tokens=budget,
             priority=priority,
             reads_prefix_cache=sampling.num_prompt_logprobs is None,
@@ -227,28 +236,13 @@ class Planner:
         )
         return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
 
-    def _seeded(self, seed: str, is_made_at_once: bool) -> Random:
-        """Return a random generator for one answer. An answer made in several turns gets a generator of its own."""
-        if not is_made_at_once:
-            return Random(seed)
-        random = self._thread_random.random
-        random.seed(seed)
-        return random
-
-    async def _checked_backend(self, form: OutputSpec) -> str | None:
+    async def _checked_backend(self, form: OutputSpec, backend: str | None) -> str | None:
         """Return the structured-output backend for the answer. Raises ApiError if no backend supports it."""
-        backend = None if form.constraint is None else form.constraint.backend
         for number, check in enumerate(constraint_check_jobs(form), start=1):
             backend = await self.executor.done(check)
             if number % CHECKS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return backend
-
-    async def _blocks(self, engine_id: str, prompt: Sequence[int], answer: Answer, scope: Scope) -> BlockIdentities:
-        token_ids = [*prompt, *answer.token_ids]
-        if answer.num_tokens > MOST_TOKENS_AT_ONCE:
-            return await self.executor.in_thread(self._name_blocks, engine_id, token_ids, scope)
-        return self._name_blocks(engine_id, token_ids, scope)
 
     async def _compose_answer(self, steps: Steps, is_long: bool) -> Answer:
         """Return the answer that `steps` end with. After one job that is not small, no later job counts as small."""
@@ -308,3 +302,120 @@ def _too_long(limit: int, num_tokens: int, at_least: str) -> ApiError:
         "Please reduce the length of the input prompt."
     )
     return bad_value(message, "input_tokens", num_tokens)
+
+
+# Prompts as token ids.
+
+
+def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: SamplingParams) -> list[int]:
+    """Return the ids of a text. Raises ApiError for a text that is too long and must not be cut, or is not valid
+    Unicode."""
+    check_unicode(text)
+    limit = _truncated_length(sampling, planner.max_model_len)
+    if limit is None:
+        return _not_empty(planner.encode(text, add_special_tokens))
+    ids = planner.tokenizer.encode(text, add_special_tokens)
+    if sampling.truncation_side is not None:
+        return _not_empty(_kept_by_sampling(ids, limit, sampling))
+    before, after = _marks_around(planner, text, ids) if add_special_tokens else (0, 0)
+    inner = ids[before : len(ids) - after]
+    room = max(0, limit - before - after)
+    kept = inner[len(inner) - room :] if room < len(inner) else inner
+    return _not_empty([*ids[:before], *kept, *ids[len(ids) - after :]][:limit])
+
+
+def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingParams) -> list[int]:
+    """Return ids sent by the client. Raises ApiError for too many ids that must not be cut."""
+    limit = _truncated_length(sampling, planner.max_model_len)
+    ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
+    planner.check_length(len(ids))
+    return ids
+
+
+def check_unicode(text: str) -> None:
+    """Raise ApiError for half a surrogate pair, which JSON can express but no token can represent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        message = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+        raise ApiError(message) from None
+
+
+def check_truncation(limit: int | None, max_model_len: int) -> None:
+    """Raise ApiError for a prompt that is to be cut to more tokens than a context has."""
+    if limit is not None and limit > max_model_len:
+        message = (
+            f"truncate_prompt_tokens={limit} cannot be greater than max_model_len = {max_model_len}. "
+            "Please request a smaller truncation size."
+        )
+        raise bad_value(message, "truncate_prompt_tokens", limit)
+
+
+def _truncated_length(sampling: SamplingParams, max_model_len: int) -> int | None:
+    """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
+    limit = sampling.truncate_prompt_tokens
+    if limit is None:
+        return None
+    check_truncation(limit, max_model_len)
+    return max_model_len - 1 if limit < 0 else limit
+
+
+def _kept_by_sampling(ids: Sequence[int], limit: int, sampling: SamplingParams) -> list[int]:
+    if sampling.truncation_side == "right":
+        return list(ids[:limit])
+    return list(ids[max(0, len(ids) - limit) :])
+
+
+def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[int, int]:
+    """Return the number of special tokens before and after the text; they are kept when the text is cut."""
+    num_plain = planner.tokenizer.count(text)
+    num_marks = len(framed) - num_plain
+    special = planner.tokenizer.special_ids
+    before = next((index for index, each in enumerate(framed[:num_marks]) if each not in special), max(0, num_marks))
+    if before == num_marks and num_marks > 1:
+        before = num_marks // 2
+    return before, num_marks - before
+
+
+def _not_empty(ids: list[int]) -> list[int]:
+    if not ids:
+        raise mark_late(EmptyPromptError("The decoder prompt cannot be empty"))
+    return ids
+
+
+# Long replies.
+
+CHOICES_AT_ONCE = 256
+LONG_US = 10_000
+"""Maximum time of the event loop for one reply."""
+
+TOKEN_US = 0.2
+SCORE_US = 10.0
+CANDIDATE_US = 4.0
+"""Time per token of a reply, per log-probability, and per candidate."""
+
+FULL_VOCABULARY = 100_000
+
+
+def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
+    """Whether writing a reply would block the event loop for long.
+
+    `repeats_prompts`: each choice has the text or the ids of its prompt.
+    """
+    answer_us = TOKEN_US + (0 if sampling.num_logprobs is None else _scoring_us(sampling.num_logprobs))
+    prompt_us = TOKEN_US * repeats_prompts
+    if sampling.num_prompt_logprobs is not None:
+        prompt_us += _scoring_us(sampling.num_prompt_logprobs)
+    num_choices, writing_us = 0, 0.0
+    for prompt in prompts:
+        if isinstance(prompt.generations, LazyGenerations):
+            return True
+        num_choices += len(prompt.generations)
+        writing_us += len(prompt.generations) * len(prompt.token_ids) * prompt_us
+        for each in prompt.generations:
+            writing_us += len(each.answer.texts) * answer_us
+    return num_choices > CHOICES_AT_ONCE or writing_us > LONG_US
+
+
+def _scoring_us(num_top: int) -> float:
+    return SCORE_US + (FULL_VOCABULARY if num_top == -1 else num_top) * CANDIDATE_US

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.protocol.bodies import ScoredPrompt
-from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, mark_late
+from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.sampling import (
     MAX_CHOICES,
     Delivery,
@@ -23,9 +23,9 @@ from mockserve.protocol.sampling import (
     refuse_thinking_budget,
 )
 from mockserve.reply.choice_writer import NewScorer, Scorer
-from mockserve.reply.plan import AT_THE_END, Generation, Generations, LazyGenerations, PlannedPrompt
+from mockserve.reply.plan import AT_THE_END, Generation, Generations
 from mockserve.serving.model import ServedModel
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner, RequestContext, check_unicode
 
 
 def with_extra_arguments(request_context: RequestContext, body: Mapping[str, Any]) -> RequestContext:
@@ -175,95 +175,8 @@ def _cut_to_length(ids: Sequence[int], length: int, keeps_end: bool) -> list[int
     return list(ids[len(ids) - length :] if keeps_end else ids[:length])
 
 
-def text_ids(planner: Planner, text: str, add_special_tokens: bool, sampling: SamplingParams) -> list[int]:
-    """Return the ids of a text. Raises ApiError for a text that is too long and must not be cut, or is not valid
-    Unicode."""
-    check_unicode(text)
-    limit = _truncated_length(sampling, planner.max_model_len)
-    if limit is None:
-        return _not_empty(planner.encode(text, add_special_tokens))
-    ids = planner.tokenizer.encode(text, add_special_tokens)
-    if sampling.truncation_side is not None:
-        return _not_empty(_kept_by_sampling(ids, limit, sampling))
-    before, after = _marks_around(planner, text, ids) if add_special_tokens else (0, 0)
-    inner = ids[before : len(ids) - after]
-    room = max(0, limit - before - after)
-    kept = inner[len(inner) - room :] if room < len(inner) else inner
-    return _not_empty([*ids[:before], *kept, *ids[len(ids) - after :]][:limit])
-
-
-def given_ids(planner: Planner, token_ids: Sequence[int], sampling: SamplingParams) -> list[int]:
-    """Return ids sent by the client. Raises ApiError for too many ids that must not be cut."""
-    limit = _truncated_length(sampling, planner.max_model_len)
-    ids = _not_empty(list(token_ids) if limit is None else _kept_by_sampling(token_ids, limit, sampling))
-    planner.check_length(len(ids))
-    return ids
-
-
-def check_unicode(text: str) -> None:
-    """Raise ApiError for half a surrogate pair, which JSON can express but no token can represent."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        message = "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
-        raise ApiError(message) from None
-
-
-def check_truncation(limit: int | None, max_model_len: int) -> None:
-    """Raise ApiError for a prompt that is to be cut to more tokens than a context has."""
-    if limit is not None and limit > max_model_len:
-        message = (
-            f"truncate_prompt_tokens={limit} cannot be greater than max_model_len = {max_model_len}. "
-            "Please request a smaller truncation size."
-        )
-        raise bad_value(message, "truncate_prompt_tokens", limit)
-
-
-def _truncated_length(sampling: SamplingParams, max_model_len: int) -> int | None:
-    """Return the number of tokens that a prompt is cut to. Raises ApiError for more than a context."""
-    limit = sampling.truncate_prompt_tokens
-    if limit is None:
-        return None
-    check_truncation(limit, max_model_len)
-    return max_model_len - 1 if limit < 0 else limit
-
-
-def _kept_by_sampling(ids: Sequence[int], limit: int, sampling: SamplingParams) -> list[int]:
-    if sampling.truncation_side == "right":
-        return list(ids[:limit])
-    return list(ids[max(0, len(ids) - limit) :])
-
-
-def _marks_around(planner: Planner, text: str, framed: Sequence[int]) -> tuple[int, int]:
-    """Return the number of special tokens before and after the text; they are kept when the text is cut."""
-    num_plain = planner.tokenizer.count(text)
-    num_marks = len(framed) - num_plain
-    special = planner.tokenizer.special_ids
-    before = next((index for index, each in enumerate(framed[:num_marks]) if each not in special), max(0, num_marks))
-    if before == num_marks and num_marks > 1:
-        before = num_marks // 2
-    return before, num_marks - before
-
-
-def _not_empty(ids: list[int]) -> list[int]:
-    if not ids:
-        raise mark_late(EmptyPromptError("The decoder prompt cannot be empty"))
-    return ids
-
-
 PROMPT_SEED = 0x5EED
 """Separates the random numbers of a prompt's log-probabilities from the answer's."""
-
-CHOICES_AT_ONCE = 256
-LONG_US = 10_000
-"""Maximum time of the event loop for one reply."""
-
-TOKEN_US = 0.2
-SCORE_US = 10.0
-CANDIDATE_US = 4.0
-"""Time per token of a reply, per log-probability, and per candidate."""
-
-FULL_VOCABULARY = 100_000
 
 
 def delivery_of(model: ServedModel, api_request: Delivery) -> Delivery:
@@ -312,30 +225,6 @@ def prompt_scores(
         return None
     seed = generations[0].seed ^ PROMPT_SEED
     return _scorer_for(model, seed, _num_logprobs(model, requested), is_greedy=False).score_all(token_ids)
-
-
-def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], repeats_prompts: bool) -> bool:
-    """Whether writing a reply would block the event loop for long.
-
-    `repeats_prompts`: each choice has the text or the ids of its prompt.
-    """
-    answer_us = TOKEN_US + (0 if sampling.num_logprobs is None else _scoring_us(sampling.num_logprobs))
-    prompt_us = TOKEN_US * repeats_prompts
-    if sampling.num_prompt_logprobs is not None:
-        prompt_us += _scoring_us(sampling.num_prompt_logprobs)
-    num_choices, writing_us = 0, 0.0
-    for prompt in prompts:
-        if isinstance(prompt.generations, LazyGenerations):
-            return True
-        num_choices += len(prompt.generations)
-        writing_us += len(prompt.generations) * len(prompt.token_ids) * prompt_us
-        for each in prompt.generations:
-            writing_us += each.answer.num_tokens * answer_us
-    return num_choices > CHOICES_AT_ONCE or writing_us > LONG_US
-
-
-def _scoring_us(num_top: int) -> float:
-    return SCORE_US + (FULL_VOCABULARY if num_top == -1 else num_top) * CANDIDATE_US
 
 
 def _new_scorer(model: ServedModel, sampling: SamplingParams, generation: Generation) -> Scorer:

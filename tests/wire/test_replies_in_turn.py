@@ -64,7 +64,7 @@ def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.protocol.bodies.LONG_TOKENS", 10**9)
         patch.setattr("mockserve.reply.choice_writer.LONG_TOKENS", 10**9)
-        patch.setattr("mockserve.serving.prompts.LONG_US", 1e18)
+        patch.setattr("mockserve.serving.planner.LONG_US", 1e18)
         with running_server(**FLAGS) as server:
             replies = {name: call(server, "POST", path, body).json for name, (path, body) in REQUESTS.items()}
             streams = {name: streamed(server, name) for name in STREAMED}
@@ -76,9 +76,9 @@ def in_turn() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mockserve.reply.plan.MOST_PLANNED_TOKENS", 10)
         patch.setattr("mockserve.reply.reply.MOST_PLANNED_TOKENS", 10)
-        patch.setattr("mockserve.serving.prompts.LONG_US", 0)
-        patch.setattr("mockserve.reply.answer.WHOLE_BYTES", 500)
-        patch.setattr("mockserve.reply.answer.PART_BYTES", 100)
+        patch.setattr("mockserve.serving.planner.LONG_US", 0)
+        patch.setattr("mockserve.reply.stream.WHOLE_BYTES", 500)
+        patch.setattr("mockserve.reply.stream.PART_BYTES", 100)
         with running_server(**FLAGS) as server:
             yield server
 

@@ -40,9 +40,9 @@ from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext
+from mockserve.serving.planner import RequestContext, check_truncation
 from mockserve.serving.prefill import prefill
-from mockserve.serving.prompts import check_truncation, pad_prompt, truncate_prompt
+from mockserve.serving.prompts import pad_prompt, truncate_prompt
 from mockserve.serving.service import SERVICE, Service
 
 ITEMS_PER_BLOCK = 8
