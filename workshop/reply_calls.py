@@ -53,6 +53,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def is_of_sampler(frame: FrameType | None) -> bool:
+    """Whether the timer of the counters makes a call."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == SAMPLER:
+            return True
+        frame = frame.f_back
+    return False
+
+
 async def calls_of_a_reply() -> Counter[tuple[str, str]]:
     """Return the calls of one reply by module and function."""
     settings: dict[str, Any] = {"model": "qwen/qwen3-14b", "hardware": "H100", "tp": 1, "served_model_name": ("m",)}
@@ -65,7 +74,7 @@ async def calls_of_a_reply() -> Counter[tuple[str, str]]:
         code = frame.f_code
         if what == "call" and code.co_filename.startswith(str(PROJECT)):
             name = Path(code.co_filename).relative_to(PROJECT).with_suffix("").as_posix().replace("/", ".")
-            if name.startswith(PACKAGES) and name != SAMPLER:
+            if name.startswith(PACKAGES) and not is_of_sampler(frame):
                 calls[name, code.co_qualname] += 1
 
     for number in range(NUM_BEFORE + 1):

@@ -28,6 +28,7 @@ __all__ = [
     "BufferedRequest",
     "UnreadableBodyError",
     "buffered_request",
+    "fixed_match",
     "force_http_1_1",
     "forget_body",
     "has_begun_reply",
@@ -46,13 +47,8 @@ class UnreadableBodyError(Exception):
 class BufferedRequest(web.Request):
     """A request that is completely received before its handler begins."""
 
-    ATTRS = web.Request.ATTRS | frozenset({"route_app", "whole_body"})
+    ATTRS = web.Request.ATTRS | frozenset({"whole_body"})
     whole_body = b""
-    route_app: web.Application | None = None
-
-    @property
-    def app(self) -> web.Application:
-        return self.route_app or super().app
 
     @property
     def content_length(self) -> int:
@@ -73,7 +69,6 @@ def buffered_request(
     closes: bool,
     body: bytes,
     url: URL,
-    app: web.Application,
     match_info: web.UrlMappingMatchInfo,
     connection: BaseProtocol,
     loop: asyncio.AbstractEventLoop,
@@ -87,9 +82,17 @@ def buffered_request(
         message, EMPTY_PAYLOAD, cast(Any, connection), writer, task, loop, client_max_size=most_body_bytes
     )
     request._match_info = match_info
-    request.route_app = app
     request.whole_body = body
     return request
+
+
+def fixed_match(route: web.AbstractRoute, app: web.Application) -> web.UrlMappingMatchInfo:
+    """Return a match of a route without parameters that requests share, with the application that handles them."""
+    found = web.UrlMappingMatchInfo({}, route)
+    found.add_app(app)
+    found.freeze()
+    found._current_app = app
+    return found
 
 
 class AiohttpConnection(web.RequestHandler):

@@ -19,7 +19,14 @@ from yarl import URL
 from blis_sim.options import OptionError
 from mockserve.faults import HEADER as FAULT_HEADER
 from mockserve.faults import STATUS_HEADER, ShapedTransport
-from mockserve.http.aiohttp_internals import AiohttpConnection, UnreadableBodyError, force_http_1_1, writing_through
+from mockserve.http.aiohttp_internals import (
+    AiohttpConnection,
+    BufferedRequest,
+    UnreadableBodyError,
+    fixed_match,
+    force_http_1_1,
+    writing_through,
+)
 from mockserve.http.connection import FastRoute, Respond
 from mockserve.http.headers import SERVER_NAME, Network, header_text, write_as_uvicorn
 from mockserve.metrics.counters import counted_path
@@ -147,11 +154,14 @@ class ReplyWithoutCors(web.Response):
 
 
 @web.middleware
-async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:  # noqa: C901 - a clause for each error
     """Convert exceptions of handlers to replies."""
     try:
-        _check_size(request)
-        request.app[SERVICE].lifecycle.refuse_while_stopping(request)
+        if not isinstance(request, BufferedRequest):  # which is small
+            _check_size(request)
+        lifecycle = request.app[SERVICE].lifecycle
+        if lifecycle.is_stopping:
+            lifecycle.refuse_while_stopping(request)
         return await handler(request)
     except ApiError as error:
         _forget_frames(error)
@@ -250,8 +260,6 @@ async def _declared_methods(request: web.Request) -> list[str]:
 
 def _is_unauthorized(request: web.Request, service: Service) -> bool:
     """Whether a request to a guarded path has no valid API key."""
-    if not service.api_keys:
-        return False
     path = service.network.route_path(request.path)
     if not path.startswith(GUARDED_PREFIXES) or request.method == "OPTIONS":
         return False
@@ -282,7 +290,7 @@ def _is_foreign(request: web.Request, network: Network) -> bool:
 
 def _preflight_reply(request: web.Request, network: Network) -> web.Response | None:
     """The reply to a CORS preflight; None for any other request."""
-    found = network.cors.preflight(request.headers) if request.method == "OPTIONS" else None
+    found = network.cors.preflight(request.headers)
     if found is None:
         return None
     status, text, headers = found
@@ -323,12 +331,11 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     service = request.app[SERVICE]
     if request.version > HttpVersion11:
         force_http_1_1(request)  # aiohttp could not frame a reply for another version
-    if _is_unauthorized(request, service):
+    if service.api_keys and _is_unauthorized(request, service):
         return json_response(401, {"error": "Unauthorized"}, kind=ReplyWithoutCors)
-    if _is_foreign(request, service.network):
+    if _CONTROL_PREFIX in request.path and _is_foreign(request, service.network):
         return json_response(403, {"error": "Pages of other sites may not change this server"}, kind=ReplyWithoutCors)
-    asked_by_browser = _preflight_reply(request, service.network)
-    if asked_by_browser is not None:
+    if request.method == "OPTIONS" and (asked_by_browser := _preflight_reply(request, service.network)) is not None:
         return asked_by_browser
     started_s = time.monotonic()
     status, sent_bytes = 200, 0
@@ -339,8 +346,10 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
         return response
     finally:
         resource = request.match_info.route.resource
-        route = None if resource is None else service.network.route_path(resource.canonical)
-        path, lasted_s = counted_path(route, service.network.route_path(request.path)), time.monotonic() - started_s
+        route_path = service.network.route_path
+        route = None if resource is None else route_path(resource.canonical)
+        path = counted_path(route, route_path(request.path) if route is None else route)
+        lasted_s = time.monotonic() - started_s
         if path is not None and status != HTTPStatus.SWITCHING_PROTOCOLS:  # vLLM counts no WebSockets
             service.metrics_source.http.observe(
                 path, request.method, status, request.content_length or 0, sent_bytes, lasted_s
@@ -419,13 +428,10 @@ def fast_routes(app: web.Application) -> Mapping[tuple[str, str], FastRoute]:
     for route in app.router.routes():
         resource = route.resource
         if isinstance(resource, web.PlainResource):
-            match_info = web.UrlMappingMatchInfo({}, route)
-            match_info.add_app(app)
-            match_info.freeze()
             respond: Respond = route.handler
             for middleware in reversed(MIDDLEWARES):
                 respond = partial(middleware, handler=respond)
             found[route.method, resource.canonical] = FastRoute(
-                URL.build(path=resource.canonical, encoded=True), app, match_info, respond
+                URL.build(path=resource.canonical, encoded=True), fixed_match(route, app), respond
             )
     return found

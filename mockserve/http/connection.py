@@ -128,7 +128,7 @@ def arrived_at(request: web.Request, driver: Driver) -> Micros:
     if not isinstance(connection, TimestampedConnection) or connection.received_at_s is None:
         return driver.clock()
     received_at_s = connection.received_at_s
-    sent_at_s = _sent_at(request)
+    sent_at_s = _sent_at(request) if START_HEADER in request.headers else None
     if sent_at_s is not None and 0 <= received_at_s - sent_at_s <= MAX_TRANSIT_S:
         return driver.instant_at(sent_at_s)
     return driver.instant_at(received_at_s)
@@ -500,7 +500,6 @@ class FastRoute:
     """A path with its handler inside of all middleware."""
 
     url: URL
-    app: web.Application
     match_info: web.UrlMappingMatchInfo
     respond: Respond
 
@@ -650,7 +649,8 @@ class HttpConnection(TimestampedConnection):
             self._tunnel.client_is_slow(False)
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+        self.received_at_s = time.monotonic()
+        self._wire.num_received += 1
         if self._tunnel is not None:
             self._tunnel.from_client(data)
             return
@@ -701,7 +701,6 @@ class HttpConnection(TimestampedConnection):
             head.closes,
             simple.body,
             route.url,
-            route.app,
             route.match_info,
             self,
             self._loop,

@@ -108,9 +108,10 @@ _MILLISECONDS = re.compile(r"([0-9]{1,9})(?:\.([0-9]{1,3}))?")
 
 def requested_rank(request: web.Request) -> int | None:
     """The data-parallel rank in a header; None without the header or with a value that is no number."""
-    requested = header_text(request, RANK_HEADER)
+    if RANK_HEADER not in request.headers:
+        return None
     try:
-        return None if requested is None else int(requested)
+        return int(header_text(request, RANK_HEADER) or "")
     except ValueError:
         return None
 

@@ -595,8 +595,15 @@ class ParsedBodyCache(Generic[T]):
 
     def parse(self, body: dict[str, Any]) -> T:
         """Return the parsed body. Raises ApiError."""
-        key = self._key(body) if self._is_plain(body) else None
-        if key is None:
+        if not self._is_plain(body):
+            return self._parse(body)
+        rest = body.copy()
+        del rest[self._varying]
+        try:
+            key = marshal.dumps(rest, _FORMAT)
+        except ValueError:  # lists within lists without end
+            return self._parse(body)
+        if len(key) > MOST_BYTES:
             return self._parse(body)
         found = self._cache.get(key)
         if found is not None:
@@ -606,15 +613,6 @@ class ParsedBodyCache(Generic[T]):
     def parse_long(self, body: dict[str, Any]) -> T:
         """Parse a long body without caching. Raises ApiError."""
         return self._parse(body)
-
-    def _key(self, body: dict[str, Any]) -> bytes | None:
-        rest = body.copy()
-        del rest[self._varying]
-        try:
-            key = marshal.dumps(rest, _FORMAT)
-        except ValueError:  # lists within lists without end
-            return None
-        return key if len(key) <= MOST_BYTES else None
 
 
 def completion_body_cache() -> ParsedBodyCache[TextRequest]:

@@ -68,7 +68,7 @@ class ChatWriter:
         self._generation = generation
         self._answer = generation.answer
         deltas = generation.answer.deltas
-        if deltas is None and shape.calls.may_hold(generation.answer.texts):
+        if deltas is None and shape.calls.begin_mark and shape.calls.may_hold(generation.answer.texts):
             deltas = [(Delta(Kind.CONTENT, text),) if text else () for text in generation.answer.texts]
         self._deltas = None if deltas is None else self._arranged(deltas)
         # What is hidden must not show through ids and log-probabilities either.

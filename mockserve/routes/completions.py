@@ -16,7 +16,7 @@ from mockserve.reply.pictures import SEND_HEADER
 from mockserve.reply.plan import PlannedPrompt, ReplyJob
 from mockserve.reply.stream import FORMAT_HEADER, answer, load_headers, refuse
 from mockserve.routes.shared import (
-    generates,
+    GENERATES,
     offload,
     parsed,
     read_body,
@@ -31,14 +31,14 @@ from mockserve.serving.planner import is_long_reply
 from mockserve.serving.service import SERVICE
 
 
-@generates
 async def chat_completions(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
+    request[GENERATES] = True
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
     chat = await parsed(request, service.chats, body)
-    adapter = service.model.check_model(chat.model)
+    adapter = None if chat.model in service.model.names else service.model.check_model(chat.model)
     name = reply_id(request, "chatcmpl", chat.common.request_id)
     try:
         priority = requested_priority(request)
@@ -46,17 +46,19 @@ async def chat_completions(request: web.Request) -> web.StreamResponse:
         job = await run_plan(request, chat.sampling, plan)
     except ApiError as error:
         return await refuse(request, error, chat.delivery.stream)
-    headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
-    if not job.is_long and not job.is_empty and service.pictures.is_wanted(request.headers.get(SEND_HEADER)):
+    load_format = request.headers.get(FORMAT_HEADER)
+    headers = load_headers(load_format, service.delivery.driver.engine) if load_format else None
+    pictures, is_short = service.pictures, not job.is_long and not job.is_empty
+    if pictures.options.omni and is_short and pictures.is_wanted(request.headers.get(SEND_HEADER)):
         job = service.pictures.job_of(job)
         with service.delivery.open_replies:
             await asyncio.sleep(service.pictures.time_s())
     return await answer(request, service.delivery, job, arrived, headers, chat.common.cache_hit_threshold)
 
 
-@generates
 async def completions(request: web.Request) -> web.StreamResponse:
     """Continue one or several prompts."""
+    request[GENERATES] = True
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
@@ -73,9 +75,9 @@ async def completions(request: web.Request) -> web.StreamResponse:
     return await answer(request, service.delivery, job, arrived, headers, api_request.common.cache_hit_threshold)
 
 
-@generates
 async def batch_chat(request: web.Request) -> web.StreamResponse:
     """Answer several conversations, each with one choice."""
+    request[GENERATES] = True
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)

@@ -8,7 +8,7 @@ from mockserve.protocol.generate import parse_generate
 from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.reply.stream import answer, refuse
 from mockserve.routes.shared import (
-    generates,
+    GENERATES,
     offload,
     read_body,
     reply_id,
@@ -19,9 +19,9 @@ from mockserve.serving.generate import plan_generate
 from mockserve.serving.service import SERVICE
 
 
-@generates
 async def generate(request: web.Request) -> web.StreamResponse:
     """Continue a prompt of token ids; the reply has token ids."""
+    request[GENERATES] = True
     service = request.app[SERVICE]
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)

@@ -27,7 +27,7 @@ from mockserve.reply.stream import json_body, refuse
 from mockserve.reply.typed_events import stream_to_client
 from mockserve.routes.render import rendered_chat
 from mockserve.routes.shared import (
-    generates,
+    GENERATES,
     is_long,
     json_reply,
     offload,
@@ -41,9 +41,9 @@ from mockserve.serving.model import ServedModel
 from mockserve.serving.service import SERVICE, Service
 
 
-@generates
 async def messages(request: web.Request) -> web.StreamResponse:
     """Answer a conversation."""
+    request[GENERATES] = True
     service = request.app[SERVICE]
     body = await read_model(request, AnthropicMessagesRequest)
     arrived = arrived_at(request, service.delivery.driver)

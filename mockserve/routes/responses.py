@@ -28,8 +28,8 @@ from mockserve.reply.stream import SSEWriter, json_body
 from mockserve.reply.typed_events import StreamAbortedError, stream_events, stream_to_client
 from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (
+    GENERATES,
     check_rank,
-    generates,
     is_long,
     json_reply,
     offload,
@@ -47,9 +47,9 @@ ITEM_KINDS = 10
 """Minimum number of types that each input item of a response is validated against."""
 
 
-@generates
 async def create_response(request: web.Request) -> web.StreamResponse:
     """Create a response: in the foreground or background, complete or as a stream."""
+    request[GENERATES] = True
     service = request.app[SERVICE]
     body = await read_body(request, num_item_kinds=ITEM_KINDS)
     arrived = arrived_at(request, service.delivery.driver)

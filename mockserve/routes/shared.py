@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
-from functools import wraps
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from aiohttp import hdrs, web
@@ -12,9 +11,9 @@ from multidict import istr
 
 from mockserve.executor.executor import LARGE_BYTES, run_to_completion
 from mockserve.executor.memory import BodyReservation
-from mockserve.http.aiohttp_internals import forget_body
+from mockserve.http.aiohttp_internals import BufferedRequest, forget_body
 from mockserve.http.connection import arrived_at
-from mockserve.http.headers import header_text, requested_rank
+from mockserve.http.headers import RANK_HEADER, header_text, requested_rank
 from mockserve.protocol.bodies import BodyT, read_as
 from mockserve.protocol.completions import ParsedBodyCache
 from mockserve.protocol.errors import ApiError, bad_request, mark_late, not_an_object, unhandled_error, wrong_media_type
@@ -54,7 +53,7 @@ NUM_BODY_BYTES = web.RequestKey("num_body_bytes", int)
 """Request key of the body's length, present for a long body only."""
 
 GENERATES = web.RequestKey("generates", bool)
-"""Request key that is present if the engine generates the reply."""
+"""Request key that is present if the engine generates the reply, and waits for the request while it is prepared."""
 
 BODY_RESERVATION = web.RequestKey("body_reservation", BodyReservation)
 """Request key of the memory that the request has acquired for its body."""
@@ -125,7 +124,7 @@ async def receive_body(request: web.Request) -> bytes:
 
     A large body waits for memory, and keeps it until the request has been answered.
     """
-    raw = await _receive_body(request)
+    raw = request.whole_body if isinstance(request, BufferedRequest) else await _receive_body(request)
     if request.app[SERVICE].options.observability.log_http:
         request[LOGGED_BODY] = raw[:MOST_LOGGED_BYTES]
     return raw
@@ -171,17 +170,6 @@ async def offload(request: web.Request, work: Callable[P, T], *arguments: P.args
         return await delivery.executor.run(num_bytes > LARGE_BYTES, work, *arguments, **named)
 
 
-def generates(handler: Handler) -> Handler:
-    """Let the engine wait for the requests of a handler while they are prepared, as it generates their replies."""
-
-    @wraps(handler)
-    async def handled(request: web.Request) -> web.StreamResponse:
-        request[GENERATES] = True
-        return await handler(request)
-
-    return handled
-
-
 def _pending_arrival(request: web.Request, delivery: ReplyDelivery, is_huge: bool) -> AbstractContextManager[None]:
     """Let the engine wait for a request that it will generate the reply of, unless the work in the block is huge."""
     if is_huge or GENERATES not in request:
@@ -191,7 +179,7 @@ def _pending_arrival(request: web.Request, delivery: ReplyDelivery, is_huge: boo
 
 async def parsed(request: web.Request, known: ParsedBodyCache[T], body: dict[str, Any]) -> T:
     """Parse a body. Raises ApiError."""
-    if is_long(request):
+    if NUM_BODY_BYTES in request:
         return await offload(request, known.parse_long, body)
     return known.parse(body)
 
@@ -221,7 +209,8 @@ async def run_plan(
         job = await plan
     else:
         job = await _on_thread(request, service.delivery, is_long or (num_bytes or 0) > LARGE_BYTES, plan)
-    check_rank(request, service, job)
+    if RANK_HEADER in request.headers:
+        check_rank(request, service, job)
     return job
 
 
@@ -248,6 +237,8 @@ def reply_id(request: web.Request, prefix: str, requested: str | None) -> str:
 
 def requested_priority(request: web.Request) -> int | None:
     """The priority in a request header; None without the header or with a value that is no number."""
+    if PRIORITY_HEADER not in request.headers:
+        return None
     return _header_number(header_text(request, PRIORITY_HEADER))
 
 
