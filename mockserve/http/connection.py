@@ -316,15 +316,6 @@ class SimpleHead(NamedTuple):
     """Whether the connection closes after the reply."""
 
 
-class SimpleRequest(NamedTuple):
-    """One completely received request."""
-
-    head: SimpleHead
-    body: bytes
-    num_bytes: int
-    """Length of the whole request."""
-
-
 class RequestReader:
     """Parses simple requests. Heads are cached, since many clients send an equal head with every request."""
 
@@ -332,27 +323,23 @@ class RequestReader:
         self._limits = limits
         self._known = Memo[bytes, SimpleHead](MOST_KNOWN_HEADS)
 
-    def first(self, data: bytes) -> SimpleRequest | ParseStatus:
-        """Parse the first request in `data`."""
+    def first(self, data: bytes) -> tuple[SimpleHead, bytes, int] | ParseStatus:
+        """Parse the first request in `data`. Returns its head, its body, and the length of the whole request."""
         end = data.find(END_OF_HEAD) + 2
         if end < 2:
             return ParseStatus.PART if len(data) <= self._limits.most_head_bytes else ParseStatus.OTHER
-        head = self._head(data[:end])
+        known = data[:end]
+        head = self._known.get(known)
         if head is None:
-            return ParseStatus.OTHER
+            head = parse_simple_head(known, self._limits)
+            if head is None:
+                return ParseStatus.OTHER
+            self._known.keep(known, head)
         begin = end + 2
         num_bytes = begin + head.num_body_bytes
         if len(data) < num_bytes:
             return ParseStatus.PART
-        return SimpleRequest(head, data[begin:num_bytes], num_bytes)
-
-    def _head(self, data: bytes) -> SimpleHead | None:
-        found = self._known.get(data)
-        if found is None:
-            found = parse_simple_head(data, self._limits)
-            if found is not None:
-                self._known.keep(data, found)
-        return found
+        return head, data[begin:num_bytes], num_bytes
 
 
 def parse_simple_head(data: bytes, limits: HttpLimits) -> SimpleHead | None:
@@ -379,13 +366,12 @@ def parse_simple_head(data: bytes, limits: HttpLimits) -> SimpleHead | None:
     return SimpleHead(method.decode(), path.decode(), headers, size, closes)
 
 
-def bytes_for_aiohttp(simple: SimpleRequest) -> bytes:
-    """Return the request as bytes for aiohttp's strict parser, with a Host header."""
-    head = simple.head
+def bytes_for_aiohttp(head: SimpleHead, body: bytes) -> bytes:
+    """Return a simple request as bytes for aiohttp's strict parser, with a Host header."""
     named = {} if hdrs.HOST in head.headers else {hdrs.HOST: "localhost"}
     fields = [f"{name}: {_kept_by_aiohttp(name, value)}" for name, value in (*named.items(), *head.headers.items())]
     lines = [f"{head.method} {head.path} HTTP/1.1", *fields, "", ""]
-    return "\r\n".join(lines).encode("latin-1") + simple.body
+    return "\r\n".join(lines).encode("latin-1") + body
 
 
 def _kept_by_aiohttp(name: str, value: str) -> str:
@@ -682,24 +668,24 @@ class HttpConnection(TimestampedConnection):
         if self._partial_timer is not None:
             self._partial_timer.cancel()
             self._partial_timer = None
+        head, body, num_bytes = found
         self._is_answering = True
-        self._rest = self._rest[found.num_bytes :]
+        self._rest = self._rest[num_bytes:]
         if self._is_reading_paused and len(self._rest) <= MOST_BYTES_AHEAD:
             self._resume_reading()
-        route = self._http_listener.routes.get((found.head.method, found.head.path))
+        route = self._http_listener.routes.get((head.method, head.path))
         if route is None:
-            self._delegate_request(bytes_for_aiohttp(found))
+            self._delegate_request(bytes_for_aiohttp(head, body))
         else:
-            self.task = self._loop.create_task(self._answer(route, found))
+            self.task = self._loop.create_task(self._answer(route, head, body))
 
-    async def _answer(self, route: FastRoute, simple: SimpleRequest) -> None:
-        head = simple.head
+    async def _answer(self, route: FastRoute, head: SimpleHead, body: bytes) -> None:
         request = buffered_request(
             head.method,
             head.path,
             head.headers,
             head.closes,
-            simple.body,
+            body,
             route.url,
             route.match_info,
             self,
@@ -716,7 +702,7 @@ class HttpConnection(TimestampedConnection):
         except ConnectionError:
             _logger.debug("the client left before its reply")
         except Exception:
-            _logger.exception("%s %s failed", simple.head.method, simple.head.path)
+            _logger.exception("%s %s failed", head.method, head.path)
         finally:
             self.task = None
             self._answered(keeps_alive)

@@ -31,7 +31,7 @@ from mockserve.reply.call_style import (
     without_fillings,
 )
 from mockserve.reply.choice_writer import NewScorer, scored_tokens
-from mockserve.reply.plan import Generation, ParsingCounter, PlannedPrompt
+from mockserve.reply.plan import Generation, NewTextPiece, ParsingCounter, PlannedPrompt
 
 
 class ChatShape(NamedTuple):
@@ -54,9 +54,20 @@ class ChatShape(NamedTuple):
     reasoning: ReasoningStyle = NO_REASONING
     num_earlier_calls: int = 0
 
+    def text_pieces(self, generation: Generation) -> NewTextPiece | None:
+        """Return what makes the pieces of a choice whose tokens add only their text; None for other choices."""
+        answer = generation.answer
+        if answer.deltas is not None or self.new_scorer is not None or self.shows_token_ids:
+            return None
+        return None if self.calls.begin_mark and self.calls.may_hold(answer.texts) else _text_piece
+
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
         """The writer of one choice."""
         return ChatWriter(self, prompt, generation)
+
+
+def _text_piece(text: str) -> Piece:
+    return Piece(delta=content_delta(text))
 
 
 class ChatWriter:
@@ -82,13 +93,6 @@ class ChatWriter:
         if not self._shape.includes_reasoning:
             return without_fillings(token_deltas)
         return with_reasoning_marks(token_deltas, reasoning.begin, reasoning.end)
-
-    @property
-    def sends_text_only(self) -> bool:
-        return self._deltas is None and self._scorer is None and not self._shows_ids
-
-    def text_piece(self, text: str) -> Piece:
-        return Piece(delta=content_delta(text))
 
     def single_delta(self, place: int) -> Delta | None:
         deltas = self._deltas

@@ -20,7 +20,7 @@ from mockserve.protocol.bodies import (
     completion_logprobs,
     next_offset,
 )
-from mockserve.reply.plan import ChoiceWriter, Generation, PlannedPrompt
+from mockserve.reply.plan import ChoiceWriter, Generation, NewTextPiece, PlannedPrompt
 
 
 class Scorer:
@@ -138,6 +138,10 @@ class CompletionShape(NamedTuple):
     echo: bool = False
     only_echoes: bool = False
 
+    def text_pieces(self, _generation: Generation) -> NewTextPiece | None:
+        """Return what makes the pieces of a choice whose tokens add only their text; None for other choices."""
+        return None if self.new_scorer is not None or self.shows_token_ids or self.echo else Piece
+
     def writer(self, prompt: PlannedPrompt, generation: Generation) -> "CompletionWriter":
         """The writer of one choice."""
         return CompletionWriter(self, prompt, generation)
@@ -154,13 +158,6 @@ class CompletionWriter(ChoiceWriter):
         self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
         self._text_offset = 0
         """Offset of the next tokens in the names of all tokens so far."""
-
-    @property
-    def sends_text_only(self) -> bool:
-        return self._scorer is None and not self._shape.shows_token_ids and not self._shape.echo
-
-    def text_piece(self, text: str) -> Piece:
-        return Piece(delta=text)
 
     def last_piece(self, first: int, last: int) -> Piece:
         shape = self._shape

@@ -103,22 +103,13 @@ class PlannedPrompt(NamedTuple):
 class ChoiceWriter(Protocol):
     """Converts the tokens of one choice. Tokens are counted from 0; a range excludes its end."""
 
-    @property
-    def sends_text_only(self) -> bool:
-        """Whether a token adds only its text, so that an event template can be used."""
-        ...
-
-    def text_piece(self, text: str) -> Piece:
-        """Return the piece of a token with only `text`."""
-        ...
-
     def single_delta(self, place: int) -> Delta | None:
         """Return the delta of a token if it is the only one, for a template; else None."""
         return None
 
     def single_delta_piece(self, single_delta: Delta) -> Piece:
         """Return the piece of a token with only this delta."""
-        return self.text_piece(single_delta.text)
+        return Piece(delta=single_delta.text)
 
     def piece(self, first: int, last: int) -> Piece | None:
         """Return the piece of a range of tokens in a stream; None if it is empty. Ranges must be adjacent."""
@@ -134,6 +125,13 @@ class ChoiceWriter(Protocol):
 
 
 NewWriter: TypeAlias = Callable[[PlannedPrompt, Generation], ChoiceWriter]
+NewTextPiece: TypeAlias = Callable[[str], Piece]
+"""Returns the piece of a token with only a given text."""
+
+
+def no_text_pieces(_generation: Generation) -> NewTextPiece | None:
+    """Return None: no token adds only its text."""
+    return None
 
 
 class Accounting(NamedTuple):
@@ -274,6 +272,9 @@ class ReplyJob(NamedTuple):
     new_writer: NewWriter
     delivery: Delivery
     prompts: Sequence[PlannedPrompt]
+    text_pieces: Callable[[Generation], NewTextPiece | None] = no_text_pieces
+    """Returns what makes the pieces of a choice whose tokens add only their text, so that it needs no writer; None for
+    other choices."""
     accounting: Accounting = Accounting()
     stream_interval: int = 1
     templates: EventTemplates | None = None
@@ -294,13 +295,6 @@ class ReplyJob(NamedTuple):
     """Sampling parameters of the choices, for request logs and spans."""
     extra_args: Mapping[str, Any] | None = None
     """Arguments for the engine beside the sampling parameters, for request logs."""
-
-    @property
-    def num_choices(self) -> int:
-        number = 0
-        for prompt in self.prompts:
-            number += len(prompt.generations)
-        return number
 
 
 class CompletedChoice(NamedTuple):

@@ -23,7 +23,7 @@ from mockserve.faults import ShapedTransport
 from mockserve.generation.answer import Answer, Kind
 from mockserve.http.aiohttp_internals import mark_reply_as_begun
 from mockserve.http.connection import TimestampedConnection
-from mockserve.http.headers import EVENT_STREAM, caller_of
+from mockserve.http.headers import EVENT_STREAM, Caller, caller_of
 from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.json_text import reply_blocks, reply_json
@@ -37,7 +37,7 @@ from mockserve.reply.frames import (
     http_chunk,
     with_templates,
 )
-from mockserve.reply.plan import AT_THE_END, ChoiceWriter, Generation, PlannedPrompt, ReplyJob
+from mockserve.reply.plan import AT_THE_END, ChoiceWriter, Generation, NewTextPiece, PlannedPrompt, ReplyJob
 from mockserve.reply.reply import DELIVERY, PlannedChoice, Reply, ReplyDelivery, collect, ending_at, failure
 
 END_OF_CHUNKS = b"0\r\n\r\n"
@@ -65,8 +65,8 @@ class SSEWriter:
         self.due_s = 0.0
         """Instant at which the first buffered frame was due."""
         self._request = request
-        self._delivery = request.app[DELIVERY]
-        self._wire = self._delivery.wire
+        self.delivery = request.app[DELIVERY]
+        self._wire = self.delivery.wire
         self._writes_separately = False
         self._head = b""
         self._ends_response = False
@@ -80,7 +80,7 @@ class SSEWriter:
         """The connection that limits unsent bytes, if there is one."""
 
     async def __aenter__(self) -> Self:
-        request, delivery = self._request, self._delivery
+        request, delivery = self._request, self.delivery
         head = delivery.heads.head_for(request)
         response = delivery.heads.response if head is not None else await _prepare_with_aiohttp(request)
         transport = request.transport
@@ -103,7 +103,7 @@ class SSEWriter:
             if kind is None:
                 self.finish()
                 with suppress(ConnectionResetError):  # a client may leave as soon as it has the last event
-                    if self.response is not self._delivery.heads.response:
+                    if self.response is not self.delivery.heads.response:
                         await self.response.write_eof()
                     await self._request.writer.drain()
             elif not self.forget_head():
@@ -231,18 +231,15 @@ class _LargeEvent(NamedTuple):
     make: Callable[[], bytes]
 
 
-class EventStream(SSEWriter):
-    """Writes the events of one reply, and the events around the choices.
+class StreamedReply(Reply, SSEWriter):
+    """One reply as a stream of events: those of its choices, and the events around them.
 
     While a large event is made, later events wait for it.
     """
 
-    def __init__(self, request: web.Request, reply: Reply) -> None:
-        super().__init__(request)
-        job = reply.job
-        self.reply = reply
-        self.job = job
-        self.bodies = job.bodies
+    def __init__(self, request: web.Request, job: ReplyJob, arrived_at: Micros, caller: Caller) -> None:
+        SSEWriter.__init__(self, request)
+        Reply.__init__(self, self.delivery, job, arrived_at, caller)
         self.usual_bodies = None if job.templates is None else with_templates(job.bodies)
         """Bodies for which event templates are shared between streams."""
         self.has_begun = False
@@ -253,7 +250,7 @@ class EventStream(SSEWriter):
     def begin(self) -> None:
         """Send the events before the first token of any choice."""
         self.has_begun = True
-        if self.job.is_long and self.reply.num_choices > CHOICES_AT_ONCE:
+        if self.job.is_long and self.num_choices > CHOICES_AT_ONCE:
             self._make(lambda: b"".join(self._openings()))
             return
         for each in self._openings():
@@ -261,12 +258,12 @@ class EventStream(SSEWriter):
 
     def _openings(self) -> Iterable[bytes]:
         job, templates, usual = self.job, self.job.templates, self.usual_bodies
-        num_choices = self.reply.num_choices if job.num_announced is None else job.num_announced
+        num_choices = self.num_choices if job.num_announced is None else job.num_announced
         prompt, has_usage = job.prompts[0], job.delivery.continuous_usage
         if templates and usual and not prompt.shows_text and not has_usage:
             return templates.opening(usual, num_choices, self.chunked)
         usage = job.accounting.running_usage(prompt, 0, 0) if has_usage else None
-        chunks = self.bodies.opening_chunks(num_choices, prompt.prompt_output, usage)
+        chunks = job.bodies.opening_chunks(num_choices, prompt.prompt_output, usage)
         return (self._framed(event(each)) for each in chunks)
 
     def send_if_any(self, make: Callable[[], dict[str, Any] | None], num_tokens: int) -> None:
@@ -285,27 +282,27 @@ class EventStream(SSEWriter):
         """Write the bytes of an event. Events after the end of the stream are dropped."""
         if self._waiting is not None:
             self._waiting.append(lambda: self.write_event(data))
-        elif not self.reply.done.done():
+        elif not self.done.done():
             self.write(data)
 
     def write_events(self, events: list[bytes]) -> None:
         """Write several events of one step."""
         if self._waiting is not None:
             self._waiting.append(lambda: self.write_events(events))
-        elif not self.reply.done.done():
+        elif not self.done.done():
             self.write_all(events)
 
-    def choice_finished(self, num_tokens: int) -> None:
+    def end_choice(self, num_tokens: int) -> None:
         """Count a choice; after the last one, end the stream."""
         if self._waiting is not None:
-            self._waiting.append(lambda: self.choice_finished(num_tokens))
-        elif self.reply.choice_finished(num_tokens) and not self.reply.done.done():
+            self._waiting.append(lambda: self.end_choice(num_tokens))
+        elif self.choice_finished(num_tokens) and not self.done.done():
             if self.job.delivery.include_usage:
-                usage, metrics = self.reply.usage(is_stream=True), self.reply.metrics(is_stream=True)
-                self.write(self._framed(event(self.bodies.usage_chunk(usage, metrics))))
+                usage, metrics = self.usage(is_stream=True), self.metrics(is_stream=True)
+                self.write(self._framed(event(self.job.bodies.usage_chunk(usage, metrics))))
             self.write(DONE_CHUNK if self.chunked else DONE)
             self.finish()
-            self.reply.resolve()
+            self.resolve()
 
     def fail(self, error: ApiError) -> None:
         """End the stream with an error: the status of the response while it is undecided, else an event."""
@@ -313,12 +310,12 @@ class EventStream(SSEWriter):
             self._waiting.clear()
             self._waiting = None
         if not self.is_open:
-            self.reply.fail(error)
-        elif not self.reply.done.done():
+            super().fail(error)
+        elif not self.done.done():
             self.write(self._framed(self.job.errors.event(error)))
             self.write(self._framed(DONE))
             self.finish()
-            self.reply.resolve()
+            self.resolve()
 
     def _framed(self, data: bytes) -> bytes:
         return http_chunk(data) if self.chunked else data
@@ -330,14 +327,14 @@ class EventStream(SSEWriter):
             return
         self._waiting = deque((_LargeEvent(make),))
         task = asyncio.create_task(self._write_made(self._waiting))
-        self.reply.done.add_done_callback(lambda _: task.cancel())
+        self.done.add_done_callback(lambda _: task.cancel())
 
     async def _write_made(self, waiting: deque[_LargeEvent | Callable[[], None]]) -> None:
         while waiting:
             first = waiting.popleft()
             if isinstance(first, _LargeEvent):
-                data = await self._delivery.executor.run(True, first.make)
-                if data and not self.reply.done.done():
+                data = await self.delivery.executor.run(True, first.make)
+                if data and not self.done.done():
                     self.write(data)
             else:
                 self._waiting = None
@@ -356,12 +353,13 @@ class StreamedChoice(PlannedChoice):
     is_streamed = True
 
     def __init__(
-        self, stream: EventStream, index: int, prompt: PlannedPrompt, number: int, generation: Generation
+        self, stream: StreamedReply, index: int, prompt: PlannedPrompt, number: int, generation: Generation
     ) -> None:
         super().__init__(generation)
         job = stream.job
         self._stream = stream
-        self._writer: ChoiceWriter = job.new_writer(prompt, generation)
+        self._new_piece = job.text_pieces(generation)
+        self._known_writer: ChoiceWriter | None = None
         self._prompt = prompt
         self._number = number
         self._texts = generation.answer.texts
@@ -371,8 +369,16 @@ class StreamedChoice(PlannedChoice):
         self._template: EventTemplate | None = None
         self._templates: dict[tuple[Kind, int], EventTemplate] = {}
         self._fills = not job.delivery.continuous_usage and self._interval == 1
-        if self._fills and self._writer.sends_text_only:
-            self._template = self._text_template(None)
+        if self._fills and self._new_piece is not None:
+            self._template = self._text_template(self._new_piece, None)
+
+    @property
+    def _writer(self) -> ChoiceWriter:
+        """The writer of the choice, which a choice of only text does not need."""
+        writer = self._known_writer
+        if writer is None:
+            writer = self._known_writer = self._stream.job.new_writer(self._prompt, self._generation)
+        return writer
 
     def token(self, number: int) -> None:
         stream, num_sent, template = self._stream, self._num_sent, self._template
@@ -401,20 +407,20 @@ class StreamedChoice(PlannedChoice):
         stream, first, params = self._stream, self._num_sent, self._stream.job.kv_transfer_params
         if not stream.has_begun:
             stream.begin()
-        has_template = self._template is not None and stream.usual_bodies is not None
-        if num_tokens and has_template and ending.stop_reason is None and params is None:
-            template = self._text_template(ending.finish_reason)
+        new_piece = self._new_piece if self._template is not None and stream.usual_bodies is not None else None
+        if num_tokens and new_piece is not None and ending.stop_reason is None and params is None:
+            template = self._text_template(new_piece, ending.finish_reason)
             stream.write_event(template.fill("".join(self._texts[first:num_tokens])))
-            stream.choice_finished(num_tokens)
+            stream.end_choice(num_tokens)
             return
 
         def last_event() -> dict[str, Any]:
             piece = self._writer.last_piece(first, num_tokens)
             piece = piece._replace(ending=ending, num_tokens=num_tokens, kv_transfer_params=params)
-            return stream.bodies.chunk(self._index, piece, self._usage(num_tokens))
+            return stream.job.bodies.chunk(self._index, piece, self._usage(num_tokens))
 
         stream.send_if_any(last_event, self._num_reported(first, num_tokens))
-        stream.choice_finished(num_tokens)
+        stream.end_choice(num_tokens)
 
     def fail(self, message: str, status: int) -> None:
         self._stream.fail(failure(message, status))
@@ -444,7 +450,7 @@ class StreamedChoice(PlannedChoice):
 
         def next_event() -> dict[str, Any] | None:
             piece = self._writer.piece(first, number)
-            return None if piece is None else self._stream.bodies.chunk(self._index, piece, self._usage(number))
+            return None if piece is None else self._stream.job.bodies.chunk(self._index, piece, self._usage(number))
 
         self._stream.send_if_any(next_event, self._num_reported(first, number))
 
@@ -457,9 +463,9 @@ class StreamedChoice(PlannedChoice):
             return None
         return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
 
-    def _text_template(self, finish_reason: str | None) -> EventTemplate:
+    def _text_template(self, new_piece: NewTextPiece, finish_reason: str | None) -> EventTemplate:
         """Return the template of an event with only text, and of the last one a finish reason."""
-        stream, new_piece = self._stream, self._writer.text_piece
+        stream = self._stream
         templates, usual = stream.job.templates, stream.usual_bodies
         if templates is None or usual is None:
             return self._new_template(new_piece(PLACEHOLDER))
@@ -467,7 +473,7 @@ class StreamedChoice(PlannedChoice):
 
     def _new_template(self, blank: Piece) -> EventTemplate:
         stream = self._stream
-        return event_template(stream.bodies.chunk(self._index, blank, None), stream.chunked)
+        return event_template(stream.job.bodies.chunk(self._index, blank, None), stream.chunked)
 
 
 # The response to a request: streamed or whole, and released when the client disconnects.
@@ -494,18 +500,18 @@ async def answer(
         threshold = delivery.cache_hit_threshold if cache_hit_threshold is None else cache_hit_threshold
         job = _with_threshold(delivery, job, threshold)
     if job.delivery.stream:
-        stream = EventStream(request, Reply(delivery, job, arrived_at, caller))
+        stream = StreamedReply(request, job, arrived_at, caller)
         is_refused = delivery.suspension.rejects_new
-        with delivery.open_replies, stream.reply as reply:
+        with delivery.open_replies, stream:
             # The response begins when the engine has placed the requests: a router refuses with a status.
             if not is_refused:
-                await reply.placed(partial(StreamedChoice, stream))
+                await stream.placed(partial(StreamedChoice, stream))
             async with stream:
                 if is_refused:
                     stream.fail(job.errors.paused())
                 elif delivery.keep_alive_s and job.gets_comments:
                     stream.send_comments(delivery.keep_alive_s)
-                await reply.ended()
+                await stream.ended()
         return stream.response
     reply, choices = await collect(delivery, job, arrived_at, caller)
 

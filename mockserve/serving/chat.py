@@ -21,7 +21,7 @@ from mockserve.protocol.sampling import (
 )
 from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.reply.chat_writer import ChatShape
-from mockserve.reply.plan import Accounting, NewWriter, ParsingCounter, PlannedPrompt, ReplyJob
+from mockserve.reply.plan import Accounting, ParsingCounter, PlannedPrompt, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
 from mockserve.serving.planner import Planner, RequestContext, check_truncation, check_unicode, is_long_reply, text_ids
 from mockserve.serving.prompts import (
@@ -113,7 +113,7 @@ class ChatSettings(NamedTuple):
     context: RequestContext
     """The properties of the request to the engine, without its id."""
     delivery: Delivery
-    new_writer: NewWriter
+    shape: ChatShape
     accounting: Accounting
     stream_interval: int
     extra_args: Mapping[str, Any] | None
@@ -166,7 +166,8 @@ async def plan_chat(
     prompt = PlannedPrompt(ids, text.replace(MEDIA_MARK, ""), generations, scores, shows_text=settings.shows_text)
     return ReplyJob(
         bodies=_chat_bodies(model, chat, reply_id, adapter, settings.delivery.include_usage),
-        new_writer=settings.new_writer,
+        new_writer=settings.shape.writer,
+        text_pieces=settings.shape.text_pieces,
         delivery=settings.delivery,
         prompts=[prompt],
         accounting=settings.accounting,
@@ -215,7 +216,7 @@ def _checked(
         form=form if beams is None else form._replace(constraint=None),
         context=with_extra_arguments(RequestContext("", chat.common.cache_salt, media=places), body),
         delivery=delivery_of(model, chat.delivery),
-        new_writer=_chat_shape(model, chat, form)._replace(parsing=parsing).writer,
+        shape=_chat_shape(model, chat, form)._replace(parsing=parsing),
         accounting=_accounting_of(model, media, searches_beams=beams is not None),
         stream_interval=interval_of(model, sampling, chat.response_options),
         extra_args=extra_args_of(body) or ({} if request_type == RESPONSES else None),

@@ -74,6 +74,7 @@ async def plan_completion(
             else None,
         ),
         new_writer=shape.writer,
+        text_pieces=shape.text_pieces,
         delivery=delivery,
         prompts=prompts,
         accounting=Accounting(

@@ -169,17 +169,12 @@ class GenerateShape:
 class TokenWriter(ChoiceWriter):
     """Writes one choice as token ids."""
 
-    sends_text_only = False
-
     def __init__(self, shape: GenerateShape, prompt: PlannedPrompt, generation: Generation) -> None:
         self._shape = shape
         self._prompt = prompt
         self._generation = generation
         self._answer = generation.answer
         self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
-
-    def text_piece(self, text: str) -> Piece:
-        return Piece(delta={"text": text})
 
     def last_piece(self, first: int, last: int) -> Piece:
         has_prompt_ids = first == 0 and self._shape.shows_prompt_ids
