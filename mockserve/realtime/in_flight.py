@@ -38,64 +38,40 @@ def unix_time() -> int:
 
 
 class TokenReceiver(Protocol):
-    """Receiver of a request's tokens. Methods are called in token order, at the due times.
+    """Receiver of a request's tokens, which by default ignores them. Methods are called in token order, at the due
+    times.
 
     `finish` includes all tokens that have not been delivered; `fail` may replace any call.
     """
 
-    @property
-    def finish_reason(self) -> str:
-        """The finish reason of the planned end."""
-        ...
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether tokens are sent as they are generated."""
-        ...
+    finish_reason: str = "abort"
+    """The finish reason of the planned end."""
+    is_streamed: bool = False
+    """Whether tokens are sent as they are generated."""
 
     def token(self, number: int) -> None:
         """Deliver all tokens of one step up to token `number`, counted from 1."""
-        ...
+        return
 
     def tokens(self, first: int, last: int) -> None:
         """Deliver tokens `first` to `last`, one per step; all earlier tokens have been delivered."""
-        ...
+        return
 
     def finish(self, num_tokens: int) -> None:
         """Deliver the remaining tokens up to `num_tokens`, and the end."""
-        ...
+        return
 
     def abort(self, num_tokens: int) -> None:
         """End the reply early with `num_tokens` tokens."""
-        ...
+        return
 
     def fail(self, message: str, status: int) -> None:
         """End the reply with an error: the engine refused the request or failed."""
-        ...
+        return
 
 
-class SilentReceiver:
+class SilentReceiver(TokenReceiver):
     """Ignores tokens and ends."""
-
-    __slots__ = ()
-
-    finish_reason = "abort"
-    is_streamed = False
-
-    def token(self, number: int) -> None:
-        """Drop the tokens of a step."""
-
-    def tokens(self, first: int, last: int) -> None:
-        """Drop the tokens of several steps."""
-
-    def finish(self, num_tokens: int) -> None:
-        """Ignore the end."""
-
-    def abort(self, num_tokens: int) -> None:
-        """Ignore the end."""
-
-    def fail(self, message: str, status: int) -> None:
-        """Ignore the end."""
 
 
 ENDED = SilentReceiver()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
@@ -19,44 +19,28 @@ FOREVER: Micros = 2**62
 """Later than any event."""
 
 
-class Clock(Protocol):
-    """Maps simulated instants to readings of the monotonic clock. Readings are in seconds."""
-
-    def now(self) -> Micros:
-        """The present instant."""
-        ...
-
-    def due_until(self) -> Micros:
-        """The latest instant whose events may be processed now."""
-        ...
-
-    def instant_at(self, reading_s: float) -> Micros:
-        """The instant at which the monotonic clock reads `reading_s`."""
-        ...
-
-    def seconds_at(self, at: Micros) -> float:
-        """Return the reading at an instant, which may be in the future."""
-        ...
-
-
 class PacedClock:
-    """A clock that runs at a constant rate of simulated microseconds per real second."""
+    """Maps simulated instants to readings of the monotonic clock, at a constant rate. Readings are in seconds."""
 
     def __init__(self, us_per_s: float, monotonic: Callable[[], float], origin_s: float) -> None:
-        """`origin_s` is the reading at the simulated instant 0."""
+        """`us_per_s` simulated microseconds pass in a real second. `origin_s` is the reading at the simulated instant
+        0."""
         self._us_per_s = us_per_s
         self._monotonic = monotonic
         self._origin_s = origin_s
 
     def now(self) -> Micros:
+        """Return the present instant. It is also the latest whose events may be processed now, `due_until`."""
         return int((self._monotonic() - self._origin_s) * self._us_per_s)
 
     due_until = now
 
     def instant_at(self, reading_s: float) -> Micros:
+        """Return the instant at which the monotonic clock reads `reading_s`."""
         return int((reading_s - self._origin_s) * self._us_per_s)
 
     def seconds_at(self, at: Micros) -> float:
+        """Return the reading at an instant, which may be in the future."""
         return self._origin_s + at / self._us_per_s
 
 
@@ -81,7 +65,9 @@ class JumpingClock:
         return self._monotonic()
 
 
-def clock_of(simulation: Simulation, speed: float, monotonic: Callable[[], float], origin_s: float | None) -> Clock:
+def clock_of(
+    simulation: Simulation, speed: float, monotonic: Callable[[], float], origin_s: float | None
+) -> PacedClock | JumpingClock:
     """The clock for `speed` simulated seconds per real second; infinity lets it jump.
 
     `origin_s` is the reading at the simulated instant 0, by default the present one.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -116,7 +116,7 @@ def _size_tokens(generation: Generation) -> int:
     return CHOICE_OVERHEAD_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 
 
-class _WatchedReceiver:
+class _WatchedReceiver(TokenReceiver):
     """The receiver of a choice whose end is reported to `end`, with whether the choice has all of its tokens."""
 
     __slots__ = ("_end", "_receiver", "finish_reason", "is_streamed", "token", "tokens")
@@ -124,8 +124,8 @@ class _WatchedReceiver:
     def __init__(self, receiver: TokenReceiver, end: Callable[[bool], None]) -> None:
         self._receiver = receiver
         self._end = end
-        self.token = receiver.token
-        self.tokens = receiver.tokens
+        self.token = receiver.token  # type: ignore[method-assign]
+        self.tokens = receiver.tokens  # type: ignore[method-assign]
         self.finish_reason = receiver.finish_reason
         self.is_streamed = receiver.is_streamed
 
@@ -380,7 +380,7 @@ _KINDS: Mapping[int, str] = {
 }
 
 
-class PlannedChoice(ABC):
+class PlannedChoice(TokenReceiver):
     """A choice whose ending is planned: `_end_choice` gets the planned ending or the ending of an abort."""
 
     def __init__(self, generation: Generation) -> None:
@@ -441,19 +441,11 @@ class EndedChoices:
 class EndedChoice(PlannedChoice):
     """The receiver of a choice of a reply that is no stream: stores how the choice ended."""
 
-    is_streamed = False
-
     def __init__(self, reply: Reply, ends: list[_End | None], index: int, generation: Generation) -> None:
         super().__init__(generation)
         self._reply = reply
         self._ends = ends
         self._index = index
-
-    def token(self, number: int) -> None:
-        """Do nothing: no event is sent before the end."""
-
-    def tokens(self, first: int, last: int) -> None:
-        """Do nothing: no event is sent before the end."""
 
     def fail(self, message: str, status: int) -> None:
         self._reply.fail(failure(message, status))

@@ -10,14 +10,13 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 from aiohttp import HttpVersion11, web
 from multidict import istr
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.request import Request
-from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.faults import ShapedTransport
 from mockserve.generation.answer import Answer, Kind
@@ -27,6 +26,7 @@ from mockserve.http.headers import EVENT_STREAM, Caller, caller_of
 from mockserve.protocol.bodies import Ending, Piece, Usage
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.json_text import reply_blocks, reply_json
+from mockserve.realtime.driver import EngineInfo
 from mockserve.reply.frames import (
     DONE,
     DONE_CHUNK,
@@ -564,14 +564,7 @@ FORMAT_HEADER = istr("endpoint-load-metrics-format")
 LOAD_HEADER = "endpoint-load-metrics"
 
 
-class HasStats(Protocol):
-    """An engine with statistics, which are computed on access."""
-
-    @property
-    def stats(self) -> EngineStats: ...
-
-
-def load_headers(api_request: str | None, engine: HasStats) -> Mapping[str, str]:
+def load_headers(api_request: str | None, engine: EngineInfo) -> Mapping[str, str]:
     """Return the load header in the requested format, `TEXT` or `JSON`; no header for any other."""
     if not api_request:
         return {}
