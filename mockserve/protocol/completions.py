@@ -494,6 +494,8 @@ class TextRequest(NamedTuple):
     echo: bool = False
     only_echoes: bool = False
     add_special_tokens: bool = True
+    shared: dict[str, Any] | None = None
+    """What is kept for all requests that differ in one plain prompt alone."""
 
 
 def parse_completion(body: dict[str, Any]) -> TextRequest:
@@ -524,6 +526,7 @@ def parse_completion(body: dict[str, Any]) -> TextRequest:
         echo=echo,
         only_echoes=only_echoes,
         add_special_tokens=request.add_special_tokens,
+        shared={},
     )
 
 
@@ -617,7 +620,7 @@ class ParsedBodyCache(Generic[T]):
 
 def completion_body_cache() -> ParsedBodyCache[TextRequest]:
     """Return the cache of text completions."""
-    return ParsedBodyCache(parse_completion, "prompt", _has_plain_prompt, _with_prompt)
+    return ParsedBodyCache(parse_completion, "prompt", has_plain_prompt, _with_prompt)
 
 
 def chat_body_cache(refuse: Callable[[dict[str, Any]], object]) -> ParsedBodyCache[ChatRequest]:
@@ -628,7 +631,8 @@ def chat_body_cache(refuse: Callable[[dict[str, Any]], object]) -> ParsedBodyCac
     )
 
 
-def _has_plain_prompt(body: dict[str, Any]) -> bool:
+def has_plain_prompt(body: dict[str, Any]) -> bool:
+    """Whether the prompt of a body is one text, on which no other field depends."""
     prompt = body.get("prompt")
     return type(prompt) is str and prompt != ""
 

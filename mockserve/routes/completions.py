@@ -63,7 +63,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     arrived = arrived_at(request, service.delivery.driver)
     api_request = await parsed(request, service.completions, body)
-    adapter = service.model.check_model(api_request.model)
+    known_name = api_request.model in service.model.names
+    adapter = None if known_name else service.model.check_model(api_request.model)
     name = reply_id(request, "cmpl", api_request.common.request_id)
     try:
         priority = requested_priority(request)
@@ -71,7 +72,8 @@ async def completions(request: web.Request) -> web.StreamResponse:
         job = await run_plan(request, api_request.sampling, plan, len(api_request.prompts))
     except ApiError as error:
         return await refuse(request, error, api_request.delivery.stream, [OTHER_ERRORS.event(error), DONE])
-    headers = load_headers(request.headers.get(FORMAT_HEADER), service.delivery.driver.engine)
+    load_format = request.headers.get(FORMAT_HEADER)
+    headers = load_headers(load_format, service.delivery.driver.engine) if load_format else None
     return await answer(request, service.delivery, job, arrived, headers, api_request.common.cache_hit_threshold)
 
 

@@ -1,9 +1,13 @@
 """Planning of replies to completion requests, and to token ids of POST /inference/v1/generate."""
 
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 from mockserve.generation.writing import completion_output_spec
-from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest, check_prompts
+from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest, check_prompts, has_plain_prompt
+from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.protocol.server_info import check_decodable
-from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
 from mockserve.reply.plan import Accounting, PlannedPrompt, ReplyJob
@@ -23,6 +27,20 @@ from mockserve.serving.prompts import (
 )
 
 
+class CompletionSettings(NamedTuple):
+    """What planning finds in a checked request beside its prompts."""
+
+    sampling: SamplingParams
+    is_empty: bool
+    context: RequestContext
+    """The properties of the requests to the engine, without their id."""
+    delivery: Delivery
+    shape: CompletionShape
+    accounting: Accounting
+    stream_interval: int
+    extra_args: Mapping[str, Any] | None
+
+
 async def plan_completion(
     model: ServedModel,
     request: TextRequest,
@@ -31,65 +49,101 @@ async def plan_completion(
     priority: int | None = None,
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
-    model.queue.check(request.sampling.n)
-    planner, body, response_options = model.planner, request.body, request.response_options
+    queue, common, shared = model.queue, request.common, request.shared
+    if queue.limits_anything or queue.driver.failure is not None:
+        queue.check(request.sampling.n)
+    settings: CompletionSettings | None = shared.get(_SETTINGS) if shared else None
+    if settings is not None:
+        request = request._replace(sampling=settings.sampling)
+        ids = [_prompt_ids(model, each, request) for each in request.prompts]
+    else:
+        request, settings, ids = _checked(model, request)
+        depends_on_length = common.routed_experts_prompt_start or common.kv_transfer_params is not None
+        if shared is not None and has_plain_prompt(request.body) and not depends_on_length:
+            shared[_SETTINGS] = settings
+    sampling, options = settings.sampling, request.response_options
+    if queue.limits_anything:
+        queue.check_each(map(len, ids), sampling.n)
+    urgency = common.priority if priority is None else priority
+    context = settings.context._replace(request_id=reply_id, lora=adapter, priority=urgency)
+    prompts = [
+        await _planned_prompt(model, request, prompt, prompt_ids, context, len(ids))
+        for prompt, prompt_ids in zip(request.prompts, ids, strict=True)
+    ]
+    shows_version = options.weight_versions and not sampling.use_beam_search
+    return ReplyJob(
+        bodies=CompletionBodies(
+            id=reply_id,
+            created=int(time.time()),
+            model=model.names[0] if adapter is None else adapter.name,
+            fingerprint=model.fingerprint,
+            ends_with_usage=settings.delivery.include_usage,
+            shows_prompt_ids=options.token_ids,
+            weight_version=model.weight_version if shows_version else None,
+        ),
+        new_writer=settings.shape.writer,
+        text_pieces=settings.shape.text_pieces,
+        delivery=settings.delivery,
+        prompts=prompts,
+        accounting=settings.accounting,
+        templates=model.templates,
+        stream_interval=settings.stream_interval,
+        kv_transfer_params=None
+        if model.transfer is None
+        else model.handover(common.kv_transfer_params, prompts[0].generations),
+        errors=OTHER_ERRORS,
+        is_empty=settings.is_empty,
+        is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or options.token_ids),
+        sampling=sampling,
+        extra_args=settings.extra_args,
+    )
+
+
+_SETTINGS = "settings"
+
+
+def _checked(model: ServedModel, request: TextRequest) -> tuple[TextRequest, CompletionSettings, list[list[int]]]:
+    """Return a request with the sampling in force, its settings and the ids of its prompts. Raises ApiError, in vLLM's
+    order."""
+    planner, body, response_options, replies = (
+        model.planner,
+        request.body,
+        request.response_options,
+        model.options.replies,
+    )
     sampling = planner.defaults.applied(request.sampling, body)
-    beams = read_beams(sampling, model.options.replies.max_logprobs) if sampling.use_beam_search else None
+    beams = read_beams(sampling, replies.max_logprobs) if sampling.use_beam_search else None
     sampling = sampling if beams is None else beams.sampling
     request = request._replace(sampling=sampling)
-    check_prompts(request, sampling, model.planner.max_model_len)
+    check_prompts(request, sampling, planner.max_model_len)
     ids = [_prompt_ids(model, each, request) for each in request.prompts]
     check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
     for prompt, each in zip(request.prompts, ids, strict=True):
         if not isinstance(prompt, str):
             if request.echo:
                 check_decodable(each)
-            model.planner.check_ids(each)
-    model.queue.check_each(map(len, ids), sampling.n)
-    urgency = request.common.priority if priority is None else priority
-    request_context = with_extra_arguments(RequestContext(reply_id, request.common.cache_salt, adapter, urgency), body)
-    prompts = [
-        await _planned_prompt(model, request, prompt, prompt_ids, request_context, len(ids))
-        for prompt, prompt_ids in zip(request.prompts, ids, strict=True)
-    ]
-    delivery = delivery_of(model, request.delivery)
-    shape = CompletionShape(
-        new_scorer=new_scorers(model, sampling),
-        num_top=num_top(sampling, extra=1),
-        tokens_as_ids=returns_tokens_as_ids(model, response_options),
-        shows_token_ids=response_options.token_ids,
-        echo=request.echo,
-        only_echoes=request.only_echoes,
-    )
-    return ReplyJob(
-        bodies=CompletionBodies(
-            id=reply_id,
-            created=unix_time(),
-            model=model.reply_name(adapter),
-            fingerprint=model.fingerprint,
-            ends_with_usage=delivery.include_usage,
-            shows_prompt_ids=response_options.token_ids,
-            weight_version=model.weight_version
-            if response_options.weight_versions and not sampling.use_beam_search
-            else None,
-        ),
-        new_writer=shape.writer,
-        text_pieces=shape.text_pieces,
-        delivery=delivery,
-        prompts=prompts,
-        accounting=Accounting(
-            shows_prompt_details=model.options.replies.enable_prompt_tokens_details and not sampling.use_beam_search,
-            shows_metrics=model.options.replies.enable_per_request_metrics,
-        ),
-        templates=model.templates,
-        stream_interval=interval_of(model, sampling, response_options),
-        kv_transfer_params=model.handover(request.common.kv_transfer_params, prompts[0].generations),
-        errors=OTHER_ERRORS,
-        is_empty=beams is not None and beams.is_empty,
-        is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or response_options.token_ids),
+            planner.check_ids(each)
+    settings = CompletionSettings(
         sampling=sampling,
+        is_empty=beams is not None and beams.is_empty,
+        context=with_extra_arguments(RequestContext("", request.common.cache_salt), body),
+        delivery=delivery_of(model, request.delivery),
+        shape=CompletionShape(
+            new_scorer=new_scorers(model, sampling),
+            num_top=num_top(sampling, extra=1),
+            tokens_as_ids=returns_tokens_as_ids(model, response_options),
+            shows_token_ids=response_options.token_ids,
+            echo=request.echo,
+            only_echoes=request.only_echoes,
+        ),
+        accounting=Accounting(
+            shows_prompt_details=replies.enable_prompt_tokens_details and not sampling.use_beam_search,
+            shows_metrics=replies.enable_per_request_metrics,
+        ),
+        stream_interval=interval_of(model, sampling, response_options),
         extra_args=extra_args_of(body) or None,
     )
+    return request, settings, ids
 
 
 def _prompt_ids(model: ServedModel, prompt: Prompt, request: TextRequest) -> list[int]:
@@ -111,12 +165,13 @@ async def _planned_prompt(
     form = completion_output_spec(request.body, text, model.answers)
     if request.sampling.use_beam_search:
         form = form._replace(constraint=None)
-    external = model.external_prompt(request.common.kv_transfer_params, len(ids))
-    if external is not None:
+    if model.transfer is not None:
+        external = model.external_prompt(request.common.kv_transfer_params, len(ids))
         request_context = request_context._replace(external=external)
     generations = await planner.plan(ids, request.sampling, request_context, form, num_prompts=num_prompts)
     decodes = text is None and request.echo
-    scores = prompt_scores(model, request.sampling, ids, generations)
+    requested = request.sampling.num_prompt_logprobs
+    scores = None if requested is None else prompt_scores(model, request.sampling, ids, generations)
     return PlannedPrompt(
         token_ids=ids,
         text=planner.tokenizer.decode(ids) if decodes else text or "",
