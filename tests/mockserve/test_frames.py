@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mockserve.protocol.bodies import Ending, Piece, Usage
+from mockserve.protocol.bodies import Ending, Piece, PromptOutput, Usage
 from mockserve.protocol.completions import (
     ChatBodies,
     CompletionBodies,
@@ -15,7 +15,7 @@ from mockserve.protocol.completions import (
     tool_arguments_delta,
 )
 from mockserve.protocol.json_text import compact_json
-from mockserve.reply.frames import PLACEHOLDER, event, event_template, http_chunk
+from mockserve.reply.frames import PLACEHOLDER, EventTemplates, UsualBodies, event, event_template, http_chunk
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -36,6 +36,25 @@ def test_a_template_fills_as_encoding_does(reply_id: str, model: str, token: str
         assert whole.fill(token) == encoded
         assert chunked.fill(token) == http_chunk(encoded)
         assert chunked.fill_all([token, "", token]) == [chunked.fill(token), chunked.fill(""), http_chunk(encoded)]
+
+
+@given(text, text, text)
+def test_shared_templates_fill_as_encoding_does_for_every_id_and_second(reply_id: str, model: str, token: str) -> None:
+    templates = EventTemplates()
+    for created in (1, 1_700_000_000):
+        chat = ChatBodies(reply_id, created, model, "f", echoed=token)
+        completion = CompletionBodies(reply_id, created, model, "f")
+        usual: tuple[tuple[UsualBodies, Callable[[str], Piece]], ...] = (
+            (chat, lambda text: Piece(delta=content_delta(text))),
+            (completion, lambda text: Piece(delta=text)),
+        )
+        for bodies, new_piece in usual:
+            encoded = event(bodies.chunk(1, new_piece(token), None))
+            assert templates.text_event(bodies, 1, new_piece, None, chunked=False).fill(token) == encoded
+            last = event(bodies.chunk(1, new_piece(token)._replace(ending=Ending("stop")), None))
+            assert templates.text_event(bodies, 1, new_piece, "stop", chunked=True).fill(token) == http_chunk(last)
+            openings = [http_chunk(event(each)) for each in bodies.opening_chunks(2, PromptOutput(), None)]
+            assert templates.opening(bodies, 2, chunked=True) == openings
 
 
 def test_a_chunk_is_framed_by_its_length() -> None:

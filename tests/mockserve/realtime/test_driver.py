@@ -130,6 +130,29 @@ async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[
     assert num_turns > 10
 
 
+class CountingDriver(RealtimeDriver):
+    """Counts the wakes that find something due."""
+
+    num_wakes = 0
+
+    def _catch_up(self, due_at: Micros | None, due_until: Micros, runs_until: Micros) -> Micros | None:
+        self.num_wakes += 1
+        return super()._catch_up(due_at, due_until, runs_until)
+
+
+async def test_a_step_and_the_delivery_of_its_token_take_one_wake() -> None:
+    latency = TestLatency(step_us=5_000, output_token_time=1_000)
+    engine = Engine(config(engine="vllm"), latency)
+    driver, listener = CountingDriver(engine, Logbook(), WriteCoalescer(Lateness())), Listener()
+    driver.submit(request(output_tokens=20), listener)
+    await listener.done.wait()
+    driver.close()
+    assert listener.heard == list(range(1, 21))
+    due = [driver.seconds_at(int(end) + 1_000) for end in engine.steps.ends()]
+    assert all(instant >= at for instant, at in zip(listener.instants, due, strict=True))
+    assert driver.num_wakes <= 24, "one for each step, one for the arrival, two for the first step, and one to spare"
+
+
 async def test_an_aborted_request_gets_nothing_more_and_leaves_the_engine(
     drive: Callable[..., RealtimeDriver],
 ) -> None:
