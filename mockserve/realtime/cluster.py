@@ -174,6 +174,9 @@ class ClusterDriver(RealtimeDriver):
         self._instance_of(sequence, number, at)
         _set_done(self._unrouted.get(sequence.request.id))
 
+    def _set_lag(self) -> None:
+        """Do nothing: requests wait to be routed, which must not be late."""
+
     def _run_engine(self, until: Micros, now: Micros) -> None:
         for number, event in self.cluster.advance_each(until):
             self._happened(self._outputs.get(number, self.output), event, now)

@@ -271,6 +271,8 @@ class EngineOutput:
     """Called with the batch of each step before its tokens; the engine reports batches on request."""
     num_outputs: int = 0
     """Number of tokens of the latest step."""
+    num_going_on: int = -1
+    """Number of tokens of the latest step that did not end their requests; negative before the first step."""
     queue: OutputQueue = field(init=False)
     """Queue of the simulated API server process that sends the engine's tokens."""
     overheads: OutputOverheads = field(init=False)
@@ -280,15 +282,15 @@ class EngineOutput:
         self.queue = OutputQueue(self.engine.latency)
         self.overheads = output_overheads(self.engine.config, self.engine.latency)
 
-    def shortest_delay_us(self, num_outputs: int) -> Micros:
-        """Return the shortest time from a step of `num_outputs` tokens until one of them is due.
+    def shortest_delay_us(self) -> Micros:
+        """Return the shortest time from the end of the next step until one of its tokens is due.
 
         It is 0 for an engine whose steps are reported to others, who learn of them as they end.
         """
         if self.on_batch is not ignore_batch or self.on_cache_changes is not _ignore_cache_changes:
             return 0
         overheads = self.overheads
-        return overheads.step_us + max(1, num_outputs) * overheads.sequence_us + int(self.queue.turn_us)
+        return overheads.step_us + max(1, self.num_going_on) * overheads.sequence_us + int(self.queue.turn_us)
 
 
 class Conditions:
@@ -354,8 +356,6 @@ class RealtimeDriver:
         """When the next event of the engine is due."""
         self._lag_us: Micros = 0
         """How far the engine may stay behind the clock."""
-        self._num_going_on = -1
-        """Tokens of the latest step that did not end their requests."""
         self._alarm = Alarm(self._wake, monotonic)
         self._pending = PendingArrivals()
         self._slices = BacklogSlices(monotonic)
@@ -562,6 +562,10 @@ class RealtimeDriver:
         finally:
             self.wire.release()
 
+    def _set_lag(self) -> None:
+        """Let the engines stay behind the clock as far as none of their tokens can be due."""
+        self._lag_us = min([output.shortest_delay_us() for output in self.outputs.values()])
+
     def _run_engine(self, until: Micros, now: Micros) -> None:
         # Step listeners read the state after each step.
         for event in self.engine.advance(until, allows_multi_step=True):
@@ -668,9 +672,9 @@ class RealtimeDriver:
                 heappush(self._outbox, (due_at, next(self._numbers), flight, number, False))
             else:
                 self._deliver(due_at, flight, number, False)
-        if self._simulation is output.engine and num_outputs - num_ended != self._num_going_on:
-            self._num_going_on = num_outputs - num_ended
-            self._lag_us = output.shortest_delay_us(self._num_going_on)
+        if num_outputs - num_ended != output.num_going_on:
+            output.num_going_on = num_outputs - num_ended
+            self._set_lag()
 
     def _steps_done(self, output: EngineOutput, event: StepsDone, now: Micros) -> None:
         """Record the tokens of several steps. If all are due, each request's tokens are delivered together."""
