@@ -24,7 +24,7 @@ from mockserve.generation.answer import Kind, Segment, marked_reasoning
 from mockserve.generation.tool_calls import marked_calls
 from mockserve.options.content import PlaybackOptions
 from mockserve.options.faults import FaultSettings
-from mockserve.protocol.forms import as_flag, flag_problem
+from mockserve.protocol.forms import FLAG, as_flag, problem_of
 from mockserve.protocol.json_text import LARGE_BYTES, MOST_VALUE_BYTES, JsonBlocks, loads_with_repeats, value_bytes
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor, secrets_in
@@ -720,7 +720,7 @@ class PlaybackRequest:
     def is_stream(self) -> bool:
         """Whether a stream is requested."""
         flag = self.body.get("stream") if isinstance(self.body, Mapping) else None
-        return flag_problem(flag, "stream") is None and as_flag(flag)
+        return problem_of(FLAG, flag, "stream") is None and as_flag(flag)
 
 
 class KeyedReply(NamedTuple):
