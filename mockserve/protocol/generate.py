@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails
 
+from mockserve.options.parsers import call_parsers_with
 from mockserve.protocol.bodies import (
     LONG_TOKENS,
     LOWEST_LOGPROB,
@@ -75,13 +76,7 @@ WHOLE_REPLY, DELTAS = 2, 1
 """Numbers of vLLM's `RequestOutputKind`."""
 
 
-SKIPS_SPECIAL_TOKENS = frozenset(
-    {
-        *("deepseek_v3", "deepseek_v31", "dots", "ernie45", "granite-20b-fc", "hunyuan_a13b", "hy_v3", "hy_v4"),
-        *("k2_horizon", "llama3_json", "llama4_json", "llama4_pythonic", "minimax_m3", "olmo3", "phi4_mini_json"),
-        *("pythonic", "xlam"),
-    }
-)
+SKIPS_SPECIAL_TOKENS = call_parsers_with("skips-special-tokens")
 """Parsers of calls for which a rendered request skips special tokens, as other requests do."""
 
 
