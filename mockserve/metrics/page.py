@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import ceil, exp
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import orjson
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -754,23 +754,15 @@ class Metrics(Protocol):
         ...
 
 
-class MetricsPart(Protocol):
-    """The counts of one of several processes."""
+class ProcessCounts(NamedTuple):
+    """The counts of one of several processes, in reply to a query."""
 
-    @property
-    def http(self) -> HttpMetrics: ...
-
-    @property
-    def rejections(self) -> Mapping[str, int]: ...
-
-    @property
-    def tool_parsing(self) -> ToolParsing | None: ...
-
-    @property
-    def lag_s(self) -> Histogram: ...
-
-    @property
-    def num_streams_cut(self) -> int: ...
+    query_id: int
+    http: HttpMetrics
+    rejections: Mapping[str, int]
+    lag_s: Histogram
+    num_streams_cut: int
+    tool_parsing: ToolParsing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -1015,7 +1007,7 @@ _METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]
 }
 
 
-def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
+def sum_of_parts(source: MetricsSource, parts: Sequence[ProcessCounts]) -> MetricsSource:
     """Return a copy of `source` with the summed counts of several processes."""
     lateness, slow_readers = Lateness(), _RemoteCutStreams(sum(part.num_streams_cut for part in parts))
     tool_parsing = None if source.tool_parsing is None else ToolParsing()
@@ -1028,7 +1020,7 @@ def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> Metrics
         rejections={},
     )
     for part in parts:
-        if tool_parsing is not None and part.tool_parsing is not None:
+        if tool_parsing is not None:
             tool_parsing.add(part.tool_parsing)
         lateness.histogram.add(part.lag_s)
         found.http.add(part.http)
