@@ -11,7 +11,7 @@ import pytest
 
 from mockserve.executor.executor import OffloadExecutor
 from mockserve.executor.worker import Job
-from mockserve.executor.worker_pool import WorkerPool
+from mockserve.executor.executor import WorkerPool
 from mockserve.protocol.errors import ApiError
 from tests.patience import PATIENCE_S, attempts
 
