@@ -93,12 +93,12 @@ class SpeechStream:
         self._num_tokens += num_new
         usage = Usage(len(self._job.prompts[self._current].token_ids), self._num_tokens)
         if text or ending is not None:
-            self._send(self.chunks.text(text, ending, usage if self._asked.continuous_usage else None))
+            self._send(self.chunks.text(text, ending, usage if self._job.delivery.continuous_usage else None))
         if ending is None:
             return
         self._current += 1
         if self._current == len(self._waiting):
-            if self._asked.include_usage:
+            if self._job.delivery.include_usage:
                 self._send(self.chunks.usage(usage))
             self._reply.resolve()
 
@@ -167,12 +167,12 @@ async def _answer(request: web.Request, speech: SpeechTask) -> web.StreamRespons
     recording = bytes(form["file"].data)
     if len(recording) > MAX_FILE_BYTES:
         raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
-    adapter = service.model.check_model(api_request.model)
+    adapter = service.model.check_model(api_request.form.model or "")
     model = service.model.reply_name(adapter)
     check_speech(api_request, model)
     name = reply_id(request, speech.verb, None)
     plan = await plan_speech(service.model, api_request, speech, recording, name, adapter)
-    if api_request.streams:
+    if api_request.delivery.stream:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service.delivery, api_request, plan, chunks, arrived)
     _, choices = await collect(service.delivery, plan.job, arrived, _trace_context(request))
