@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
 from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, SchemaValidator, core_schema
@@ -282,22 +282,24 @@ class ItemForms:
                 for kind in [*kinds, *([""] if "type" not in form["required"] else [])]:
                     self._by_type.setdefault((union, kind), []).append(name)
 
-    def check(self, union: str, value: Any) -> Any:
-        """Return a value that has a form of a union.
-
-        Raises ValidationError with the errors for every form if it has none. The forms of its type come first.
-        """
+    def check_item(self, value: Any) -> None:
+        """Raise ValidationError with the errors for every form if a value is no item. The forms of its type come
+        first."""
         kind = value.get("type", "") if isinstance(value, dict) else None
-        likely = self._by_type.get((union, kind), []) if isinstance(kind, str) else []
-        if self._fits(f"{union} {kind}", likely, value):
-            return value
+        likely = self._by_type.get(("items", kind)) if isinstance(kind, str) else None
+        if likely is not None and self._fits(f"type {kind}", likely, value):
+            return
         try:
-            self._validator(union, self._unions[union]).validate_python(value, from_attributes=True)
+            self._validator("items", self._unions["items"]).validate_python(value, from_attributes=True)
         except ValidationError as error:
             refused = bounded(error)
         else:
-            return value
+            return
         raise refused
+
+    def schema(self, union: str) -> CoreSchema:
+        """Return what pydantic makes a validator of a union of."""
+        return self._schema(["union", *self._unions[union]])
 
     def shown(self, union: str, value: Mapping[str, Any]) -> dict[str, Any]:
         """Return a checked value with all fields of its form, as a response repeats it."""
@@ -318,21 +320,18 @@ class ItemForms:
         return None
 
     def _fits(self, name: str, forms: list[Any], value: Any) -> bool:
-        if not forms:
-            return False
-        try:
-            self._validator(name, forms).validate_python(value, from_attributes=True)
-        except ValidationError:
-            return False
-        return True
+        return self._validator(name, forms).isinstance_python(value, from_attributes=True)
 
     def _validator(self, name: str, forms: list[Any]) -> SchemaValidator:
         """Return what validates one of `forms`; `name` is that of all of them together."""
         if name not in self._validators:
-            used: dict[str, CoreSchema] = {}
-            schema = self._type(forms[0] if len(forms) == 1 else ["union", *forms], used)
-            self._validators[name] = SchemaValidator(core_schema.definitions_schema(schema, list(used.values())))
+            self._validators[name] = SchemaValidator(self._schema(forms[0] if len(forms) == 1 else ["union", *forms]))
         return self._validators[name]
+
+    def _schema(self, written: Any) -> CoreSchema:
+        used: dict[str, CoreSchema] = {}
+        schema = self._type(written, used)
+        return core_schema.definitions_schema(schema, list(used.values()))
 
     def _type(self, written: Any, used: dict[str, CoreSchema]) -> CoreSchema:
         if isinstance(written, str):
@@ -410,13 +409,38 @@ def _check_item(value: Any) -> Any:
                 return value
         if kind == "message" and value.get("role") == "assistant" and is_answer(value):
             return value
-        item_forms().check("items", _with_detail(tried))
-        return value
-    return item_forms().check("items", value)
+        item_forms().check_item(_with_detail(tried))
+    else:
+        item_forms().check_item(value)
+    return value
 
 
-def _of_union(union: str) -> AfterValidator:
-    return AfterValidator(lambda value: item_forms().check(union, value))
+class _OneOf:
+    """A value that has a form of a union."""
+
+    union: ClassVar[str]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        return item_forms().schema(cls.union)
+
+
+class Tool(_OneOf):
+    """A tool that the answer may use."""
+
+    union = "tools"
+
+
+class ToolChoice(_OneOf):
+    """Which tool the answer uses."""
+
+    union = "choices"
+
+
+class Format(_OneOf):
+    """The requested format of an answer."""
+
+    union = "formats"
 
 
 Item = Annotated[Any, AfterValidator(_check_item)]
@@ -613,7 +637,7 @@ class Reasoning(OpenObject):
 class ResponseTextConfig(OpenObject):
     """The format of an answer."""
 
-    format: Annotated[Any, _of_union("formats")] | None = None
+    format: Format | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -653,8 +677,8 @@ class ResponsesRequest(OpenObject):
     stream: bool | None = False
     temperature: float | None = None
     text: ResponseTextConfig | None = None
-    tool_choice: Annotated[Any, _of_union("choices")] = "auto"
-    tools: Items[Annotated[Any, _of_union("tools")]] = Field(default_factory=list)
+    tool_choice: ToolChoice = cast(Any, "auto")
+    tools: Items[Tool] = Field(default_factory=list)
     top_logprobs: int | None = 0
     top_p: float | None = None
     top_k: int | None = None
