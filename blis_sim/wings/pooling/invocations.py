@@ -6,8 +6,7 @@ from typing import get_args
 from blis_sim.wings.pooling.bodies import ClassificationBody, EmbeddingBody, PoolingBody, ScoreBody
 from blis_sim.wings.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from blis_sim.wings.pooling.routes import classify, create_embedding, pooling
-from blis_sim.wings.pooling.scoring import parse_rerank, parse_score
-from blis_sim.wings.pooling.scoring import rerank, score
+from blis_sim.wings.pooling.scoring import parse_rerank, parse_score, rerank, score
 from mockserve.protocol.bodies import BodyOfOneKind
 from mockserve.routes.invocations import InvocationUse
 from mockserve.serving.model import RouteCondition
