@@ -1161,7 +1161,7 @@ class ResponseEvents:
     def _begin(self, item: _OpenItem) -> list[Event]:
         events = self._end_item(COMPLETED)
         self._open = item
-        events.append(self._item_event("response.output_item.added", _started_item(item)))
+        events.append(self._item_event("response.output_item.added", _shown_item(item, IN_PROGRESS)))
         if item.kind not in CALLS:
             events.append(self._part_event("response.content_part.added", item, _content_part(item, EncodedItems())))
         return events
@@ -1180,7 +1180,7 @@ class ResponseEvents:
         events = self._end_text(item)
         if item.kind not in CALLS:
             events.append(self._part_event("response.content_part.done", item, _content_part(item, item.logprobs)))
-        done = _finished_item(item, status)
+        done = _shown_item(item, status)
         events.append(self._item_event("response.output_item.done", done))
         self.output.append(done)
         return events
@@ -1217,21 +1217,13 @@ def _content_part(item: _OpenItem, logprobs: EncodedItems | None) -> dict[str, A
     return text_part(item.text, None if logprobs is None else logprobs.array())
 
 
-def _started_item(item: _OpenItem) -> OutputItem:
-    if item.kind == "call":
-        return call_item(item.id, item.call_id, item.name, "", IN_PROGRESS, item.namespace)
-    if item.kind == "custom call":
-        return custom_call_item(item.id, item.call_id, item.name, "")
-    if item.kind == "reasoning":
-        return reasoning_item(item.id, None, IN_PROGRESS)
-    return message_item(item.id, [], IN_PROGRESS)
-
-
-def _finished_item(item: _OpenItem, status: str) -> OutputItem:
+def _shown_item(item: _OpenItem, status: str) -> OutputItem:
+    """Return an item that begins, which has no parts, or one that has ended."""
     if item.kind == "call":
         return call_item(item.id, item.call_id, item.name, item.text, status, item.namespace)
     if item.kind == "custom call":
         return custom_call_item(item.id, item.call_id, item.name, custom_input(item.text))
+    parts = [] if status == IN_PROGRESS else [_content_part(item, item.logprobs)]
     if item.kind == "reasoning":
-        return reasoning_item(item.id, [_content_part(item, None)], status)
-    return message_item(item.id, [_content_part(item, item.logprobs)], status)
+        return reasoning_item(item.id, parts or None, status)
+    return message_item(item.id, parts, status)
