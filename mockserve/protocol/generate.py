@@ -59,6 +59,7 @@ from mockserve.protocol.sampling import (
     SamplingParams,
     StreamOptions,
     StructuredOutputsParams,
+    all_constraints,
     check_one_constraint,
     delivery_of,
     read_request_metadata,
@@ -180,12 +181,7 @@ def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
         given["json_object"] = True
     elif requested.get("type") == "json_schema":
         given["json"] = (requested.get("json_schema") or {}).get("schema")
-    if not given:
-        return None
-    nothing = dict.fromkeys(("json", "regex", "choice", "grammar", "json_object"))
-    switches = {"disable_any_whitespace": False, "disable_additional_properties": False}
-    rest = {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
-    return {name: given.get(name, default) for name, default in {**nothing, **switches, **rest}.items()}
+    return all_constraints(given) if given else None
 
 
 def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> dict[str, Any]:
