@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.executor.worker import MIB, WorkerLimits
 from mockserve.executor.executor import (
     OverLimitError,
     PoolBusyError,
@@ -23,6 +22,7 @@ from mockserve.executor.executor import (
     WorkerNotReadyError,
     WorkerPool,
 )
+from mockserve.executor.worker import MIB, WorkerLimits
 from tests.patience import PATIENCE_S, wait_until
 
 ENDLESS = "[0 for _ in iter(int, 1) if 0]"
