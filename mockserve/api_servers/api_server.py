@@ -34,6 +34,7 @@ from mockserve.api_servers.channel import (
     GetCounts,
     Listening,
     MetricsPage,
+    Queries,
     Refused,
     RemoteMetrics,
     State,
@@ -67,10 +68,8 @@ class RemoteFaults:
     """Shows the latest reported engine faults, and sends changes for all processes to the engine process."""
 
     def __init__(self, send: Callable[[FromApiServer], None]) -> None:
-        self._send = send
         self._active: tuple[str, ...] = ()
-        self._query_ids = itertools.count()
-        self._pending: dict[int, asyncio.Future[str]] = {}
+        self.queries: Queries[str] = Queries(send)
 
     @property
     def active(self) -> Sequence[str]:
@@ -82,31 +81,16 @@ class RemoteFaults:
 
     async def change(self, settings: FaultSettings, changes: Changes) -> None:
         """Change fault settings, and start and end engine faults. Raises OptionError without any change."""
-        query_id = next(self._query_ids)
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._pending[query_id] = answer
-        self._send(ChangeFaults(query_id, settings, changes))
-        try:
-            problem = await answer
-        finally:
-            del self._pending[query_id]
+        problem = await self.queries.ask(lambda query: ChangeFaults(query, settings, changes))
         if problem:
             raise OptionError(problem)
 
     def close(self) -> None:
         """Do nothing: no fault is planned in this process."""
 
-    # --- messages from the engine process ---
-
     def state(self, message: State) -> None:
-        """Store the reported engine faults."""
+        """Store the engine faults that the engine process has reported."""
         self._active = message.engine_faults
-
-    def changed(self, message: FaultsResult) -> None:
-        """Resolve the wait for a change."""
-        answer = self._pending.get(message.query_id)
-        if answer is not None and not answer.done():
-            answer.set_result(message.problem)
 
 
 T = TypeVar("T")
@@ -379,10 +363,10 @@ async def _listening_server(
             Fail: driver.fail,
             Broken: driver.broken,
             State: state,
-            FaultsResult: faults.changed,
+            FaultsResult: lambda message: faults.queries.answered(message.query_id, message.problem),
             UsesBackend: lambda message: structured_outputs.set_name(message.name),
             GetCounts: metrics.counts,
-            MetricsPage: metrics.answered,
+            MetricsPage: lambda message: metrics.queries.answered(message.query_id, message.page),
         }
     )
     numbers = itertools.count(assignment.process_index, assignment.num_processes)

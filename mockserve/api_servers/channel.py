@@ -7,18 +7,19 @@ import socket
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.faults import Changes
 from mockserve.http.connection import SlowReaders
-from mockserve.metrics.counters import Histogram, HttpMetrics, Lateness, Operations, ToolParsing
-from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, sum_of_parts
+from mockserve.metrics.counters import HttpMetrics, Lateness, Operations, ToolParsing
+from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, ProcessCounts, sum_of_parts
 from mockserve.options.faults import FaultSettings
 
 LENGTH_BYTES = 4
+T = TypeVar("T")
 
 
 class Channel(asyncio.Protocol):
@@ -140,17 +141,6 @@ class GetMetricsPage(NamedTuple):
     accept: str
     is_history: bool = False
     """Whether the metrics over time are requested instead, as JSON."""
-
-
-class ProcessCounts(NamedTuple):
-    """The counts of one process, in reply to `GetCounts`."""
-
-    query_id: int
-    http: HttpMetrics
-    rejections: Mapping[str, int]
-    lag_s: Histogram
-    num_streams_cut: int
-    tool_parsing: ToolParsing
 
 
 class DeathReported(NamedTuple):
@@ -294,6 +284,32 @@ FromEngines: TypeAlias = (
 )
 
 
+class Queries(Generic[T]):
+    """Messages to the engine process that are answered, by their numbers."""
+
+    def __init__(self, send: Callable[[FromApiServer], None]) -> None:
+        self._send = send
+        self._numbers = itertools.count()
+        self._pending: dict[int, asyncio.Future[T]] = {}
+
+    async def ask(self, message: Callable[[int], FromApiServer]) -> T:
+        """Send the message of a number, and return its answer."""
+        number = next(self._numbers)
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        self._send(message(number))
+        try:
+            return await answer
+        finally:
+            del self._pending[number]
+
+    def answered(self, number: int, answer: T) -> None:
+        """Resolve the wait for an answer."""
+        waiting = self._pending.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+
 WAIT_S = 2.0
 """Timeout for the counts of a process, after which its previous counts are used."""
 
@@ -310,38 +326,24 @@ class RemoteMetrics:
     rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
     operations: Operations = field(default_factory=Operations)
     """Never on the page: operations are timed in development mode only, which requires a single process."""
-    _query_ids: "itertools.count[int]" = field(default_factory=itertools.count)
-    _pending: dict[int, asyncio.Future[bytes]] = field(default_factory=dict)
+    queries: Queries[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queries = Queries(self.send)
 
     async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
         """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`.
 
         The process with the engines writes the page.
         """
-        return await self._answer_to(tuple(names), accept, is_history=False)
+        return await self.queries.ask(lambda query: GetMetricsPage(query, tuple(names), accept))
 
     async def history_json(self) -> bytes:
         """Return the metrics of all processes over time as JSON."""
-        return await self._answer_to((), "", is_history=True)
+        return await self.queries.ask(lambda query: GetMetricsPage(query, (), "", is_history=True))
 
     def record_history(self, is_recording: bool) -> None:
         """Do nothing: the engine process records the metrics."""
-
-    async def _answer_to(self, names: tuple[str, ...], accept: str, *, is_history: bool) -> bytes:
-        query_id = next(self._query_ids)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._pending[query_id] = answer
-        self.send(GetMetricsPage(query_id, names, accept, is_history))
-        try:
-            return await answer
-        finally:
-            del self._pending[query_id]
-
-    def answered(self, message: MetricsPage) -> None:
-        """Resolve the wait for a page."""
-        answer = self._pending.get(message.query_id)
-        if answer is not None and not answer.done():
-            answer.set_result(message.page)
 
     def counts(self, message: GetCounts) -> None:
         """Send the counts of this process."""

@@ -33,7 +33,6 @@ from mockserve.api_servers.channel import (
     Listening,
     MetricsGatherer,
     MetricsPage,
-    ProcessCounts,
     Refused,
     RequestStateStats,
     State,
@@ -50,6 +49,7 @@ from mockserve.faults import EngineFaults, FaultSource
 from mockserve.http.connection import SlowReaders
 from mockserve.listening import address, keep_what_exists, log_application_startup, startup_line
 from mockserve.metrics.counters import Lateness
+from mockserve.metrics.page import ProcessCounts
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import fields

@@ -36,6 +36,7 @@ from mockserve.generation.structured_outputs.kinds import VERBOSITIES
 from mockserve.generation.tokenizer import Split, Tokenizer, load_tokenizer, read_json_object
 from mockserve.generation.writing import PLAIN, OutputSpec, ScriptResult, Steps, calls_job, content_job
 from mockserve.options.content import ContentOptions
+from mockserve.options.parsers import REASONING_PARSERS, TOOL_CALL_PARSERS
 from mockserve.protocol.bodies import Ending
 from mockserve.protocol.sampling import (
     NO_DEFAULTS,
@@ -231,59 +232,15 @@ def natural_length(random: Random) -> int:
     return max(2, round(random.lognormvariate(_MEAN_OF_LOGARITHMS, OUTPUT_TOKENS_SIGMA)))
 
 
-_THINK = ("<think>", "</think>")
-_CALLS = ("<tool_calls>", "</tool_calls>")
-_DEEPSEEK = ("<\uff5ctool\u2581calls\u2581begin\uff5c>", "<\uff5ctool\u2581calls\u2581end\uff5c>")
-_MISTRAL = (("[TOOL_CALLS]",), "Mistral parser could not locate the tool call token in the tokenizer!")
-
-
-def _lacks_thinking(parser: str) -> str:
-    return f"{parser} reasoning parser could not locate think start/end tokens in the tokenizer!"
-
-
-def _lacks_calls(parser: str) -> str:
-    return f"{parser} could not locate tool call start/end tokens in the tokenizer!"
-
-
-_BOT = "Llama3JsonToolParser could not locate the bot token '<|python_tag|>' in the tokenizer."
-TOOL_PARSERS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "deepseek_v3": (_DEEPSEEK, _lacks_calls("DeepSeek-V3 Tool parser")),
-    "deepseek_v31": (_DEEPSEEK, _lacks_calls("DeepSeek-V3.1 Tool parser")),
-    "hy_v3": (_CALLS, _lacks_calls("HYV3 Tool parser")),
-    "hy_v4": (_CALLS, _lacks_calls("HYV4 tool extractor")),
-    "jamba": (_CALLS, "Jamba Tool parser could not locate tool calls start/end tokens in the tokenizer!"),
-    "lfm2": (
-        ("<|tool_call_start|>", "<|tool_call_end|>"),
-        "LFM2 tool parser could not locate <|tool_call_start|>/<|tool_call_end|> tokens in the tokenizer!",
-    ),
-    "llama3_json": (("<|python_tag|>",), _BOT),
-    "llama4_json": (("<|python_tag|>",), _BOT),
-    "mistral": _MISTRAL,
-}
-REASONING_PARSERS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    "deepseek_r1": (_THINK, _lacks_thinking("DeepSeekR1ReasoningParser")),
-    "ernie45": (_THINK, _lacks_thinking("Ernie45ReasoningParser")),
-    "holo2": (_THINK, _lacks_thinking("DeepSeekR1ReasoningParser")),
-    "hy_v3": (_THINK, _lacks_thinking("HYV3ReasoningParser")),
-    "hy_v4": (_THINK, "HYV4 reasoning extractor could not locate think start/end tokens in the tokenizer!"),
-    "k2_horizon": (("<ifm|think>", "</ifm|think>"), _lacks_thinking("K2HorizonReasoningParser")),
-    "minimax_m3": (("<mm:think>", "</mm:think>"), _lacks_thinking("MiniMaxM3ReasoningParser")),
-    "mistral": _MISTRAL,
-    "poolside_v1": (("<assistant>",), "Tokenizer must contain '<assistant>' token"),
-    "step3": (("</think>",), "Step3 reasoning parser could not locate think end token in the tokenizer!"),
-    "step5": (_THINK, _lacks_thinking("DeepSeekR1ReasoningParser")),
-}
-
-
 def parser_problem(
     tool_parser: str | None, reasoning_parser: str | None, tokenizer: Tokenizer, model: str
 ) -> str | None:
     """Return the error with which vLLM refuses these parsers at start, or None."""
-    needs = (REASONING_PARSERS.get(reasoning_parser or ""), TOOL_PARSERS.get(tool_parser or ""))
+    parsers = (REASONING_PARSERS.get(reasoning_parser or ""), TOOL_CALL_PARSERS.get(tool_parser or ""))
     missing = [
-        complaint
-        for tokens, complaint in filter(None, needs)
-        if any(tokenizer.marker_id(token) is None for token in tokens)
+        each.refusal
+        for each in filter(None, parsers)
+        if any(tokenizer.marker_id(token) is None for token in each.tokens)
     ]
     if not missing:
         return None

@@ -12,7 +12,8 @@ from mockserve.generation.answer import END, START, CutCalls, Delta, Kind, Segme
 from mockserve.generation.structured_outputs.checks import is_small_schema
 from mockserve.generation.structured_outputs.demand import Demand
 from mockserve.generation.structured_outputs.kinds import JsonForm, constrained_text
-from mockserve.options.content import ANY, FORCED_AS_JSON, ArgumentRanges, StructuredOutputsConfig
+from mockserve.options.content import ANY, ArgumentRanges, StructuredOutputsConfig
+from mockserve.options.parsers import FORCED_AS_JSON, TOOL_CALL_PARSERS, call_parsers_with
 from mockserve.protocol.errors import ApiError, bad_value, mark_late
 from mockserve.protocol.forms import flag_or
 from mockserve.protocol.json_text import compact_json
@@ -128,31 +129,10 @@ class CutForm(Enum):
 
 
 CUT_FORMS: Mapping[str, CutForm] = {
-    **dict.fromkeys(
-        (
-            *("gigachat3", "granite-20b-fc", "granite4", "hermes", "internlm"),
-            *("llama3_json", "llama4_json", "longcat", "qwen3_json"),
-        ),
-        CutForm.TAGGED,
-    ),
-    **dict.fromkeys(("deepseek_v3", "deepseek_v31", "ernie45", "kimi_k3"), CutForm.COMPLETE),
-    **dict.fromkeys(("minicpm5", "muse", "muse_glimmer", "musespark1x", "poolside_v1"), CutForm.COMPLETE_OR_TEXT),
-    **dict.fromkeys(
-        (
-            *("apertus", "deepseek_v32", "deepseek_v4", "deepseek_v41", "functiongemma", "gemma4", "glm45", "glm47"),
-            *("hy_v3", "ling3", "mimo", "minimax_m2", "minimax_m3", "qwen3_coder", "qwen3_xml", "seed_oss", "step3p5"),
-            "step5",
-        ),
-        CutForm.MEMBERS,
-    ),
-    **dict.fromkeys(("granite", "inkling", "kimi_k2", "mistral", "plamo3"), CutForm.RAW),
+    name: CutForm[parser.cut.upper()] for name, parser in TOOL_CALL_PARSERS.items() if parser.cut
 }
 """Forms by the name of the parser. All other parsers return such calls as text."""
-
-
-ENDS_AT_NAMES = frozenset(
-    {"deepseek_v3", "deepseek_v31", "hunyuan_a13b", "hy_v3", "hy_v4", "kimi_k2", "mistral", "xlam"}
-)
+ENDS_AT_NAMES = call_parsers_with("ends-at-names")
 """Parsers whose streams have no arguments where they are cut at a name. Streams of other parsers have an empty
 object."""
 
@@ -283,20 +263,16 @@ def _all_definitions(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-UNCONSTRAINED_PARSERS = frozenset(
-    {
-        *("dots", "gemma4", "inkling", "k2_horizon", "minimax_m3", "muse", "muse_glimmer", "musespark1x"),
-        "poolside_v1",
-    }
-)
+UNCONSTRAINED_PARSERS = call_parsers_with("unconstrained")
 """Parsers for which vLLM has no grammar of calls: a forced call is not constrained."""
-ALWAYS_TAGGED_PARSERS = frozenset({"glm45", "glm47"})
+ALWAYS_TAGGED_PARSERS = call_parsers_with("always-tagged")
 """Parsers whose default `--tool-strict-level` is `function`: every request with tools has a structural tag."""
-TAGGED_IF_FORCED_PARSERS = frozenset({"hy_v4"})
+TAGGED_IF_FORCED_PARSERS = call_parsers_with("tagged-if-forced")
 """Parsers without a structural tag for calls with `tool_choice` auto."""
-IGNORES_PARALLEL_CALLS_PARSERS = frozenset({"beam", "cohere_command3", "cohere_command4", "hf"})
+IGNORES_PARALLEL_CALLS_PARSERS = call_parsers_with("ignores-parallel")
 """Parsers with special rules, which `parallel_tool_calls` does not change."""
-LIST_PARSERS = "mistral"
+LIST_PARSERS = call_parsers_with("listed")
+"""Parsers that read forced calls as a list."""
 
 
 class ToolConstraint(Enum):
@@ -319,7 +295,7 @@ def tool_constraint_of(parser: str | None, body: Mapping[str, Any]) -> ToolConst
     is_forced = choice != "auto"
     if parser in FORCED_AS_JSON:
         return ToolConstraint.SCHEMA if is_forced else ToolConstraint.NOTHING
-    if parser == LIST_PARSERS:
+    if parser in LIST_PARSERS:
         return ToolConstraint.LIST if is_forced and not _keeps_constraint(body) else ToolConstraint.NOTHING
     return ToolConstraint.TAG if is_forced or _is_tagged(parser, body) else ToolConstraint.NOTHING
 

@@ -27,15 +27,14 @@ from mockserve.generation.tool_calls import (
     tool_constraint_of,
     tool_demand,
 )
-from mockserve.options.content import (
-    AUTO,
-    ONE_CALL_PARSERS,
-    ContentOptions,
-    StructuredOutputsConfig,
-)
+from mockserve.options.content import AUTO, ContentOptions, StructuredOutputsConfig
+from mockserve.options.parsers import call_parsers_with
 from mockserve.protocol.chat_messages import effort_arguments, read_messages
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.protocol.json_text import compact_json
+
+ONE_CALL_PARSERS = call_parsers_with("one-call")
+"""Parsers of models that make one call at a time: vLLM treats a second call as content, or refuses the answer."""
 
 
 class OutputSpec(NamedTuple):

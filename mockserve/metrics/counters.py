@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import log
 from time import perf_counter
+from typing import Any, TypeAlias
 
 from prometheus_client import Gauge
 from prometheus_client import Histogram as PrometheusHistogram
@@ -116,6 +117,28 @@ def cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:
         seen += count
         buckets.append((floatToGoString(bound), float(seen)))  # type: ignore[no-untyped-call]
     return buckets
+
+
+Sample: TypeAlias = tuple[Sequence[str], float | Histogram, float]
+"""Label values, value, and start of counting in Unix seconds, which gauges do not have."""
+_FAMILIES: Mapping[str, Callable[..., Any]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def metric_of(kind: str, name: str, help_text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Metric:
+    """Return a counter, gauge or histogram for prometheus_client."""
+    metric: Any = _FAMILIES[kind](name, help_text, labels=labels)
+    for values, value, created in samples:
+        if isinstance(value, Histogram):
+            metric.add_metric(values, cumulative(value), value.total)
+            metric.add_sample(f"{name}_created", dict(zip(labels, values, strict=True)), created)
+        else:
+            metric.add_metric(values, value, **({"created": created} if kind == "counter" else {}))
+    found: Metric = metric
+    return found
 
 
 LATENESS_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -456,19 +479,14 @@ class WebSocketMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the families, for prometheus_client."""
-        active = GaugeMetricFamily(
-            "vllm:websocket_connections_active", "Number of currently active WebSocket connections."
-        )
-        active.add_metric([], self.num_active)
-        yield active
-        opened = CounterMetricFamily("vllm:websocket_connections", "Total number of WebSocket connections.")
-        opened.add_metric([], self.num_opened, created=self.created)
-        yield opened
+        name = "vllm:websocket_connections"
+        active = [((), self.num_active, self.created)]
+        yield metric_of("gauge", f"{name}_active", "Number of currently active WebSocket connections.", (), active)
+        opened = [((), self.num_opened, self.created)]
+        yield metric_of("counter", name, "Total number of WebSocket connections.", (), opened)
         name = "vllm:websocket_connection_duration_seconds"
-        durations = HistogramMetricFamily(name, "Duration of WebSocket connections in seconds.")
-        durations.add_metric([], cumulative(self.durations_s), self.durations_s.total)
-        durations.add_sample(f"{name}_created", {}, self.created)
-        yield durations
+        durations = [((), self.durations_s, self.created)]
+        yield metric_of("histogram", name, "Duration of WebSocket connections in seconds.", (), durations)
 
 
 FINE_BUCKETS_S = (
@@ -568,25 +586,20 @@ class HttpMetrics:
         """The families, for prometheus_client."""
         if self.websockets is not None:
             yield from self.websockets.collect()
-        requests = CounterMetricFamily(
+        requests = [(labels, number, created) for labels, (number, created) in self._requests.items()]
+        yield metric_of(
+            "counter",
             "http_requests",
             "Total number of requests by method, status and handler.",
-            labels=("handler", "method", "status"),
+            ("handler", "method", "status"),
+            requests,
         )
-        for labels, (number, created) in self._requests.items():
-            requests.add_metric(labels, number, created=created)
-        yield requests
         yield _size_summary("http_request_size_bytes", _size_help("incoming requests"), self._received)
         yield _size_summary("http_response_size_bytes", _size_help("outgoing responses"), self._sent)
-        name = "http_request_duration_highr_seconds"
-        fine = HistogramMetricFamily(name, FINE_HELP)
-        _add_durations(fine, name, {}, self._all_durations)
-        yield fine
-        name = "http_request_duration_seconds"
-        coarse = HistogramMetricFamily(name, COARSE_HELP, labels=("handler", "method"))
-        for (path, method), durations in self._durations.items():
-            _add_durations(coarse, name, {"handler": path, "method": method}, durations)
-        yield coarse
+        fine = [((), self._all_durations.histogram, self._all_durations.created)]
+        yield metric_of("histogram", "http_request_duration_highr_seconds", FINE_HELP, (), fine)
+        coarse = [(route, each.histogram, each.created) for route, each in self._durations.items()]
+        yield metric_of("histogram", "http_request_duration_seconds", COARSE_HELP, ("handler", "method"), coarse)
 
 
 def _size_help(what: str) -> str:
@@ -603,11 +616,6 @@ def _size_summary(name: str, help_text: str, sizes: dict[str, _Sizes]) -> Metric
         family.add_metric((path,), entry.count, entry.total)
         family.add_sample(f"{name}_created", {"handler": path}, entry.created)
     return family
-
-
-def _add_durations(family: HistogramMetricFamily, name: str, labels: dict[str, str], durations: _Durations) -> None:
-    family.add_metric(list(labels.values()), cumulative(durations.histogram), durations.histogram.total)
-    family.add_sample(f"{name}_created", labels, durations.created)
 
 
 BUCKETS_S = (0.01, 0.1, 1, 10, 30, 60, 120, 300, 600)
@@ -702,12 +710,11 @@ class ToolParsing:
 
     def family(self, model_name: str) -> Metric:
         """The counters, for prometheus_client."""
-        metric = CounterMetricFamily(
+        return metric_of(
+            "counter",
             "vllm:tool_call_parser_invocations",
             "Total number of ToolParser invocations. "
             "Non-streaming increments once per choice; streaming increments once per delta.",
-            labels=["model_name", "mode", "outcome", "request_type"],
+            ("model_name", "mode", "outcome", "request_type"),
+            [((model_name, *key), number, self.created) for key, number in self.counts.items()],
         )
-        for (mode, outcome, request_type), number in self.counts.items():
-            metric.add_metric([model_name, mode, outcome, request_type], number, created=self.created)
-        return metric

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from math import ceil, exp
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import orjson
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample as PrometheusSample
@@ -31,7 +31,7 @@ from mockserve.metrics.counters import (
     Lateness,
     Operations,
     ToolParsing,
-    cumulative,
+    metric_of,
 )
 from mockserve.metrics.families import (
     DRAFT_FAMILIES,
@@ -754,23 +754,15 @@ class Metrics(Protocol):
         ...
 
 
-class MetricsPart(Protocol):
-    """The counts of one of several processes."""
+class ProcessCounts(NamedTuple):
+    """The counts of one of several processes, in reply to a query."""
 
-    @property
-    def http(self) -> HttpMetrics: ...
-
-    @property
-    def rejections(self) -> Mapping[str, int]: ...
-
-    @property
-    def tool_parsing(self) -> ToolParsing | None: ...
-
-    @property
-    def lag_s(self) -> Histogram: ...
-
-    @property
-    def num_streams_cut(self) -> int: ...
+    query_id: int
+    http: HttpMetrics
+    rejections: Mapping[str, int]
+    lag_s: Histogram
+    num_streams_cut: int
+    tool_parsing: ToolParsing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -870,43 +862,48 @@ class MetricsSource:
         info = offload_labels(self.config, offload)
         labels = ["model_name", "engine", *info]
         samples = [
-            (([self.model_name, str(number), *info.values()], 0.0), 1.0)
+            ([self.model_name, str(number), *info.values()], 1.0, 0.0)
             for number in self.engines
             if states[number].counters.offload.num_blocks
         ]
-        return _gauge_family("vllm:kv_offload_config_info", OFFLOAD_INFO_HELP, labels, samples)
+        return metric_of("gauge", "vllm:kv_offload_config_info", OFFLOAD_INFO_HELP, labels, samples)
 
     def _others(self) -> Iterator[Metric]:
         yield from self._adapters()
         names = sorted([*self.cache_config, "engine"])
-        metric = GaugeMetricFamily("vllm:cache_config_info", "Information of the LLMEngine CacheConfig", labels=names)
-        for number in self.engines:
-            values = {**self.cache_config, "engine": str(number)}
-            metric.add_metric([values[name] for name in names], 1)
-        yield metric
+        values = [{**self.cache_config, "engine": str(number)} for number in self.engines]
+        samples = [([each[name] for name in names], 1.0, 0.0) for each in values]
+        yield metric_of("gauge", "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", names, samples)
         yield from self.http.collect()
         if self.tool_parsing is not None:
             yield self.tool_parsing.family(self.model_name)
         yield from self.operations.collect()
-        yield _histogram_family(
+        yield metric_of(
+            "histogram",
             "blis_send_lag_seconds",
             "Real time by which frames leave later than they are due.",
-            [],
-            [(([], self.created), self.lateness.histogram)],
+            (),
+            [((), self.lateness.histogram, self.created)],
         )
-        yield self._slow_readers()
+        yield metric_of(
+            "counter",
+            "blis_slow_readers_cut",
+            "Streams cut because their clients left too much unread.",
+            (),
+            [((), self.slow_readers.num_cut, self.created)],
+        )
 
     def _family(self, family: Family, states: Mapping[int, EngineState]) -> "Reading":
         labels = ["model_name", "engine", *([family.label] if family.label else [])]
         values = [
-            (([self.model_name, str(number), *([last] if last else [])], each.created), value)
+            ([self.model_name, str(number), *([last] if last else [])], value, each.created)
             for number, each in self.engines.items()
             for last, value in _label_values(
                 displayed_value(self._shown_fakes, family.name, family.read(states[number]), time.time() - each.created)
             )
             if self._is_set(family, each, states[number])
         ]
-        return partial(_METRICS[family.kind], f"{PREFIX}{family.name}", family.help, labels, values)
+        return partial(metric_of, family.kind, f"{PREFIX}{family.name}", family.help, labels, values)
 
     def _is_set(self, family: Family, engine: MeasuredEngine, state: EngineState) -> bool:
         """Whether the page has the samples of an engine. In multi-process mode samples of steps come with the first
@@ -921,14 +918,13 @@ class MetricsSource:
         return self.overrides.fakes or self.fakes
 
     def _rejections(self) -> Metric:
-        metric = CounterMetricFamily(
+        return metric_of(
+            "counter",
             "vllm:admission_rejections",
             "Number of admission attempts rejected by a queue limit, by reason.",
-            labels=["model_name", "reason"],
+            ("model_name", "reason"),
+            [((self.model_name, reason), number, self.created) for reason, number in self.rejections.items()],
         )
-        for reason, number in self.rejections.items():
-            metric.add_metric([self.model_name, reason], number, created=self.created)
-        return metric
 
     def _adapters(self) -> Iterator[Metric]:
         """Yield the metric of adapter lists, each with the time it was last seen; yield nothing without adapters."""
@@ -936,39 +932,27 @@ class MetricsSource:
         fakes = self._shown_fakes
         if lora is None and fakes.loras is None:
             return
-        metric = GaugeMetricFamily(
-            "vllm:lora_requests_info",
-            "Running stats on lora requests.",
-            labels=["max_lora", "waiting_lora_adapters", "running_lora_adapters"],
-        )
         most = str(lora.max_loras if lora is not None else 1)
         if fakes.loras is not None:
-            for fake in fakes.loras:
-                metric.add_metric([most, fake.waiting, fake.running], fake.unix_time_s)
+            seen = [(fake.waiting, fake.running, fake.unix_time_s) for fake in fakes.loras]
         else:
             last_seen: dict[str, float] = {}
             for adapters in filter(None, (engine.metrics.adapters for engine in self.engines.values())):
                 for names, at in adapters.last_seen().items():
                     last_seen[names] = max(at, last_seen.get(names, 0.0))
-            for names, at in last_seen.items():
-                metric.add_metric([most, names, names], at)
-        yield metric
-
-    def _slow_readers(self) -> Metric:
-        metric = CounterMetricFamily(
-            "blis_slow_readers_cut", "Streams cut because their clients left too much unread.", labels=[]
+            seen = [(names, names, at) for names, at in last_seen.items()]
+        yield metric_of(
+            "gauge",
+            "vllm:lora_requests_info",
+            "Running stats on lora requests.",
+            ("max_lora", "waiting_lora_adapters", "running_lora_adapters"),
+            [((most, waiting, running), at, 0.0) for waiting, running, at in seen],
         )
-        metric.add_metric([], self.slow_readers.num_cut, created=self.created)
-        return metric
 
 
 def _state_of(engine: MeasuredEngine) -> EngineState:
     simulated = engine.driver.engine
     return EngineState(simulated.stats, simulated.counters, engine.metrics)
-
-
-Sample: TypeAlias = tuple[tuple[list[str], float], float | Histogram]
-"""Label values, start of counting, and value of a sample."""
 
 
 def _label_values(value: Value) -> Iterable[tuple[str, float | Histogram]]:
@@ -983,39 +967,7 @@ def _constant_reading(metric: Metric) -> Reading:
     return lambda: metric
 
 
-def _counter_family(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
-    metric = CounterMetricFamily(name, help_text, labels=labels)
-    for (values, created), number in samples:
-        assert not isinstance(number, Histogram)
-        metric.add_metric(values, number, created=created)
-    return metric
-
-
-def _gauge_family(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
-    metric = GaugeMetricFamily(name, help_text, labels=labels)
-    for (values, _), number in samples:
-        assert not isinstance(number, Histogram)
-        metric.add_metric(values, number)
-    return metric
-
-
-def _histogram_family(name: str, help_text: str, labels: list[str], samples: Iterable[Sample]) -> Metric:
-    metric = HistogramMetricFamily(name, help_text, labels=labels)
-    for (values, created), histogram in samples:
-        assert isinstance(histogram, Histogram)
-        metric.add_metric(values, cumulative(histogram), histogram.total)
-        metric.add_sample(f"{name}_created", dict(zip(labels, values, strict=True)), created)
-    return metric
-
-
-_METRICS: Mapping[str, Callable[[str, str, list[str], Iterable[Sample]], Metric]] = {
-    "counter": _counter_family,
-    "gauge": _gauge_family,
-    "histogram": _histogram_family,
-}
-
-
-def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> MetricsSource:
+def sum_of_parts(source: MetricsSource, parts: Sequence[ProcessCounts]) -> MetricsSource:
     """Return a copy of `source` with the summed counts of several processes."""
     lateness, slow_readers = Lateness(), _RemoteCutStreams(sum(part.num_streams_cut for part in parts))
     tool_parsing = None if source.tool_parsing is None else ToolParsing()
@@ -1028,7 +980,7 @@ def sum_of_parts(source: MetricsSource, parts: Sequence[MetricsPart]) -> Metrics
         rejections={},
     )
     for part in parts:
-        if tool_parsing is not None and part.tool_parsing is not None:
+        if tool_parsing is not None:
             tool_parsing.add(part.tool_parsing)
         lateness.histogram.add(part.lag_s)
         found.http.add(part.http)

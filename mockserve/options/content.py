@@ -7,6 +7,7 @@ from pathlib import Path
 from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.options import OptionError, check_options, option, section
 from blis_sim.options.option import json_object
+from mockserve.options.parsers import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 FLAG = "--structured-outputs-config"
 BACKENDS = ("auto", "xgrammar", "guidance", "outlines", "lm-format-enforcer")
@@ -47,34 +48,6 @@ def read_structured_outputs_config(text: str | None) -> StructuredOutputsConfig:
     if config.disable_additional_properties and config.backend != "guidance":
         raise OptionError(f"{FLAG}: disable_additional_properties is only supported for the guidance backend.")
     return config
-
-
-TOOL_CALL_PARSERS = (
-    *("apertus", "beam", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32"),
-    *("deepseek_v4", "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45", "glm47"),
-    *("granite", "granite-20b-fc", "granite4", "hermes", "hf", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling"),
-    *("internlm", "jamba", "k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json"),
-    *("llama4_pythonic", "longcat", "mimo", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "muse", "muse_glimmer"),
-    *("musespark1x", "olmo3", "openai", "phi4_mini_json", "plamo3", "poolside_v1", "pythonic", "qwen3_coder"),
-    *("qwen3_json", "qwen3_xml", "seed_oss", "step3", "step3p5", "step5", "xlam"),
-)
-REASONING_PARSERS = (
-    *("beam", "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41"),
-    *("ernie45", "gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "hf", "holo2", "hunyuan_a13b"),
-    *("hy_v3", "hy_v4", "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2"),
-    *("minimax_m2_append_think", "minimax_m3", "mistral", "muse", "muse_glimmer", "musespark1x", "nemotron_v3"),
-    *("olmo3", "openai_gptoss", "plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5", "step5"),
-)
-ONE_CALL_PARSERS = frozenset({"gigachat3", "internlm"})
-"""Parsers of models that make one call at a time: vLLM treats a second call as content, or refuses the answer."""
-FORCED_AS_JSON = frozenset(
-    {
-        *("apertus", "ernie45", "functiongemma", "gigachat3", "granite", "granite-20b-fc", "granite4", "hunyuan_a13b"),
-        *("hy_v3", "internlm", "jamba", "lfm2", "llama4_pythonic", "minicpm5", "olmo3", "phi4_mini_json", "pythonic"),
-        *("seed_oss", "step3", "xlam"),
-    }
-)
-"""Parsers that vLLM bypasses for forced calls, which it parses as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +121,7 @@ class ToolOptions:
     tool_call_parser: str | None = option(
         None,
         "Parser of function calls, by vLLM's name: it decides what ids of calls look like, and how streams bring them.",
-        choices=TOOL_CALL_PARSERS,
+        choices=tuple(TOOL_CALL_PARSERS),
         metavar="NAME",
     )
     tool_call_probability: float = option(
@@ -180,7 +153,7 @@ class ReasoningOptions:
     reasoning_parser: str | None = option(
         None,
         "Parser of reasoning, by vLLM's name: answers begin with reasoning, unless the request switches it off.",
-        choices=REASONING_PARSERS,
+        choices=tuple(REASONING_PARSERS),
         metavar="NAME",
         heading="Reasoning",
     )

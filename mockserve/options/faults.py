@@ -3,10 +3,12 @@
 All times are real seconds.
 """
 
+import csv
 import math
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from blis_sim.options import OptionError, check_options, option
@@ -29,33 +31,21 @@ class ErrorFault:
         return ApiError(self.message, status=self.status, kind=self.type, param=self.param)
 
 
-ERRORS: Mapping[str, ErrorFault] = {
-    "invalid_request": ErrorFault(400, "BadRequestError", "The request is invalid (a fault on purpose)."),
-    "context_length": ErrorFault(
-        400,
-        "BadRequestError",
-        "This model's maximum context length is exceeded (a fault on purpose).",
-        "input_tokens",
-    ),
-    "invalid_api_key": ErrorFault(401, "AuthenticationError", "The API key is invalid (a fault on purpose)."),
-    "permission_denied": ErrorFault(403, "PermissionDeniedError", "This is not permitted (a fault on purpose)."),
-    "model_not_found": ErrorFault(404, "NotFoundError", "The model does not exist (a fault on purpose).", "model"),
-    "timeout": ErrorFault(408, "Request Timeout", "The request took too long (a fault on purpose)."),
-    "conflict": ErrorFault(409, "Conflict", "The request conflicts with another (a fault on purpose)."),
-    "too_large": ErrorFault(413, "Request Entity Too Large", "The request is too large (a fault on purpose)."),
-    "unprocessable": ErrorFault(
-        422, "UnprocessableEntityError", "The request cannot be processed (a fault on purpose)."
-    ),
-    "rate_limit": ErrorFault(
-        429, "RateLimitError", "Too many requests, retry later (a fault on purpose).", sends_retry_after=True
-    ),
-    "server_error": ErrorFault(500, "InternalServerError", "Internal server error (a fault on purpose)."),
-    "bad_gateway": ErrorFault(502, "Bad Gateway", "The server behind gave no answer (a fault on purpose)."),
-    "overloaded": ErrorFault(
-        503, "Service Unavailable", "The engine is currently busy (a fault on purpose).", sends_retry_after=True
-    ),
-    "gateway_timeout": ErrorFault(504, "Gateway Timeout", "The server behind took too long (a fault on purpose)."),
-}
+def _errors() -> dict[str, ErrorFault]:
+    with Path(__file__).with_name("faults.csv").open(encoding="utf-8", newline="") as file:
+        return {
+            row["fault"]: ErrorFault(
+                int(row["status"]),
+                row["type"],
+                f"{row['message']} (a fault on purpose).",
+                row["param"] or None,
+                row["sends_retry_after"] == "yes",
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+ERRORS: Mapping[str, ErrorFault] = _errors()
 
 FAILURE_TYPES: Mapping[str, str] = {
     **{name: name for name in ("rate_limit", "invalid_api_key", "context_length")},

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from mockserve.protocol.bodies import Choice, Ending, Event, Items, Piece, RequestObject, Usage
 from mockserve.protocol.errors import ApiError, anthropic_error
+from mockserve.protocol.sampling import refuse_unavailable_tools
 
 # Bodies of POST /v1/messages and POST /v1/messages/count_tokens. Names and order of fields are vLLM's.
 
@@ -398,30 +399,27 @@ def _output(body: Conversation) -> dict[str, Any]:
 def _tools(body: Conversation, can_call_tools: bool) -> dict[str, Any]:
     choice = body.tool_choice
     kind = None if choice is None else choice.type
-    tools = final_tools(body)
+    tools, chosen = final_tools(body), _chat_choice(choice)
     if not tools:
-        if choice is not None and kind != "none" and not can_call_tools:
-            raise ApiError(_unavailable(choice))
+        if choice is not None and kind != "none":
+            refuse_unavailable_tools({"tools": [choice], "tool_choice": chosen}, can_call_tools)
         # A choice that is null lets the parser of calls read the answer, even if there are no tools.
         return {} if kind == "none" else {"tool_choice": None}
-    names = {None: "auto", "auto": "auto", "any": "required", "none": "none"}
-    requested: dict[str, Any] = {"tools": [_function(each) for each in tools]}
-    if choice is not None and kind == "tool":
-        if choice.name not in [each.name for each in tools]:
-            raise ApiError(f"The tool with name {choice.name!r} is not found in the tools list.")
-        requested["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
-    else:
-        requested["tool_choice"] = names[kind]
+    if choice is not None and kind == "tool" and choice.name not in [each.name for each in tools]:
+        raise ApiError(f"The tool with name {choice.name!r} is not found in the tools list.")
+    requested: dict[str, Any] = {"tools": [_function(each) for each in tools], "tool_choice": chosen}
     if choice is not None and choice.disable_parallel_tool_use:
         requested["parallel_tool_calls"] = False
     return requested
 
 
-def _unavailable(choice: AnthropicToolChoice) -> str:
-    if choice.type == "auto":
-        return '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
-    named = '"required"' if choice.type == "any" else f'function "{choice.name}"'
-    return f"tool_choice={named} requires --tool-call-parser to be set"
+def _chat_choice(choice: AnthropicToolChoice | None) -> Any:
+    """Return a choice of tools as chat completions have it."""
+    if choice is None:
+        return "auto"
+    if choice.type == "tool":
+        return {"type": "function", "function": {"name": choice.name}}
+    return "required" if choice.type == "any" else choice.type
 
 
 def _function(tool: AnthropicTool) -> dict[str, Any]:

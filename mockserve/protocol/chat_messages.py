@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticKnownError
@@ -178,16 +178,7 @@ ChatMessage: TypeAlias = Annotated[
     AnyMessage,
     Field(union_mode="left_to_right"),
     WrapValidator(_unchanged),
-    described_as_any_of(
-        "ChatCompletionDeveloperMessageParam",
-        "ChatCompletionSystemMessageParam",
-        "ChatCompletionUserMessageParam",
-        "ChatCompletionAssistantMessageParam",
-        "ChatCompletionToolMessageParam",
-        "ChatCompletionFunctionMessageParam",
-        "CustomChatCompletionMessageParam",
-        "openai_harmony__Message",
-    ),
+    described_as_any_of(*(each.__name__ for each in get_args(AnyMessage)[:-1]), "openai_harmony__Message"),
 ]
 """A message of any form."""
 

@@ -1,69 +1,40 @@
 """Forms and query strings with the limits of vLLM's web framework, and their lenient integers and flags."""
 
 import codecs
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote_plus
 
+from pydantic_core import CoreSchema, SchemaValidator, ValidationError, core_schema
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, QuerystringParser, parse_options_header
 
 from mockserve.protocol.errors import ApiError, Problem, bad_fields
 
-# Integers and flags of query strings and events, as lenient as pydantic is by default: "3" is an integer, 1.5 is not.
-#
-# Problems of other values have pydantic's messages.
+# Integers and flags of query strings and events, as lenient as pydantic is by default.
 
 TRUE_WORDS = frozenset({"true", "1", "yes", "on", "t", "y"})
-FALSE_WORDS = frozenset({"false", "0", "no", "off", "f", "n"})
 LARGEST_INT64 = 2**63 - 1
 SMALLEST_INT64 = -(2**63)
 
-_WHOLE_NUMBER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*")
-TOO_MANY_DIGITS = "Unable to parse input string as an integer, exceeded maximum size"
-MAX_INTEGER_CHARS = 4300
-"""Longer digit strings are refused unread."""
+FLAG = core_schema.bool_schema()
+TEXT = core_schema.str_schema(min_length=0)  # with a bound its characters are looked at
 
 
-def integer_problem(value: Any, location: str) -> Problem | None:
-    """Return the problem of a `value` that is not an integer, else None."""
-    message = "Input should be a valid integer"
-    if isinstance(value, int):
-        return None
-    if isinstance(value, str):
-        return unicode_problem(value, location) or _digits_problem(value, location, message)
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return Problem("finite_number", location, "Input should be a finite number", value)
-        if value.is_integer():
-            is_small = SMALLEST_INT64 <= value < LARGEST_INT64
-            return None if is_small else Problem("int_parsing_size", location, TOO_MANY_DIGITS, value)
-        return Problem("int_from_float", location, f"{message}, got a number with a fractional part", value)
-    return Problem("int_type", location, message, value)
+def read_value(schema: CoreSchema, value: Any, location: str) -> Any:
+    """Return a value in the type of pydantic's `schema`, or the `Problem` of a value that cannot be converted."""
+    try:
+        return SchemaValidator(schema).validate_python(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+    return Problem(found["type"], location, found["msg"], found["input"], found.get("ctx"))
 
 
-def as_integer(text: str) -> int:
-    """Convert a text that `integer_problem` accepts."""
-    return int(text.replace("_", "").partition(".")[0])
-
-
-def _digits_problem(value: str, location: str, message: str) -> Problem | None:
-    if len(value) > MAX_INTEGER_CHARS:
-        return Problem("int_parsing_size", location, TOO_MANY_DIGITS, value)
-    if _WHOLE_NUMBER.fullmatch(value):
-        return None
-    return Problem("int_parsing", location, f"{message}, unable to parse string as an integer", value)
-
-
-def unicode_problem(value: str, location: str) -> Problem | None:
-    """Return the problem of a string with half a surrogate pair, which has no UTF-8 form, else None."""
-    if is_text(value):
-        return None
-    message = "Input should be a valid string, unable to parse raw data as a unicode string"
-    return Problem("string_unicode", location, message, value)
+def problem_of(schema: CoreSchema, value: Any, location: str) -> Problem | None:
+    """Return the problem of a value that cannot be converted to the type of pydantic's `schema`, else None."""
+    found = read_value(schema, value, location)
+    return found if isinstance(found, Problem) else None
 
 
 def is_text(value: str) -> bool:
@@ -77,27 +48,13 @@ def is_text(value: str) -> bool:
     return True
 
 
-def flag_problem(value: Any, location: str) -> Problem | None:
-    """Return the problem of a `value` that is not a boolean, else None."""
-    message = "Input should be a valid boolean"
-    if isinstance(value, bool) or (isinstance(value, int | float) and value in (0, 1)):
-        return None
-    if isinstance(value, str) and not is_text(value):
-        return unicode_problem(value, location)
-    unreadable = isinstance(value, str) and value.lower() not in TRUE_WORDS | FALSE_WORDS
-    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if unreadable or (is_whole and SMALLEST_INT64 <= value <= LARGEST_INT64):
-        return Problem("bool_parsing", location, f"{message}, unable to interpret input", value)
-    return None if isinstance(value, str) else Problem("bool_type", location, message, value)
-
-
 def as_flag(value: Any) -> bool:
-    """Convert a value that `flag_problem` accepts."""
+    """Convert a value that is a `FLAG`."""
     return value.lower() in TRUE_WORDS if isinstance(value, str) else bool(value)
 
 
 def flag_or(value: Any, default: bool) -> bool:
-    """Convert a value that is null, or that `flag_problem` accepts."""
+    """Convert a value that is null or a `FLAG`."""
     return default if value is None else as_flag(value)
 
 
@@ -116,55 +73,34 @@ class QueryFields:
 
     def flag(self, name: str, default: bool) -> bool:
         """Return the boolean value of a field."""
-        found = self._given.get(name)
-        if found is None or self._is_wrong(flag_problem(found, f"query.{name}")):
-            return default
-        return as_flag(found)
+        return bool(self._value(FLAG, name, default))
 
     def choice(self, name: str, default: str, allowed: Sequence[str]) -> str:
         """Return one of the allowed words."""
-        found = self._given.get(name, default)
-        problem = None if found in allowed else literal_problem(found, f"query.{name}", allowed)
-        return default if self._is_wrong(problem) else found
+        return str(self._value(core_schema.literal_schema(list(allowed)), name, default))
 
     def number(self, name: str) -> int | None:
         """Return an integer of any size, if there is one."""
-        found = self._given.get(name)
-        if found is None or self._is_wrong(integer_problem(found, f"query.{name}")):
-            return None
-        return as_integer(found)
+        found: int | None = self._value(core_schema.int_schema(), name, None)
+        return found
 
     def integer(self, name: str, default: int, least: int, most: int) -> int:
         """Return an integer within bounds."""
-        number = self.number(name)
-        if number is None:
-            return default
-        location, found = f"query.{name}", self._given[name]
-        problem = None
-        if number < least:
-            message = f"Input should be greater than or equal to {least}"
-            problem = Problem("greater_than_equal", location, message, found, {"ge": least})
-        elif number > most:
-            message = f"Input should be less than or equal to {most}"
-            problem = Problem("less_than_equal", location, message, found, {"le": most})
-        return default if self._is_wrong(problem) else number
+        return int(self._value(core_schema.int_schema(ge=least, le=most), name, default))
 
     def check(self) -> None:
         """Raise ApiError if any field read so far has a problem."""
         if self._problems:
             raise bad_fields(self._problems)
 
-    def _is_wrong(self, problem: Problem | None) -> bool:
-        if problem is not None:
-            self._problems.append(problem)
-        return problem is not None
-
-
-def literal_problem(value: object, location: str, allowed: Sequence[str]) -> Problem:
-    """Return the problem of a `value` that is not one of the allowed words."""
-    quoted = [repr(each) for each in allowed]
-    expected = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
-    return Problem("literal_error", location, f"Input should be {expected}", value, {"expected": expected})
+    def _value(self, schema: CoreSchema, name: str, default: Any) -> Any:
+        if name not in self._given:
+            return default
+        found = read_value(schema, self._given[name], f"query.{name}")
+        if isinstance(found, Problem):
+            self._problems.append(found)
+            return default
+        return found
 
 
 MAX_FIELDS = 1000

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails
 
+from mockserve.options.parsers import call_parsers_with
 from mockserve.protocol.bodies import (
     LONG_TOKENS,
     LOWEST_LOGPROB,
@@ -58,6 +59,7 @@ from mockserve.protocol.sampling import (
     SamplingParams,
     StreamOptions,
     StructuredOutputsParams,
+    all_constraints,
     check_one_constraint,
     delivery_of,
     read_request_metadata,
@@ -75,13 +77,7 @@ WHOLE_REPLY, DELTAS = 2, 1
 """Numbers of vLLM's `RequestOutputKind`."""
 
 
-SKIPS_SPECIAL_TOKENS = frozenset(
-    {
-        *("deepseek_v3", "deepseek_v31", "dots", "ernie45", "granite-20b-fc", "hunyuan_a13b", "hy_v3", "hy_v4"),
-        *("k2_horizon", "llama3_json", "llama4_json", "llama4_pythonic", "minimax_m3", "olmo3", "phi4_mini_json"),
-        *("pythonic", "xlam"),
-    }
-)
+SKIPS_SPECIAL_TOKENS = call_parsers_with("skips-special-tokens")
 """Parsers of calls for which a rendered request skips special tokens, as other requests do."""
 
 
@@ -185,12 +181,7 @@ def structured_outputs(body: Mapping[str, Any]) -> dict[str, Any] | None:
         given["json_object"] = True
     elif requested.get("type") == "json_schema":
         given["json"] = (requested.get("json_schema") or {}).get("schema")
-    if not given:
-        return None
-    nothing = dict.fromkeys(("json", "regex", "choice", "grammar", "json_object"))
-    switches = {"disable_any_whitespace": False, "disable_additional_properties": False}
-    rest = {"whitespace_pattern": None, "structural_tag": None, "_backend": None, "_backend_was_auto": False}
-    return {name: given.get(name, default) for name, default in {**nothing, **switches, **rest}.items()}
+    return all_constraints(given) if given else None
 
 
 def parse_context(body: Mapping[str, Any], template_arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from json import JSONDecodeError, JSONDecoder, decoder, detect_encoding, loads, scanner
 from threading import local
@@ -82,28 +82,7 @@ def compact_json(value: Any) -> bytes:
 
 def json_blocks(value: Any) -> Iterator[bytes]:
     """Yield the text of a value that may contain `JsonBlocks`, piece by piece."""
-    found: list[JsonBlocks] = []
-
-    def mark(each: Any) -> str:
-        if not isinstance(each, JsonBlocks):
-            raise TypeError(f"{type(each).__name__} has no form in JSON")
-        found.append(each)
-        return _MARK
-
-    try:
-        text = orjson.dumps(value, default=mark, option=orjson.OPT_SERIALIZE_NUMPY)
-    except TypeError:
-        # Text with half a surrogate pair, which a client may send, has no UTF-8 and must be escaped.
-        found.clear()
-        text = json.dumps(value, separators=(",", ":"), default=mark).encode()
-    if not found:
-        yield text
-        return
-    first, *others = text.split(_ENCODED_MARK)
-    yield first
-    for blocks, after in zip(found, others, strict=True):
-        yield from blocks.write()
-        yield after
+    return _blocks(value, partial(json.dumps, separators=(",", ":")))
 
 
 def reply_json(value: Any) -> bytes:
@@ -117,6 +96,11 @@ def reply_blocks(value: Any) -> Iterator[bytes]:
 
     Raises ApiError, as vLLM does, for a value that cannot be encoded.
     """
+    return _blocks(value, _lenient_json)
+
+
+def _blocks(value: Any, write_leniently: Callable[..., str]) -> Iterator[bytes]:
+    """Yield the text of a value; what orjson does not take is written by another function, with `default` as it has."""
     found: list[JsonBlocks] = []
 
     def mark(each: Any) -> Any:
@@ -129,7 +113,7 @@ def reply_blocks(value: Any) -> Iterator[bytes]:
         text = orjson.dumps(value, default=mark, option=orjson.OPT_SERIALIZE_NUMPY)
     except TypeError:  # half a surrogate pair, integers of more than 64 bits, more than 254 lists within lists
         found.clear()
-        text = _lenient_json(value, mark)
+        text = write_leniently(value, default=mark).encode()
     first, *others = text.split(_ENCODED_MARK) if found else (text,)
     yield first
     for blocks, after in zip(found, others, strict=True):
@@ -137,13 +121,15 @@ def reply_blocks(value: Any) -> Iterator[bytes]:
         yield after
 
 
-def _lenient_json(value: Any, default: Callable[[Any], Any]) -> bytes:
+def _lenient_json(value: Any, default: Callable[[Any], Any]) -> str:
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=default).encode()
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=default)
+        text.encode()
     except UnicodeEncodeError as error:
         raise ApiError(str(error)) from None
     except RecursionError:
         raise ApiError("Maximum serialization depth exceeded") from None
+    return text
 
 
 def json_array(items: Callable[[], Iterable[Any]], items_per_block: int = 64) -> JsonArray:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, cast
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError, ValidatorFunctionWrapHandler
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError, SchemaValidator, core_schema
 
 from mockserve.protocol.bodies import (
@@ -30,309 +30,7 @@ from mockserve.protocol.errors import ApiError, bad_value, unhandled_error
 from mockserve.protocol.json_text import EncodedItems, JsonArray, JsonBlocks, json_array
 from mockserve.protocol.sampling import SamplingParams, StructuredOutputsParams, refuse_bad_salt, refuse_media_arguments
 
-# Tools and tool choice of a response: all schemas and fields, and the equivalent tools of a chat request.
-
-_Free: TypeAlias = dict[str, Any] | str | list[Any] | None
-"""An object with own fields, which only the server's own tools would read."""
-_Callers: TypeAlias = Items[Literal["direct", "programmatic"]] | None
-_Size: TypeAlias = Literal["low", "medium", "high"] | None
-
-
-class Text(OpenObject):
-    """The input of a tool as free text."""
-
-    type: Literal["text"]
-
-
-class Grammar(OpenObject):
-    """The input of a tool in a grammar."""
-
-    definition: str
-    syntax: Literal["lark", "regex"]
-    type: Literal["grammar"]
-
-
-class CustomTool(OpenObject):
-    """A tool whose input is a text."""
-
-    name: str
-    type: Literal["custom"]
-    allowed_callers: _Callers = None
-    is_async: bool | None = Field(None, alias="async")
-    defer_loading: bool | None = None
-    description: str | None = None
-    format: Text | Grammar | None = None
-
-
-class ToolFunction(OpenObject):
-    """A function within a namespace."""
-
-    name: str
-    type: Literal["function"]
-    allowed_callers: _Callers = None
-    is_async: bool | None = Field(None, alias="async")
-    defer_loading: bool | None = None
-    description: str | None = None
-    output_schema: FreeObject = None
-    parameters: Any = None
-    strict: bool | None = None
-
-
-class FunctionTool(OpenObject):
-    """A function."""
-
-    name: str
-    parameters: FreeObject = None
-    strict: bool | None = None
-    type: Literal["function"]
-    allowed_callers: _Callers = None
-    is_async: bool | None = Field(None, alias="async")
-    defer_loading: bool | None = None
-    description: str | None = None
-    output_schema: FreeObject = None
-
-
-class FileSearchTool(OpenObject):
-    """A search in files."""
-
-    type: Literal["file_search"]
-    vector_store_ids: Items[str]
-    filters: _Free = None
-    max_num_results: int | None = None
-    ranking_options: _Free = None
-
-
-class ComputerTool(OpenObject):
-    """A computer."""
-
-    type: Literal["computer"]
-
-
-class ComputerUsePreviewTool(OpenObject):
-    """A computer of some size."""
-
-    display_height: int
-    display_width: int
-    environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
-    type: Literal["computer_use_preview"]
-
-
-class WebSearchTool(OpenObject):
-    """A search of the web."""
-
-    type: Literal["web_search", "web_search_2025_08_26"]
-    external_web_access: bool | None = None
-    filters: _Free = None
-    search_context_size: _Size = None
-    user_location: _Free = None
-
-
-class Mcp(OpenObject):
-    """Tools of another server."""
-
-    server_label: str
-    type: Literal["mcp"]
-    allowed_callers: _Callers = None
-    allowed_tools: _Free = None
-    authorization: str | None = None
-    connector_id: str | None = None
-    defer_loading: bool | None = None
-    headers: dict[str, str] | None = None
-    require_approval: _Free = None
-    server_description: str | None = None
-    server_url: str | None = None
-    tunnel_id: str | None = None
-
-
-class CodeInterpreter(OpenObject):
-    """A place to run code."""
-
-    container: str | dict[str, Any]
-    type: Literal["code_interpreter"]
-    allowed_callers: _Callers = None
-
-
-class ProgrammaticToolCalling(OpenObject):
-    """Calls from within code."""
-
-    type: Literal["programmatic_tool_calling"]
-
-
-class ImageGeneration(OpenObject):
-    """A model that makes pictures."""
-
-    type: Literal["image_generation"]
-    action: str | None = None
-    background: str | None = None
-    complexity: str | None = None
-    frame_count: int | None = None
-    frame_duration_ms: int | None = None
-    input_fidelity: str | None = None
-    input_image_mask: _Free = None
-    model: str | None = None
-    moderation: str | None = None
-    output_compression: int | None = None
-    output_format: str | None = None
-    partial_images: int | None = None
-    quality: str | None = None
-    size: str | None = None
-    svg: _Free = None
-
-
-class LocalShell(OpenObject):
-    """A shell of the client."""
-
-    type: Literal["local_shell"]
-
-
-class FunctionShellTool(OpenObject):
-    """A shell."""
-
-    type: Literal["shell"]
-    allowed_callers: _Callers = None
-    environment: _Free = None
-
-
-class NamespaceTool(OpenObject):
-    """Tools with a common name."""
-
-    description: str
-    name: str
-    tools: Items[ToolFunction | CustomTool]
-    type: Literal["namespace"]
-
-
-class ToolSearchTool(OpenObject):
-    """A search for tools."""
-
-    type: Literal["tool_search"]
-    description: str | None = None
-    execution: Literal["server", "client"] | None = None
-    parameters: Any = None
-
-
-class WebSearchPreviewTool(OpenObject):
-    """An older search of the web."""
-
-    type: Literal["web_search_preview", "web_search_preview_2025_03_11"]
-    search_content_types: Items[Literal["text", "image"]] | None = None
-    search_context_size: _Size = None
-    user_location: _Free = None
-
-
-class ApplyPatchTool(OpenObject):
-    """A tool that changes files."""
-
-    type: Literal["apply_patch"]
-    allowed_callers: _Callers = None
-
-
-AnyTool: TypeAlias = (
-    FunctionTool
-    | FileSearchTool
-    | ComputerTool
-    | ComputerUsePreviewTool
-    | WebSearchTool
-    | Mcp
-    | CodeInterpreter
-    | ProgrammaticToolCalling
-    | ImageGeneration
-    | LocalShell
-    | FunctionShellTool
-    | CustomTool
-    | NamespaceTool
-    | ToolSearchTool
-    | WebSearchPreviewTool
-    | ApplyPatchTool
-)
-
-
-Tool: TypeAlias = Annotated[AnyTool, Field(union_mode="left_to_right")]
-
-
-class ToolChoiceAllowed(OpenObject):
-    """Some of the tools."""
-
-    mode: Literal["auto", "required"]
-    tools: Items[dict[str, Any]]
-    type: Literal["allowed_tools"]
-
-
-class ToolChoiceTypes(OpenObject):
-    """A tool of the server."""
-
-    type: Literal[
-        "file_search", "web_search_preview", "computer", "computer_use_preview", "computer_use",
-        "web_search_preview_2025_03_11", "image_generation", "code_interpreter",
-    ]  # fmt: skip
-
-
-class ToolChoiceFunction(OpenObject):
-    """A function."""
-
-    name: str
-    type: Literal["function"]
-
-
-class ToolChoiceMcp(OpenObject):
-    """A tool of another server."""
-
-    server_label: str
-    type: Literal["mcp"]
-    name: str | None = None
-
-
-class ToolChoiceCustom(OpenObject):
-    """A tool whose input is a text."""
-
-    name: str
-    type: Literal["custom"]
-
-
-class ToolChoiceSpecificProgrammaticToolCallingParam(OpenObject):
-    """Calls from within code."""
-
-    type: Literal["programmatic_tool_calling"]
-
-
-class ToolChoiceApplyPatch(OpenObject):
-    """The tool that changes files."""
-
-    type: Literal["apply_patch"]
-
-
-class ToolChoiceShell(OpenObject):
-    """The shell."""
-
-    type: Literal["shell"]
-
-
-ChosenTool: TypeAlias = (
-    ToolChoiceAllowed
-    | ToolChoiceTypes
-    | ToolChoiceFunction
-    | ToolChoiceMcp
-    | ToolChoiceCustom
-    | ToolChoiceSpecificProgrammaticToolCallingParam
-    | ToolChoiceApplyPatch
-    | ToolChoiceShell
-)
-
-
-def shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checked tool with all fields of its schema, as a response repeats it."""
-    shown = _shown(tool, AnyTool)
-    if tool["type"] == "namespace":
-        shown["tools"] = [_shown(each, ToolFunction | CustomTool) for each in tool["tools"]]
-    return shown
-
-
-def _shown(given: Mapping[str, Any], forms: Any) -> dict[str, Any]:
-    kinds: Iterator[type[BaseModel]] = (each for each in get_args(forms))
-    form = next(each for each in kinds if given["type"] in get_args(each.model_fields["type"].annotation))
-    names = [each.alias or name for name, each in form.model_fields.items()]
-    return {name: given.get(name) for name in names} | dict(given)
-
+# Tools of a response, and the equivalent tools of a chat request.
 
 CUSTOM_INPUT = "input"
 CUSTOM_PARAMETERS: Mapping[str, Any] = {
@@ -548,7 +246,7 @@ def _scored(token: Mapping[str, Any], has_bytes: bool = True) -> dict[str, Any]:
     return {"token": name, **shown, "logprob": logprob}
 
 
-# Items of a response's input: their schemas from `item_forms.json`, and their conversion to chat messages.
+# Forms of items, tools, tool choices and formats from `item_forms.json`, and the conversion of items to chat messages.
 
 FILE = Path(__file__).with_name("item_forms.json")
 _PLAIN: Mapping[str, CoreSchema] = {
@@ -570,37 +268,43 @@ def _sequence(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 
 class ItemForms:
-    """All forms of objects by name, and the forms of an item in the order in which vLLM tries them."""
+    """All forms of objects by name, and the forms of each union in the order in which vLLM tries them."""
 
     def __init__(self, table: Mapping[str, Any]) -> None:
         self._table = table["forms"]
-        self._items: list[Any] = table["items"]
+        self._unions = {union: forms for union, forms in table.items() if union != "forms"}
         self._validators: dict[str, SchemaValidator] = {}
-        self._by_type: dict[str, list[str]] = {}
-        for name in _flat(self._items):
-            form = self._table[name[1:]]
-            kinds = _literals(form["fields"].get("type"))
-            for kind in [*kinds, *([""] if "type" not in form["required"] else [])]:
-                self._by_type.setdefault(kind, []).append(name)
+        self._by_type: dict[tuple[str, str], list[str]] = {}
+        for union, forms in self._unions.items():
+            for name in _flat(forms):
+                form = self._table[name[1:]]
+                kinds = _literals(form["fields"].get("type"))
+                for kind in [*kinds, *([""] if "type" not in form["required"] else [])]:
+                    self._by_type.setdefault((union, kind), []).append(name)
 
-    def check(self, value: Any) -> None:
-        """Raise ValidationError with the errors for every form if a value has none. The forms of its type come
+    def check_item(self, value: Any) -> None:
+        """Raise ValidationError with the errors for every form if a value is no item. The forms of its type come
         first."""
-        kind = value.get("type") if isinstance(value, dict) else None
-        likely = "" if kind is None else kind if isinstance(kind, str) and kind in self._by_type else None
-        if (
-            isinstance(value, dict)
-            and likely is not None
-            and self._fits(f"type {likely}", self._by_type.get(likely, []), value)
-        ):
+        kind = value.get("type", "") if isinstance(value, dict) else None
+        likely = self._by_type.get(("items", kind)) if isinstance(kind, str) else None
+        if likely is not None and self._fits(f"type {kind}", likely, value):
             return
         try:
-            self._validator("items", self._items).validate_python(value, from_attributes=True)
+            self._validator("items", self._unions["items"]).validate_python(value, from_attributes=True)
         except ValidationError as error:
             refused = bounded(error)
         else:
             return
         raise refused
+
+    def schema(self, union: str) -> CoreSchema:
+        """Return what pydantic makes a validator of a union of."""
+        return self._schema(["union", *self._unions[union]])
+
+    def shown(self, union: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a checked value with all fields of its form, as a response repeats it."""
+        form = self._table[self._by_type[union, value["type"]][0][1:]]
+        return {name: value.get(name) for name in form["fields"]} | dict(value)
 
     def fits(self, name: str, value: Any) -> bool:
         """Whether a value has the form of this name."""
@@ -616,21 +320,18 @@ class ItemForms:
         return None
 
     def _fits(self, name: str, forms: list[Any], value: Any) -> bool:
-        if not forms:
-            return False
-        try:
-            self._validator(name, forms).validate_python(value, from_attributes=True)
-        except ValidationError:
-            return False
-        return True
+        return self._validator(name, forms).isinstance_python(value, from_attributes=True)
 
     def _validator(self, name: str, forms: list[Any]) -> SchemaValidator:
         """Return what validates one of `forms`; `name` is that of all of them together."""
         if name not in self._validators:
-            used: dict[str, CoreSchema] = {}
-            schema = self._type(forms[0] if len(forms) == 1 else ["union", *forms], used)
-            self._validators[name] = SchemaValidator(core_schema.definitions_schema(schema, list(used.values())))
+            self._validators[name] = SchemaValidator(self._schema(forms[0] if len(forms) == 1 else ["union", *forms]))
         return self._validators[name]
+
+    def _schema(self, written: Any) -> CoreSchema:
+        used: dict[str, CoreSchema] = {}
+        schema = self._type(written, used)
+        return core_schema.definitions_schema(schema, list(used.values()))
 
     def _type(self, written: Any, used: dict[str, CoreSchema]) -> CoreSchema:
         if isinstance(written, str):
@@ -682,8 +383,9 @@ def item_forms() -> ItemForms:
 
 
 def _flat(items: list[Any]) -> list[str]:
-    """Yield the names of schemas, including nested unions."""
-    return [name for each in items for name in ([each] if isinstance(each, str) else _flat(each[1:]))]
+    """Return the names of forms, including nested unions."""
+    names = [name for each in items for name in ([each] if isinstance(each, str) else _flat(each[1:]))]
+    return [name for name in names if name.startswith("#")]
 
 
 def _literals(written: Any) -> list[str]:
@@ -707,10 +409,38 @@ def _check_item(value: Any) -> Any:
                 return value
         if kind == "message" and value.get("role") == "assistant" and is_answer(value):
             return value
-        item_forms().check(_with_detail(tried))
+        item_forms().check_item(_with_detail(tried))
     else:
-        item_forms().check(value)
+        item_forms().check_item(value)
     return value
+
+
+class _OneOf:
+    """A value that has a form of a union."""
+
+    union: ClassVar[str]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
+        return item_forms().schema(cls.union)
+
+
+class Tool(_OneOf):
+    """A tool that the answer may use."""
+
+    union = "tools"
+
+
+class ToolChoice(_OneOf):
+    """Which tool the answer uses."""
+
+    union = "choices"
+
+
+class Format(_OneOf):
+    """The requested format of an answer."""
+
+    union = "formats"
 
 
 Item = Annotated[Any, AfterValidator(_check_item)]
@@ -758,32 +488,6 @@ def _with_detail(value: Any) -> Any:
         for part in content
     ]
     return {**value, "content": detailed}
-
-
-class ResponseFormatText(OpenObject):
-    """A text."""
-
-    type: Literal["text"]
-
-
-class ResponseFormatTextJSONSchemaConfig(OpenObject):
-    """A value with a JSON schema."""
-
-    name: str
-    json_schema: dict[str, Any] = Field(alias="schema")
-    type: Literal["json_schema"]
-    description: str | None = None
-    strict: bool | None = None
-
-
-class ResponseFormatJSONObject(OpenObject):
-    """A JSON object."""
-
-    type: Literal["json_object"]
-
-
-Format: TypeAlias = ResponseFormatText | ResponseFormatTextJSONSchemaConfig | ResponseFormatJSONObject
-"""The requested format of an answer."""
 
 
 CALL_RESULTS = ("function_call_output", "custom_tool_call_output")
@@ -973,7 +677,7 @@ class ResponsesRequest(OpenObject):
     stream: bool | None = False
     temperature: float | None = None
     text: ResponseTextConfig | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool = "auto"
+    tool_choice: ToolChoice = cast(Any, "auto")
     tools: Items[Tool] = Field(default_factory=list)
     top_logprobs: int | None = 0
     top_p: float | None = None
@@ -1261,8 +965,8 @@ class ResponseObject:
         return {
             "parallel_tool_calls": True if parallel is None else parallel,
             "temperature": sampling.temperature,
-            "tool_choice": _shown(choice, ChosenTool) if isinstance(choice, Mapping) else choice,
-            "tools": [shown_tool(each) for each in api_request.get("tools") or ()],
+            "tool_choice": item_forms().shown("choices", choice) if isinstance(choice, Mapping) else choice,
+            "tools": [_shown_tool(each) for each in api_request.get("tools") or ()],
             "top_p": 1.0 if sampling.is_greedy else sampling.top_p,
         }
 
@@ -1328,13 +1032,15 @@ def _echoed_text(text: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if text is None:
         return None
     requested = text.get("format")
-    if requested is not None:
-        keys = _SCHEMA_KEYS if requested["type"] == "json_schema" else ("type",)
-        requested = {**{name: requested.get(name) for name in keys}, **requested}
-    return {"format": None, "verbosity": None, **text, **({} if requested is None else {"format": requested})}
+    shown = {} if requested is None else {"format": item_forms().shown("formats", requested)}
+    return {"format": None, "verbosity": None, **text, **shown}
 
 
-_SCHEMA_KEYS = ("name", "schema", "type", "description", "strict")
+def _shown_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    shown = item_forms().shown("tools", tool)
+    if tool["type"] == "namespace":
+        shown["tools"] = [item_forms().shown("namespaced", each) for each in tool["tools"]]
+    return shown
 
 
 CALLS = ("call", "custom call")
@@ -1455,7 +1161,7 @@ class ResponseEvents:
     def _begin(self, item: _OpenItem) -> list[Event]:
         events = self._end_item(COMPLETED)
         self._open = item
-        events.append(self._item_event("response.output_item.added", _started_item(item)))
+        events.append(self._item_event("response.output_item.added", _shown_item(item, IN_PROGRESS)))
         if item.kind not in CALLS:
             events.append(self._part_event("response.content_part.added", item, _content_part(item, EncodedItems())))
         return events
@@ -1474,7 +1180,7 @@ class ResponseEvents:
         events = self._end_text(item)
         if item.kind not in CALLS:
             events.append(self._part_event("response.content_part.done", item, _content_part(item, item.logprobs)))
-        done = _finished_item(item, status)
+        done = _shown_item(item, status)
         events.append(self._item_event("response.output_item.done", done))
         self.output.append(done)
         return events
@@ -1511,21 +1217,13 @@ def _content_part(item: _OpenItem, logprobs: EncodedItems | None) -> dict[str, A
     return text_part(item.text, None if logprobs is None else logprobs.array())
 
 
-def _started_item(item: _OpenItem) -> OutputItem:
-    if item.kind == "call":
-        return call_item(item.id, item.call_id, item.name, "", IN_PROGRESS, item.namespace)
-    if item.kind == "custom call":
-        return custom_call_item(item.id, item.call_id, item.name, "")
-    if item.kind == "reasoning":
-        return reasoning_item(item.id, None, IN_PROGRESS)
-    return message_item(item.id, [], IN_PROGRESS)
-
-
-def _finished_item(item: _OpenItem, status: str) -> OutputItem:
+def _shown_item(item: _OpenItem, status: str) -> OutputItem:
+    """Return an item that begins, which has no parts, or one that has ended."""
     if item.kind == "call":
         return call_item(item.id, item.call_id, item.name, item.text, status, item.namespace)
     if item.kind == "custom call":
         return custom_call_item(item.id, item.call_id, item.name, custom_input(item.text))
+    parts = [] if status == IN_PROGRESS else [_content_part(item, item.logprobs)]
     if item.kind == "reasoning":
-        return reasoning_item(item.id, [_content_part(item, None)], status)
-    return message_item(item.id, [_content_part(item, item.logprobs)], status)
+        return reasoning_item(item.id, parts or None, status)
+    return message_item(item.id, parts, status)

@@ -615,17 +615,17 @@ def check_one_constraint(constraints: dict[str, Any] | None) -> None:
 
 
 def _several_constraints(constraints: dict[str, Any]) -> ApiError:
-    given = _all_constraints(constraints)
+    given = all_constraints(constraints)
     return ApiError(f"You can only use one kind of structured outputs constraint but multiple are specified: {given}")
 
 
 def missing_constraint_error(constraints: dict[str, Any]) -> ApiError:
     """Return the error of `structured_outputs` without a constraint."""
-    given = _all_constraints(constraints)
+    given = all_constraints(constraints)
     return ApiError(f"You must use one kind of structured outputs constraint but none are specified: {given}")
 
 
-def _all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:
+def all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:
     """Return the given constraints among all that exist, as vLLM shows them."""
     given: dict[str, Any] = dict.fromkeys((*CONSTRAINTS, "grammar", "json_object"))
     given |= {"disable_any_whitespace": False, "disable_additional_properties": False}

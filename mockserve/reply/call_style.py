@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from mockserve.generation.answer import Delta, Kind
 from mockserve.generation.tool_calls import CUT_FORMS, ENDS_AT_NAMES, CutForm, without_beginning_of
-from mockserve.options.content import FORCED_AS_JSON
+from mockserve.options.parsers import FORCED_AS_JSON
 from mockserve.protocol.completions import TOOL_CALL_PREFIX
 from mockserve.realtime.in_flight import new_id
 

@@ -8,11 +8,11 @@ import orjson
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
-from mockserve.api_servers.channel import GetCounts, GetMetricsPage, MetricsGatherer, ProcessCounts
+from mockserve.api_servers.channel import GetCounts, GetMetricsPage, MetricsGatherer
 from mockserve.engines import build_engines, source_of
 from mockserve.http.connection import SlowReaders
 from mockserve.metrics.counters import LATENESS_BUCKETS_S, Histogram, HttpMetrics, Lateness, ToolParsing
-from mockserve.metrics.page import InThread
+from mockserve.metrics.page import InThread, ProcessCounts
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.realtime.driver import WriteCoalescer

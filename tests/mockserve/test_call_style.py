@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mockserve.generation.answer import Delta, Kind
-from mockserve.options.content import FORCED_AS_JSON, TOOL_CALL_PARSERS
+from mockserve.options.parsers import FORCED_AS_JSON, TOOL_CALL_PARSERS
 from mockserve.reply.call_style import (
     STYLES,
     CallStyle,

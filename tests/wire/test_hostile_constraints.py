@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.executor.executor import MODULES, OffloadExecutor
-from mockserve.executor.worker_pool import WorkerPool
+from mockserve.executor.executor import MODULES, OffloadExecutor, WorkerPool
 from tests.examples import is_nightly
 from tests.patience import PATIENCE_S, attempts, wait_until
 from tests.wire.hostile_constraints import HOSTILE, answer_of, doubling

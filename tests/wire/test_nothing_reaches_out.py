@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from mockserve.executor.executor import MODULES
-from mockserve.executor.worker_pool import WorkerPool
+from mockserve.executor.executor import MODULES, WorkerPool
 from tests.wire.hostile_constraints import answer_of, call_of, demand
 from tests.wire.noting_worker import NOTED_IN
 from tests.wire.plain_http import call

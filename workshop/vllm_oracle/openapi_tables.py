@@ -9,21 +9,14 @@ import csv
 import json
 import re
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from mockserve.protocol.openapi import (
-    REFERENCE,
-    canonical,
-    digest,
-    modelled_schemas,
-    reachable,
-    read_type,
-    without_prose,
-)
+from mockserve.protocol.openapi import modelled_schemas, reachable
 from workshop.ending import positional, run_command
 
-FOLDER = Path("mockserve/protocol/server/openapi")
+TABLE = Path("mockserve/protocol/openapi.json")
 DIGESTS = Path("tests/wire/openapi_digests.csv")
 SETUPS = ("plain", "dev", "scale-out", "tokens-only", "embed", "classify", "token-embed")
 SECTIONS: Mapping[str, tuple[str, ...]] = {
@@ -32,18 +25,41 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "pooling": ("embed", "classify", "token-embed"),
 }
 """Set-ups that share their schemas; a section without a schema of some name uses the base's."""
-_PLAIN = {"integer": "int", "number": "num", "string": "str", "boolean": "bool", "null": "null"}
+PROSE = ("description", "title")
+
+
+def without_prose(value: Any, is_members: bool = False) -> Any:
+    """Return `value` without descriptions and titles; members of an object that are named so stay."""
+    if isinstance(value, dict):
+        return {
+            name: without_prose(each, is_members=name == "properties" and not is_members)
+            for name, each in value.items()
+            if is_members or name not in PROSE or not isinstance(each, str)
+        }
+    return [without_prose(each) for each in value] if isinstance(value, list) else value
+
+
+def canonical(value: Any) -> str:
+    """Return a text that is equal for equal values."""
+    return json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def digest(value: Any) -> str:
+    """Return ten characters that differ where values do."""
+    return sha256(canonical(value).encode()).hexdigest()[:10]
 
 
 def main() -> int:
     """Read the documents, write the tables."""
     texts = [Path(each).read_text(encoding="utf-8") for each in positional(*(name.upper() for name in SETUPS))]
     documents = {name: without_prose(json.loads(text)) for name, text in zip(SETUPS, texts, strict=True)}
-    (FOLDER / "schemas.txt").write_text("\n".join(_schema_lines(documents)) + "\n", encoding="utf-8")
-    with (FOLDER / "operations.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("method", "path", "name", "summary", "parameters", "body", "response", "errors", "tags"))
-        writer.writerows(_operations(documents))
+    operations = ",\n".join(map(_line, _operations(documents)))
+    sections = ",\n".join(
+        f'"{section}":{{\n' + ",\n".join(f'"{name}":{_line(found[name])}' for name in sorted(found)) + "\n}"
+        for section, found in _schemas(documents)
+    )
+    text = f'{{"operations":[\n{operations}\n],\n"schemas":{{\n{sections}\n}}}}\n'
+    TABLE.write_text(text, encoding="utf-8")
     with DIGESTS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("setup", "kind", "name", "digest"))
@@ -51,7 +67,12 @@ def main() -> int:
     return 0
 
 
-def _schema_lines(documents: Mapping[str, Any]) -> Iterator[str]:
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _schemas(documents: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each section with the schemas that neither a body nor the base has."""
     base: dict[str, Any] = {}
     for section, setups in SECTIONS.items():
         modelled = without_prose(modelled_schemas(section))
@@ -62,64 +83,10 @@ def _schema_lines(documents: Mapping[str, Any]) -> Iterator[str]:
                     assert found.get(name, schema) == schema, f"{name} differs within {section}"
                     found[name] = schema
         base = base or found
-        yield f"## {section}"
-        for name in sorted(found):
-            yield ""
-            yield from _described(name, found[name])
+        yield section, found
 
 
-def _described(name: str, schema: dict[str, Any]) -> Iterator[str]:
-    rest = {key: value for key, value in schema.items() if key not in ("properties", "required", "type")}
-    if "properties" not in schema:
-        yield f"# {name} = {_written(schema)}"
-        return
-    extra = rest.pop("additionalProperties", None)
-    assert not rest, (name, rest)
-    yield f"# {name}" + {True: "", False: " closed", None: " silent"}[extra]
-    for field, given in schema["properties"].items():
-        kind = dict(given)
-        default = f" = {json.dumps(kind.pop('default'), ensure_ascii=False)}" if "default" in kind else ""
-        mark = "*" if field in schema.get("required", ()) else ""
-        yield f"{field}{mark}: {_written(kind)}{default}"
-
-
-def _written(schema: Any) -> str:
-    text = _attempt(schema)
-    return str(text) if text and read_type(text) == schema else f"`{json.dumps(schema, ensure_ascii=False)}`"
-
-
-def _attempt(schema: Any) -> str:
-    rest = dict(schema) if isinstance(schema, dict) else {}
-    if "$ref" in rest:
-        text = rest.pop("$ref").removeprefix(REFERENCE)
-    elif "anyOf" in rest:
-        text = " | ".join(_written(each) for each in rest.pop("anyOf"))
-        return "" if rest else text
-    elif "const" in rest:
-        text = json.dumps(rest.pop("const"), ensure_ascii=False)
-        rest.pop("type", None)
-    elif "enum" in rest:
-        text = "<" + ", ".join(json.dumps(each) for each in rest.pop("enum")) + ">"
-        rest.pop("type", None)
-    elif rest.get("type") == "array" and "items" in rest:
-        text = f"[{_written(rest.pop('items'))}]"
-        del rest["type"]
-    elif rest.get("type") == "object" and "additionalProperties" in rest:
-        inner = rest.pop("additionalProperties")
-        text = "obj" if inner is True else "{" + _written(inner) + "}" if isinstance(inner, dict) else ""
-        del rest["type"]
-    elif rest.get("type") in _PLAIN:
-        text = _PLAIN[rest.pop("type")]
-    else:
-        text = "any"
-    if not rest:
-        return str(text)
-    if not all(isinstance(each, int | float | bool) for each in rest.values()):
-        return ""
-    return f"{text}({', '.join(f'{key}={json.dumps(value)}' for key, value in rest.items())})"
-
-
-def _operations(documents: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+def _operations(documents: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     seen: dict[tuple[str, str, str], Any] = {}
     for document in documents.values():
         for path, methods in document["paths"].items():
@@ -128,34 +95,8 @@ def _operations(documents: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
                 assert seen.get(key, operation) == operation, key
                 if key not in seen:
                     seen[key] = operation
-                    yield _operation(method, path, operation)
-
-
-def _operation(method: str, path: str, operation: dict[str, Any]) -> tuple[str, ...]:
-    body = operation.get("requestBody")
-    errors = [_error(status, reply) for status, reply in operation["responses"].items() if status not in ("200", "422")]
-    name = operation["operationId"].removesuffix(re.sub(r"\W", "_", path) + f"_{method}")
-    usual = name.replace("_", " ").title()
-    return (
-        method.upper(),
-        path,
-        name,
-        "" if operation["summary"] == usual else operation["summary"],
-        json.dumps(operation["parameters"]) if "parameters" in operation else "",
-        "" if body is None else _written(body["content"]["application/json"]["schema"]) + _optional(body),
-        json.dumps(operation["responses"]["200"].get("content", {})),
-        " ".join(errors + (["422"] if "422" in operation["responses"] else [])),
-        " ".join(operation.get("tags", ())),
-    )
-
-
-def _error(status: str, reply: Mapping[str, Any]) -> str:
-    name = str(reply["content"]["application/json"]["schema"]["$ref"]).removeprefix(REFERENCE)
-    return status if name == "ErrorResponse" else f"{status}:{name}"
-
-
-def _optional(body: Mapping[str, Any]) -> str:
-    return "" if body.get("required") else " ?"
+                    name = operation["operationId"].removesuffix(re.sub(r"\W", "_", path) + f"_{method}")
+                    yield {"method": method.upper(), "path": path, "name": name, "operation": operation}
 
 
 def _digests(documents: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:

@@ -1,6 +1,6 @@
-"""Writes down what vLLM takes as an item of a response's input: every form, its fields and their types.
+"""Writes down what vLLM takes as an item, a tool, a choice of tools or a format of a response: forms and their fields.
 
-    PYTHON_WITH_VLLM workshop/vllm_oracle/response_items.py mockserve/protocol/responses/item_forms.json
+    PYTHON_WITH_VLLM workshop/vllm_oracle/response_items.py mockserve/protocol/item_forms.json
 
 A type is a name (`str`, `int`, `float`, `bool`, `any`), the name of a form after `#`, or a list: `literal` and its
 values, or `null`, `list`, `sequence`, `iterable`, `dict` or `union` and the types inside.
@@ -48,9 +48,13 @@ class Writer:
         names = {"nullable": "null", "generator": "iterable"}
         return [names.get(kind, kind), self.written(schema[inner[kind]])]
 
-    def define(self, definitions: Any) -> None:
-        for each in definitions:
+    def union(self, adapter: Any) -> list[Written]:
+        """Return what a union may be, and collect its forms."""
+        schema = adapter.core_schema
+        found = self.written(schema["schema"] if schema["type"] == "definitions" else schema)
+        for each in schema.get("definitions", ()):
             self._form(each)
+        return list(found[1:])
 
     def _form(self, schema: Mapping[str, Any]) -> str:
         name = self._name(schema["ref"])
@@ -106,16 +110,19 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def main() -> int:
     """Write the file."""
     (file,) = positional("FILE")
-    from openai.types.responses import ResponseInputItemParam, ResponseOutputItem
+    from openai.types.responses import ResponseFormatTextConfig, ResponseInputItemParam, ResponseOutputItem, Tool
+    from openai.types.responses.response import ToolChoice
     from pydantic import TypeAdapter
 
-    schema = TypeAdapter(ResponseInputItemParam | ResponseOutputItem).core_schema
     writer = Writer()
-    definitions = schema.get("definitions", ())
-    top = schema["schema"] if schema["type"] == "definitions" else schema
-    items = writer.written(top)
-    writer.define(definitions)
-    table = without_doubles({"items": items[1:], "forms": writer.forms})
+    unions = {
+        "items": writer.union(TypeAdapter(ResponseInputItemParam | ResponseOutputItem)),
+        "tools": writer.union(TypeAdapter(Tool)),
+        "choices": writer.union(TypeAdapter(ToolChoice)),
+        "formats": writer.union(TypeAdapter(ResponseFormatTextConfig)),
+    }
+    unions["namespaced"] = writer.forms["NamespaceTool"]["fields"]["tools"][1][1:]
+    table = without_doubles({**unions, "forms": writer.forms})
     Path(file).write_text(json.dumps(table, separators=(",", ":")) + "\n", encoding="utf-8")
     return 0
 

@@ -78,27 +78,19 @@ def _roles(options: ClusterOptions) -> tuple[Role | None, ...]:
 
 def options_of_role(options: ClusterOptions, role: Role | None) -> DeploymentOptions:
     """The settings of an instance with that role."""
-    shared, pools = options.deployment, options.pools
-    if role is Role.PREFILL:
-        tp, pp, hardware = pools.prefill_tp, pools.prefill_pp, pools.prefill_hardware
-        latency_model, max_model_len = pools.prefill_latency_model, pools.prefill_max_model_len
-    elif role is Role.DECODE:
-        tp, pp, hardware = pools.decode_tp, pools.decode_pp, pools.decode_hardware
-        latency_model, max_model_len = pools.decode_latency_model, pools.decode_max_model_len
-    else:
+    shared = options.deployment
+    if role not in (Role.PREFILL, Role.DECODE):
         return shared
-    if not (tp or pp or hardware or latency_model or max_model_len):
+    own: dict[str, Any] = {
+        name: value
+        for name in ("tp", "pp", "hardware", "latency_model", "max_model_len")
+        if (value := getattr(options.pools, f"{role}_{name}"))
+    }
+    if not own:
         return shared
-    latency_model = latency_model or shared.latency_model
-    return replace(
-        shared,
-        tp=tp or shared.tp,
-        pp=pp or shared.pp,
-        hardware=hardware or shared.hardware,
-        latency_model=latency_model,
-        coefficients=shared.coefficients if latency_model in ("", AUTO, "fitted", shared.latency_model) else None,
-        max_model_len=max_model_len or shared.max_model_len,
-    )
+    model = own.get("latency_model", shared.latency_model)
+    coefficients = shared.coefficients if model in ("", AUTO, "fitted", shared.latency_model) else None
+    return replace(shared, coefficients=coefficients, **own)
 
 
 @dataclass(frozen=True, slots=True)

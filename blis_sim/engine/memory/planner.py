@@ -362,27 +362,9 @@ def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: M
 def _layout(
     checkpoint: Checkpoint, model: str, capability_major: int, tp: int, dp: int, settings: MemorySettings
 ) -> MemoryLayout:
-    return plan_layout(
-        PlanRequest(
-            config=checkpoint.config,
-            hf_quant_config=checkpoint.hf_quant_config,
-            model=model,
-            tp=tp,
-            pp=settings.pp,
-            dp=dp,
-            expert_parallel=settings.expert_parallel,
-            dtype=settings.dtype,
-            kv_cache_dtype=settings.kv_cache_dtype,
-            quantization=settings.quantization,
-            block_size=settings.block_size,
-            max_model_len=settings.max_model_len,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            enable_prefix_caching=settings.enable_prefix_caching,
-            capability_major=capability_major,
-            drafter=settings.drafter,
-            refines_fp8_blocks=settings.refines_fp8_blocks,
-        )
-    )
+    shared = {name: getattr(settings, name) for name in PlanRequest._fields if name in MemorySettings._fields}
+    config, quantized = checkpoint.config, checkpoint.hf_quant_config
+    return plan_layout(PlanRequest(config, model, quantized, tp, dp=dp, capability_major=capability_major, **shared))
 
 
 def planned_with_drafter(

@@ -16,7 +16,7 @@ from blis_sim.options import OptionError, check_options, option, options_from, o
 from blis_sim.options.command_line import CONFIG_FLAG, flags_of, parse_command_line
 from blis_sim.options.option import load_json
 from mockserve.options.content import ToolArgumentOptions
-from mockserve.options.engine_features import KVEventsConfig
+from mockserve.options.engine_features import KVEventsConfig, TimingOptions
 from mockserve.options.faults import FAILURE_TYPES
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import check_deviation, milliseconds
@@ -133,6 +133,14 @@ BLOCKS_WITHOUT_CACHE = 1 << 20
 """Number of KV blocks without a simulated cache, large enough to never run out."""
 
 
+_ALIKE = (
+    *("model", "mode", "seed", "max_model_len", "max_num_seqs", "block_size", "omni", "image_emission_rate"),
+    *("lora_modules", "max_loras", "max_cpu_loras", "enable_request_id_headers", "dataset_path", "dataset_table_name"),
+    *("ssl_certfile", "ssl_keyfile", "self_signed_certs", "log_http", "fake_metrics", "accepted_without_effect"),
+)
+"""Settings that `blis serve` has under the same name, with the same meaning."""
+
+
 def serve_options(options: InferenceSimOptions, environment: Mapping[str, str], rank: int) -> ServeOptions:
     """Return the options for the server of one data-parallel rank. Raises OptionError."""
     words = json.loads(options.serve_arguments or "[]")
@@ -144,16 +152,11 @@ def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank
     """Return the settings of `blis serve` by name."""
     names = options.served_model_name or (options.model,)
     return dict(
-        model=options.model,
+        **{name: getattr(options, name) for name in _ALIKE},
         served_model_name=names,
         port=options.port and options.port + rank,
-        mode=options.mode,
-        seed=options.seed,
-        max_model_len=options.max_model_len,
-        max_num_seqs=options.max_num_seqs,
         max_waiting_requests=options.max_waiting_queue_length,
         max_body_mb=options.max_request_body_size_mb,
-        block_size=options.block_size,
         total_kv_blocks=options.kv_cache_size + 1 if options.enable_kvcache else BLOCKS_WITHOUT_CACHE,
         enable_prefix_caching=options.enable_kvcache,
         enable_prompt_tokens_details=options.enable_kvcache,
@@ -163,28 +166,15 @@ def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank
         tokens_per_medium=TOKENS_PER_MEDIUM,
         enable_scale_out=True,
         shares_port_with_grpc=True,
-        omni=options.omni,
-        image_emission_rate=options.image_emission_rate,
         time_to_generate_image_ms=options.ms("time_to_generate_image"),
         time_to_generate_image_std_dev_ms=options.ms("time_to_generate_image_std_dev"),
         enable_lora=True,  # llm-d-inference-sim loads adapters at any time
-        lora_modules=options.lora_modules,
-        max_loras=options.max_loras,
-        max_cpu_loras=options.max_cpu_loras,
-        enable_request_id_headers=options.enable_request_id_headers,
         enable_auto_tool_choice=True,
         tool_call_parser="hermes",
         tool_call_extra_probability=options.tool_call_extra_call_probability / 100,
         **{each.name: each.of(options.tool_arguments) for each in options_of(ToolArgumentOptions)},
-        dataset_path=options.dataset_path,
-        dataset_table_name=options.dataset_table_name,
-        ssl_certfile=options.ssl_certfile,
-        ssl_keyfile=options.ssl_keyfile,
-        self_signed_certs=options.self_signed_certs,
-        log_http=options.log_http,
         startup_s=options.ms("startup_duration") / 1000,
         kv_transfer_config=json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"}),
-        fake_metrics=options.fake_metrics,
         fault_rates=_fault_rates(options),
         fault_seed=options.seed,
         data_parallel_rank=rank,
@@ -192,7 +182,6 @@ def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank
         pod_headers=_pod_headers(options, environment, rank),
         offers_ready_route=True,
         lenient_start=True,  # llm-d-inference-sim has no such checks
-        accepted_without_effect=options.accepted_without_effect,
         **_times(options),
     )
 
@@ -200,21 +189,9 @@ def _settings(options: InferenceSimOptions, environment: Mapping[str, str], rank
 def _times(options: InferenceSimOptions) -> dict[str, Any]:
     """Return the latency settings."""
     by_length = options.ms("time_to_first_token") == 0 and options.ms("time_to_first_token_std_dev") == 0
-    names = (
-        "time_to_first_token",
-        "time_to_first_token_std_dev",
-        "inter_token_latency",
-        "inter_token_latency_std_dev",
-        "prefill_overhead",
-        "prefill_time_per_token",
-        "prefill_time_std_dev",
-        "kv_cache_transfer_latency",
-        "kv_cache_transfer_latency_std_dev",
-        "kv_cache_transfer_time_per_token",
-        "kv_cache_transfer_time_std_dev",
-    )
+    set_times = [each.name for each in options_of(TimingOptions) if each.name.endswith("_ms")]
     return {
-        **{f"{name}_ms": options.ms(name) for name in names},
+        **{name: options.ms(name.removesuffix("_ms")) for name in set_times},
         "latency_calculator": options.latency_calculator or ("per-token" if by_length else "constant"),
         "time_factor_under_load": options.time_factor_under_load,
     }

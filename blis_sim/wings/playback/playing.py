@@ -380,7 +380,7 @@ def _search(playback: Playback, path: str, headers: Mapping[str, str], raw: byte
     rule = rules.next_match()
     if rule is None and len(raw) > MOST_BODY_BYTES and not playback.may_know(playback_request):
         playback_request = playback_request.without_content()
-        rules = FixtureSearch((), playback_request.seen)
+        rules = FixtureSearch((), playback_request)
     return _Search(playback_request, rules, rule, is_begun=True)
 
 

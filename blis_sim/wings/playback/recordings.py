@@ -24,7 +24,7 @@ from mockserve.generation.answer import Kind, Segment, marked_reasoning
 from mockserve.generation.tool_calls import marked_calls
 from mockserve.options.content import PlaybackOptions
 from mockserve.options.faults import FaultSettings
-from mockserve.protocol.forms import as_flag, flag_problem
+from mockserve.protocol.forms import FLAG, as_flag, problem_of
 from mockserve.protocol.json_text import LARGE_BYTES, MOST_VALUE_BYTES, JsonBlocks, loads_with_repeats, value_bytes
 from traces.content import RecordedExchange, read_content
 from traces.redaction import Redactor, secrets_in
@@ -339,25 +339,54 @@ class SearchTooLongError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A request as the conditions see it: texts by condition, without `_regex`."""
+class PlaybackRequest:
+    """A request in the form used by the search; header names are in lower case."""
 
+    path: str
     headers: Mapping[str, str]
+    raw: bytes
+    body: Any
+    conversation: Conversation
     texts: Mapping[str, str]
-    body: bytes
+    """What conditions of fixtures compare, by their names without `_regex`."""
+    keys: Mapping[str, bytes]
+    """Digests by match mode, for the search among recorded replies."""
+    is_redacted: bool = False
+    """Whether the body differs from what the client has sent."""
     _encoded: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def model(self) -> str:
+        """The requested model."""
+        return self.texts["model"]
+
+    @property
+    def last_user(self) -> str:
+        """Text of the last user message."""
+        return self.texts["last_user"]
 
     def length(self, name: str) -> int:
         """Return the length of what patterns of a condition go through."""
-        return len(self.body if name == "body" else self.texts[name])
+        return len(self.raw if name == "body" else self.texts[name])
 
     def encoded(self, name: str) -> bytes:
         """Return what patterns of a condition go through."""
         if name == "body":
-            return self.body
+            return self.raw
         if name not in self._encoded:
             self._encoded[name] = self.texts[name].encode("utf-8", "replace")
         return self._encoded[name]
+
+    def without_content(self) -> "PlaybackRequest":
+        """Return the request with its value alone, for the handler, and the beginning of its last user message."""
+        cut = {name: text[:MOST_CHARACTERS] for name, text in self.texts.items()}
+        return replace(self, conversation=Conversation(()), texts=cut, _encoded={})
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether a stream is requested."""
+        flag = self.body.get("stream") if isinstance(self.body, Mapping) else None
+        return problem_of(FLAG, flag, "stream") is None and as_flag(flag)
 
 
 @dataclass(slots=True)
@@ -390,14 +419,14 @@ class Fixture:
         self.num_used += 1
         return True
 
-    def matches(self, seen: Seen) -> bool:
+    def matches(self, seen: PlaybackRequest) -> bool:
         """Whether a request meets all conditions."""
         if any(seen.headers.get(name) != value for name, value in self.headers.items()):
             return False
         return all(_is_met(name, value, seen) for name, value in self.conditions.items())
 
 
-def _is_met(name: str, value: str, seen: Seen) -> bool:
+def _is_met(name: str, value: str, seen: PlaybackRequest) -> bool:
     if name.endswith(_PATTERN_SUFFIX):
         return _compiled(value).search(seen.encoded(name.removesuffix(_PATTERN_SUFFIX))) is not None
     return seen.texts[name] == value
@@ -408,7 +437,7 @@ class FixtureSearch:
     """The search for the fixtures that one request meets, one after the other. A thread may carry it on."""
 
     fixtures: Sequence[Fixture]
-    seen: Seen
+    seen: PlaybackRequest
     _place: int = 0
     _took_s: float = field(default=0.0)
 
@@ -686,43 +715,6 @@ _PIECE_BYTES = 200
 """Memory of a piece of a reply besides its bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlaybackRequest:
-    """A request in the form used by the search; header names are in lower case."""
-
-    path: str
-    headers: Mapping[str, str]
-    raw: bytes
-    body: Any
-    conversation: Conversation
-    seen: Seen
-    keys: Mapping[str, bytes]
-    """Digests by match mode, for the search among recorded replies."""
-    is_redacted: bool = False
-    """Whether the body differs from what the client has sent."""
-
-    @property
-    def model(self) -> str:
-        """The requested model."""
-        return self.seen.texts["model"]
-
-    @property
-    def last_user(self) -> str:
-        """Text of the last user message."""
-        return self.seen.texts["last_user"]
-
-    def without_content(self) -> "PlaybackRequest":
-        """Return the request with its value alone, for the handler, and the beginning of its last user message."""
-        cut = {name: text[:MOST_CHARACTERS] for name, text in self.seen.texts.items()}
-        return replace(self, conversation=Conversation(()), seen=Seen(self.headers, cut, b""))
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether a stream is requested."""
-        flag = self.body.get("stream") if isinstance(self.body, Mapping) else None
-        return flag_problem(flag, "stream") is None and as_flag(flag)
-
-
 class KeyedReply(NamedTuple):
     """A recorded reply with the keys that find it, and the memory that it takes."""
 
@@ -840,7 +832,7 @@ class Playback:
 
     def rules(self, playback_request: PlaybackRequest) -> FixtureSearch:
         """Return the search for the fixtures that a request meets."""
-        return FixtureSearch(self.fixtures, playback_request.seen)
+        return FixtureSearch(self.fixtures, playback_request)
 
     def may_know(self, playback_request: PlaybackRequest) -> bool:
         """Whether a recorded reply may answer a request."""
@@ -910,7 +902,7 @@ def _request_of(
         "last_user": conversation.last_user,
         "tool_result": conversation.tool_result,
     }
-    return PlaybackRequest(path, headers, raw, body, conversation, Seen(headers, texts, raw), keys, is_redacted)
+    return PlaybackRequest(path, headers, raw, body, conversation, texts, keys, is_redacted)
 
 
 def _path(target: str) -> str:

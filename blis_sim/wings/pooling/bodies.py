@@ -4,7 +4,7 @@ The fields of the last base come first, and the own fields of a class last.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 from typing_extensions import TypedDict
@@ -250,23 +250,18 @@ class ChatCompletionContentPartImageEmbedsParam(TypedDict):
     type: Literal["image_embeds"]
 
 
+ScoredPart: TypeAlias = (
+    ChatCompletionContentPartImageParam
+    | ChatCompletionContentPartImageEmbedsParam
+    | ChatCompletionContentPartTextParam
+    | ChatCompletionContentPartVideoParam
+)
+
+
 class ScoreMultiModalParam(TypedDict):
     """Parts that are compared together."""
 
-    content: Items[
-        Annotated[
-            ChatCompletionContentPartImageParam
-            | ChatCompletionContentPartImageEmbedsParam
-            | ChatCompletionContentPartTextParam
-            | ChatCompletionContentPartVideoParam,
-            described_as_any_of(
-                "ChatCompletionContentPartImageParam",
-                "ChatCompletionContentPartImageEmbedsParam",
-                "ChatCompletionContentPartTextParam",
-                "ChatCompletionContentPartVideoParam",
-            ),
-        ]
-    ]
+    content: Items[Annotated[ScoredPart, described_as_any_of(*(each.__name__ for each in get_args(ScoredPart)))]]
 
 
 ScoreInput: TypeAlias = str | ScoreMultiModalParam

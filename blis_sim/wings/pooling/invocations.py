@@ -1,11 +1,13 @@
 """The types of bodies of pooling models that POST /invocations answers, in vLLM's order."""
 
 from collections.abc import Sequence
+from typing import get_args
 
+from blis_sim.wings.pooling.bodies import ClassificationBody, EmbeddingBody, PoolingBody, ScoreBody
 from blis_sim.wings.pooling.requests import parse_classify, parse_embeddings, parse_pooling
 from blis_sim.wings.pooling.routes import classify, create_embedding, pooling
-from blis_sim.wings.pooling.scored import parse_rerank, parse_score
-from blis_sim.wings.pooling.scoring import rerank, score
+from blis_sim.wings.pooling.scoring import parse_rerank, parse_score, rerank, score
+from mockserve.protocol.bodies import BodyOfOneKind
 from mockserve.routes.invocations import InvocationUse
 from mockserve.serving.model import RouteCondition
 
@@ -15,42 +17,19 @@ _CHECKED = (
 )
 
 
-def _union(module: str, *names: str, is_checked: bool = True) -> str:
-    """Return the text of a union of request types in Python's spelling."""
-    joined = " | ".join(f"{_FOLDER}.{module}.protocol.{name}" for name in names)
+def _types_of(module: str, body: type[BodyOfOneKind], is_checked: bool = True) -> str:
+    """Return the types of a body in Python's spelling."""
+    kinds = [get_args(each)[0].__name__ for each in get_args(body.model_fields["root"].annotation)]
+    joined = " | ".join(f"{_FOLDER}.{module}.protocol.{name}" for name in kinds)
     return f"typing.Annotated[{joined}, {_CHECKED}]" if is_checked else joined
 
 
-_EMBEDDING = _union(
-    "embed",
-    "EmbeddingCompletionRequest",
-    "EmbeddingChatRequest",
-    "EmbeddingBatchChatRequest",
-    "EmbeddingChatInputRequest",
-    "EmbeddingBatchChatInputRequest",
-)
-_SCORE = _union(
-    "scoring",
-    "ScoreQueriesDocumentsRequest",
-    "ScoreQueriesItemsRequest",
-    "ScoreDataRequest",
-    "ScoreTextRequest",
-    is_checked=False,
-)
+_EMBEDDING, _CLASSES = _types_of("embed", EmbeddingBody), _types_of("classify", ClassificationBody)
+_SCORE, _POOLING = _types_of("scoring", ScoreBody, is_checked=False), _types_of("pooling", PoolingBody)
 USES: Sequence[InvocationUse] = (
     InvocationUse(RouteCondition.EMBED, parse_embeddings, create_embedding, _EMBEDDING),
-    InvocationUse(
-        RouteCondition.CLASSIFY,
-        parse_classify,
-        classify,
-        _union("classify", "ClassificationCompletionRequest", "ClassificationChatRequest"),
-    ),
+    InvocationUse(RouteCondition.CLASSIFY, parse_classify, classify, _CLASSES),
     InvocationUse(RouteCondition.SCORE, parse_rerank, rerank, "RerankRequest"),
     InvocationUse(RouteCondition.SCORE, parse_score, score, _SCORE),
-    InvocationUse(
-        RouteCondition.POOLING,
-        parse_pooling,
-        pooling,
-        _union("pooling", "PoolingCompletionRequest", "PoolingChatRequest", "IOProcessorRequest"),
-    ),
+    InvocationUse(RouteCondition.POOLING, parse_pooling, pooling, _POOLING),
 )

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from mockserve.protocol.bodies import Ending, OpenObject, Usage, read_as, set_fields
 from mockserve.protocol.completions import ExtraArguments, Int64
 from mockserve.protocol.errors import ApiError, bad_value, unhandled_error
-from mockserve.protocol.sampling import SamplingParams, read_sampling
+from mockserve.protocol.sampling import Delivery, SamplingParams, read_sampling
 
 _SUPPORTED = (
     "af ar hy az be bs bg ca zh hr cs da nl en et fi fr gl de el he hi hu is id it ja kn kk ko lv lt mk ms mr mi ne no "
@@ -140,24 +140,24 @@ TRANSCRIBE = SpeechTask("transcribe", "transcription.chunk", TranscriptionReques
 TRANSLATE = SpeechTask("translate", "translation.chunk", TranslationRequest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SpeechRequest:
-    """A checked form."""
+    """A checked form, and its sampling parameters."""
 
-    model: str
-    language: str | None
-    to_language: str | None
-    prompt: str
-    response_format: str
-    streams: bool
-    include_usage: bool
-    continuous_usage: bool
+    form: TranscriptionRequest | TranslationRequest
     sampling: SamplingParams
+
+    @property
+    def delivery(self) -> Delivery:
+        """How the reply is sent, and which usage a stream reports."""
+        form, streams = self.form, bool(self.form.stream)
+        usage = (form.stream_include_usage, form.stream_continuous_usage_stats)
+        return Delivery(streams, *(streams and bool(each) for each in usage))
 
     @property
     def spoken_language(self) -> str:
         """The language of the recording: requested or recognized."""
-        return self.language or RECOGNIZED_LANGUAGE
+        return self.form.language or RECOGNIZED_LANGUAGE
 
     @property
     def separator(self) -> str:
@@ -187,32 +187,22 @@ def parse_speech(form: Mapping[str, Any], speech: SpeechTask) -> SpeechRequest:
         if option is not None:
             raise bad_value("Stream options can only be defined when `stream=True`.", option)
     request = read_as(speech.form, {**_defaults(speech.form), **given})
-    streams = bool(request.stream)
-    return SpeechRequest(
-        model=request.model or "",
-        language=request.language,
-        to_language=request.to_language,
-        prompt=request.prompt,
-        response_format=request.response_format,
-        streams=streams,
-        include_usage=streams and bool(request.stream_include_usage),
-        continuous_usage=streams and bool(request.stream_continuous_usage_stats),
-        sampling=read_sampling(set_fields(request), request.max_completion_tokens, "max_completion_tokens", None),
-    )
+    sampling = read_sampling(set_fields(request), request.max_completion_tokens, "max_completion_tokens", None)
+    return SpeechRequest(request, sampling)
 
 
 def check_speech(api_request: SpeechRequest, model: str) -> None:
     """Raise ApiError for options that speech recognition models do not support."""
-    if api_request.streams and api_request.sampling.use_beam_search:
+    if api_request.delivery.stream and api_request.sampling.use_beam_search:
         raise ApiError("Streaming is not currently supported with beam search")
-    if api_request.response_format not in SUPPORTED_FORMATS:
+    if api_request.form.response_format not in SUPPORTED_FORMATS:
         raise ApiError("Currently only support response_format: `text`, `json`, `verbose_json` or `diarized_json`")
-    if api_request.response_format == DIARIZED:
+    if api_request.form.response_format == DIARIZED:
         raise ApiError(f"Currently do not support diarized_json for {model}")
-    if api_request.response_format == VERBOSE and api_request.streams:
+    if api_request.form.response_format == VERBOSE and api_request.delivery.stream:
         raise ApiError("verbose_json format doesn't support streaming case")
-    check_language(api_request.language)
-    check_language(api_request.to_language or None)
+    check_language(api_request.form.language)
+    check_language(api_request.form.to_language or None)
 
 
 def whole_speech(
@@ -220,7 +210,7 @@ def whole_speech(
 ) -> dict[str, Any]:
     """Return the whole reply. The `text` format is an object with `text`, too."""
     text = api_request.separator.join(each.text for each in spoken_segments)
-    if api_request.response_format == VERBOSE:
+    if api_request.form.response_format == VERBOSE:
         segments = [_segment(number, each, api_request) for number, each in enumerate(spoken_segments)]
         found = {"duration": duration_s, "language": api_request.spoken_language, "text": text}
         return {**found, "segments": segments, "words": None}

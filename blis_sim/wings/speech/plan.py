@@ -129,7 +129,7 @@ async def plan_speech(
     count = max(1, math.ceil(length_s / CLIP_S))
     model.queue.check(count)
     source = f"{speech.verb} {asked.spoken_language} {crc32(recording)}"
-    needs_scores = asked.response_format == VERBOSE
+    needs_scores = asked.form.response_format == VERBOSE
     limit = asked.sampling.max_tokens
     most = None if limit is None else min(limit, model.planner.max_model_len)
     sampling = replace(asked.sampling, num_logprobs=1 if needs_scores else None, max_tokens=most)
@@ -153,7 +153,7 @@ async def plan_speech(
             id=name, created=unix_time(), model=model.reply_name(adapter), fingerprint=model.fingerprint
         ),
         new_writer=CompletionShape(new_scorer=new_scorers(model, sampling)).writer,
-        delivery=Delivery(asked.streams, asked.include_usage, asked.continuous_usage),
+        delivery=asked.delivery,
         prompts=prompts,
         errors=OTHER_ERRORS,
         sampling=sampling,
@@ -190,11 +190,11 @@ async def _planned(
     planner = model.planner
     num_audio_tokens = min(math.ceil(length_s * AUDIO_TOKENS_PER_S), planner.max_model_len // 2) + START_TOKENS
     ids = medium_ids(planner, medium, num_audio_tokens)
-    if asked.prompt:
-        ids += planner.encode(asked.prompt)
-    form = OutputSpec(asked=(asked.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
+    if asked.form.prompt:
+        ids += planner.encode(asked.form.prompt)
+    form = OutputSpec(asked=(asked.form.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
     generations = await planner.plan(ids, asked.sampling, RequestContext(name, lora=adapter), form)
-    return PlannedPrompt(token_ids=ids, text=asked.prompt, generations=generations)
+    return PlannedPrompt(token_ids=ids, text=asked.form.prompt, generations=generations)
 
 
 def _speech_segment(plan: SpeechPlan, number: int, choice: Choice) -> SpeechSegment:

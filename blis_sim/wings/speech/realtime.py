@@ -12,7 +12,7 @@ from zlib import crc32
 
 from mockserve.protocol.bodies import Usage
 from mockserve.protocol.errors import CUT_MARK, Problem, not_an_object, sanitized, unreadable
-from mockserve.protocol.forms import as_flag, flag_problem, unicode_problem
+from mockserve.protocol.forms import FLAG, TEXT, as_flag, problem_of
 from mockserve.protocol.json_text import loads_in_pieces
 
 SAMPLE_RATE = 16_000
@@ -253,7 +253,7 @@ def _audio_commit(event: Mapping[str, Any], has_model: bool, write: Callable[[An
             "model_not_validated",
         )
     final = event.get("final", False)
-    problem = flag_problem(final, "final")
+    problem = problem_of(FLAG, final, "final")
     _check("InputAudioBufferCommit", event, [] if problem is None else [problem], write)
     return AudioCommit(as_flag(final))
 
@@ -261,7 +261,7 @@ def _audio_commit(event: Mapping[str, Any], has_model: bool, write: Callable[[An
 def _check(title: str, event: Mapping[str, Any], problems: list[Problem], write: Callable[[Any], str]) -> None:
     """Raise an error for the problems of the fields. A field name that is not text is reported alone."""
     for name in event:
-        problem = unicode_problem(name, "")
+        problem = problem_of(TEXT, name, "")
         if problem is not None:
             problems = [problem]
             break

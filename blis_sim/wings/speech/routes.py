@@ -1,10 +1,10 @@
 """POST /v1/audio/transcriptions and /v1/audio/translations, and the WebSocket of /v1/realtime."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from aiohttp import WSMsgType, hdrs, web
@@ -35,7 +35,6 @@ from blis_sim.wings.speech.realtime import (
     read_event,
     session_created,
 )
-from blis_sim.wings.speech.stream import SpeechSegmentChoice, SpeechStream
 from mockserve.executor.executor import LARGE_BYTES
 from mockserve.http.connection import arrived_at
 from mockserve.http.headers import Caller, caller_of
@@ -44,10 +43,104 @@ from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.forms import form_reader
 from mockserve.realtime.in_flight import unix_time
 from mockserve.reply.frames import DONE, event
-from mockserve.reply.reply import Reply, ReplyDelivery, collect
+from mockserve.reply.plan import Generation, PlannedPrompt
+from mockserve.reply.reply import Reply, ReplyDelivery, collect, failure
 from mockserve.reply.stream import SSEWriter
+from mockserve.reply.typed_events import StepwiseChoice
 from mockserve.routes.shared import json_reply, receive_body, reply_id
 from mockserve.serving.service import SERVICE, Service
+
+
+class SpeechStream:
+    """The events of one stream. Text of a later segment is held back until all earlier segments have ended."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        api_request: SpeechRequest,
+        chunks: SpeechChunks,
+        send: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._reply = reply
+        self._job = reply.job
+        self._asked = api_request
+        self.chunks = chunks
+        self._send = send
+        self._current = 0
+        self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in reply.job.prompts]
+        self._num_tokens = 0
+
+    def receiver(
+        self, index: int, _prompt: PlannedPrompt, _number: int, generation: Generation
+    ) -> "SpeechSegmentChoice":
+        """Return the receiver of the tokens of segment `index`."""
+        return SpeechSegmentChoice(self, index, generation, self._asked.separator)
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Add new text of segment `number`."""
+        self._waiting[number].append((text, ending, num_new))
+        while self._current < len(self._waiting) and self._waiting[self._current]:
+            self._send_text(*self._waiting[self._current].pop(0))
+
+    def fail(self, error: ApiError) -> None:
+        """Send the error as an event, since the status has been sent."""
+        self._send(error.body())
+        self._reply.resolve()
+
+    def _send_text(self, text: str, ending: Ending | None, num_new: int) -> None:
+        self._num_tokens += num_new
+        usage = Usage(len(self._job.prompts[self._current].token_ids), self._num_tokens)
+        if text or ending is not None:
+            self._send(self.chunks.text(text, ending, usage if self._job.delivery.continuous_usage else None))
+        if ending is None:
+            return
+        self._current += 1
+        if self._current == len(self._waiting):
+            if self._job.delivery.include_usage:
+                self._send(self.chunks.usage(usage))
+            self._reply.resolve()
+
+
+class Listener(Protocol):
+    """Receiver of the text of segments."""
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Add new text of segment `number`."""
+        ...
+
+    def fail(self, error: ApiError) -> None:
+        """End all segments with an error."""
+        ...
+
+
+class SpeechSegmentChoice(StepwiseChoice):
+    """One segment of a stream, with `separator` between its text and the text of the preceding segment."""
+
+    def __init__(self, stream: Listener, number: int, generation: Generation, separator: str = "") -> None:
+        super().__init__(generation)
+        self._stream = stream
+        self._separator = separator
+        self._number = number
+        self._num_sent = 0
+        self._has_text = number == 0
+
+    def token(self, number: int) -> None:
+        self._add(number, None)
+
+    def fail(self, message: str, status: int) -> None:
+        self._stream.fail(failure(message, status))
+
+    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
+        self._add(num_tokens, ending)
+
+    def _add(self, number: int, ending: Ending | None) -> None:
+        text = "".join(self._generation.answer.texts[self._num_sent : number])
+        if text and not self._has_text:
+            self._has_text = True
+            text = self._separator + text
+        self._stream.add(self._number, text, ending, number - self._num_sent)
+        self._num_sent = number
+
 
 MAX_FILE_BYTES = 25 * 2**20
 PIECE_BYTES = 64 * 1024
@@ -72,12 +165,12 @@ async def _answer(request: web.Request, speech: SpeechTask) -> web.StreamRespons
     recording = bytes(form["file"].data)
     if len(recording) > MAX_FILE_BYTES:
         raise bad_value("Maximum file size exceeded", "audio_filesize_mb", len(recording) / 2**20)
-    adapter = service.model.check_model(api_request.model)
+    adapter = service.model.check_model(api_request.form.model or "")
     model = service.model.reply_name(adapter)
     check_speech(api_request, model)
     name = reply_id(request, speech.verb, None)
     plan = await plan_speech(service.model, api_request, speech, recording, name, adapter)
-    if api_request.streams:
+    if api_request.delivery.stream:
         chunks = SpeechChunks(id=name, created=unix_time(), model=model, speech=speech)
         return await _stream(request, service.delivery, api_request, plan, chunks, arrived)
     _, choices = await collect(service.delivery, plan.job, arrived, _trace_context(request))

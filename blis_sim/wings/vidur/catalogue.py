@@ -3,8 +3,10 @@
 Facts: vidur-alibabacloud, vidur/utils/param_counter.py and vidur/entities/replica.py.
 """
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
 from blis_sim.options import OptionError
@@ -85,51 +87,17 @@ class ExpertModel:
         return self.hidden_size * (2 * keys + 3 * values + 2 * self.linear_value_heads)
 
 
-DEEPSEEK = ExpertModel(
-    aicb_name="DeepSeek-671B",
-    catalogue_name="deepseek-ai/deepseek-v3",
-    hidden_size=7168,
-    num_layers=61,
-    num_heads=128,
-    num_kv_heads=128,
-    head_dim=128,
-    num_experts=256,
-    expert_size=2048,
-    shared_experts=1,
-    dense_layers=3,
-    dense_experts=9,
-    q_lora_rank=1536,
-    kv_lora_rank=512,
-    rope_head_dim=64,
-)
-QWEN_MOE = ExpertModel(
-    aicb_name="Qwen3-Moe-235B",
-    catalogue_name="qwen/qwen3-235b-a22b",
-    hidden_size=4096,
-    num_layers=94,
-    num_heads=64,
-    num_kv_heads=4,
-    head_dim=128,
-    num_experts=128,
-    expert_size=1536,
-)
-QWEN_NEXT = ExpertModel(
-    aicb_name="Qwen3-Next-80B",
-    catalogue_name="qwen/qwen3-next-80b-a3b-instruct",
-    hidden_size=2048,
-    num_layers=48,
-    num_heads=16,
-    num_kv_heads=2,
-    head_dim=256,
-    num_experts=512,
-    expert_size=512,
-    shared_experts=1,
-    full_attention_interval=4,
-    linear_key_heads=16,
-    linear_value_heads=32,
-    linear_head_dim=128,
-    linear_kernel=4,
-)
+def _experts() -> dict[str, ExpertModel]:
+    """Return the models of the table by Vidur's names."""
+    found: dict[str, ExpertModel] = {}
+    for row in csv.DictReader(files(__package__).joinpath("experts.csv").read_text().splitlines()):
+        sizes: dict[str, Any] = {key: int(text) if text.isdecimal() else text for key, text in row.items()}
+        name = sizes.pop("name")
+        found[name] = ExpertModel(**sizes)
+    return found
+
+
+_EXPERTS = _experts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +139,9 @@ _MODELS = (
     VidurModel("Qwen/Qwen-72B", 80, 64, 64, 8192, 24576, 152064),
     VidurModel("microsoft/phi-2", 32, 32, 32, 2560, 10240, 51200, use_gated_mlp=False, post_attn_norm=False),
     VidurModel("NousResearch/Llama-2-7b-hf", 32, 32, 32, 4096, 11008, 32000),
-    VidurModel("deepseek-671B", 61, 128, 128, 7168, 18432, 129280, experts=DEEPSEEK),
-    VidurModel("qwen3-moe-235B", 94, 64, 4, 4096, 12288, 151936, experts=QWEN_MOE),
-    VidurModel("qwen3-next-80B", 48, 16, 2, 2048, 5120, 151936, experts=QWEN_NEXT),
+    VidurModel("deepseek-671B", 61, 128, 128, 7168, 18432, 129280, experts=_EXPERTS["deepseek-671B"]),
+    VidurModel("qwen3-moe-235B", 94, 64, 4, 4096, 12288, 151936, experts=_EXPERTS["qwen3-moe-235B"]),
+    VidurModel("qwen3-next-80B", 48, 16, 2, 2048, 5120, 151936, experts=_EXPERTS["qwen3-next-80B"]),
 )
 MODELS: Mapping[str, VidurModel] = {model.name: model for model in _MODELS}
 

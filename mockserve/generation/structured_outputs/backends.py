@@ -2,14 +2,249 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
+from mockserve.generation.structured_outputs.checks import is_small_schema
 from mockserve.generation.structured_outputs.demand import Demand, check_demand
-from mockserve.generation.structured_outputs.xgrammar import message_of_xgrammar, refusal_of_xgrammar
+from mockserve.generation.structured_outputs.guided import GrammarError, grammar_of_xgrammar
+from mockserve.generation.structured_outputs.patterns import read_pattern, regex_grammar, tokens_of
+from mockserve.generation.structured_outputs.structural_tags import check_tag
 from mockserve.protocol.errors import ApiError, sanitized
+
+SUPPORTED_FORMATS = frozenset(
+    {"email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri", "uri-reference"}
+    | {"uri-template", "json-pointer", "relative-json-pointer"}
+)
+_MAPS = ("properties", "patternProperties", "$defs", "definitions")
+_MOST_ITEMS = 1000
+"""Bound of the items of an array in a check: the library allocates memory for each."""
+
+_ARRAY_KEYWORDS = ("uniqueItems", "contains", "minContains", "maxContains")
+
+
+def has_unsupported_features(schema: Any) -> bool:
+    """Whether any object within `schema` has a combination of keywords that xgrammar cannot enforce."""
+    pending = [schema] if isinstance(schema, Mapping) else []
+    while pending:
+        found = pending.pop()
+        if _is_unsupported(found):
+            return True
+        pending.extend(_objects_in(found))
+    return False
+
+
+def _objects_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for value in schema.values():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Mapping):
+                yield each
+
+
+def _is_unsupported(schema: Mapping[str, Any]) -> bool:
+    given = schema.get("type")
+    types = {each for each in (given if isinstance(given, list) else [given]) if isinstance(each, str)}
+    if types & {"integer", "number"} and "multipleOf" in schema:
+        return True
+    if "array" in types and any(name in schema for name in _ARRAY_KEYWORDS):
+        return True
+    if "string" in types and _is_unsupported_string(schema):
+        return True
+    if "object" in types and (_has_unsupported_names(schema) or _has_unsupported_patterns(schema)):
+        return True
+    parts = schema.get("allOf")
+    return isinstance(parts, list) and len(parts) >= 2
+
+
+def _is_unsupported_string(schema: Mapping[str, Any]) -> bool:
+    name = schema.get("format")
+    # vLLM fails on an unhashable format; here an unhashable format is handled as an unknown one.
+    if "format" in schema and not (isinstance(name, str) and name in SUPPORTED_FORMATS):
+        return True
+    return _has_pattern_and_length(schema)
+
+
+def _has_pattern_and_length(schema: Mapping[str, Any]) -> bool:
+    return ("pattern" in schema or "format" in schema) and ("minLength" in schema or "maxLength" in schema)
+
+
+def _has_unsupported_names(schema: Mapping[str, Any]) -> bool:
+    if "propertyNames" not in schema:
+        return False
+    names = schema["propertyNames"]
+    if isinstance(names, Mapping) and _has_pattern_and_length(names):
+        return True
+    return (
+        "patternProperties" in schema or "properties" in schema or schema.get("unevaluatedProperties", True) is not True
+    )
+
+
+def _has_unsupported_patterns(schema: Mapping[str, Any]) -> bool:
+    patterns = schema.get("patternProperties")
+    return isinstance(patterns, Mapping) and ("properties" in schema or len(patterns) > 1)
+
+
+NO_TEXT_OR_MODEL = "The schema should be a string or a Pydantic model."
+UNSUPPORTED_FEATURES = "The provided JSON schema contains features not supported by xgrammar."
+
+
+def refusal_of_xgrammar(kind: str, value: Any) -> str | None:
+    """Return why vLLM's check of the xgrammar backend refuses a constraint, in our words; None where it accepts it.
+
+    `value` is the value of a field of `structured_outputs`, with JSON already read.
+    """
+    try:
+        _CHECKS.get(kind, lambda _: None)(value)
+    except RecursionError:
+        return "it is nested too deeply"
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def message_of_xgrammar(kind: str, value: Any, reason: str) -> str:
+    """Return the message of vLLM's check for a refusal, with the words of xgrammar where it is installed."""
+    if kind == "grammar":
+        return "Invalid grammar specification."
+    if kind == "structural_tag":
+        return "Invalid structural tag specification."
+    if reason == UNSUPPORTED_FEATURES:
+        return reason
+    called = "regex" if kind == "regex" else "json schema"
+    return f"Failed to transform {called} into a grammar: {_words_of_library(kind, value) or reason}"
+
+
+def _check_schema(schema: Any) -> None:
+    """Raise GrammarError for a schema that vLLM does not give to xgrammar, or that xgrammar cannot convert."""
+    if has_unsupported_features(schema):
+        raise GrammarError(UNSUPPORTED_FEATURES)
+    if not isinstance(schema, Mapping):
+        raise GrammarError(NO_TEXT_OR_MODEL)
+    _check_conversion(schema)
+
+
+def _check_conversion(schema: Any) -> None:
+    if schema is True or is_small_schema(schema):
+        return
+    from llguidance import LLMatcher
+
+    read = json.dumps(_as_read(schema))
+    grammar = LLMatcher.grammar_from_json_schema(read, defaults={"lenient": True, "coerce_one_of": True})
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem and not problem.endswith("level exceeded"):  # by a reference to itself, which xgrammar takes
+        raise GrammarError(problem)
+
+
+def _as_read(schema: Any) -> Any:
+    """Return a schema without what xgrammar ignores and llguidance refuses even with its lenient option."""
+    if isinstance(schema, list):
+        return [_as_read(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _MAPS and isinstance(value, Mapping):
+            found[name] = {key: _as_read(each) for key, each in value.items()}
+        elif not _is_ignored(name, value):
+            found[name] = _as_read(value)
+    return _with_limits(found)
+
+
+def _with_limits(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with what llguidance takes of its members, patterns and lengths."""
+    for name in ("properties", "patternProperties"):
+        if isinstance(found.get(name), Mapping) and False in found[name].values():
+            raise GrammarError("Schema 'false' cannot accept any value")
+    if isinstance(found.get("pattern"), str):
+        _check_tokens(found["pattern"].removeprefix("(?i)"), takes_lookahead=True)
+        found["pattern"] = read_pattern(found["pattern"]).text
+    for name in ("minItems", "maxItems"):
+        if isinstance(found.get(name), int):
+            found[name] = min(found[name], _MOST_ITEMS)
+    for name in ("minLength", "maxLength"):
+        if isinstance(found.get(name), int):
+            found[name] = max(found[name], 0)
+    if isinstance(found.get("required"), list) and isinstance(found.get("properties"), Mapping):
+        found["required"] = [name for name in found["required"] if name in found["properties"]]
+    return found
+
+
+def _is_ignored(name: str, value: Any) -> bool:
+    if name == "$ref":
+        return isinstance(value, str) and value != "#" and not value.startswith("#/")
+    return name in ("anyOf", "oneOf") and value == []
+
+
+def _check_regex(pattern: str) -> None:
+    _check_tokens(pattern, takes_lookahead=False)
+    _check_grammar(regex_grammar(pattern))
+
+
+def _check_tokens(pattern: str, takes_lookahead: bool) -> None:
+    """Raise GrammarError for constructs that llguidance, or the dialect given to it, has and xgrammar has not."""
+    for token in tokens_of(pattern):
+        kind, text = token.lastgroup, token.group()
+        is_ahead = text in ("(?=", "(?!")
+        if kind in ("flags", "brace") or (kind == "look" and not (is_ahead and takes_lookahead)):
+            raise GrammarError(f"{text} at position {token.start() + 1} is not supported")
+        if kind == "escape" and text[1] in "bBpPkK123456789":
+            raise GrammarError(f"{text} at position {token.start() + 1} is not supported")
+
+
+def _check_grammar(grammar: str) -> None:
+    """Raise GrammarError, in the words of llguidance, for a grammar in its notation that it refuses."""
+    from llguidance import LLMatcher
+
+    problem = LLMatcher.validate_grammar(grammar)
+    if problem:
+        raise GrammarError(problem)
+
+
+def _words_of_library(kind: str, value: Any) -> str | None:
+    """Return the message of xgrammar itself; None without the library, and where it accepts the constraint."""
+    library = _grammar_class()
+    if library is None or (kind == "json" and not isinstance(value, Mapping)):
+        return None
+    try:
+        library.from_regex(value) if kind == "regex" else library.from_json_schema(json.dumps(value))
+    except Exception as error:  # noqa: BLE001  (it raises errors of C++ as several types)
+        return str(error)
+    return None
+
+
+@cache
+def _grammar_class() -> Any:
+    """Return xgrammar's class of grammars, None if it is not installed.
+
+    Its package is entered without its first module, which imports torch.
+    """
+    spec = find_spec("xgrammar")
+    if spec is None or "xgrammar" in sys.modules:
+        return None
+    package = ModuleType("xgrammar")
+    package.__path__ = list(spec.submodule_search_locations or ())
+    package.__spec__ = spec
+    sys.modules["xgrammar"] = package
+    try:
+        import_module("xgrammar.load_binding")
+        return import_module("xgrammar.grammar").Grammar
+    except Exception:  # noqa: BLE001  (libraries of C++ fail to load in several ways)
+        return None
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "regex": _check_regex,
+    "json": _check_schema,
+    "grammar": lambda value: _check_grammar(grammar_of_xgrammar(value)),
+    "structural_tag": lambda value: check_tag(value, {**_CHECKS, "json": _check_conversion}),
+}
+
 
 _constants, _parser = import_module("re._constants"), import_module("re._parser")
 """The parser of regular expressions, for which there are no types."""

@@ -9,9 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from mockserve.executor.executor import OffloadExecutor
+from mockserve.executor.executor import OffloadExecutor, WorkerPool
 from mockserve.executor.worker import Job
-from mockserve.executor.worker_pool import WorkerPool
 from mockserve.protocol.errors import ApiError
 from tests.patience import PATIENCE_S, attempts
 

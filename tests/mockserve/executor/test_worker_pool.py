@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from mockserve.executor.worker import MIB, WorkerLimits
-from mockserve.executor.worker_pool import (
+from mockserve.executor.executor import (
     OverLimitError,
     PoolBusyError,
     WorkerKilledError,
     WorkerNotReadyError,
     WorkerPool,
 )
+from mockserve.executor.worker import MIB, WorkerLimits
 from tests.patience import PATIENCE_S, wait_until
 
 ENDLESS = "[0 for _ in iter(int, 1) if 0]"
@@ -205,7 +205,7 @@ async def test_a_worker_inherits_no_socket(pool: WorkerPool) -> None:
 
 PARENT = """
 import asyncio, os, sys, time
-from mockserve.executor.worker_pool import WorkerPool
+from mockserve.executor.executor import WorkerPool
 
 async def main():
     pool = WorkerPool(num_workers=2)

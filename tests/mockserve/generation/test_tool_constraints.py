@@ -18,11 +18,11 @@ from mockserve.generation.tokenizer import BuiltinTokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, answer_settings, chat_output_spec, constraint_check_jobs
 from mockserve.options.content import (
-    TOOL_CALL_PARSERS,
     ContentOptions,
     StructuredOutputsOptions,
     ToolOptions,
 )
+from mockserve.options.parsers import TOOL_CALL_PARSERS
 from mockserve.protocol.completions import parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import SamplingParams

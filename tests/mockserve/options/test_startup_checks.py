@@ -14,9 +14,8 @@ import pytest
 import mockserve.server
 from blis_sim.cli.main import run
 from blis_sim.options import OptionError, options_from
-from mockserve.generation.composer import REASONING_PARSERS, TOOL_PARSERS, parser_problem
+from mockserve.generation.composer import parser_problem
 from mockserve.generation.tokenizer import BuiltinTokenizer, load_tokenizer
-from mockserve.options import content
 from mockserve.options.serve import ServeOptions
 from mockserve.serving.service import check_parsers
 
@@ -139,11 +138,6 @@ def test_server_refuses_a_tokenizer_file_without_the_tokens_of_a_parser(tmp_path
     with pytest.raises(OptionError, match="--reasoning-parser deepseek_r1 cannot be used with the tokenizer of 'm'"):
         check_parsers(options, tokenizer)
     check_parsers(replace(options, model_argument="", lenient_start=True), tokenizer)
-
-
-def test_parsers_with_tokens_are_known() -> None:
-    assert set(TOOL_PARSERS) <= set(content.TOOL_CALL_PARSERS)
-    assert set(REASONING_PARSERS) <= set(content.REASONING_PARSERS)
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_flags_that_cannot_act_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blis_sim.wings.vidur.effects.can_draw", lambda: False)
-    monkeypatch.setattr("blis_sim.wings.vidur.plots.can_draw", lambda: False)
+    monkeypatch.setattr("blis_sim.wings.vidur.output.can_draw", lambda: False)
     flag = "random_forrest_execution_time_predictor_config_skip_cpu_overhead_modeling"
     written(tmp_path, REQUESTS, f"--no-{flag}", *ALL_TABLES)
     said = capsys.readouterr().err.splitlines()

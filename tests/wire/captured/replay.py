@@ -9,9 +9,8 @@ from typing import TypeVar, cast
 
 import pytest
 
-from mockserve.executor.executor import MODULES, OffloadExecutor
+from mockserve.executor.executor import MODULES, OffloadExecutor, WorkerPool
 from mockserve.executor.worker import Job
-from mockserve.executor.worker_pool import WorkerPool
 from mockserve.generation.composer import Composer
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences

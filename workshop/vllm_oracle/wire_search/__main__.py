@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from mockserve.options.content import REASONING_PARSERS
+from mockserve.options.parsers import REASONING_PARSERS
 from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
 from workshop.vllm_oracle.wire_search.fields import field_questions

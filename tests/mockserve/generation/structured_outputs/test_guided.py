@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
+from mockserve.generation.structured_outputs.backends import refusal_of_xgrammar
 from mockserve.generation.structured_outputs.guided import GrammarError, grammar_of_xgrammar, guided_text
 from mockserve.generation.structured_outputs.patterns import match_of, pattern_text
-from mockserve.generation.structured_outputs.xgrammar import refusal_of_xgrammar
 
 PATTERNS = (
     *(r"", r"abc", r"a|bc|", r"(a|b)*c+d?", r"\d{3}-\d{4}", r"[A-Z][a-z]{2,8}(?: [A-Z][a-z]+)?", r"[^abc]{3}[^\W\d]"),
