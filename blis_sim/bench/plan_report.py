@@ -539,7 +539,11 @@ def _winner_json(winner: Winner, query: CapacityQuery) -> dict[str, Any]:
         "confidence": query.targets.confidence,
         "highest_rate_per_s": winner.highest_rate_per_s,
         "stresses": [
-            {"name": each.name, "met": each.judgement.is_met if each.judgement else None, "reason": each.reason}
+            {
+                "name": each.name,
+                "met": each.judgement.is_met if each.judgement else None,
+                "reason": "" if each.judgement else each.reason,
+            }
             for each in winner.stress_tests
         ],
         "bounds": [
