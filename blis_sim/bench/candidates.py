@@ -26,6 +26,7 @@ from blis_sim.options import BlisError
 from blis_sim.options.file_fields import Positive
 from blis_sim.options.option import load_json
 from blis_sim.options.provenance import blis_version
+from replay.analysis.sampling import SampledRange
 from replay.analysis.steady import ResourceUse
 from traces.append_file import AppendFile, complete_lines, open_with_header
 from traces.text_file import naming_write_errors, read_keys, read_yaml
@@ -305,6 +306,7 @@ def simulations(command: str, pool: AbstractContextManager[JobPool], path: str |
 def _line(key: str, outcome: Outcome) -> str:
     use = None if outcome.use is None else asdict(outcome.use)
     row = {"key": key, "figures": dict(outcome.figures), "error": outcome.error, "use": use, "open": outcome.is_open}
+    row["ranges"] = {name: asdict(each) for name, each in outcome.ranges.items()}
     return json.dumps(row) + "\n"
 
 
@@ -320,7 +322,10 @@ def _read_outcomes(path: Path) -> dict[str, Outcome]:
         try:
             row = json.loads(line)
             use = ResourceUse(**row["use"]) if row.get("use") else None
-            found[row["key"]] = Outcome(row["figures"], row["error"], use=use, is_open=row.get("open", False))
+            ranges = {name: SampledRange(**each) for name, each in row.get("ranges", {}).items()}
+            found[row["key"]] = Outcome(
+                row["figures"], row["error"], use=use, is_open=row.get("open", False), ranges=ranges
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise BenchError(
                 f"{path} row {number}: expected a simulation of blis plan, got {line[:60]!r}: give another --output"

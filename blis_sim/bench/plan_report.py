@@ -430,9 +430,15 @@ def winner_lines(found: CapacityPlan) -> Iterator[str]:
         f"cheapest: {_counts(trial)} x {candidate.label} on {candidate.gpu}, "
         f"${trial.cost_per_hour:,.2f} an hour at ${price.per_hour:.2f} per GPU ({price.origin})"
     )
-    yield "simulated: " + ", ".join(
-        f"{_latency(name)} {duration(winner.outcome.figures[name] or 0.0)}" for name, _ in _limits(found)
+    yield (
+        "simulated: "
+        + ", ".join(
+            f"{_latency(name)} {duration(winner.outcome.figures[name] or 0.0)}{_range(winner.outcome, name)}"
+            for name, _ in _limits(found)
+        )
+        + "; in brackets the range of chance, where that of an endless run lies in nine of ten cases"
     )
+    yield from _near_limits(winner.outcome, _limits(found))
     if winner.highest_rate_per_s is not None:
         yield f"meets the targets up to {winner.highest_rate_per_s:.3g} requests/s"
     yield from (f"with {stress.name}: {_verdict(stress)}" for stress in winner.stress_tests)
@@ -444,6 +450,27 @@ def winner_lines(found: CapacityPlan) -> Iterator[str]:
         f"if steps take {abs(bound.step_error):.1%} {_longer(bound)}: {_step_error_text(bound)}"
         for bound in winner.step_error_cases
     )
+
+
+def _range(outcome: Outcome, name: str) -> str:
+    """Return the sampling error of a figure in brackets, empty where it is unknown."""
+    found = outcome.ranges.get(name)
+    if found is None:
+        return ""
+    return f" ({duration(found.low_ms)} {'or more' if found.high_ms is None else f'to {duration(found.high_ms)}'})"
+
+
+def _near_limits(outcome: Outcome, limits: Sequence[tuple[str, float]]) -> Iterator[str]:
+    """Yield a line for each target that is met by less than the sampling error of its figure."""
+    requests = outcome.figures.get("completed_requests") or 0
+    for name, limit_ms in limits:
+        found, figure_ms = outcome.ranges.get(name), outcome.figures.get(name) or 0.0
+        if found is None or not 0 < figure_ms <= limit_ms or (found.high_ms is not None and found.high_ms <= limit_ms):
+            continue
+        yield (
+            f"{_latency(name)} meets its target by {1 - figure_ms / limit_ms:.1%}, less than chance makes of "
+            f"{requests:,.0f} requests: a longer run may miss it"
+        )
 
 
 def _verdict(stress: StressTest) -> str:
@@ -512,7 +539,11 @@ def _winner_json(winner: Winner, query: CapacityQuery) -> dict[str, Any]:
         "confidence": query.targets.confidence,
         "highest_rate_per_s": winner.highest_rate_per_s,
         "stresses": [
-            {"name": each.name, "met": each.judgement.is_met if each.judgement else None, "reason": each.reason}
+            {
+                "name": each.name,
+                "met": each.judgement.is_met if each.judgement else None,
+                "reason": "" if each.judgement else each.reason,
+            }
             for each in winner.stress_tests
         ],
         "bounds": [
@@ -555,6 +586,7 @@ def _trial_json(trial: Trial, outcome: Outcome) -> dict[str, Any]:
         "resource": judgement.resource,
         "use": None if judgement.use is None else asdict(judgement.use),
         "figures": dict(outcome.figures),
+        "ranges": {name: asdict(each) for name, each in outcome.ranges.items()},
     }
 
 

@@ -24,6 +24,7 @@ from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.command_line import flags_of, parse_command_line
 from blis_sim.options.option import Setting, check_value, find_setting, load_json, parse_value, parse_yaml_value
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
+from replay.analysis.sampling import SampledRange, sampled_range
 from replay.analysis.steady import ResourceUse, resources_of
 from replay.output.metrics import aggregate
 from replay.output.report import report as print_report
@@ -388,7 +389,8 @@ class Outcome:
     """The outcome of a point: figures, None where there is none, or the reason why there are none at all.
 
     `is_unexpected` marks a defect or a lack of memory, as opposed to settings that do not fit together. `is_open` says
-    that the run is too short to tell an overload, which longer runs would.
+    that the run is too short to tell an overload, which longer runs would. `ranges` has the sampling error of figures
+    that have a limit.
     """
 
     figures: Figures = field(default_factory=dict)
@@ -397,6 +399,7 @@ class Outcome:
     origin: Mapping[str, str] = field(default_factory=dict)
     use: ResourceUse | None = None
     is_open: bool = False
+    ranges: Mapping[str, SampledRange] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -459,12 +462,14 @@ def _simulated(job: Job) -> Outcome:
     checks = found.get("targets")
     figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
     origin = {name: str(report["provenance"][name]) for name in ORIGIN}
+    ranges = {name: sampled_range(outcome.simulated.requests, name) for name in job.limits_ms}
     is_known = figures["is_steady"] or figures["overload_queue_growth_per_min"] is not None
     return Outcome(
         figures,
         origin=origin,
         use=resources_of(outcome.simulated),
         is_open=has_longer and not job.by_longer and not is_known,
+        ranges={name: each for name, each in ranges.items() if each is not None},
     )
 
 

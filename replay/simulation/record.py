@@ -434,6 +434,14 @@ class TokenCounts:
             return merged([]) if tokens is None else tokens.gaps
         return merged([tokens.gaps for _, tokens in sorted(self._of_instance.items())])
 
+    def timed_gaps(self) -> "TimedGaps | None":
+        """Return all gaps of completed requests with their ends; None where they are too many to be kept."""
+        found = [tokens.timed for _, tokens in sorted(self._of_instance.items())]
+        if None in found or sum(len(part.ends_us) for parts in found if parts for part in parts) > MOST_TIMED_GAPS:
+            return None
+        parts = [part for parts in found if parts for part in parts]
+        return TimedGaps._make(map(np.concatenate, zip(*parts, strict=True))) if parts else None
+
     def busy_us(self, instance: int, since: Micros, until: Micros) -> Micros:
         """Return for how long of a stretch of time a step of an instance was under way."""
         tokens = self._of_instance.get(instance) or InstanceTokens(self._engines[instance])
@@ -456,6 +464,16 @@ class Waits(NamedTuple):
 
 
 _NO_WAITS = Waits(_NONE, _NONE, _NONE)
+MOST_TIMED_GAPS = 1 << 18
+"""Steps of a run whose gaps are kept with their instants."""
+
+
+class TimedGaps(NamedTuple):
+    """Gaps between tokens with the instants of their ends, in microseconds, and how many requests had each."""
+
+    ends_us: Ints
+    gaps_us: Ints
+    counts: Ints
 
 
 class _Requests(NamedTuple):
@@ -496,6 +514,9 @@ class InstanceTokens:
 
     def __init__(self, engine: Engine) -> None:
         self.gaps = pool_of(_NONE)
+        self.timed: list[TimedGaps] | None = []
+        """The gaps of each step; None where they are too many."""
+        self._num_timed = 0
         self._engine = engine
         self._serializes = engine.latency.output_sequence_time > 0 or engine.latency.output_turn_us > 0
         self._new: list[tuple[int, int, int, list[list[int]], bool]] = []
@@ -597,7 +618,9 @@ class InstanceTokens:
         counts_own_steps = self._engine.config.engine == "blis"
         parts = [self.gaps]
         if not counts_own_steps:
-            parts.append(self._pauses(new))
+            ends_us, gaps_us = self._pauses(new)
+            self._keep_timed(ends_us, gaps_us, np.ones_like(gaps_us))
+            parts.append(pool_of(gaps_us))
         is_its = requests.completed[requests.owners]
         firsts, counts = requests.firsts[is_its], requests.counts[is_its]
         stops = np.sort(firsts + counts)
@@ -607,18 +630,27 @@ class InstanceTokens:
             steps = np.arange(begin, min(begin + STEPS_AT_ONCE, until))
             # As many stretches are under way as have begun and have not stopped.
             num = np.searchsorted(firsts, steps, side="right") - np.searchsorted(stops, steps, side="right")
-            parts.append(counted_pool(self._gaps_us(begin, len(steps))[num > 0], num[num > 0]))
+            has, gaps_us = num > 0, self._gaps_us(begin, len(steps))
+            self._keep_timed(self._engine.steps.span(begin, len(steps))[1][has], gaps_us[has], num[has])
+            parts.append(counted_pool(gaps_us[has], num[has]))
         self.gaps = merged(parts)
 
-    def _pauses(self, new: _Requests) -> Pool:
-        """Return the gaps before the first token of each stretch of completed requests."""
+    def _keep_timed(self, ends_us: Ints, gaps_us: Ints, counts: Ints) -> None:
+        self._num_timed += len(ends_us)
+        if self._num_timed > MOST_TIMED_GAPS:
+            self.timed = None
+        if self.timed is not None:
+            self.timed.append(TimedGaps(ends_us, gaps_us, counts))
+
+    def _pauses(self, new: _Requests) -> tuple[Ints, Ints]:
+        """Return the ends and lengths of the gaps before the first token of each stretch of completed requests."""
         steps = self._engine.steps
         is_first = np.diff(new.owners, prepend=-1) > 0
         befores = np.where(is_first, new.first_steps[new.owners], np.roll(new.firsts + new.counts, 1) - 1)
         is_its = new.completed[new.owners]
         _, ends_us = steps.span(steps.num_forgotten, len(steps))
         firsts, befores = new.firsts[is_its] - steps.num_forgotten, befores[is_its] - steps.num_forgotten
-        return pool_of(ends_us[firsts] - ends_us[befores])
+        return ends_us[firsts], ends_us[firsts] - ends_us[befores]
 
     def _gaps_us(self, first: int, count: int) -> Ints:
         """The time between the token of a step and the one before it, for `count` steps."""

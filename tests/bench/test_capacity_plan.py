@@ -11,6 +11,7 @@ from blis_sim.bench.candidates import read_prices
 from blis_sim.bench.plan_command import PlanOptions, run
 from blis_sim.bench.plan_report import served_name
 from blis_sim.bench.points import Job, compute
+from blis_sim.cli.main import run as main
 from blis_sim.options import BlisError
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.option import parse_value
@@ -241,3 +242,23 @@ def test_the_command_line_names_the_model_as_a_hub_does(model: str, served: str)
 
 def test_a_family_without_a_base_model_is_named_with_its_suffix() -> None:
     assert served_name("llama-3.3-70b") == "meta-llama/llama-3.3-70b-instruct"
+
+
+def test_a_target_that_is_met_by_less_than_chance_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "plan --model qwen3-14b --rate 4 --prompt-tokens 600 --output-tokens 60 --gpus H100 --tp-sizes 1 --shapes "
+        "aggregated --precisions checkpoint --step-tokens 0 --num-requests 200 --routing-policy round-robin "
+        f"--max-num-seqs 64 --processes 1 -o {tmp_path}/plan.jsonl --e2e-p90"
+    ).split()
+    assert main([*words, "10s", "--json"]) == 0
+    far = json.loads(capsys.readouterr().out)["cheapest"]
+    (planned_ms, found) = far["figures"]["e2e_p90_ms"], far["ranges"]["e2e_p90_ms"]
+    assert found["low_ms"] < planned_ms < found["high_ms"] < 1.2 * planned_ms
+    assert main([*words, "10s"]) == 0
+    assert "less than chance" not in capsys.readouterr().out
+    assert main([*words, f"{1.002 * planned_ms:.1f}ms"]) == 0
+    assert "E2E p90 meets its target by 0.2%, less than chance makes of 200" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main([*words, f"{1.002 * planned_ms:.1f}ms", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cheapest"]["ranges"]["e2e_p90_ms"] == found  # read from the file
