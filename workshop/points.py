@@ -6,8 +6,8 @@ CSV has one measured server per row: the columns `model`, `gpu`, `tp`, `ep` (1 w
 `max_num_batched_tokens`, `max_num_seqs`, `gpu_memory_utilization`, `load`, `requests`, `concurrency`, `rate`, `isl`,
 `osl`, `vllm`, `duration_s`, `ttft_ms`, `tpot_ms`, `e2e_ms` and `note`. Rows with a note, of servers that ran something
 else, are left out, unless it has drafts of EAGLE. Requests of a rate `inf` come all at once. Lengths of ShareGPT are
-drawn with the mean of the row, others are that mean. Users who send one prompt each again and again find it in the
-prefix cache. `errors.py` and `classes.py` read what this writes.
+spread as in its conversations, with the mean of the row; others are that mean. Users who send one prompt each again and
+again find it in the prefix cache. `errors.py` and `classes.py` read what this writes.
 
 With `--left-out` the constants that were learned from these servers are the medians of what each other model and GPU
 says of them.
@@ -16,11 +16,12 @@ says of them.
 import argparse
 import csv
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
@@ -43,10 +44,18 @@ METRICS = ("ttft", "itl", "e2e", "duration")
 COLUMNS = ("id", "predictor", "kind", "model", "layers", "width", *METRICS, *(f"{name}_sim" for name in METRICS))
 KIND_SEPARATOR = "|"
 _SEED = 1
-_SIGMA = 1.0
-"""Of the logarithms of ShareGPT's lengths."""
-_LONGEST = 1024
-"""Tokens: `vllm bench serve` takes no longer prompts, and few outputs of what it takes are longer."""
+_STARTS_WITH_ANSWER = 0.36
+"""Share of ShareGPT's conversations that start with an answer, for long ones were split: `vllm bench serve` takes the
+first message as the prompt and the second as the output, whoever wrote them."""
+_SHARES = (0.001, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+_QUANTILES = (
+    ((4, 6, 8, 13, 27, 90, 295, 485, 784, 889), (6, 128, 182, 279, 400, 580, 744, 811, 883, 897)),
+    ((4, 27, 49, 125, 250, 380, 558, 682, 843, 1013), (3, 4, 6, 10, 18, 40, 101, 258, 877, 1312)),
+)
+"""Tokens that these shares of prompts and of outputs stay below: of a person's words and the answer to them, and of an
+answer and what the person says to it. Counted in 15,115 conversations with a mean of 217 and 200 tokens."""
+_SHORTEST, _LONGEST = 4, 1024
+"""Tokens of prompts and outputs: `vllm bench serve` takes no other prompts, and few longer outputs."""
 _ROUNDS = 10
 """After so many the mean is that of the row, though the longest were cut."""
 _USERS = 45
@@ -192,8 +201,7 @@ def _arrivals(row: Mapping[str, str]) -> Iterator[Arrival]:
     has_rate = row["rate"] not in ("", "inf")
     count = int(float(row["rate"]) * _SECONDS) if has_rate else int(float(row["requests"] or 100))
     at_s = np.cumsum(generator.exponential(1 / float(row["rate"]), count)) if has_rate else np.zeros(count)
-    means = (float(row[name].removeprefix("about ")) for name in ("isl", "osl"))
-    prompts, outputs = (_lengths(generator, mean, count, row["load"]) for mean in means)
+    prompts, outputs = _lengths(generator, row, count)
     nothing = TraceRow(request_id=0, input_tokens=0, output_tokens=0, arrival_time_us=0)
     for number in range(count):
         blocks: BlockIdentities = UniqueBlocks(str(number))
@@ -203,13 +211,31 @@ def _arrivals(row: Mapping[str, str]) -> Iterator[Arrival]:
         yield Arrival(round(at_s[number] * 1e6), Request(str(number), prompts[number], output, blocks, output), nothing)
 
 
-def _lengths(generator: np.random.Generator, mean: float, count: int, load: str) -> list[int]:
-    if load != "sharegpt":
-        return [max(1, round(mean))] * count
-    drawn = generator.lognormal(0.0, _SIGMA, count)
+def _lengths(generator: np.random.Generator, row: Mapping[str, str], count: int) -> tuple[list[int], list[int]]:
+    """Return the prompts and outputs of a load, in tokens."""
+    means = [float(row[name].removeprefix("about ")) for name in ("isl", "osl")]
+    if row["load"] != "sharegpt":
+        prompts, outputs = ([max(1, round(mean))] * count for mean in means)
+        return prompts, outputs
+    starts_with_answer = generator.random(count) < _STARTS_WITH_ANSWER
+    prompts, outputs = (
+        _with_mean(
+            mean, np.where(starts_with_answer, *(_drawn(generator, count, each) for each in reversed(quantiles)))
+        )
+        for mean, quantiles in zip(means, _QUANTILES, strict=True)
+    )
+    return prompts, outputs
+
+
+def _drawn(generator: np.random.Generator, count: int, quantiles: Sequence[int]) -> npt.NDArray[np.float64]:
+    drawn: npt.NDArray[np.float64] = np.exp(np.interp(generator.random(count), _SHARES, np.log(quantiles)))
+    return drawn
+
+
+def _with_mean(mean: float, drawn: npt.NDArray[np.float64]) -> list[int]:
     for _ in range(_ROUNDS):
-        drawn = np.minimum(drawn * mean / drawn.mean(), _LONGEST)
-    return [max(2, round(each)) for each in drawn.tolist()]
+        drawn = np.clip(drawn * mean / drawn.mean(), _SHORTEST, _LONGEST)
+    return [round(each) for each in drawn.tolist()]
 
 
 if __name__ == "__main__":
