@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from operator import attrgetter
-from typing import NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -870,6 +870,25 @@ class Record:
         row = self.rows[place]
         return row.request_id if isinstance(row, TraceRow) else place
 
+    @property
+    def numbers(self) -> Ints:
+        """The ids of all requests in results and traces."""
+        if isinstance(self.rows, PackedRows) and self._given is not None:
+            return self.rows.ints("request_id")
+        if self._given is not None:
+            return np.arange(len(self))
+        numbers = (row.request_id if isinstance(row, TraceRow) else place for place, row in enumerate(self.rows))
+        return np.fromiter(numbers, np.int64, len(self))
+
+    def entries(self, places: Ints) -> Iterator[RequestRecord]:
+        """Yield the entries at these places, in their order."""
+        if not (places[1:] > places[:-1]).all():
+            yield from map(self.__getitem__, places.tolist())
+            return
+        is_one = np.zeros(len(self), np.bool_)
+        is_one[places] = True
+        yield from compress(self, memoryview(is_one))
+
     def arrived(self, sequences: SequenceOf[Sequence], rows: Iterable[Origin]) -> None:
         """Requests, made from as many rows, have been handed to the simulation in this order. Rows that are given are
         not read."""
@@ -1098,6 +1117,26 @@ class Origins(SequenceOf[Origin]):
 
     def __iter__(self) -> Iterator[Origin]:
         return chain(chain.from_iterable(self._chunks), self._latest)
+
+    def values(self, name: str) -> Iterator[Any]:
+        """Yield the values of a field that all of the requests have."""
+        return chain.from_iterable(values_of(each, name) for each in (*self._chunks, self._latest))
+
+    def has_any(self, name: str) -> bool:
+        """Return whether a request has a field of this name with a value in it."""
+        return any(has_any(each, name) for each in (*self._chunks, self._latest))
+
+
+def values_of(rows: Iterable[Origin], name: str) -> Iterator[Any]:
+    """Yield the values of a field of requests, which need not be made for that where they are kept by columns."""
+    return rows.values(name) if isinstance(rows, PackedRows | Origins) else map(attrgetter(name), rows)
+
+
+def has_any(rows: Iterable[Origin], name: str) -> bool:
+    """Return whether a request has a field of this name with a value in it."""
+    if isinstance(rows, PackedRows | Origins):
+        return rows.has_any(name)
+    return any(getattr(row, name, None) for row in rows)
 
 
 class NumberedIds(SequenceOf[str]):
