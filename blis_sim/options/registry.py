@@ -77,8 +77,8 @@ def _checked(name: str, found: Any) -> Any:
     except TypeError as error:
         if "cannot inherit from compiled" in str(error):
             raise OptionError(
-                f"{name} inherits from {compiled[0].__name__}, which is compiled to C here: inherit from VllmScheduler, "
-                "BlisScheduler, BatchScheduler or LatencyModel, or install blis with BLIS_COMPILE=0"
+                f"{name} inherits from {compiled[0].__name__}, which is compiled to C here: inherit from "
+                "VllmScheduler, BlisScheduler, BatchScheduler or LatencyModel, or install blis with BLIS_COMPILE=0"
             ) from None
     return found
 
