@@ -2,6 +2,7 @@
 
 import dataclasses
 import heapq
+from array import array
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +32,7 @@ from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from replay.simulation.simulate import Simulated, check_run_ends, configs_of, simulate
 from traces import TraceRow
 from traces.collector import gc_disabled
-from traces.graph import SessionPool, dependencies_of, restricted_to
+from traces.graph import SessionPool, Waits, dependencies_of, restricted_to
 from traces.load import SpeedOptions
 from traces.workload.request import Session, Workload, WorkloadRequest
 from traces.workload.spec import WorkloadSpec
@@ -255,27 +256,6 @@ def _horizon(until: Micros, horizon_us: Micros | None, next_arrival_at: Micros |
     return until if next_arrival_at is None else min(until, next_arrival_at - 1)
 
 
-class _RequestNode:
-    """A request, its dependents, and `ready_at`, the latest arrival of a reply that it waits for."""
-
-    __slots__ = ("arrival", "dependents", "num_pending", "pause_us", "place", "ready_at")
-
-    def __init__(self, place: int, arrival: Arrival) -> None:
-        self.place = place
-        self.arrival = arrival
-        self.pause_us: Micros = 0
-        self.num_pending = 0
-        self.ready_at: Micros = 0
-        self.dependents: list[_RequestNode] = []
-
-    def add_dependencies(self, dependencies: Iterable["_RequestNode"], pause_us: Micros) -> None:
-        """Make the request wait for the replies to all of `dependencies`, and then for a pause."""
-        self.pause_us = pause_us
-        for other in dependencies:
-            other.dependents.append(self)
-            self.num_pending += 1
-
-
 class RecordedRounds:
     """Rows arrive as recorded, or wait for replies to other rows, as `traces.graph` derives it.
 
@@ -300,66 +280,111 @@ class RecordedRounds:
         self._horizon_us = horizon_us
         self._keeps_times = keeps_times
         think_time_us = 1 if keeps_times else think_time_us
-        self._heap: list[tuple[Micros, int, _RequestNode]] = []
-        self._order = 0
-        nodes = [_RequestNode(place, arrival) for place, arrival in enumerate(arrivals.arrivals)]
-        rows = [arrival.row for arrival in arrivals.arrivals if isinstance(arrival.row, TraceRow)]
-        waits = dependencies_of(
-            rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions, with_lag=is_real
-        )
         speed = speed or SpeedOptions()
-        for place, wait in speed.waits(waits).items():
-            nodes[place].add_dependencies([nodes[each] for each in wait.places], wait.pause_us)
-            self.least_pause_us = min(self.least_pause_us, wait.pause_us)
-        first_at = min((node.arrival.at for node in nodes), default=0)
-        self._nodes = nodes
-        self._pool = SessionPool(rows, waits, pool_size) if pool_size else None
-        for place, node in enumerate(nodes):
-            at = speed.instant_us(node.arrival.at, first_at)
-            if self._pool is not None and rows[place].session_id:
-                at = first_at
-            if place not in waits or keeps_times:
-                node.arrival = node.arrival if at == node.arrival.at else _moved_arrival(node.arrival, at)
-            if place not in waits and (self._pool is None or self._pool.begins_at_once(place)):
-                self._push(node)
+        rows, instants = arrivals.arrivals.rows, arrivals.arrivals.instants
+        self._made = arrivals.arrivals.maker()
+        self._waits = speed.waits(
+            dependencies_of(
+                rows, is_real=is_real, think_time_us=think_time_us, fixed_sessions=fixed_sessions, with_lag=is_real
+            )
+        )
+        self._dependents = _Dependents(self._waits, len(rows))
+        self.least_pause_us = min(self.least_pause_us, self._dependents.least_pause_us)
+        self._ready_at = array("q", [0]) * len(rows)
+        """The latest arrival of a reply that each request waits for."""
+        self._pool = SessionPool(rows, self._waits, pool_size) if pool_size else None
+        first_at = int(instants.min()) if len(instants) else 0
+        self._at = array("q", (speed.instant_us(at, first_at) for at in instants.tolist()))
+        """When each request arrives, if it waits for no other."""
+        if self._pool is not None:
+            for place, session in enumerate(rows.values("session_id")):
+                if session:
+                    self._at[place] = first_at
+        pool = self._pool
+        begins = [
+            place
+            for place in range(len(rows))
+            if place not in self._waits and (pool is None or pool.begins_at_once(place))
+        ]
+        self._begins = iter(array("q", sorted(begins, key=self._at.__getitem__)))
+        """Requests that wait for no reply, in order of arrival."""
+        self._next = next(self._begins, None)
+        self._heap: list[tuple[Micros, int, int]] = []
+        """Instants, an order where they are equal, and places of requests whose replies have come."""
+        self._order = 0
 
     def next_at(self) -> Micros | None:
         """When the next request arrives; None when nothing is known to come."""
-        return self._heap[0][0] if self._heap else None
+        first = None if self._next is None else self._at[self._next]
+        return _earlier(first, self._heap[0][0] if self._heap else None)
 
-    def pop(self, _number: int) -> tuple[Arrival, _RequestNode | None]:
-        """Return the next request, and its node if other requests wait for its reply."""
-        _, _, node = heapq.heappop(self._heap)
-        return node.arrival, node if node.dependents or self._pool is not None else None
+    def pop(self, _number: int) -> tuple[Arrival, int | None]:
+        """Return the next request, and its place if other requests wait for its reply."""
+        if self._next is not None and (not self._heap or self._at[self._next] <= self._heap[0][0]):
+            place, at = self._next, self._at[self._next]
+            self._next = next(self._begins, None)
+        else:
+            at, _, place = heapq.heappop(self._heap)
+        arrival = self._made(place)
+        if at != arrival.at or place in self._waits:
+            arrival = _moved_arrival(arrival, at)
+        return arrival, place if self._dependents.has_any(place) or self._pool is not None else None
 
-    def on_reply(self, node: _RequestNode, replied_at: Micros, _num_replied_tokens: int) -> None:
+    def on_reply(self, place: int, replied_at: Micros, _num_replied_tokens: int) -> None:
         """Send the requests whose last missing reply this is, each after its pause."""
         following = []
-        for each in node.dependents:
-            each.ready_at = max(each.ready_at, replied_at)
-            each.num_pending -= 1
-            at = each.ready_at + each.pause_us
+        for each in self._dependents.of(place):
+            self._ready_at[each] = max(self._ready_at[each], replied_at)
+            at = self._ready_at[each] + self._waits[each].pause_us
             if self._keeps_times:
-                at = max(at, each.arrival.at)
-            if not each.num_pending and (self._horizon_us is None or at <= self._horizon_us):
-                each.arrival = _moved_arrival(each.arrival, at)
-                self._push(each)
-                following.append(each.place)
-        self._begin_sessions(node, replied_at, following)
+                at = max(at, self._at[each])
+            if self._dependents.has_all(each) and (self._horizon_us is None or at <= self._horizon_us):
+                self._push(each, at)
+                following.append(each)
+        self._begin_sessions(place, replied_at, following)
 
-    def on_failure(self, node: _RequestNode, at: Micros) -> None:
+    def on_failure(self, place: int, at: Micros) -> None:
         """Begin the next session of the pool where this request was the last of its own."""
-        self._begin_sessions(node, at, ())
+        self._begin_sessions(place, at, ())
 
-    def _begin_sessions(self, node: _RequestNode, at: Micros, following: Collection[int]) -> None:
-        for place in () if self._pool is None else self._pool.ended(node.place, following):
-            begun = self._nodes[place]
-            begun.arrival = _moved_arrival(begun.arrival, at + 1)
-            self._push(begun)
+    def _begin_sessions(self, place: int, at: Micros, following: Collection[int]) -> None:
+        for begun in () if self._pool is None else self._pool.ended(place, following):
+            self._push(begun, at + 1)
 
-    def _push(self, node: _RequestNode) -> None:
+    def _push(self, place: int, at: Micros) -> None:
         self._order += 1
-        heapq.heappush(self._heap, (node.arrival.at, self._order, node))
+        heapq.heappush(self._heap, (at, self._order, place))
+
+
+class _Dependents:
+    """The requests that wait for each request, in order, and how many replies each of them still lacks."""
+
+    def __init__(self, waits: Waits, num_rows: int) -> None:
+        befores, afters = array("q"), array("q")
+        self._num_pending = array("i", [0]) * num_rows
+        self.least_pause_us: Micros = CHUNK_US
+        for place, wait in waits.items():
+            befores.extend(wait.places)
+            afters.extend([place] * len(wait.places))
+            self._num_pending[place] += len(wait.places)
+            self.least_pause_us = min(self.least_pause_us, wait.pause_us)
+        order = np.argsort(np.array(befores), kind="stable")
+        self._afters = array("q", np.array(afters, np.int64)[order].tobytes())
+        counts = np.bincount(np.array(befores, np.int64), minlength=num_rows)
+        self._ends = array("q", np.cumsum(counts).astype(np.int64).tobytes())
+
+    def has_any(self, place: int) -> bool:
+        """Return whether a request waits for the one at a place."""
+        return self._ends[place] > (self._ends[place - 1] if place else 0)
+
+    def of(self, place: int) -> Sequence[int]:
+        """Return the places of the requests that wait for the one at a place."""
+        return self._afters[self._ends[place - 1] if place else 0 : self._ends[place]]
+
+    def has_all(self, place: int) -> bool:
+        """Note one reply to what a request waits for, and return whether it was the last."""
+        self._num_pending[place] -= 1
+        return not self._num_pending[place]
 
 
 def _moved_arrival(arrival: Arrival, at: Micros) -> Arrival:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from blis_sim.engine.units import Micros
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
-    from replay.arrivals import Arrivals, Origin
+    from replay.arrivals import Arrivals
     from replay.engine_options import OffloadFile
     from replay.output.findings import FinishedRun
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
-    from traces import SloTargets, Trace, TraceHeader
+    from traces import SloTargets, Trace, TraceHeader, TraceRow
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -80,12 +80,13 @@ def simulate_replay(
     from replay.output.findings import FinishedRun, SendPolicy
     from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
-    from traces import read_trace
+    from traces import TraceRow, read_trace
     from traces.graph import accumulated
+    from traces.packed import PackedRows
     from traces.server_settings import in_server_time, served_name
 
     header_path, model = options.header_path, options.cluster.deployment.model
-    trace = in_server_time(read_trace(header_path, options.trace_data, distinct=True))
+    trace = in_server_time(read_trace(header_path, options.trace_data, distinct=True, is_packed=True))
     if has_deltas(options.session_mode, trace.header.session_context_growth):
         trace = trace._replace(rows=accumulated(trace.rows))
     cluster, chain, offload_notes = _with_offload_file(
@@ -97,7 +98,7 @@ def simulate_replay(
     counts_blocks = options.cluster.deployment.counts_blocks
     deployment = with_adapters(options.adapters, resolve(options.cluster.deployment), counts_blocks)
     deployment = with_chain(chain, deployment, options.seed)
-    check_declared(options.adapters, {row.adapter for row in trace.rows})
+    check_declared(options.adapters, PackedRows.of(TraceRow, trace.rows).distinct("adapter"))
     for note in (*offload_notes, *options.blis.flags_without_effect, *options.adapters.flags_without_effect):
         on_note(note)
     for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
@@ -109,7 +110,7 @@ def simulate_replay(
     arrivals = _in_phase(options, trace, arrivals, deployment.config.timer_us)
     interruptions = _recorded_interruptions(options, trace, arrivals)
     _note_omitted_rows(trace, arrivals, model, on_note)
-    _note_missing_client_cap(options, [arrival.row for arrival in arrivals.arrivals], on_note)
+    _note_missing_client_cap(options, arrivals.arrivals.rows, on_note)
     with (
         recording_tokens(options.report) as on_tokens,
         progress("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
@@ -356,14 +357,13 @@ def _print_note(line: str) -> None:
         sys.stderr.write(f"blis replay: {line}\n")
 
 
-def _note_missing_client_cap(options: ReplayOptions, rows: "list[Origin]", on_note: "NoteCallback") -> None:
+def _note_missing_client_cap(options: ReplayOptions, rows: "SequenceOf[TraceRow]", on_note: "NoteCallback") -> None:
     """Note the concurrency cap that a recording shows, unless flags give a cap or other rules of sending."""
-    from traces import TraceRow
     from traces.client_cap import client_cap_of
 
     if options.session_mode != FIXED or (options.reissue and options.max_in_flight):
         return
-    cap = client_cap_of([row for row in rows if isinstance(row, TraceRow)])
+    cap = client_cap_of(rows)
     if cap is not None:
         on_note(f"warning: {cap}; --reissue --max-concurrency {cap.max_concurrency} sends as it did")
 

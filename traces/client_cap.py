@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from traces.packed import PackedRows
 from traces.rows import TraceRow
 
 LATE_US = 50_000
@@ -51,25 +52,25 @@ def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time; they
     are not counted, so that of a recording with many of them the cap comes out too low.
     """
-    known = [row for row in rows if 0 < row.send_time_us <= row.last_chunk_time_us]
-    if not known:
-        return None
-    sent, due, ended = (
-        np.array([getattr(row, name) for row in known], np.int64)
-        for name in ("send_time_us", "arrival_time_us", "last_chunk_time_us")
+    packed = PackedRows.of(TraceRow, rows)
+    sent, due, ended, rounds = map(
+        packed.ints, ("send_time_us", "arrival_time_us", "last_chunk_time_us", "round_index")
     )
+    known = (sent > 0) & (sent <= ended)
+    if not known.any():
+        return None
+    sent, due, ended, is_first = sent[known], due[known], ended[known], rounds[known] == 0
     wait_us = sent - due
     wait_us -= wait_us.min()
-    is_first = np.array([row.round_index == 0 for row in known], np.bool_)
     late = is_first & (wait_us >= LATE_US)
     num_late = int(late.sum())
-    if num_late < max(MIN_LATE, LATE_SHARE * len(known)):
+    if num_late < max(MIN_LATE, LATE_SHARE * len(sent)):
         return None
     in_flight, since_reply_us = _at(sent[late], np.sort(sent), np.sort(ended))
     full = (in_flight >= FULL_SHARE * in_flight.max()) & (since_reply_us < LATE_US)
     if full.mean() < FULL_SHARE:
         return None
-    return ClientCap(int(np.median(in_flight)), num_late, len(known), int(wait_us[late].max()))
+    return ClientCap(int(np.median(in_flight)), num_late, len(sent), int(wait_us[late].max()))
 
 
 def _at(instants: Ints, sent: Ints, ended: Ints) -> tuple[Ints, Ints]:

@@ -1,16 +1,23 @@
 """The graph that requests of a trace form: which wait for which, how long, and whose text their prompts repeat."""
 
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice, pairwise, repeat
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from traces.packed import PackedRows
 from traces.rows import TraceRow
 from traces.table import Table
 from traces.text_file import TraceError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _IDS = re.compile(r"-?\d{1,19}( -?\d{1,19})*")
 _ID = re.compile(r"-?\d{1,19}")
@@ -28,9 +35,14 @@ def ids_text(ids: Iterable[int]) -> str:
 
 def context_of(row: TraceRow) -> int | None:
     """The request that a row names as the one whose prompt and reply its prompt begins with: else its first parent."""
-    if row.context_of:
-        return int(row.context_of)
-    return ids_in(row.parents)[0] if row.parents else None
+    return named_context(row.context_of, row.parents)
+
+
+def named_context(context: str, parents: str) -> int | None:
+    """The request that these cells of a row name as the one whose text its prompt begins with."""
+    if context:
+        return int(context)
+    return ids_in(parents)[0] if parents else None
 
 
 def renumbered(row: TraceRow, request_id: int, ids: Mapping[int, int]) -> TraceRow:
@@ -73,24 +85,24 @@ def restricted_to(rows: Sequence[TraceRow], kept: Sequence[TraceRow]) -> Sequenc
     return [_with(row, parents[row.request_id], *contexts[row.request_id]) for row in kept]
 
 
-def check_graph(table: Table, *, is_whole: bool) -> None:
+def check_graph(table: Table, rows: PackedRows[TraceRow], *, is_whole: bool) -> None:
     """Raise TraceError where a row waits for itself, or where one of a whole trace names rows that are not there.
 
     A recording may lack rows: those of a warm-up, and of requests that were under way when it was cut short.
     """
-    columns = table.columns
-    if not (any(columns["parents"]) or any(columns["context_of"])):
+    if not (any(rows.distinct("parents")) or any(rows.distinct("context_of"))):
         return
-    known = set(columns["request_id"])
+    ids = rows.ints("request_id").tolist()
+    known = set(ids)
     edges: dict[int, set[int]] = {}
     for name, form, expected in (
         ("parents", _IDS, "request ids of other rows with a blank between them"),
         ("context_of", _ID, "the request id of another row"),
     ):
-        for row, cell in enumerate(columns[name]):
+        for row, cell in enumerate(rows.values(name)):
             if not cell:
                 continue
-            request_id = columns["request_id"][row]
+            request_id = ids[row]
             named = set(ids_in(cell)) if form.fullmatch(cell) else set()
             if not named or request_id in named or (is_whole and not named <= known):
                 raise table.cell_error(row, name, expected, cell)
@@ -100,10 +112,10 @@ def check_graph(table: Table, *, is_whole: bool) -> None:
     except CycleError as error:
         # The list of the cycle begins and ends with the same request, each waiting for the one before it.
         circle = error.args[1]
-        row = next(place for place, each in enumerate(columns["request_id"]) if each in circle)
-        name = "parents" if columns["parents"][row] else "context_of"
+        row = next(place for place, each in enumerate(ids) if each in circle)
+        name = "parents" if rows[row].parents else "context_of"
         expected = f"requests that do not wait for this one, which {ids_text(circle)} do in a circle"
-        raise table.cell_error(row, name, expected, columns[name][row]) from error
+        raise table.cell_error(row, name, expected, getattr(rows[row], name)) from error
 
 
 def _in_order(rows: Iterable[TraceRow]) -> list[int]:
@@ -129,6 +141,53 @@ class Dependencies(NamedTuple):
     pause_us: int
 
 
+class Waits(Mapping[int, Dependencies]):
+    """What the rows that wait for others wait for, by their places: those that name parents first."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._before = array("q", [-1]) * num_rows
+        """The only place that each row waits for."""
+        self._pauses_us = array("q", [0]) * num_rows
+        self._parents: dict[int, tuple[int, ...]] = {}
+        """The places that rows with parents wait for."""
+        self._num_in_turn = 0
+
+    def name_parents(self, place: int, parents: tuple[int, ...], pause_us: int) -> None:
+        """Let a row wait for those that it names."""
+        self._parents[place] = parents
+        self._pauses_us[place] = pause_us
+
+    def follow(self, place: int, before: int, pause_us: int) -> None:
+        """Let a row wait for the round before it."""
+        self._before[place], self._pauses_us[place] = before, pause_us
+        self._num_in_turn += 1
+
+    def shortened(self, speedup: float) -> "Waits":
+        """Return the waits with pauses shorter by that factor."""
+        other = copy(self)
+        other._pauses_us = array("q", (max(1, round(each / speedup)) for each in self._pauses_us))
+        return other
+
+    def __getitem__(self, place: int) -> Dependencies:
+        parents = self._parents.get(place)
+        if parents is None:
+            if not self.__contains__(place):
+                raise KeyError(place)
+            parents = (self._before[place],)
+        return Dependencies(parents, self._pauses_us[place])
+
+    def __contains__(self, place: object) -> bool:
+        return place in self._parents or (isinstance(place, int) and self._before[place] >= 0)
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self._parents
+        if self._num_in_turn:
+            yield from (place for place, before in enumerate(self._before) if before >= 0)
+
+    def __len__(self) -> int:
+        return len(self._parents) + self._num_in_turn
+
+
 def dependencies_of(
     rows: Sequence[TraceRow],
     *,
@@ -136,7 +195,7 @@ def dependencies_of(
     think_time_us: int | Iterator[int] | None = None,
     fixed_sessions: Container[str] = frozenset(),
     with_lag: bool = False,
-) -> dict[int, Dependencies]:
+) -> Waits:
     """The rows that each row waits for, by its place; rows that arrive when they did are not in it, as are those of
     `fixed_sessions`.
 
@@ -145,30 +204,52 @@ def dependencies_of(
     the recorded request, by which the client was late included. Where a session without parents has none recorded it is
     that time, too, and without times of a real server the time between its arrivals.
     """
-    found: dict[int, Dependencies] = {}
+    packed = PackedRows.of(TraceRow, rows)
+    found = Waits(len(packed))
+    times = _Times(packed)
     thinks = repeat(think_time_us) if isinstance(think_time_us, int) else think_time_us
-    place_of = {row.request_id: place for place, row in enumerate(rows)}
-    sessions: dict[str, list[int]] = defaultdict(list)
-    for place, row in enumerate(rows):
-        if row.session_id in fixed_sessions:
+    has_parents = any(packed.distinct("parents"))
+    place_of = {each: place for place, each in enumerate(packed.values("request_id"))} if has_parents else {}
+    sessions: dict[str, array[int]] = {}
+    of_graphs: set[str] = set()
+    """Sessions with a row that has parents."""
+    for place, (session, parents) in enumerate(zip(packed.values("session_id"), packed.values("parents"), strict=True)):
+        if session in fixed_sessions:
             continue
-        if row.parents:
-            named = ids_in(row.parents)
-            parents = tuple(place_of[each] for each in named if each in place_of)
-            if parents:
-                is_measured = with_lag and thinks is None and len(parents) == len(named)
-                measured_us = _measured(row, [rows[each] for each in parents]) if is_measured else None
-                pause_us = row.think_time_us if thinks is None else next(thinks)
-                found[place] = Dependencies(parents, max(1, pause_us if measured_us is None else measured_us))
-        if row.session_id:
-            sessions[row.session_id].append(place)
-    for places in sessions.values():
-        if not any(rows[place].parents for place in places):
-            in_turn = sorted(places, key=lambda place: rows[place].round_index)
-            pauses_us = _pauses([rows[place] for place in in_turn], is_real, thinks, with_lag)
+        if parents:
+            of_graphs.add(session)
+            named = ids_in(parents)
+            places = tuple(place_of[each] for each in named if each in place_of)
+            if places:
+                is_measured = with_lag and thinks is None and len(places) == len(named)
+                measured_us = times.measured_us(place, places) if is_measured else None
+                pause_us = times.think_us[place] if thinks is None else next(thinks)
+                found.name_parents(place, places, max(1, pause_us if measured_us is None else measured_us))
+        if session:
+            sessions.setdefault(session, array("q")).append(place)
+    rounds = array("q", packed.values("round_index"))
+    for session, in_file in sessions.items():
+        if session not in of_graphs:
+            in_turn = sorted(in_file, key=rounds.__getitem__)
+            pauses_us = _pauses(times, in_turn, is_real, thinks, with_lag)
             for (before, place), pause_us in zip(pairwise(in_turn), pauses_us, strict=True):
-                found[place] = Dependencies((before,), pause_us)
+                found.follow(place, before, pause_us)
     return found
+
+
+class _Times:
+    """Instants and pauses of rows, by their places."""
+
+    def __init__(self, rows: PackedRows[TraceRow]) -> None:
+        self.think_us, self.arrival_us, self.send_us, self.last_chunk_us = (
+            array("q", rows.values(name))
+            for name in ("think_time_us", "arrival_time_us", "send_time_us", "last_chunk_time_us")
+        )
+
+    def measured_us(self, place: int, parents: Sequence[int]) -> int | None:
+        """The time from the last recorded reply to the recorded request, by which the client was late included."""
+        ended_us = [self.last_chunk_us[each] for each in parents]
+        return self.send_us[place] - max(ended_us) if self.send_us[place] and all(ended_us) else None
 
 
 def accumulated(rows: Sequence[TraceRow]) -> list[TraceRow]:
@@ -204,10 +285,12 @@ class SessionPool:
 
     def __init__(self, rows: Sequence[TraceRow], waits: Container[int], size: int) -> None:
         """`waits` has the places of rows that wait for others."""
-        self._names = [row.session_id for row in rows]
+        packed = PackedRows.of(TraceRow, rows)
+        self._names = list(packed.values("session_id"))
+        arrival_us = array("q", packed.values("arrival_time_us"))
         self._under_way: dict[str, int] = defaultdict(int)
         begins: dict[str, list[int]] = defaultdict(list)
-        for place in sorted(range(len(rows)), key=lambda place: rows[place].arrival_time_us):
+        for place in sorted(range(len(rows)), key=arrival_us.__getitem__):
             if self._names[place] and place not in waits:
                 begins[self._names[place]].append(place)
         self._left = iter(list(begins.values()))
@@ -235,42 +318,61 @@ class SessionPool:
         return begun
 
 
-def _measured(row: TraceRow, parents: Sequence[TraceRow]) -> int | None:
-    """The time from the last recorded reply to the recorded request, by which the client was late included."""
-    ended_us = [each.last_chunk_time_us for each in parents]
-    return row.send_time_us - max(ended_us) if row.send_time_us and all(ended_us) else None
-
-
 def repeated_places(rows: Sequence[TraceRow]) -> dict[int, int]:
     """For each row with `context_tokens` the place of the row whose text it repeats, where that is there."""
-    place_of: dict[int | None, int] = {row.request_id: place for place, row in enumerate(rows)}
-    rounds = {(row.session_id, row.round_index): place for place, row in enumerate(rows) if row.session_id}
-    found: dict[int, int] = {}
-    for place, row in enumerate(rows):
-        if row.context_tokens:
-            named = context_of(row)
-            key = (row.session_id, row.round_index - 1)
-            before = rounds.get(key) if named is None else place_of.get(named)
-            if before is not None and before != place:
-                found[place] = before
-    return found
+    before = places_repeated(PackedRows.of(TraceRow, rows)).tolist()
+    return {place: each for place, each in enumerate(before) if each >= 0}
 
 
-def _pauses(rows: Sequence[TraceRow], is_real: bool, thinks: Iterator[int] | None, with_lag: bool) -> list[int]:
-    """The pause before each round but the first, at least 1."""
-    recorded = any(row.think_time_us for row in rows[1:])
-    pauses = []
-    for before, row in pairwise(rows):
-        measured_us = _measured(row, [before])
+def places_repeated(rows: PackedRows[TraceRow]) -> "npt.NDArray[np.int64]":
+    """The place of the row whose text each row repeats, -1 for rows without `context_tokens` and where it is not there.
+
+    That is the row that it names, else the round before it.
+    """
+    import numpy as np  # most readers and writers of a trace do not need numpy
+
+    repeats = rows.ints("context_tokens") > 0
+    before = np.full(len(rows), -1, np.int64)
+    if not repeats.any():
+        return before
+    _, sessions = rows.labels_of("session_id")
+    known, rounds = np.unique(rows.ints("round_index"), return_inverse=True)
+    wanted = np.searchsorted(known, known - 1)
+    is_there = known[wanted] == known - 1
+    keys = sessions * len(known) + rounds
+    order = np.argsort(keys, kind="stable")
+    last = np.searchsorted(keys[order], sessions * len(known) + wanted[rounds], side="right") - 1
+    found = order[np.maximum(last, 0)]
+    in_session = np.fromiter(map(bool, rows.values("session_id")), np.bool_, len(rows))
+    is_found = (
+        repeats & in_session & is_there[rounds] & (sessions[found] == sessions) & (rounds[found] == wanted[rounds])
+    )
+    before[is_found] = found[is_found]
+    if any(rows.distinct("parents")) or any(rows.distinct("context_of")):
+        place_of: dict[int | None, int] = {each: place for place, each in enumerate(rows.values("request_id"))}
+        cells = zip(rows.values("context_of"), rows.values("parents"), strict=True)
+        for place, (context, parents) in enumerate(cells):
+            if repeats[place] and (named := named_context(context, parents)) is not None:
+                before[place] = place_of.get(named, -1)
+    before[before == np.arange(len(rows))] = -1
+    return before
+
+
+def _pauses(
+    times: _Times, places: Sequence[int], is_real: bool, thinks: Iterator[int] | None, with_lag: bool
+) -> Iterator[int]:
+    """Yield the pause before each round but the first, at least 1."""
+    recorded = any(times.think_us[place] for place in places[1:])
+    for before, place in pairwise(places):
+        measured_us = times.measured_us(place, [before])
         if thinks is not None:
             pause = next(thinks)
         elif with_lag and measured_us is not None:
             pause = measured_us
         elif recorded:
-            pause = row.think_time_us
+            pause = times.think_us[place]
         elif is_real and measured_us is not None:
             pause = measured_us
         else:
-            pause = row.arrival_time_us - before.arrival_time_us
-        pauses.append(max(1, pause))
-    return pauses
+            pause = times.arrival_us[place] - times.arrival_us[before]
+        yield max(1, pause)

@@ -8,7 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError, check_options, option
-from traces.graph import Dependencies
+from traces.graph import Waits
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -108,14 +108,9 @@ class SpeedOptions:
         """Return when a request comes whose recorded instant this is, that of the first one staying as it is."""
         return at_us if self.speedup == 1 else first_us + round((at_us - first_us) / self.speedup)
 
-    def waits(self, recorded: dict[int, Dependencies]) -> dict[int, Dependencies]:
+    def waits(self, recorded: Waits) -> Waits:
         """Return the waits of requests for replies, with shorter pauses where these are scaled."""
-        if not self.scale_pauses:
-            return recorded
-        return {
-            place: each._replace(pause_us=max(1, round(each.pause_us / self.speedup)))
-            for place, each in recorded.items()
-        }
+        return recorded.shortened(self.speedup) if self.scale_pauses else recorded
 
 
 # Distributions of pauses between a reply and the next request, as `--think-time-dist` describes them.

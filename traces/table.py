@@ -3,8 +3,8 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from blis_sim.options.file_fields import Bounds, allowed_values, shortened
 from traces.collector import gc_disabled
-from traces.text_file import TraceError, read_text
+from traces.text_file import TraceError, can_be_read_again, read_text, reading_lines
 
 INT64_MAX = 2**63 - 1
 # Few enough rows at a time that their cells stay in the processor's cache.
@@ -63,19 +63,36 @@ class Table:
     """The columns read from a file, as lists of equal length, with what errors about a row need."""
 
     path: Path
-    text: str
     columns: dict[str, list[Any]]
+    text: str | None = None
+    """The content, where it can be read only once or has been read already; else the file is read by lines."""
     unread: dict[str, int] = field(default_factory=dict)
     """Columns that were not asked for, each with the number of its cells that are not empty."""
 
+    def lines(self) -> AbstractContextManager[Iterable[str]]:
+        """Open the file to read it from its beginning, by lines. Raises TraceError."""
+        return reading_lines(self.path) if self.text is None else nullcontext(io.StringIO(self.text, newline=""))
+
     def cell_error(self, row: int, name: str, expected: str, cell: str) -> TraceError:
         """The error for the cell of a row, counted from 0 without header and blank lines."""
-        line = _line_of(self.text, row + 1)
+        line = self._line_of(row + 1)
         return TraceError(f"{self.path} line {line} column {name}: expected {expected}, got {shortened(cell)!r}")
 
     def row_error(self, row: int, expected: str) -> TraceError:
         """The error for a whole row, counted from 0 without header and blank lines."""
-        return TraceError(f"{self.path} line {_line_of(self.text, row + 1)}: expected {expected}")
+        return TraceError(f"{self.path} line {self._line_of(row + 1)}: expected {expected}")
+
+    def _line_of(self, row: int) -> int:
+        """The line (from 1) on which a row starts. Rows count from 0 with the header, without blank lines."""
+        seen, line = -1, 1
+        with self.lines() as lines:
+            reader = csv.reader(lines)
+            for cells in reader:
+                seen += not _is_blank(cells)
+                if seen == row:
+                    break
+                line = reader.line_num + 1
+        return line
 
 
 def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -> Table:
@@ -85,22 +102,36 @@ def read_table(path: Path, columns: Sequence[Column], text: str | None = None) -
     stands for the content of the file where that has been read already.
     Raises TraceError naming the first cell that cannot be used.
     """
-    table = Table(path, read_text(path) if text is None else text, {column.name: [] for column in columns})
-    with _long_cells_allowed(), gc_disabled():
-        reader = csv.reader(io.StringIO(table.text, newline=""), strict=True)
+    table = table_of(path, text)
+    table.columns.update({column.name: [] for column in columns})
+    with gc_disabled():
+        for portion in portions(table, columns):
+            for column, values in zip(columns, portion, strict=True):
+                table.columns[column.name] += values
+    return table
+
+
+def table_of(path: Path, text: str | None = None) -> Table:
+    """Return the table of a file of which nothing is read yet. Raises TraceError."""
+    return Table(path, {}, read_text(path) if text is None and not can_be_read_again(path) else text)
+
+
+def portions(table: Table, columns: Sequence[Column]) -> Iterator[list[Sequence[Any]]]:
+    """Yield the values of the columns for some thousands of rows at a time. Raises TraceError as `read_table` does."""
+    with _long_cells_allowed(), table.lines() as lines:
+        reader = csv.reader(lines, strict=True)
         titles = _header(table, reader)
         names = [title.lower() for title in titles]
-        places = _places(path, names, columns)
+        places = _places(table.path, names, columns)
         unread = _unread(titles, columns)
         num_rows = 0
-        while lines := _next_lines(table, reader):
-            rows = [cells for cells in lines if not _is_blank(cells)]
+        while found := _next_lines(table, reader):
+            rows = [cells for cells in found if not _is_blank(cells)]
             if rows:
-                _append(table, num_rows, rows, columns, places, len(names))
+                yield _portion(table, num_rows, rows, columns, places, len(names))
                 for place, title in unread.items():
                     table.unread[title] = table.unread.get(title, 0) + sum(bool(cells[place].strip()) for cells in rows)
             num_rows += len(rows)
-    return table
 
 
 @contextmanager
@@ -117,25 +148,13 @@ def _next_lines(table: Table, reader: Any, at_most: int = _ROWS_AT_ONCE) -> list
     try:
         return list(islice(reader, at_most))
     except csv.Error as error:
-        line = min(reader.line_num, table.text.count("\n") + 1)
+        with table.lines() as lines:
+            line = min(reader.line_num, sum(each.count("\n") for each in lines) + 1)
         raise TraceError(f"{table.path} line {line}: expected comma-separated cells, {error}") from error
 
 
 def _is_blank(cells: list[str]) -> bool:
     return len(cells) < 2 and not "".join(cells).strip()
-
-
-def _line_of(text: str, row: int) -> int:
-    """The line (from 1) on which a row starts. Rows count from 0 with the header, without blank lines."""
-    reader = csv.reader(io.StringIO(text, newline=""))
-    seen = -1
-    line = 1
-    for cells in reader:
-        seen += not _is_blank(cells)
-        if seen == row:
-            break
-        line = reader.line_num + 1
-    return line
 
 
 def _header(table: Table, reader: Any) -> list[str]:
@@ -168,26 +187,28 @@ def _unread(titles: list[str], columns: Sequence[Column]) -> dict[int, str]:
     return {place: title for place, title in enumerate(titles) if title.lower() not in known}
 
 
-def _append(
+def _portion(
     table: Table,
     first_row: int,
     rows: list[list[str]],
     columns: Sequence[Column],
     places: dict[str, int],
     num_names: int,
-) -> None:
+) -> list[Sequence[Any]]:
     lengths = list(map(len, rows))
     if lengths.count(num_names) != len(rows):
         odd = next(row for row, length in enumerate(lengths) if length != num_names)
         expected = f"{num_names} cells as in the header, got {lengths[odd]}"
         raise table.row_error(first_row + odd, expected)
     by_place = list(zip(*rows, strict=True))
+    found: list[Sequence[Any]] = []
     for column in columns:
         place = places.get(column.name)
         if place is None:
-            table.columns[column.name] += [column.default] * len(rows)
+            found.append([column.default] * len(rows))
         else:
-            table.columns[column.name] += _values(table, first_row, column, by_place[place])
+            found.append(_values(table, first_row, column, by_place[place]))
+    return found
 
 
 def _values(table: Table, first_row: int, column: Column, cells: Sequence[str]) -> Sequence[Any]:

@@ -15,7 +15,7 @@ import orjson
 
 from blis_sim.options import BlisError
 from blis_sim.options.file_fields import FieldError, number_text, read
-from blis_sim.options.files import read_file, unpacked
+from blis_sim.options.files import check_open_file, read_file, unpacked
 from blis_sim.options.yaml_text import YamlError, load_yaml
 
 # JSON of large values, made in pieces between which other threads run.
@@ -118,6 +118,25 @@ def read_text(path: Path) -> str:
         bad = error.object[error.start]
         line = error.object.count(b"\n", 0, error.start) + 1
         raise TraceError(f"{path} line {line}: expected UTF-8 text, got the byte 0x{bad:02x}") from error
+
+
+def can_be_read_again(path: Path) -> bool:
+    """Whether a file is a plain one that can be read by lines as often as needed; a pipe cannot."""
+    return path.suffix != ".gz" and path.is_file()
+
+
+@contextmanager
+def reading_lines(path: Path) -> Iterator[Iterable[str]]:
+    """Yield the lines of a UTF-8 text file with their ends, without its byte order mark. Raises TraceError."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            check_open_file(file.fileno())
+            yield file
+    except UnicodeDecodeError:
+        read_text(path)  # its error names the line
+        raise
+    except OSError as error:
+        raise TraceError(f"{path}: {_reason(path, error)}") from error
 
 
 def read_json(path: Path) -> Any:

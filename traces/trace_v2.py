@@ -13,9 +13,10 @@ from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.collector import gc_disabled
 from traces.graph import check_graph
 from traces.kv_offload import KVOffload
+from traces.packed import PackedRows
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.slo import SloTargets
-from traces.table import Column, Table, read_table
+from traces.table import Column, Table, portions, read_table, table_of
 from traces.text_file import (
     TraceError,
     naming_write_errors,
@@ -296,22 +297,24 @@ class Trace(NamedTuple):
     """A header and its rows, in the order of the file, with the paths they were read from."""
 
     header: TraceHeader
-    rows: list[TraceRow]
+    rows: Sequence[TraceRow]
     header_path: Path
     data_path: Path
 
 
-def read_trace(header_path: Path | str, data_path: Path | str | None = None, *, distinct: bool = False) -> Trace:
+def read_trace(
+    header_path: Path | str, data_path: Path | str | None = None, *, distinct: bool = False, is_packed: bool = False
+) -> Trace:
     """Read a trace; without a data path its rows are looked for beside the header, under the same stem.
 
-    With `distinct` no two rows may have one request_id. A file with a header row only gives no rows. Raises TraceError
-    for the first thing that cannot be used.
+    With `distinct` no two rows may have one request_id. With `is_packed` rows are kept by columns, each made when it is
+    asked for. A file with a header row only gives no rows. Raises TraceError for the first thing that cannot be used.
     """
     header_path = Path(header_path)
     header = read_header(header_path)
     found = _data_beside(header_path) if data_path is None else Path(data_path)
     rows = read_rows(found, distinct=distinct, is_whole=header.mode != "real")
-    return Trace(header, rows, header_path, found)
+    return Trace(header, rows if is_packed else list(rows), header_path, found)
 
 
 def beside(*paths: Path | str | None) -> list[Path]:
@@ -321,28 +324,35 @@ def beside(*paths: Path | str | None) -> list[Path]:
     return [stem.with_suffix(suffix) for stem in stems if stem.name for suffix in suffixes]
 
 
-def read_rows(data_path: Path | str, *, distinct: bool = False, is_whole: bool = False) -> list[TraceRow]:
+def read_rows(data_path: Path | str, *, distinct: bool = False, is_whole: bool = False) -> PackedRows[TraceRow]:
     """Read the rows of a trace; with `distinct` no two may have one request_id, and with `is_whole` each row that
     another one names must be there. Raises TraceError."""
-    table = read_table(Path(data_path), TRACE_COLUMNS)
-    if distinct or any(table.columns["parents"]) or any(table.columns["context_of"]):
-        _check_distinct(table)
-    check_graph(table, is_whole=is_whole)
-    return _rows(table)
+    table = table_of(Path(data_path))
+    rows = _packed(table)
+    if distinct or any(rows.distinct("parents")) or any(rows.distinct("context_of")):
+        _check_distinct(table, rows)
+    check_graph(table, rows, is_whole=is_whole)
+    _check_deadlines(table, rows)
+    return rows
 
 
 def read_cut_rows(data_path: Path | str) -> list[TraceRow]:
     """The complete rows of a file whose writer may have been killed; none when it has no header. Raises TraceError."""
     text = complete_records(Path(data_path))
-    return _rows(read_table(Path(data_path), TRACE_COLUMNS, text)) if text else []
+    if not text:
+        return []
+    table = table_of(Path(data_path), text)
+    rows = _packed(table)
+    _check_deadlines(table, rows)
+    return list(rows)
 
 
-def _rows(table: Table) -> list[TraceRow]:
-    _check_deadlines(table)
-    names = list(table.columns)
-    cells = zip(*table.columns.values(), strict=True)
+def _packed(table: Table) -> PackedRows[TraceRow]:
+    rows = PackedRows(TraceRow)
     with gc_disabled():
-        return [TraceRow(**dict(zip(names, values, strict=True))) for values in cells]
+        for columns in portions(table, TRACE_COLUMNS):
+            rows.add_columns(columns)
+    return rows
 
 
 def write_trace(
@@ -420,19 +430,21 @@ def _data_beside(header_path: Path) -> Path:
     raise TraceError(f"{header_path}: no data file beside it, tried {names}; give its path")
 
 
-def _check_distinct(table: Table) -> None:
-    ids = table.columns["request_id"]
-    if len(set(ids)) == len(ids):
+def _check_distinct(table: Table, rows: PackedRows[TraceRow]) -> None:
+    import numpy as np  # most readers and writers of a trace do not need numpy
+
+    ids = rows.ints("request_id")
+    if len(np.unique(ids)) == len(ids):
         return
     seen: set[int] = set()
-    for row, request_id in enumerate(ids):
+    for row, request_id in enumerate(ids.tolist()):
         if request_id in seen:
             raise table.cell_error(row, "request_id", "a number that no row before it has", str(request_id))
         seen.add(request_id)
 
 
-def _check_deadlines(table: Table) -> None:
-    deadlines, arrivals = table.columns["deadline_us"], table.columns["arrival_time_us"]
+def _check_deadlines(table: Table, rows: PackedRows[TraceRow]) -> None:
+    deadlines, arrivals = rows.values("deadline_us"), rows.values("arrival_time_us")
     for row, (deadline, arrival) in enumerate(zip(deadlines, arrivals, strict=True)):
         if deadline and arrival > 0 and deadline < arrival:
             expected = f"0 or at least the arrival time {arrival}"

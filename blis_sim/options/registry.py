@@ -54,14 +54,33 @@ class Registry(dict[str, Row], Generic[Row]):
 def _load_external(group: str, name: str) -> Any | None:
     """Return the object of a name from another package, None if there is none. Raises OptionError if loading fails."""
     if _ATTRIBUTE.fullmatch(name):
-        return _attribute(name)
+        return _checked(name, _attribute(name))
     found = _installed(group).get(name)
     if found is None:
         return None
     try:
-        return found.load()
+        return _checked(name, found.load())
+    except OptionError:
+        raise
     except Exception as error:
         raise OptionError(f"the entry point {name} of {group} cannot be loaded: {_line(error)}") from error
+
+
+def _checked(name: str, found: Any) -> Any:
+    """Return the object of a name. Raises OptionError for a class whose parent is compiled and allows no subclass."""
+    parents = found.__mro__[1:] if isinstance(found, type) else ()
+    compiled = [each for each in parents if "__mypyc_attrs__" in vars(each)]
+    if not compiled:
+        return found
+    try:
+        found.__new__(found)
+    except TypeError as error:
+        if "cannot inherit from compiled" in str(error):
+            raise OptionError(
+                f"{name} inherits from {compiled[0].__name__}, which is compiled to C here: inherit from "
+                "VllmScheduler, BlisScheduler, BatchScheduler or LatencyModel, or install blis with BLIS_COMPILE=0"
+            ) from None
+    return found
 
 
 @cache

@@ -10,13 +10,20 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import (
+    AllBlocksCleared,
+    BlocksStored,
+    CacheChange,
+    CpuBlocksRemoved,
+    CpuBlockStored,
+)
 from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVCacheGroupSpec
 from blis_sim.options import OptionError
 from mockserve.kv_events.naming import ExtraKeys, TokenBlocks, as_number
 from mockserve.options.engine_features import KV_EVENTS_FLAG, KVEventsConfig
 
 MEDIUM = "GPU"
+CPU_MEDIUM = "CPU"
 _KINDS = {
     FULL: "full_attention",
     MIXED: "full_attention",
@@ -103,6 +110,13 @@ class BatchEncoder:
             )
         if isinstance(change, AllBlocksCleared):
             return _Cleared()
+        if isinstance(change, CpuBlockStored):
+            # vLLM names the block and no tokens, unless `self_describing_kv_events` are on.
+            known = [self._hash(change.identity)] if isinstance(change.identity, bytes) else []
+            return _Stored(known, None, [], 0, None, CPU_MEDIUM, None, group_idx=change.group) if known else None
+        if isinstance(change, CpuBlocksRemoved):
+            digests = [each for each in change.identities if isinstance(each, bytes)]
+            return _Removed(list(map(self._hash, digests)), CPU_MEDIUM, change.group) if digests else None
         if not isinstance(change.identity, bytes):
             return None
         return _Removed([self._hash(change.identity)], MEDIUM, change.group)

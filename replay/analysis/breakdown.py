@@ -12,7 +12,7 @@ import numpy.typing as npt
 from blis_sim.engine.sequence import NO_DEADLINE
 from blis_sim.options.addition import sequential_sum
 from replay.arrivals import Origin, known_labels
-from replay.simulation.record import NEVER, Distribution, Record, distribution
+from replay.simulation.record import NEVER, Distribution, Record, distribution, values_of
 from traces.slo import class_name
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Groups(NamedTuple):
 def groups_of(rows: SequenceOf[Origin], field: str, name_of: Callable[[str], str] = str) -> Groups:
     """Group the rows of requests by the name of the label that they have in a field."""
     known = known_labels(rows, field)
-    given = [getattr(row, field) for row in rows] if known is None else known[0]
+    given = list(values_of(rows, field)) if known is None else known[0]
     named = {label: name_of(label) for label in set(given)}
     names = sorted(set(named.values()))
     if len(names) == 1:
@@ -238,7 +238,7 @@ def by_session(record: Record) -> SessionFigures | None:
     started = has_session & (ttft_us != NEVER)
     if not started.any():
         return None
-    is_first = np.array([row.round_index == 0 for row in record.rows], np.bool_)
+    is_first = np.fromiter(values_of(record.rows, "round_index"), np.int64, len(record)) == 0
     ended = has_session & record.is_completed
     firsts_us = np.full(len(groups.names), np.iinfo(np.int64).max)
     lasts_us = np.full(len(groups.names), -1)

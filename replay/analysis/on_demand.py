@@ -9,7 +9,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.kv_cache.blis_cache import TieredKVCache
 from blis_sim.options.addition import sequential_sum
 from replay.analysis.breakdown import ClassLatencies, groups_of
-from replay.simulation.record import NEVER, Distribution, Floats, Record, distribution
+from replay.simulation.record import NEVER, Distribution, Floats, Record, distribution, values_of
 from traces import SloTargets
 from traces.goodput import Attainment, goodput_of, rate
 from traces.slo import class_name
@@ -108,7 +108,7 @@ def goodput(
         "itl": record.itl_mean_us,
         "e2e": record.e2e_us.astype(np.float64),
     }
-    slo_classes = [row.slo_class for row in record.rows]
+    slo_classes = list(values_of(record.rows, "slo_class"))
     found = goodput_of(values_us, slo_classes, record.is_completed, targets, duration_s)
     by_class = {
         name: ClassGoodput(each.count, each.attained, classes.get(name)) for name, each in found.classes.items()

@@ -25,13 +25,16 @@ _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
 
 def result_rows(record: Record, says_when_sent: bool = False) -> Iterator[ResultRow]:
     """One row per request with an E2E, ascending by number; of a repeated one the last stays."""
-    last_of = {record.number(place): place for place in np.flatnonzero(record.e2e_us != NEVER).tolist()}
-    for number in sorted(last_of):
-        each = record[last_of[number]]
+    places = np.flatnonzero(record.e2e_us != NEVER)
+    numbers = record.numbers[places]
+    order = np.argsort(numbers, kind="stable")
+    is_last = np.append(numbers[order][1:] != numbers[order][:-1], [True] * bool(len(order)))
+    places = places[order[is_last.astype(np.bool_)]]
+    for each in record.entries(places):
         assert each.ttft_us is not None
         assert each.e2e_us is not None
         yield ResultRow(
-            request_id=number,
+            request_id=each.number,
             ttft_us=each.ttft_us,
             e2e_us=each.e2e_us,
             input_tokens=each.input_tokens,

@@ -1,12 +1,12 @@
 """A run as a trace: its requests with their simulated outcomes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from blis_sim.engine.sequence import Outcome
-from replay.arrivals import Origin
-from replay.simulation.record import Record, RequestRecord
+from replay.simulation.record import Record, RequestRecord, has_any
 from replay.simulation.simulate import Simulated
 from traces import TraceHeader, TraceRow, write_trace
 from traces.workload.request import WorkloadRequest, row_of
@@ -43,18 +43,14 @@ def trace_rows(simulated: Simulated, keeps_schedule: bool = False, is_generated:
 def _trace_columns(record: Record, is_generated: bool) -> set[str]:
     # Not slo_target_us: BLIS misreads the columns before it where it is present, and then serves no request.
     names = ("adapter", "think_time_us", "slo_e2e_us", "parents", "context_of")
-    used = {name for name in names if any(getattr(row, name, "") for row in record.rows)}
+    used = {name for name in names if has_any(record.rows, name)}
     if is_generated and any(
         (row.priority if isinstance(row, WorkloadRequest) else row.vllm_priority) is not None for row in record.rows
     ):
         used.add("vllm_priority")
-    if any(map(_repeats_context, record.rows)):
+    if has_any(record.rows, "keeps_context") or has_any(record.rows, "context_tokens"):
         used.add("context_tokens")
     return used
-
-
-def _repeats_context(row: Origin) -> bool:
-    return row.keeps_context if isinstance(row, WorkloadRequest) else row.context_tokens > 0
 
 
 def _generated_row(each: RequestRecord, post_decode_us: int) -> TraceRow:
@@ -65,18 +61,19 @@ def _generated_row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     if each.e2e_us is not None:
         last_us = at + each.e2e_us - (post_decode_us if each.planned_output_tokens else 0)
     status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
-    row = row_of(each.row, each.number) if isinstance(each.row, WorkloadRequest) else _replayed_row(each.row, each)
-    return replace(
-        row,
-        arrival_time_us=at,
-        send_time_us=at,
-        first_chunk_time_us=first_us,
-        last_chunk_time_us=last_us,
-        status=status,
-    )
+    times = {
+        "arrival_time_us": at,
+        "send_time_us": at,
+        "first_chunk_time_us": first_us,
+        "last_chunk_time_us": last_us,
+        "status": status,
+    }
+    if isinstance(each.row, WorkloadRequest):
+        return replace(row_of(each.row, each.number), **times)
+    return _replayed_row(each.row, each, times)
 
 
-def _replayed_row(row: TraceRow, each: RequestRecord) -> TraceRow:
+def _replayed_row(row: TraceRow, each: RequestRecord, times: Mapping[str, Any]) -> TraceRow:
     """A recorded row without facts from the recorded server, its prompt as long as the simulated one."""
     prefix_tokens = each.input_tokens - row.input_tokens if row.prefix_group else 0
     if row.server_input_tokens == each.input_tokens:
@@ -91,4 +88,5 @@ def _replayed_row(row: TraceRow, each: RequestRecord) -> TraceRow:
         num_chunks=0,
         error_message="",
         finish_reason="",
+        **times,
     )

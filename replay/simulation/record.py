@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from copy import copy
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain, compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,9 @@ from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.units import Micros
-from replay.arrivals import Origin
+from replay.arrivals import Origin, RequestIds, numbers_of
 from traces import TraceRow
-
-if TYPE_CHECKING:
-    from traces.workload.request import WorkloadRequest  # a replay does not wait for the generators to be loaded
+from traces.packed import ROWS_AT_ONCE, PackedRows
 
 # The client's view of one request, derived from the engine's step log at its end, and of many, in columns.
 
@@ -832,11 +830,11 @@ class Record:
     def __init__(
         self, simulation: Simulation, on_tokens: OnTokens | None = None, given: SequenceOf[Origin] | None = None
     ) -> None:
-        """`given` are the origins of all requests in order of arrival, if they are known before the run; their ids are
-        `request_` and their places. Neither is kept here then."""
+        """`given` are the origins of all requests in order of arrival, if they are known before the run. The ids are
+        those of packed rows, else `request_` and their places. Neither is kept here then."""
         self._rows = Origins()
-        self._ids: list[str] | None = None
-        """Ids of the requests so far, where these are not `request_` and their places."""
+        self._ids: array[int] | list[str] | None = None
+        """Ids of the requests so far, or their numbers, where these are not `request_` and their places."""
         self.rows: SequenceOf[Origin] = self._rows
         """Origin of each request."""
         self.ids: SequenceOf[str] = NumberedIds(0)
@@ -897,10 +895,31 @@ class Record:
 
     def number(self, place: int) -> int:
         """Return the id of a request in results and traces: that of its trace, else its position among all arrivals."""
+        if isinstance(self._given, PackedRows):
+            return int(self._given.value("request_id", place))
         if self._given is not None:
             return place
         row = self.rows[place]
         return row.request_id if isinstance(row, TraceRow) else place
+
+    @property
+    def numbers(self) -> Ints:
+        """The ids of all requests in results and traces."""
+        if isinstance(self.rows, PackedRows) and self._given is not None:
+            return self.rows.ints("request_id")
+        if self._given is not None:
+            return np.arange(len(self))
+        numbers = (row.request_id if isinstance(row, TraceRow) else place for place, row in enumerate(self.rows))
+        return np.fromiter(numbers, np.int64, len(self))
+
+    def entries(self, places: Ints) -> Iterator[RequestRecord]:
+        """Yield the entries at these places, in their order."""
+        if not (places[1:] > places[:-1]).all():
+            yield from map(self.__getitem__, places.tolist())
+            return
+        is_one = np.zeros(len(self), np.bool_)
+        is_one[places] = True
+        yield from compress(self, memoryview(is_one))
 
     def arrived(self, sequences: SequenceOf[Sequence], rows: Iterable[Origin]) -> None:
         """Requests, made from as many rows, have been handed to the simulation in this order. Rows that are given are
@@ -920,7 +939,13 @@ class Record:
             first = self._num_arrived - len(ids)
             if ids == NumberedIds(self._num_arrived)[first:]:
                 return
-            self.ids = self._ids = NumberedIds(first)[:]
+            self._ids = array("q", range(first))
+        if isinstance(self._ids, array):
+            numbers = numbers_of(ids)
+            if numbers is not None:
+                self._ids.extend(numbers)
+                return
+            self._ids = [f"request_{number}" for number in self._ids]
         self._ids += ids
 
     def note(self, events: Iterable[Event]) -> list[Finished]:
@@ -942,8 +967,12 @@ class Record:
         self._wait_for_turns(self.tokens.count(None))
         if self._given is not None:
             self.rows = self._given[: len(self)]
-        if self._ids is None:
+        if isinstance(self.rows, PackedRows) and self._given is not None:
+            self.ids = RequestIds.of(self.rows)
+        elif self._ids is None:
             self.ids = NumberedIds(len(self))
+        else:
+            self.ids = RequestIds(np.array(self._ids)) if isinstance(self._ids, array) else self._ids
 
     def _count_tokens(self) -> None:
         """Count the tokens of steps that ended before any unfinished request arrived."""
@@ -979,7 +1008,7 @@ class Record:
     @property
     def by_id(self) -> Ints:
         """The places of all requests in the order of their ids as text, in which the original adds up."""
-        if isinstance(self.ids, NumberedIds):
+        if isinstance(self.ids, NumberedIds | RequestIds):
             return self.ids.order()
         return np.array(sorted(range(len(self)), key=self.ids.__getitem__), np.int64)
 
@@ -1088,27 +1117,23 @@ class Record:
                 self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
 
-ORIGINS_AT_ONCE = 256
-"""How many origins are kept together."""
-
-
 class Origins(SequenceOf[Origin]):
-    """The origins of requests, in this order. Generated requests are kept by columns, rows of a trace as they are."""
+    """The origins of requests, in this order, kept by columns in chunks of one kind."""
 
     def __init__(self) -> None:
-        self._chunks: list[list[Origin] | _Columns] = []
+        self._chunks: list[SequenceOf[Origin]] = []
         self._latest: list[Origin] = []
 
     def extend(self, origins: Iterable[Origin]) -> None:
         """Add origins behind the others."""
         self._latest += origins
-        while len(self._latest) >= ORIGINS_AT_ONCE:
-            chunk, self._latest = self._latest[:ORIGINS_AT_ONCE], self._latest[ORIGINS_AT_ONCE:]
-            has_rows = any(isinstance(each, TraceRow) for each in chunk)
-            self._chunks.append(chunk if has_rows else _Columns(chunk))  # type: ignore[arg-type]
+        while len(self._latest) >= ROWS_AT_ONCE:
+            chunk, self._latest = self._latest[:ROWS_AT_ONCE], self._latest[ROWS_AT_ONCE:]
+            kinds = set(map(type, chunk))
+            self._chunks.append(PackedRows.of(kinds.pop(), chunk) if len(kinds) == 1 else chunk)
 
     def __len__(self) -> int:
-        return len(self._chunks) * ORIGINS_AT_ONCE + len(self._latest)
+        return len(self._chunks) * ROWS_AT_ONCE + len(self._latest)
 
     @overload
     def __getitem__(self, place: int) -> Origin: ...
@@ -1119,37 +1144,31 @@ class Origins(SequenceOf[Origin]):
     def __getitem__(self, place: int | slice) -> Origin | list[Origin]:
         if isinstance(place, slice):
             return list(self)[place]
-        number, within = divmod(range(len(self))[place], ORIGINS_AT_ONCE)
+        number, within = divmod(range(len(self))[place], ROWS_AT_ONCE)
         return self._latest[within] if number == len(self._chunks) else self._chunks[number][within]
 
     def __iter__(self) -> Iterator[Origin]:
         return chain(chain.from_iterable(self._chunks), self._latest)
 
+    def values(self, name: str) -> Iterator[Any]:
+        """Yield the values of a field that all of the requests have."""
+        return chain.from_iterable(values_of(each, name) for each in (*self._chunks, self._latest))
 
-class _Columns:
-    """Generated requests by columns, which are made when they are asked for. A column of equal values, as most are,
-    takes no room."""
-
-    __slots__ = ("_columns", "_kind")
-
-    def __init__(self, requests: list["WorkloadRequest"]) -> None:
-        self._kind = type(requests[0])
-        self._columns: list[SequenceOf[Any]] = [_column(values) for values in zip(*requests, strict=True)]
-
-    def __getitem__(self, place: int) -> "WorkloadRequest":
-        return self._kind._make([column[place % len(column)] for column in self._columns])
-
-    def __iter__(self) -> Iterator["WorkloadRequest"]:
-        whole = [column if len(column) > 1 else repeat(column[0], ORIGINS_AT_ONCE) for column in self._columns]
-        return map(self._kind._make, zip(*whole, strict=True))
+    def has_any(self, name: str) -> bool:
+        """Return whether a request has a field of this name with a value in it."""
+        return any(has_any(each, name) for each in (*self._chunks, self._latest))
 
 
-def _column(values: tuple[Any, ...]) -> SequenceOf[Any]:
-    """Return the values of a field in less room: one of equal values."""
-    kinds = set(map(type, values))
-    if len(kinds) == 1 and values.count(values[0]) == len(values):
-        return values[:1]
-    return array("q", values) if kinds == {int} else values
+def values_of(rows: Iterable[Origin], name: str) -> Iterator[Any]:
+    """Yield the values of a field of requests, which need not be made for that where they are kept by columns."""
+    return rows.values(name) if isinstance(rows, PackedRows | Origins) else map(attrgetter(name), rows)
+
+
+def has_any(rows: Iterable[Origin], name: str) -> bool:
+    """Return whether a request has a field of this name with a value in it."""
+    if isinstance(rows, PackedRows | Origins):
+        return rows.has_any(name)
+    return any(getattr(row, name, None) for row in rows)
 
 
 class NumberedIds(SequenceOf[str]):

@@ -28,7 +28,7 @@ from blis_sim.engine.simulation import (
 )
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError
-from replay.arrivals import Arrival, Origin
+from replay.arrivals import Arrival, Origin, RowArrivals
 from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from traces.collector import gc_disabled
 
@@ -86,12 +86,12 @@ def simulate(
 ) -> Simulated:
     """Feed `arrivals`, ascending, to a fresh simulation; they are iterated over more than once.
 
-    `given` are the origins of all arrivals where `Record` need not keep them.
+    `given` are the origins of all arrivals where `Record` need not keep them; those of rows are known.
     `on_finished` is called once for each request that ends, `on_tokens` for each that completes. Raises OptionError for
     a run that would never end.
     """
     check_run_ends(configs_of(simulation), (arrival.request for arrival in arrivals), horizon_us)
-    record = Record(simulation, on_tokens, given)
+    record = Record(simulation, on_tokens, arrivals.rows if isinstance(arrivals, RowArrivals) else given)
 
     rows: deque[Origin] = deque()
 
@@ -120,7 +120,7 @@ OnSent: TypeAlias = Callable[[Sequence, Origin], None]
 
 def simulate_reissued(
     simulation: Simulation,
-    due: list[Arrival],
+    due: SequenceOf[Arrival],
     max_concurrency: int = 0,
     horizon_us: Micros | None = None,
     on_finished: Callable[[], None] | None = None,
@@ -149,7 +149,7 @@ def simulate_reissued(
 
 def reissued(
     simulation: Simulation,
-    due: list[Arrival],
+    due: SequenceOf[Arrival],
     max_concurrency: int,
     horizon_us: Micros | None,
     on_sent: OnSent,
@@ -164,9 +164,10 @@ def reissued(
 class _Client:
     """The sender: requests that are due, that wait for the cap, and that are in flight."""
 
-    def __init__(self, simulation: Simulation, due: list[Arrival], max_concurrency: int, on_sent: OnSent) -> None:
+    def __init__(self, simulation: Simulation, due: SequenceOf[Arrival], max_concurrency: int, on_sent: OnSent) -> None:
         self._simulation = simulation
-        self._due = deque(due)
+        self._due = iter(due)
+        self._next = next(self._due, None)
         self._cap = max_concurrency or len(due)
         self._on_sent = on_sent
         self._line: deque[Arrival] = deque()
@@ -204,7 +205,7 @@ class _Client:
 
     def _next_send_at(self) -> Micros | None:
         """When the client sends next, or is allowed to."""
-        due_at = self._due[0].at if self._due else None
+        due_at = None if self._next is None else self._next.at
         reply_at = self._replies[0] + 1 if self._line and self._replies else None
         return min((at for at in (due_at, reply_at) if at is not None), default=None)
 
@@ -212,8 +213,9 @@ class _Client:
         while self._replies and self._replies[0] < at:
             heapq.heappop(self._replies)
             self._num_in_flight -= 1
-        while self._due and self._due[0].at == at:
-            self._line.append(self._due.popleft())
+        while self._next is not None and self._next.at == at:
+            self._line.append(self._next)
+            self._next = next(self._due, None)
         while self._line and self._num_in_flight < self._cap:
             arrival = self._line.popleft()
             self._num_in_flight += 1

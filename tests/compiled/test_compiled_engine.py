@@ -147,6 +147,15 @@ def test_a_scheduler_of_ones_own_works_with_it(compiled: Path, tmp_path: Path) -
     assert with_it.stdout == without.stdout
 
 
+def test_a_class_that_cannot_be_inherited_from_is_refused_in_one_line(compiled: Path, tmp_path: Path) -> None:
+    text = "from blis_sim.engine.kv_cache.vllm_cache import VllmKVCache\nclass Mine(VllmKVCache):\n    pass\n"
+    (tmp_path / "own.py").write_text(text)
+    done = python(compiled, tmp_path, "-m", "blis_sim.cli", "run", *QWEN, "--engine", "own:Mine", "--num-requests", "2")
+    assert done.returncode == 2
+    assert "own:Mine inherits from VllmKVCache, which is compiled to C here: inherit from" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
 def test_policies_of_ones_own_work_with_it(compiled: Path, tmp_path: Path) -> None:
     example = str(PROJECT / "examples" / "cluster_policies.py")
     with_it, without = (python(site, tmp_path, example) for site in (compiled, PROJECT))

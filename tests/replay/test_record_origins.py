@@ -1,12 +1,13 @@
-"""The origins of a record: generated requests by columns, rows of a trace as they are, and ids that are numbers."""
+"""The origins of a record, generated requests and rows of a trace, are kept by columns and come back as they were."""
 
 import random
 
 import pytest
 
 from replay.arrivals import Origin
-from replay.simulation.record import ORIGINS_AT_ONCE, Origins
+from replay.simulation.record import Origins
 from traces import TraceRow
+from traces.packed import ROWS_AT_ONCE
 from traces.workload.request import WorkloadRequest
 
 
@@ -24,7 +25,7 @@ def request(draws: random.Random) -> WorkloadRequest:
     )
 
 
-@pytest.mark.parametrize("size", [0, 1, ORIGINS_AT_ONCE - 1, ORIGINS_AT_ONCE, 3 * ORIGINS_AT_ONCE + 7])
+@pytest.mark.parametrize("size", [0, 1, ROWS_AT_ONCE - 1, ROWS_AT_ONCE, 3 * ROWS_AT_ONCE + 7])
 def test_origins_are_those_that_were_added(size: int) -> None:
     draws = random.Random(size)
     given: list[Origin] = [request(draws) for _ in range(size)]
@@ -48,5 +49,5 @@ def test_origins_are_those_that_were_added(size: int) -> None:
 
 def test_equal_requests_are_made_as_often_as_they_were_added() -> None:
     origins, one = Origins(), WorkloadRequest(0, 1, 1)
-    origins.extend([one] * (2 * ORIGINS_AT_ONCE))
-    assert list(origins) == [one] * (2 * ORIGINS_AT_ONCE)
+    origins.extend([one] * (2 * ROWS_AT_ONCE))
+    assert list(origins) == [one] * (2 * ROWS_AT_ONCE)

@@ -3,13 +3,19 @@
 Contents have numbers in the order in which they are first named, so that hashes of different kinds can be compared.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from blis_sim.engine.kv_cache.changes import AllBlocksCleared, BlocksStored, CacheChange
+from blis_sim.engine.kv_cache.changes import (
+    AllBlocksCleared,
+    BlocksStored,
+    CacheChange,
+    CpuBlocksRemoved,
+    CpuBlockStored,
+)
 from workshop.vllm_oracle.workload import Workload
 
 Change: TypeAlias = tuple[Any, ...]
@@ -33,7 +39,11 @@ class Contents:
         """Note the events of a batch of vLLM's."""
         for event in batch.events:
             kind = type(event).__name__
-            if kind == "BlockStored":
+            if kind == "BlockStored" and not event.block_size:
+                self._came_to_cpu_memory(event.group_idx, event.block_hashes[0])
+            elif kind == "BlockRemoved" and event.medium == "CPU":
+                self._left_cpu_memory(event.group_idx, event.block_hashes)
+            elif kind == "BlockStored":
                 stored = [self._number(each) for each in event.block_hashes]
                 parent = None if event.parent_block_hash is None else self._number(event.parent_block_hash)
                 places = (event.group_idx, event.block_size, len(event.token_ids))
@@ -54,8 +64,24 @@ class Contents:
             parent = self._number(blocks.identity(change.first - 1)) if change.first else None
             places = (change.group, span * hash_tokens, (change.end - change.first) * hash_tokens)
             self.changes.append(("BlockStored", *places, parent, *stored))
+        elif isinstance(change, CpuBlockStored):
+            self._came_to_cpu_memory(change.group, change.identity)
+        elif isinstance(change, CpuBlocksRemoved):
+            self._left_cpu_memory(change.group, change.identities)
         else:
             self.changes.append(("BlockRemoved", change.group, self._number(change.identity)))
+
+    def _came_to_cpu_memory(self, group: int, content: Hashable) -> None:
+        """Note a block of a transfer, whose blocks vLLM names in no particular order: by groups, each sorted."""
+        block = (group, self._numbers.get(content, -1))
+        if self.changes and self.changes[-1][0] == "CpuBlocksStored":
+            self.changes[-1] = ("CpuBlocksStored", *sorted([*self.changes[-1][1:], block]))
+        else:
+            self.changes.append(("CpuBlocksStored", block))
+
+    def _left_cpu_memory(self, group: int, contents: Iterable[Hashable]) -> None:
+        numbers = [self._numbers.get(each, -1) for each in contents]
+        self.changes.append(("CpuBlocksRemoved", group, *numbers))
 
     def _number(self, content: Hashable) -> int:
         return self._numbers.setdefault(content, len(self._numbers))

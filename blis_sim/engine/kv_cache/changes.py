@@ -33,4 +33,18 @@ class AllBlocksCleared:
     """The cache was emptied: no block can be found any more."""
 
 
-CacheChange: TypeAlias = BlocksStored | BlockRemoved | AllBlocksCleared
+class CpuBlockStored(NamedTuple):
+    """A block has come to CPU memory."""
+
+    identity: object
+    group: int = 0
+
+
+class CpuBlocksRemoved(NamedTuple):
+    """Blocks of one group have left CPU memory together."""
+
+    identities: tuple[object, ...]
+    group: int = 0
+
+
+CacheChange: TypeAlias = BlocksStored | BlockRemoved | AllBlocksCleared | CpuBlockStored | CpuBlocksRemoved

@@ -3,7 +3,6 @@
 Facts: vllm/v1/kv_offload/cpu/manager.py and policies/lru.py.
 """
 
-from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from enum import Enum
@@ -52,11 +51,14 @@ class OffloadTier:
         "_pins",
         "_ranks",
         "_ready_at",
+        "moved",
         "num_blocks",
     )
 
-    def __init__(self, num_blocks: int, counters: OffloadCounters | None = None) -> None:
+    def __init__(self, num_blocks: int, counters: OffloadCounters | None = None, *, notes_moves: bool = False) -> None:
         self.num_blocks = num_blocks
+        self.moved: list[tuple[bool, list[object]]] | None = [] if notes_moves else None
+        """Blocks that have come (True) or left together, where this is noted; whoever reads them clears the list."""
         self._counters = counters or OffloadCounters()
         self._num_written = 0
         self._ready_at: dict[object, Micros | None] = {}
@@ -99,8 +101,10 @@ class OffloadTier:
                 self._add_pin(identity)
         return new
 
-    def stored(self, identities: Iterable[object], at: Micros) -> None:
+    def stored(self, identities: SequenceOf[object], at: Micros) -> None:
         """Note that blocks have arrived."""
+        if self.moved is not None:
+            self.moved.append((True, list(identities)))
         for identity in identities:
             self._ready_at[identity] = at
             self._num_written -= 1
@@ -175,6 +179,8 @@ class OffloadTier:
                 kept.append(entry)
         is_enough = len(chosen) == num_blocks
         if is_enough:
+            if self.moved is not None:
+                self.moved.append((False, chosen))
             for identity in chosen:
                 del self._ranks[identity], self._ready_at[identity]
         for entry in kept:

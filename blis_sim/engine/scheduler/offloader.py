@@ -9,6 +9,7 @@ from collections import deque
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import EventKind
+from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from blis_sim.engine.kv_cache.single_type_manager import NULL, SingleTypeManager
@@ -92,7 +93,7 @@ class Offloader:
         *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_kv", "_loads"),
         *("_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_num_transfers", "_offload"),
         *("_planned_at", "_prefills", "_queue", "_requests", "_spec_blocks", "_spec_tokens", "_state_unit"),
-        *("_tier", "_transfers", "_unbegun", "_windowed", "_windows", "num_loaded_tokens"),
+        *("_tier", "_transfers", "_unbegun", "_windowed", "_windows", "hits", "num_loaded_tokens"),
     )
 
     def __init__(self, context: EngineContext, offload: OffloadConfig, kv: GroupedKVCache, depth: int) -> None:
@@ -100,7 +101,7 @@ class Offloader:
         self._context, self._offload, self._kv, self._depth = context, offload, kv, depth
         self._block_us = offload.block_us
         self._counters = context.counters.offload
-        self._tier = OffloadTier(offload.num_blocks, self._counters)
+        self._tier = OffloadTier(offload.num_blocks, self._counters, notes_moves=config.reports_kv_changes)
         self._managers = managers = kv.coordinator.managers
         self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
@@ -150,6 +151,8 @@ class Offloader:
         self._is_idle = True
         """Whether no step was in flight after the latest composition, which was of none."""
         self._planned_at: Micros = -1
+        self.hits: list[int] = []
+        """Blocks that the latest look-up of a sequence without tokens has found on the GPU."""
         self.num_loaded_tokens = 0
         """Tokens that loads have brought or are bringing."""
 
@@ -175,7 +178,7 @@ class Offloader:
             sequence.num_computed_tokens = min(sequence.num_computed_tokens, sequence.num_tokens - 1)
         if sequence.num_computed_tokens:
             return Admission.NOW
-        hits = kv.cached_prefix(sequence)
+        self.hits = hits = kv.cached_prefix(sequence)
         num_local = kv.num_found_tokens(hits)
         request.restart(kv.boundary_tokens(sequence))
         if not sequence.request.reads_prefix_cache:
@@ -389,9 +392,10 @@ class Offloader:
         queue = self._queue
         if self._is_idle and at > self._now:  # an idle core composes on and on, and has heard of all that ended before
             self._process_ended(self._take_ended(at - 1))
+            self._report_moves()
         self._is_idle = False
         while len(queue) == self._depth and not queue[0].is_step:
-            self._process_ended(queue.popleft().reports)
+            self._process_batch(queue.popleft())
         self._now = at
         self._loads = []
         self._allocated.clear()
@@ -451,8 +455,8 @@ class Offloader:
         """Take in what ended before the step was handed over whose outputs have just been processed."""
         queue = self._queue
         while not queue[0].is_step:
-            self._process_ended(queue.popleft().reports)
-        self._process_ended(queue.popleft().reports)
+            self._process_batch(queue.popleft())
+        self._process_batch(queue.popleft())
 
     def step_ended(self) -> None:
         """Give back blocks that waited for the step whose outputs are to be processed now."""
@@ -623,6 +627,28 @@ class Offloader:
         if ended:
             self._transfers = [transfer for transfer in self._transfers if transfer.ends_at > at]
         return ended
+
+    def _process_batch(self, batch: Batch) -> None:
+        self._process_ended(batch.reports)
+        self._report_moves()
+
+    def _report_moves(self) -> None:
+        """Report what came to CPU memory and left it, behind the changes on the GPU, as vLLM does for each batch."""
+        moved = self._tier.moved
+        if not moved:
+            return
+        for has_come, keys in moved:
+            by_group: dict[int, list[object]] = {}
+            for key in keys:
+                assert isinstance(key, tuple)
+                identity, group = key
+                if has_come:
+                    self._context.cache_changes.append(CpuBlockStored(identity, group))
+                else:
+                    by_group.setdefault(group, []).append(identity)
+            for group, identities in by_group.items():
+                self._context.cache_changes.append(CpuBlocksRemoved(tuple(identities), group))
+        moved.clear()
 
     def _process_ended(self, ended: list[Transfer]) -> None:
         """Take note of ended transfers, as vLLM's scheduler does with the outputs of a batch."""

@@ -630,12 +630,16 @@ class VllmScheduler(BatchScheduler):
                     continue
                 break
             if self._offloader is not None and sequence.num_computed_tokens:
-                if not self._resume_loaded(self._offloader, sequence, num_running > 0, adapters):
+                resumed = self._resume_loaded(self._offloader, sequence, num_running > 0, adapters)
+                if resumed is Admission.BLOCKED:
                     break
                 waiting.popleft()
-                num_running += 1
+                if resumed is Admission.LATER:
+                    passed_over.append(sequence)
+                else:
+                    num_running += 1
                 continue
-            hits = kv.cached_prefix(sequence)
+            hits = kv.cached_prefix(sequence) if self._offloader is None else self._offloader.hits
             cached = start = kv.num_found_tokens(hits)
             if sequence.request.external is not None:
                 start = max(cached, num_external_tokens(sequence))
@@ -672,18 +676,21 @@ class VllmScheduler(BatchScheduler):
 
     def _resume_loaded(
         self, offloader: "Offloader", sequence: Sequence, others_run: bool, adapters: set[str] | None
-    ) -> bool:
-        """Let a waiting sequence go on after what was loaded for it. False where it cannot now."""
+    ) -> Admission:
+        """Let a waiting sequence go on after what was loaded for it, if it can now."""
         start = sequence.num_computed_tokens
         num_known = sequence.input_tokens + sequence.num_output_tokens
         if self._defers and start < num_known - 1:
-            return False
+            return Admission.BLOCKED
         num_tokens = self._admission_tokens(sequence, start)
+        if num_tokens and not (num_tokens := self._encoder.clip(sequence, start, num_tokens)):
+            return Admission.LATER
         if num_tokens == 0 or not offloader.resume(sequence, num_tokens, others_run):
-            return False
+            self._encoder.release(sequence)
+            return Admission.BLOCKED
         self._had_prefill |= start < num_known - 1
         self._grant_newcomer(sequence, num_tokens, adapters)
-        return True
+        return Admission.NOW
 
     def _admission(self, sequence: Sequence, adapters: set[str] | None, others_run: bool) -> Admission:
         """Whether a waiting sequence may join a step with `adapters`."""
