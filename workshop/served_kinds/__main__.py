@@ -124,7 +124,7 @@ def tried(name: str, kind: Kind, given: argparse.Namespace, seed: int) -> Found:
                 _run([*_observe(running, prefix), "--workload-spec", str(spec), *FLAGS.get(kind.load, ())], prefix)
         with redirect_stderr(StringIO()):  # the settings that the replay takes, 50 times
             errors = blis_sim.calibrate(f"{prefix}.yaml")
-        rows = read_trace(f"{prefix}.yaml").rows
+        rows = [row for row in read_trace(f"{prefix}.yaml").rows if not row.is_part]
     metrics = errors.metrics
     return Found(
         metrics["ttft"].mape,
