@@ -3,7 +3,7 @@
 Facts: vllm/v1/pool/late_interaction_runner.py of release 0.33.
 """
 
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from mockserve.protocol.errors import ApiError
 
 MOST_QUERIES = 1000
 """Queries that are kept for documents that come after them; a new one forgets the oldest."""
-Values = "np.typing.NDArray[np.float32]"
+Values: TypeAlias = "np.typing.NDArray[np.float32]"
 
 
 class Pooling:

@@ -105,6 +105,11 @@ def test_a_replay_knows_the_limits_of_the_engine(link: Path) -> None:
     }
 
 
+def test_a_reader_of_traces_says_how_it_becomes_one(link: Path) -> None:
+    with pytest.raises(BlisError, match=r"make a trace of it: blis convert tap \S+real.link.jsonl --output \S+/real$"):
+        read_trace(link)
+
+
 def test_a_tap_that_came_late_is_refused(link: Path) -> None:
     link.write_text("".join(json.dumps(line) + "\n" for line in LINES[1:]))
     with pytest.raises(BlisError, match=r"expected a line about an engine, got none: the tap came after its start"):
