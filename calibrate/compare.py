@@ -79,7 +79,7 @@ def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> P
     matched: dict[int, TraceRow] = {}
     seen: set[int] = set()
     for place, row in enumerate(trace.rows):
-        if place in warm_up:
+        if place in warm_up or row.is_part:
             continue
         if row.status not in OK_STATUSES:
             num_failed += 1

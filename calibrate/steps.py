@@ -103,7 +103,8 @@ def _duration_us(step: Step, after: Step | None) -> float | None:
         return step.duration_us
     if after is None or after.started_us is None or after.step != step.step + 1 or not after.decode_requests:
         return None
-    return after.started_us - step.started_us
+    cycle_us = after.started_us - step.started_us
+    return cycle_us if cycle_us > 0 else None
 
 
 def _found_idle(step: Step, before: Step | None) -> bool:

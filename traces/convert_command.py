@@ -76,10 +76,13 @@ def _export(name: str, path: Path, imported: Imported) -> None:
 
 def _write_trace(prefix: Path, imported: Imported) -> None:
     from traces import ItlWriter, columns_worth_writing, write_trace
+    from traces.server_settings import settings_path, write_settings
     from traces.text_file import naming_write_errors, replacing
 
     header = prefix.with_name(prefix.name + ".yaml")
     write_trace(header, imported.header, imported.rows, columns_worth_writing(imported.rows, imported.header.mode))
+    if imported.settings:
+        write_settings(settings_path(header), imported.settings)
     if imported.chunks:
         path = prefix.with_name(prefix.name + ".itl.csv")
         with naming_write_errors(path), replacing(path) as place, ItlWriter(place) as writer:

@@ -19,6 +19,7 @@ _WHERE_SET = (
     "slo_e2e_us",
     "parents",
     "context_of",
+    "is_part",
     "first_event_time_us",
 )
 """Optional columns that are written as soon as a row has a value in them."""
@@ -119,6 +120,11 @@ class TraceRow:
     )
     context_of: str = _column(
         "", "id of the request whose text its prompt repeats first, empty for the first parent", on_request=True
+    )
+    is_part: bool | None = _column(
+        None,
+        "whether it is one of several prompts of a request, whose times and last prompt are in a later row",
+        on_request=True,
     )
     first_event_time_us: int = _column(
         0,

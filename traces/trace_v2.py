@@ -101,12 +101,18 @@ class TraceHeader:
     observed_kv_metrics: Mapping[str, Any] | None = None
 
 
+_TAPPED = ".link.jsonl"
+
+
 def read_header(path: Path | str) -> TraceHeader:
     """Read a header. Raises TraceError for what is not YAML, an unknown key or a value of the wrong kind.
 
     A file needs only one key; a missing mode or version stays empty (`""`, 0).
     """
     path = Path(path)
+    if path.name.endswith(_TAPPED):
+        prefix = str(path).removesuffix(_TAPPED)
+        raise TraceError(f"{path}: blis tap wrote it, make a trace of it: blis convert tap {path} --output {prefix}")
     loaded = read_yaml(path)
     if loaded is None:
         raise TraceError(f"{path}: the file is empty, expected a trace header such as `trace_version: 3`")

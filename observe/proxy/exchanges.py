@@ -383,6 +383,8 @@ class RequestMetadata:
     """Bytes of instructions and tools at its start, which other requests may share."""
     is_pooling: bool = False
     """Whether the prompt is only computed, for a vector or a score."""
+    part_bytes: tuple[int, ...] = ()
+    """Sizes of the prompts of a request that has several, each of which the engine computes apart."""
     has_media: bool = False
     """Whether the prompt has images, sounds or files, or was not read, so that its tokens do not follow from bytes."""
     shared_start: bytes = b""
@@ -425,11 +427,25 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
         root = digest(b"pooling", str(model).encode("utf-8", "replace"))
         return _of_prompt(members["input"], root, common, root)
     texts = [members[key] for key in _POOLED if key in members]
-    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts))
+    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts), part_bytes=_pair_bytes(members))
 
 
-_POOLED = ("messages", "query", "queries", "documents", "text_1", "text_2", "data_1", "data_2")
+def _pair_bytes(members: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the sizes of the pairs of texts that are scored; nothing for a single one."""
+    first, second = (
+        next((members[key] for key in keys if key in members), None)
+        for keys in (("query", "queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
+    )
+    if not isinstance(second, list) or not 1 < len(second) <= MOST_PARTS:
+        return ()
+    queries = first if isinstance(first, list) and len(first) == len(second) else [first] * len(second)
+    return tuple(_num_bytes([query]) + _num_bytes([document]) for query, document in zip(queries, second, strict=True))
+
+
+_POOLED = ("messages", "query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 """Members of bodies with texts to be computed, beside `input`."""
+MOST_PARTS = 10_000
+"""A request of more prompts is recorded as one long prompt."""
 
 
 def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
@@ -479,11 +495,18 @@ def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any], root: bytes
         return RequestMetadata(**common, num_prompt_bytes=len(text), turns=turns, starts=prompt_starts(root, text))
     num_ids = sum(len(each) for each in prompts if isinstance(each, list))
     ids = prompts[0] if len(prompts) == 1 and isinstance(prompts[0], list) else ()
+    has_parts = common.get("is_pooling") and 1 < len(prompts) <= MOST_PARTS
     return RequestMetadata(
         **common,
         num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN,
+        part_bytes=tuple(map(_part_bytes, prompts)) if has_parts else (),
         starts=prompt_starts(root, b"".join(map(_id_bytes, ids))),
     )
+
+
+def _part_bytes(prompt: Any) -> int:
+    """Return the size of one of several prompts: a text, or ids."""
+    return len(prompt) * BYTES_PER_TOKEN if isinstance(prompt, list) else _num_bytes([prompt])
 
 
 def _id_bytes(token_id: Any) -> bytes:

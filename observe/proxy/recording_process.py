@@ -126,8 +126,8 @@ class Recording:
     def _count(self, rows: Sequence[TraceRow]) -> None:
         """Count what has been written."""
         report = self.report
-        report.num_requests += len(rows)
-        report.by_status.update(row.status for row in rows)
+        report.num_requests += sum(not row.is_part for row in rows)
+        report.by_status.update(row.status for row in rows if not row.is_part)
         report.num_sessions += sum(bool(row.session_id) and not row.round_index for row in rows)
         report.prompt_tokens += sum(row.prefix_length + row.input_tokens for row in rows)
         report.output_tokens += sum(row.output_tokens for row in rows)
@@ -153,7 +153,8 @@ class Recording:
         if facts is None:
             report.num_other_exchanges += 1
         else:
-            number, self._next = self._next, self._next + 1
+            number = self._next + max(1, len(facts.part_bytes)) - 1  # its other prompts have those before
+            self._next = number + 1
         if self._canaries and exchange.head.method == "POST":
             self._check(exchange, -1 if number is None else number)
         if (exchange.unread or exchange.unkept) and facts is not None:
@@ -165,7 +166,8 @@ class Recording:
             self._content.append(line_of(content))
             self._num_content_bytes += sum(map(len, self._content[-1]))
         if facts is not None and number is not None:
-            self._rows.append(redacted_row(maker.row(number, exchange, facts), redactor, ("x_request_id",)))
+            rows = maker.parts(maker.row(number, exchange, facts), facts)
+            self._rows += (redacted_row(each, redactor, ("x_request_id",)) for each in rows)
             if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
                 self._chunks.append((number, times))
         if self._num_content_bytes > _MOST_CONTENT_BYTES:

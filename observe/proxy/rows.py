@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import accumulate, pairwise
 from pathlib import Path
 from time import monotonic
 
@@ -28,7 +29,7 @@ from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, 
 from traces.content import ContentWriter, RecordedExchange, complete_content_lines
 from traces.redaction import Redactor, secrets_in, without_secret_headers, without_secret_parameters
 
-COLUMNS = SESSION_COLUMNS | {"vllm_priority", "context_of"}
+COLUMNS = SESSION_COLUMNS | {"vllm_priority", "context_of", "is_part"}
 
 
 def part_paths(paths: OutputPaths, number: int) -> OutputPaths:
@@ -259,6 +260,37 @@ class RowMaker:
             x_request_id=_label(exchange.head.header("x-request-id") or _of_reply(exchange, "x-request-id")),
             first_event_time_us=0 if reply is None else epoch_us(reply.first_event),
         )
+
+    def parts(self, row: TraceRow, facts: RequestMetadata) -> list[TraceRow]:
+        """Return the row of an exchange, behind those of its other prompts if there are several.
+
+        The server counts their tokens together, which are shared out by the sizes of the texts. The last prompt has the
+        times: the reply comes when it is computed, too.
+        """
+        sizes, num_tokens = facts.part_bytes, row.input_tokens
+        if not sizes or row.status != "ok" or num_tokens < len(sizes):
+            return [row]
+        spare, num_bytes = num_tokens - len(sizes), max(1, sum(sizes))
+        ends = [number + spare * size // num_bytes for number, size in enumerate(accumulate(sizes), 1)]
+        lengths = [end - start for start, end in pairwise((0, *ends))]
+        first = row.request_id - len(sizes) + 1
+        return [
+            TraceRow(
+                request_id=first + place,
+                client_id=row.client_id,
+                tenant_id=row.tenant_id,
+                streaming=row.streaming,
+                model=row.model,
+                input_tokens=tokens,
+                server_input_tokens=tokens,
+                output_tokens=1,
+                arrival_time_us=row.arrival_time_us,
+                send_time_us=row.send_time_us,
+                status=row.status,
+                is_part=True,
+            )
+            for place, tokens in enumerate(lengths[:-1])
+        ] + [replace(row, input_tokens=lengths[-1], server_input_tokens=lengths[-1])]
 
     def chunk_times_us(self, exchange: Exchange) -> Sequence[int]:
         """Return the arrival time of each chunk of a stream; empty for other replies."""

@@ -1,5 +1,6 @@
 """Every row of a recording is compared, or left out for one reason that is counted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ def test_rows_and_results_meet_by_their_number() -> None:
 def test_failed_rows_are_left_out() -> None:
     pairing = _paired(row(0), row(1, status="error"), row(2, status="timeout"), row(3, status="incomplete"))
     assert (_ids(pairing), pairing.num_failed) == ([0], 3)
+
+
+def test_the_other_prompts_of_a_request_are_no_requests() -> None:
+    pairing = _paired(replace(row(0), is_part=True), row(1))
+    assert (_ids(pairing), pairing.num_without_times, pairing.num_unmatched_rows) == ([1], 0, 0)
 
 
 def test_a_recorder_without_statuses_has_only_good_rows() -> None:

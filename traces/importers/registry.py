@@ -33,6 +33,8 @@ class Imported:
     chunks: Mapping[int, Sequence[int]] = field(default_factory=dict)
     left_out: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the recorded server, for the file beside the header."""
 
 
 def in_order(rows: Iterable[TraceRow]) -> list[TraceRow]:
@@ -244,7 +246,7 @@ class ConvertOptions:
             raise OptionError("--output is required with --to, the file to write")
         if self.output is None and not kind.gives_spec:
             raise OptionError(f"--output is required with {self.format}, whose result is a trace of several files")
-        endings = {".yaml": "header", ".csv": "rows", ".itl.csv": "token times"}
+        endings = {".yaml": "header", ".csv": "rows", ".itl.csv": "token times", ".server.yaml": "settings"}
         if kind.gives_spec:
             endings = {"": "spec"}
         if self.to is not None:

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ PATIENCE_S = 60
 
 
 @contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[tuple["subprocess.Popen[str]", str]]:
+def running(
+    folder: Path, *arguments: str, program: Sequence[str] = BLIS
+) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A process that listens, with its address; it is stopped by SIGTERM."""
     with (folder / "messages.txt").open("a") as messages:
         process = subprocess.Popen(
-            [*BLIS, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*program, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stderr is not None
         try:

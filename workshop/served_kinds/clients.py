@@ -56,8 +56,8 @@ def _structured(number: int, chance: random.Random) -> tuple[str, Mapping[str, A
 def _embeddings(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
     if number % 3:
         return _chat(number, chance)
-    text = f"{number} " + " ".join(chance.choice(_WORDS) for _ in range(300))
-    return "/v1/embeddings", {"input": text}
+    texts = [f"{number} " + " ".join(chance.choices(_WORDS, k=300 // (place + 1))) for place in range(number % 6 + 1)]
+    return "/v1/embeddings", {"input": texts if number % 2 else texts[0]}
 
 
 def _images(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:

@@ -16,10 +16,13 @@ class Kind:
 
     serve: tuple[str, ...]
     load: str = "plain"
+    pace: float = 1.0
+    """Share of the speed and of the rate: a server with short times is slowed further, for a delay of the machine is
+    a larger share of them."""
 
 
-def _kind(words: str, load: str = "plain", model: str = QWEN) -> Kind:
-    return Kind((model, *words.split()), load)
+def _kind(words: str, load: str = "plain", model: str = QWEN, pace: float = 1.0) -> Kind:
+    return Kind((model, *words.split()), load, pace)
 
 
 def _drafts(method: str, model: str = "", tokens: int = 3) -> str:
@@ -71,7 +74,7 @@ KINDS: dict[str, Kind] = {
     "large blocks": _kind("--block-size 64", "shared"),
     "preemptions": _kind("--num-gpu-blocks-override 150 --max-model-len 2048", "bursts"),
     "reserved lengths": _kind(f"--scheduler-reserve-full-isl {_SMALL}", "bursts"),
-    "adaptive scheduling": _kind("--engine adaptive", "bursts"),
+    "adaptive scheduling": _kind("--engine adaptive", "bursts", pace=0.4),
     "admission": _kind(
         "--admission-policy token-bucket --token-bucket-capacity 3000 --token-bucket-refill-rate 3000", "plain"
     ),

@@ -195,6 +195,8 @@ class Cluster:
         """Whether routing of a request is always an entry of the event queue, as behind a gateway."""
         self.wakes = False
         """Whether an instance will be started where there is none."""
+        self.vain_kills: list[Micros] = []
+        """When an instance was to be killed that there was not, or not any more."""
         self.killed: list[Callable[[int, Micros], None]] = []
         """Callbacks for each instance that is killed before it was drained, with its number."""
         self.num_starting = 0
@@ -544,6 +546,7 @@ class Cluster:
         if number is None:
             number = next((number for number, each in self.members.items() if each.takes_requests), None)
         if number is None or number not in self.members or self.members[number].state is InstanceState.KILLED:
+            self.vain_kills.append(at)
             return
         was_drained = number in self.leaving
         self._set_state(number, InstanceState.KILLED, at)

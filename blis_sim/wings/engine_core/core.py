@@ -24,12 +24,15 @@ from blis_sim.wings.engine_core.messages import (
     Finish,
     Frames,
     Logprobs,
+    PoolingParams,
     PrefillStats,
     PromptLogprobs,
     RequestError,
 )
+from blis_sim.wings.engine_core.pooling import Pooling
 from blis_sim.wings.engine_core.statistics import RankStatistics
 from mockserve.engines import driver_of
+from mockserve.generation.answer import Answer
 from mockserve.generation.writing import completion_output_spec
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
@@ -160,8 +163,6 @@ _NO_FRAMES = Frames()
 class CoreRequest(PlannedChoice):
     """A request of a frontend, which gets an output for each step with new tokens of it."""
 
-    is_streamed = True
-
     def __init__(
         self,
         core: "RankCore",
@@ -177,10 +178,17 @@ class CoreRequest(PlannedChoice):
         self._trace_headers = request.trace_headers
         self._sampling = sampling
         self._scorer, self._prompt_scores = scorer, prompt_scores
+        self.pooled: np.typing.NDArray[np.float32] | None = None
+        """The result of a request that is pooled; it has no tokens."""
         self._num_sent = 0
         self._num_preemptions = 0
         self.flight: InFlightRequest | None = None
         self.kv_transfer_params: dict[str, object] | None = None
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether outputs are sent before the last one."""
+        return self.pooled is None
 
     @property
     def engine_request(self) -> Request:
@@ -213,6 +221,8 @@ class CoreRequest(PlannedChoice):
         else:
             output.events = self._preemptions() or None
         if ending is not None:
+            if self.pooled is not None:
+                output.pooling_output = self._outputs.frames(self.client).add(self.pooled, is_tensor=True)
             output.finish_reason = FINISHES.get(ending.finish_reason, Finish.STOP)
             output.stop_reason = ending.stop_reason
             output.kv_transfer_params = self.kv_transfer_params
@@ -316,6 +326,7 @@ class RankCore:
         self._open: dict[str, CoreRequest] = {}
         self._planning: dict[str, asyncio.Task[None]] = {}
         self.adapters: dict[int, Adapter] = {}
+        self._pooling = Pooling(service.model.pooler)
 
     @property
     def num_open(self) -> int:
@@ -385,9 +396,9 @@ class RankCore:
         """Plan the tokens of a request. Raises ApiError for one that the engine refuses."""
         model, delivery = self.service.model, self.service.delivery
         params = request.sampling_params
-        if params is None:
-            raise ApiError("This engine generates text: it takes no pooling parameters")
         ids, media = _prompt(request, model)
+        if params is None:
+            return await self._pooled(request, ids, request.pooling_params or PoolingParams())
         model.planner.check_length(len(ids))
         fields, planner = _fields(params), model.planner
         body = {"token_ids": ids, "sampling_params": fields, "priority": request.priority}
@@ -431,6 +442,23 @@ class RankCore:
         choice.kv_transfer_params = model.handover(transfer_params, generations)
         return choice
 
+    async def _pooled(self, request: EngineRequest, ids: list[int], params: PoolingParams) -> CoreRequest:
+        """Plan a request that ends with its prompt. Raises ApiError for one that the engine refuses."""
+        planner = self.service.model.planner
+        planner.check_ids(ids)
+        lora = None if request.lora_request is None else self.adapter(request.lora_request)
+        context = RequestContext(request.request_id, request.cache_salt, lora, request.priority)
+
+        def computed() -> tuple[Generation, "np.typing.NDArray[np.float32]"]:
+            prefill = planner.prefill_request(ids, context)
+            return Generation(prefill, Answer([], Ending("stop"), [], [])), self._pooling.of(params, ids)
+
+        is_long = len(ids) > LONG_POOLED_TOKENS
+        generation, pooled = await self.service.delivery.executor.run(False, computed) if is_long else computed()
+        choice = CoreRequest(self, request, generation, SamplingParams(), None, None)
+        choice.pooled = pooled
+        return choice
+
     def adapter(self, wanted: messages.LoraRequest) -> Adapter:
         """Return an adapter of the frontend's number, loaded if it is not. Raises ApiError without --enable-lora."""
         known = self.adapters.get(wanted.lora_int_id)
@@ -443,6 +471,8 @@ class RankCore:
         return loaded
 
 
+LONG_POOLED_TOKENS = 2000
+"""Prompts with more tokens are pooled on a thread."""
 LONG_PROMPT_TOKENS = 20_000
 """Requests with more tokens, in their prompt or in fields, are read on a thread."""
 MOST_MEDIA_OF_A_TOKEN = 2

@@ -1,7 +1,8 @@
 """The messages between vLLM's frontend and its engine, as release 0.33 declares them: msgspec structs, and their codec.
 
 Facts: vllm/v1/engine/__init__.py, vllm/v1/engine/utils.py, vllm/v1/metrics/stats.py, vllm/v1/outputs.py,
-vllm/sampling_params.py, vllm/lora/request.py, vllm/multimodal/inputs.py and vllm/v1/serial_utils.py of that release.
+vllm/sampling_params.py, vllm/pooling_params.py, vllm/lora/request.py, vllm/multimodal/inputs.py and
+vllm/v1/serial_utils.py of that release.
 An array of numbers is its type, its shape, and either its bytes or the number of the frame that has them.
 """
 
@@ -146,6 +147,27 @@ class MediumFeature(msgspec.Struct):
     mm_hash: str | None = None
 
 
+class LateInteraction(msgspec.Struct, array_like=True):
+    """A query whose tokens documents are compared with later, or such a document."""
+
+    mode: str
+    query_key: str
+    query_uses: int | None = None
+
+
+class PoolingParams(msgspec.Struct, array_like=True):
+    """How a prompt is pooled."""
+
+    use_activation: bool | None = None
+    dimensions: int | None = None
+    step_tag_id: int | None = None
+    returned_token_ids: list[int] | None = None
+    task: str | None = None
+    requires_token_ids: bool = False
+    skip_reading_prefix_cache: bool | None = None
+    late_interaction_params: LateInteraction | None = None
+
+
 class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """A request, as the frontend sends it after `ADD`."""
 
@@ -154,7 +176,7 @@ class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=Fals
     mm_features: list[MediumFeature] | None
     sampling_params: dict[str, Any] | None
     """Values other than vLLM's defaults; the route that takes token ids declares the fields."""
-    pooling_params: dict[str, Any] | None
+    pooling_params: PoolingParams | None
     arrival_time: float
     lora_request: LoraRequest | None
     cache_salt: str | None

@@ -5,6 +5,7 @@ import gc
 import logging
 import signal
 from collections.abc import Coroutine, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -99,7 +100,7 @@ class Session:
         addresses = link.welcome.addresses if link.welcome is not None else None
         blocks, size = config.total_kv_blocks, config.block_size_tokens
         tokens = blocks * size
-        lora = options.lora.settings
+        lora, events = options.lora.settings, options.kv_sharing.events
         return ReadyResponse(
             max_model_len=config.limit_tokens,
             num_gpu_blocks=blocks,
@@ -121,6 +122,7 @@ class Session:
             max_loras=0 if lora is None else options.lora.max_loras,
             kv_cache_size_tokens=tokens,
             kv_cache_max_concurrency=tokens / config.limit_tokens,
+            kv_events_config=asdict(events.of_rank(link.rank)) if events.publishes else None,
             enable_sleep_mode=True,
             effective_attention_block_size=size,
             coordinator_input_address=None if addresses is None else addresses.coordinator_input,

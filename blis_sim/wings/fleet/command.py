@@ -226,6 +226,10 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
             seen = _observed(["--url", server.url, *of_load])
             for note in notes_on_late_kills(options.cluster.kills, round((time.monotonic() - began) * 1e6)):
                 _print_note(note)
+            due = [at for at, _ in options.cluster.kills if at / 1e6 < time.monotonic() - began]
+            num_killed = sum(state == "killed" for _, _, state in changes)
+            if len(due) > num_killed:
+                _print_note(f"warning: of {len(due)} kills {len(due) - num_killed} killed nothing")
     except ServerError as error:
         raise OptionError(f"blis serve did not start: {error}") from None
     num_failed = sum(seen["failed"].values())

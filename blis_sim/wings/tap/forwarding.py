@@ -7,6 +7,7 @@ message: the answer to HELLO, whose addresses become its own.
 import select
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import COORDINATOR, MessageError
@@ -125,6 +126,8 @@ class Tap:
         self.num_connections = 0
         self._waiting: list[tuple[socket.socket, Place]] = []
         """Engines that have connected, while nothing listens in the place that they connect to."""
+        self._found: dict[str, list[Any]] = {}
+        """By address with a name: what it stands for, None while a thread looks for it."""
         self._listen(port, Place(frontend, is_door=True))
 
     def run(self, goes_on: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
@@ -170,17 +173,40 @@ class Tap:
             engine.close()
             return
         try:
-            frontend = _connecting(place.address)
+            frontend = _connecting(self._resolved(place.address))
         except OSError:
             self._waiting.append((engine, place))
             return
         self._selector.register(frontend, EVENT_WRITE, partial(self._opened, engine, frontend, place))
+
+    def _resolved(self, address: str) -> tuple[Any, ...]:
+        """Return what `getaddrinfo` knows of an address. Raises OSError until a thread has found a name, for others."""
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        look_up = partial(socket.getaddrinfo, host.strip("[]"), port, type=socket.SOCK_STREAM)
+        with suppress(socket.gaierror):
+            return look_up(flags=socket.AI_NUMERICHOST)[0]
+        found = self._found.setdefault(address, [])
+        if not found:
+            found.append(None)
+
+            def find() -> None:
+                try:
+                    found[0] = look_up()[0]
+                except OSError:
+                    found.clear()  # tried again
+
+            threading.Thread(target=find, daemon=True).start()
+        if found[:1] == [None] or not found:
+            raise OSError(f"{host} is looked up")
+        known: tuple[Any, ...] = found[0]
+        return known
 
     def _opened(self, engine: socket.socket, frontend: socket.socket, place: Place, _events: int) -> None:
         """Pass on what comes, now that there is a connection to the frontend, or that none could be made."""
         self._selector.unregister(frontend)
         if frontend.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             frontend.close()
+            self._found.pop(place.address, None)  # a name may stand for another address later
             self._waiting.append((engine, place))
             return
         self.num_connections += 1
@@ -302,10 +328,9 @@ def _is_open(connection: socket.socket) -> bool:
     return not poll.poll(0)
 
 
-def _connecting(address: str) -> socket.socket:
-    """Return a socket that connects to an address of ZeroMQ. Raises OSError."""
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    family, kind, protocol, _, target = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+def _connecting(resolved: tuple[Any, ...]) -> socket.socket:
+    """Return a socket that connects to what `getaddrinfo` has found. Raises OSError."""
+    family, kind, protocol, _, target = resolved
     found = socket.socket(family, kind, protocol)
     found.setblocking(False)
     with suppress(BlockingIOError):

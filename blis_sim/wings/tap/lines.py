@@ -1,5 +1,6 @@
 """The lines of `PREFIX.link.jsonl`: what a tap writes, and `blis tap-check` reads."""
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -85,9 +86,11 @@ class LinkRecording:
     steps: list[StepLine] = field(default_factory=list)
 
 
-def read_recording(path: Path, rank: int) -> LinkRecording:
-    """Return what a tap recorded of a rank. Raises OptionError, with the line, for a file that is none."""
-    found, decoder = LinkRecording(), msgspec.json.Decoder(Line)
+def read_recordings(path: Path) -> dict[int, LinkRecording]:
+    """Return what a tap recorded, by rank. Raises OptionError, with the line, for a file that is none."""
+    found: defaultdict[int, LinkRecording] = defaultdict(LinkRecording)
+    blocks: dict[int, list[str]] = {}
+    decoder = msgspec.json.Decoder(Line)
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -100,15 +103,15 @@ def read_recording(path: Path, rank: int) -> LinkRecording:
                 break  # the tap was killed while it wrote
             raise OptionError(f"{path} line {number}: {error}") from None
         if isinstance(line, BlocksLine):
-            found.blocks[line.request] = line.blocks
-        elif line.rank != rank:
-            continue
+            blocks[line.request] = line.blocks
         elif isinstance(line, EngineLine):
-            found.limits = line
+            found[line.rank].limits = line
         elif isinstance(line, RequestLine):
-            found.requests[line.request] = line
+            found[line.rank].requests[line.request] = line
         elif isinstance(line, AbortLine):
-            found.aborts.append(line)
+            found[line.rank].aborts.append(line)
         else:
-            found.steps.append(line)
-    return found
+            found[line.rank].steps.append(line)
+    for each in found.values():
+        each.blocks = {number: blocks[number] for number in each.requests if number in blocks}
+    return dict(sorted(found.items()))

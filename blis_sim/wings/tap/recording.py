@@ -62,6 +62,8 @@ class _Rank:
     leaving: dict[str, int] = field(default_factory=dict)
     """Requests that the frontend has ended, with the number of steps without a token until they are forgotten."""
     num_steps: int = 0
+    origin_us: int | None = None
+    """The instant 0 of the engine's clock, as its first step tells. Later steps may have passed late."""
     last_s: float = 0.0
     """When the last step ended, on the engine's clock."""
     was_busy: bool = False
@@ -308,8 +310,10 @@ def _row(rank: _Rank, line: StepLine, sums: Mapping[str, int], scheduled_s: floa
         if not 0 < began_s < line.ended_s:
             return None
         counts, duration_us = told, round((line.ended_s - began_s) * 1e6)
+    if rank.origin_us is None:
+        rank.origin_us = line.at_us - _us(line.ended_s)
     row = Step(line.step, duration_us, *counts)._replace(
-        engine=line.rank, started_us=line.at_us - duration_us, kv_usage=line.kv_usage
+        engine=line.rank, started_us=rank.origin_us + _us(line.ended_s) - duration_us, kv_usage=line.kv_usage
     )
     return row._replace(**{name: sums[name] for name in SUMS}) if counts[:3] == told[:3] else row
 

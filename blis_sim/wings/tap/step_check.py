@@ -25,7 +25,7 @@ from blis_sim.options.printing import format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.figures import Panel, time_panel
 from blis_sim.report.report import Report
-from blis_sim.wings.tap.lines import LinkRecording, RequestLine, StepLine, read_recording
+from blis_sim.wings.tap.lines import LinkRecording, RequestLine, StepLine, read_recordings
 
 __all__ = ["StepCheckOptions", "run"]
 
@@ -241,7 +241,7 @@ def first_difference(real: Sequence[StepLine], simulated: Iterator[Step]) -> tup
 
 def run(options: StepCheckOptions) -> int:
     """Print the first step that differs. Returns 0 if none does, else 1."""
-    recording = read_recording(Path(options.recording), options.engine)
+    recording = read_recordings(Path(options.recording)).get(options.engine, LinkRecording())
     engine = engine_of(recording, options)
     difference = first_difference(recording.steps, simulated_steps(recording, engine))
     report = _report(options, recording.steps, difference)

@@ -48,6 +48,7 @@ SGLANG_AGENTIC = Format(
     "openhands.json",
     flags=("rate", "seed", "num_requests", "tokenizer"),
 )
+TAP = Format(f"{_MODULES}.tap:convert", "requests that blis tap recorded at an engine", "real.link.jsonl")
 SGLANG_BENCH = Format(
     f"{_MODULES}.sglang:convert_bench",
     "results of sglang.bench_serving with output details",

@@ -85,6 +85,13 @@ def test_a_step_before_an_idle_time_has_no_cycle(steps: list[Step]) -> None:
     assert measured_steps(steps, CONFIG).num_left_out == len(lone) + 1
 
 
+def test_a_step_whose_next_one_began_earlier_has_no_cycle(steps: list[Step]) -> None:
+    number = next(place for place, step in enumerate(steps) if place and step.decode_requests)
+    late = [*steps[:number], steps[number]._replace(started_us=steps[number - 1].started_us), *steps[number + 1 :]]
+    assert min(measured_steps(late, CONFIG).durations_us) > 0
+    assert measured_steps(late, CONFIG).num_left_out == measured_steps(steps, CONFIG).num_left_out + 1
+
+
 def test_contexts_that_a_log_lacks_are_close_by_the_blocks_in_use(steps: list[Step]) -> None:
     whole, logged = measured_steps(steps, CONFIG), measured_steps(as_logged(steps), CONFIG)
     assert not logged.has_starts

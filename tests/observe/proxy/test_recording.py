@@ -314,20 +314,22 @@ def test_tokens_of_a_shared_start_are_those_that_the_turns_do_not_take(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("path", "members"),
+    ("path", "members", "lengths"),
     [
-        ("/v1/embeddings", {"input": "some words to be computed"}),
-        ("/v1/embeddings", {"input": [[1, 2, 3], [4, 5]]}),
-        ("/pooling", {"messages": user("some words")}),
-        ("/classify", {"input": ["one text", "another"]}),
-        ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}),
-        ("/v2/rerank", {"query": "a", "documents": ["b", "c"]}),
+        ("/v1/embeddings", {"input": "some words to be computed"}, [17]),
+        ("/v1/embeddings", {"input": [[1, 2, 3], [4, 5]]}, [10, 7]),
+        ("/pooling", {"messages": user("some words")}, [17]),
+        ("/classify", {"input": ["one text", "another"]}, [9, 8]),
+        ("/v1/score", {"text_1": "a", "text_2": ["b", "c"]}, [8, 9]),
+        ("/v2/rerank", {"query": "a", "documents": ["b", "c"]}, [8, 9]),
+        ("/score", {"queries": ["a", "bbb"], "items": ["b", "c"]}, [6, 11]),
+        ("/v1/embeddings", {"input": ["a"] * 20}, [17]),
     ],
 )
 def test_prompts_that_are_only_computed_have_rows_with_one_token(
-    tmp_path: Path, path: str, members: dict[str, Any]
+    tmp_path: Path, path: str, members: dict[str, Any], lengths: list[int]
 ) -> None:
-    """One token ends such a prompt in the engine, so that a replay has its load."""
+    """One token ends each such prompt in the engine, so that a replay has its load; the last one has the times."""
     recording = Recording(job_in(tmp_path))
     wire = Wire(recording)
     one = wire.connect()
@@ -338,7 +340,12 @@ def test_prompts_that_are_only_computed_have_rows_with_one_token(
     fields = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(reply)}\r\n\r\n"
     wire.happens(EventKind.REPLY, one, 130, (fields + reply).encode())
     recording.close()
-    (row,) = rows_in(tmp_path)
-    assert (row.status, row.streaming, row.server_input_tokens, row.output_tokens) == ("ok", False, 17, 1)
+    rows = rows_in(tmp_path)
+    assert [row.server_input_tokens for row in rows] == lengths
+    assert {(row.status, row.streaming, row.output_tokens) for row in rows} == {("ok", False, 1)}
+    assert len({row.request_id for row in rows}) == len(lengths)
+    *others, row = rows
+    assert all(each.is_part and not each.first_chunk_time_us for each in others)
+    assert not row.is_part
     assert row.last_chunk_time_us - row.send_time_us == 30_000
     assert (row.model, row.error_message) == ("m", "")

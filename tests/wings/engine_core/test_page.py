@@ -35,9 +35,12 @@ async def _ended(process: Process) -> str:
 @pytest.mark.slow
 async def test_the_commands_of_the_page_work_together(frontend: Frontend, tmp_path: Path) -> None:
     page = PROJECT / "docs" / PAGE
-    genuine, engine, tap, genuine_engine, check = (each.text for fence in fences(page) for each in fence.commands)
+    genuine, engine, tap, genuine_engine, check, *further = (
+        each.text for fence in fences(page) for each in fence.commands
+    )
     assert genuine.startswith("vllm serve ")
     assert genuine_engine.startswith("vllm serve ")
+    convert, calibrate = further
     names = [str(number) for number in range(1, 5)]
     with reserved_port() as port:
         tapping = await _started(tap.replace("29550", str(frontend.port)).replace("29551", str(port)), tmp_path)
@@ -52,3 +55,11 @@ async def test_the_commands_of_the_page_work_together(frontend: Frontend, tmp_pa
     checking = await _started(check, tmp_path)
     printed, _ = await asyncio.wait_for(checking.communicate(), ENDS_S)
     assert b"steps, all composed alike" in printed
+    assert "4 requests written to real.yaml" in await _ran(convert, tmp_path)
+    assert "Steps of the engine are timed within 0.0" in await _ran(calibrate, tmp_path)
+
+
+async def _ran(command: str, folder: Path) -> str:
+    process = await _started(command, folder)
+    printed, logged = await asyncio.wait_for(process.communicate(), ENDS_S)
+    return (printed + logged).decode()

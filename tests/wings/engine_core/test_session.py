@@ -25,6 +25,7 @@ async def test_the_handshake_has_the_bytes_of_vllms_engine(frontend: Frontend) -
         assert ready["vllm_version"] == genuine["vllm_version"]
         assert ready["max_model_len"] == 4096
         assert ready["num_gpu_blocks"] > 1000
+        assert ready["kv_events_config"] is None
 
 
 async def test_a_recorded_request_gets_its_tokens_and_its_end(frontend: Frontend) -> None:
@@ -304,3 +305,11 @@ async def test_a_caller_that_is_cancelled_while_it_ends_its_tasks_ends_too() -> 
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
+
+
+async def test_a_frontend_learns_where_kv_events_are(frontend: Frontend) -> None:
+    config = '{"enable_kv_cache_events": true, "endpoint": "tcp://127.0.0.1:0", "topic": "kv"}'
+    async with served(frontend.port, kv_events_config=config):
+        await frontend.meet()
+        told = msgspec.msgpack.decode(frontend.ready_response)["kv_events_config"]
+        assert (told["publisher"], told["topic"], told["buffer_steps"]) == ("zmq", "kv", 10_000)

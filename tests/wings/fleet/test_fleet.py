@@ -75,6 +75,13 @@ def test_an_instance_to_kill_that_there_is_not_is_named(hpa: str, capsys: pytest
     assert "--kill names" not in capsys.readouterr().err, "the autoscaler may add it"
 
 
+def test_a_kill_of_an_instance_that_was_killed_has_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--count", "2", "--rate", "6", "--num-requests", "60", "--min-completed", "0")
+    assert fleet(*words, "--kill", "1s:1,3s:1") == 0
+    warning = "warning: --kill at 3 s killed nothing: that instance had been killed, or none served"
+    assert capsys.readouterr().err.count(warning) == 1
+
+
 def test_a_kill_after_the_end_of_the_run_has_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert fleet("--count", "2", "--rate", "6", "--num-requests", "20", "--kill", "1h") == 0
     assert "warning: --kill at 3600 s killed nothing, the run had ended at " in capsys.readouterr().err

@@ -7,9 +7,11 @@ import random
 import re
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -185,6 +187,32 @@ def test_an_engine_waits_for_a_frontend_that_does_not_listen_yet() -> None:
             assert reader.recv(64, socket.MSG_WAITALL) == bytes(64)
         engine.settimeout(20)
         assert engine.recv(1) == b""
+
+
+def test_a_name_that_is_slow_to_look_up_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_up, is_found = socket.getaddrinfo, threading.Event()
+
+    def slow(host: str, port: str, *rest: Any, **more: Any) -> Any:
+        if host != "frontend.example":
+            return look_up(host, port, *rest, **more)
+        if more.get("flags"):
+            raise socket.gaierror
+        is_found.wait()
+        return look_up("127.0.0.1", port, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    with socket.create_server(("127.0.0.1", 0)) as frontend:
+        address, port = f"tcp://frontend.example:{frontend.getsockname()[1]}", free_port()
+        tap = Tap("127.0.0.1", port, address, lambda piece: None)
+        turns = iter(range(100))
+        with socket.create_connection(("127.0.0.1", port)):
+            tap.run(lambda: next(turns) < 5)
+            assert tap.num_connections == 0
+            is_found.set()
+            deadline = time.monotonic() + 20
+            tap.run(lambda: tap.num_connections == 0 and time.monotonic() < deadline)
+        assert tap.num_connections == 1
+        tap.close()
 
 
 def test_a_frontend_that_does_not_read_holds_its_engine_up_and_gets_all_bytes() -> None:
