@@ -14,6 +14,7 @@ import orjson
 from blis_sim.engine.hf_config import ROPE_KEYS
 from blis_sim.options import OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
+from blis_sim.options.custom_metrics import custom_metrics, metric_option
 from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
 from blis_sim.options.registry import Registry
 
@@ -111,6 +112,7 @@ class ObservabilityOptions:
         "Log each step of an engine: its requests, its tokens and how long it took. `blis observe --engine-log` "
         "records these lines.",
     )
+    metric: tuple[str, ...] = metric_option("the state of an engine at each scrape of /metrics")
     log_http: bool = option(
         False,
         "Log each HTTP request and its reply with their bodies, without keys, up to 64 KiB of each; of a stream the "
@@ -122,6 +124,7 @@ class ObservabilityOptions:
         check_options(self)
         if self.enable_log_outputs and not self.enable_log_requests:
             raise StartError("Error: --enable-log-outputs requires --enable-log-requests")
+        _ = custom_metrics(self.metric)
 
 
 # Fake values for the metrics page, constant or as functions of time, and durations with units.

@@ -219,6 +219,9 @@ def sections(result: RunResult) -> Iterator[Section]:
         yield Section(table=_target_table(result.verdicts))
     if result.instances:
         yield Section(table=_instance_table(result.instances))
+    if result.custom_metrics:
+        rows = [[name, number(value)] for name, value in result.custom_metrics.items()]
+        yield Section(table=TextTable(("custom metric", "value"), rows))
 
 
 def _rate_table(result: RunResult) -> TextTable:
