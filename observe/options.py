@@ -128,8 +128,9 @@ class ProxyOptions:
     )
     cache_canary: bool = option(
         False,
-        "Compare what requests of --proxy find in the server's prefix cache with what a healthy vLLM must find; exit "
-        "code 3, and a line about the first request, where one finds less. The server tokenizes each prompt once more.",
+        "Compare what requests of --proxy find in the server's prefix cache with what a healthy vLLM must find. Where "
+        "one finds less, the exit code is 3, and a line names the first request. The server tokenizes each prompt "
+        "once more.",
     )
     tenant_header: str = option(
         "", "Header of requests that names the tenant. Default: the key of the client. Tenants are recorded as hashes."
@@ -279,8 +280,8 @@ class ObserveOptions(SyntheticOptions):
     )
     media: str = option(
         TEXT,
-        "Images and sounds of a workload: as text of as many tokens, or with --api-format chat as PNG and WAV files"
-        " that models of Qwen count as so many.",
+        "Images and sounds of a workload. They are text of as many tokens, or with --api-format chat PNG and WAV "
+        "files. Models of Qwen count the files as the same number of tokens.",
         choices=(TEXT, FILES),
     )
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
@@ -331,8 +332,8 @@ class ObserveOptions(SyntheticOptions):
     record_itl: bool = option(False, "Record when each chunk came.")
     scrape_metrics: bool = option(
         False,
-        "Read the server's /metrics before, during and after the run into PREFIX.metrics.jsonl, and note its settings"
-        " and the hit rate of its prefix cache in the recording.",
+        "Read the server's /metrics before, during and after the run into PREFIX.metrics.jsonl. The recording notes "
+        "its settings and the hit rate of its prefix cache.",
         flags=("--scrape-metrics", "--scrape-kv-metrics"),
     )
     engine_log: str | None = option(
@@ -343,7 +344,7 @@ class ObserveOptions(SyntheticOptions):
     )
     server_config: str | None = option(
         None,
-        "Settings of the server that it does not publish, such as hardware: H100 (YAML); they are kept with the "
+        "Settings of the server that it does not publish, such as hardware: H100 (YAML). They are kept with the "
         "recording, and replay and fit take them.",
         metavar="FILE",
     )
@@ -377,8 +378,8 @@ class ObserveOptions(SyntheticOptions):
     )
     until_within: float | None = option(
         None,
-        "Repeat the run until the 95 % intervals of mean TTFT, E2E and ITL are within this fraction of the means, such "
-        "as 0.05; each run has a seed of its own and a recording PREFIX-1, PREFIX-2, ....",
+        "Repeat the run until the 95 % intervals of mean TTFT, E2E and ITL are within this fraction of the means, "
+        "such as 0.05. Each run has a seed of its own and a recording PREFIX-1, PREFIX-2, ....",
         above=0,
         at_most=10,
         metavar="X",
@@ -404,8 +405,8 @@ class ObserveOptions(SyntheticOptions):
         metavar="FILE",
     )
     format: str = format_option(
-        "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, an HTML page, or "
-        "metrics under the names that BLIS prints (blis). BLIS_FORMAT in the environment is the default.",
+        "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, or an HTML page. "
+        "blis has metrics under the names that BLIS prints. BLIS_FORMAT in the environment is the default.",
         (*FORMATS, BLIS),
         default=JSON,
     )

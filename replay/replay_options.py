@@ -112,9 +112,9 @@ class ReplayOptions:
     )
     intervals: int = option(
         0,
-        "Print between which values figures lie in nine cases of ten: by the errors on servers like it, or where "
-        "coefficients were learned from the server itself by so many further replays with coefficients drawn within "
-        "their spread, servers of other speed and other phases of the steps.",
+        "Print between which values figures lie in nine cases of ten, by the errors on servers like it. Where "
+        "coefficients were learned from the server itself, further replays of this number decide. They have "
+        "coefficients drawn within their spread, servers of other speed and other phases of the steps.",
         at_least=0,
         at_most=10_000,
         metavar="DRAWS",

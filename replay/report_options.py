@@ -102,8 +102,8 @@ class ReportOptions:
     trace_level: str = option("none", "The decisions of the cluster that are recorded.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
         0,
-        "With --trace-level decisions, how many of the best instances are kept for each request and compared with the "
-        "chosen one for its regret; 0 compares none.",
+        "With --trace-level decisions, how many of the best instances are kept for each request. They are compared "
+        "with the chosen one for its regret; 0 compares none.",
         at_least=0,
     )
     summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
@@ -129,14 +129,14 @@ class ReportOptions:
     )
     metrics_dir: str | None = option(
         None,
-        "Write tables of requests, batches and operations, a timeline for Perfetto, the use of each instance and "
-        "pictures to this folder while the run goes on.",
+        "Write tables of requests, batches and operations, and the use of each instance to this folder while the run "
+        "goes on. A timeline for Perfetto and pictures are added.",
         metavar="DIR",
     )
     graph_output: str | None = option(
         None,
-        "Write the tasks of each request here when it ends, as graphs in node-link JSON: prompt, transfer of its KV "
-        "cache, tokens, with states and durations.",
+        "Write the tasks of each request here when it ends, as graphs in node-link JSON. Tasks are prompt, transfer "
+        "of its KV cache and tokens, with states and durations.",
         metavar="FILE",
         writes={"": "request graphs"},
     )
@@ -162,10 +162,10 @@ class ReportOptions:
     )
     json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
     format: str = format_option(
-        "What standard output gets: a table for people, one JSON object with the breakdowns in it, that object with "
-        "the table's figures and their origin (report), these figures as CSV, Markdown or an HTML page, or the text "
-        "that BLIS prints (blis): metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, and "
-        "its value blis also sets --engine blis.",
+        "What standard output gets: a table for people, or one JSON object with the breakdowns in it. report is that "
+        "object with the table's figures and their origin. CSV, Markdown and an HTML page have these figures. blis is "
+        "the text that BLIS prints: metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, "
+        "and its value blis also sets --engine blis.",
         FORMATS,
     )
     log: str = option(

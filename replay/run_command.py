@@ -64,8 +64,8 @@ class RunOptions(SyntheticOptions):
     num_requests: int | None = option(
         None,
         "How many requests to generate, 0 for no limit but the horizon. Closed-loop conversations that have begun by "
-        "then run to their end (default: the spec's, without one as many as a steady state needs, or up to --horizon; "
-        f"with --engine blis {BLIS_NUM_REQUESTS}).",
+        "then run to their end. The default is the spec's; without a spec as many as a steady state needs, or up to "
+        f"--horizon. With --engine blis it is {BLIS_NUM_REQUESTS}.",
         at_least=0,
         at_most=MOST_REQUESTS,
     )

@@ -50,8 +50,9 @@ class CompareOptions:
     names: str = option("", "Names of the configurations in the order in which they are given.", metavar="NAME,...")
     workload: str = option(
         "steady",
-        "Scenario that the requests come from: arrivals at --rate; 5 requests per second with a burst of 40 times as "
-        "many for five seconds; or priorities mixed, with 80 per second for ten seconds.",
+        "Scenario that the requests come from. steady has arrivals at --rate. burst has 5 requests per second with a "
+        "burst of 40 times as many for five seconds. mixed-priority has several priorities, with 80 requests per "
+        "second for ten seconds.",
         flags=("--workload", "--scenario"),
         choices=SCENARIO_NAMES,
         heading="Requests",

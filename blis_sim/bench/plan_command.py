@@ -48,8 +48,8 @@ class PlanOptions(LatencyTargets):
     )
     confidence: float | None = option(
         None,
-        "Least probability that a real server meets each target, such as 0.9, by the errors on servers like it "
-        "(default: predicted times are taken as they are).",
+        "Least probability that a real server meets each target, such as 0.9, by the errors on servers like it. By "
+        "default predicted times are taken as they are.",
         at_least=0.5,
         at_most=0.98,
         metavar="SHARE",

@@ -379,8 +379,8 @@ class NetworkOptions:
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
     api_server_count: int | None = option(
         None,
-        "Processes that read requests and write replies, all on the same port; with several the engines have one of "
-        "their own (default: 1, with the metrics page of several where data-parallel ranks would have one each).",
+        "Processes that read requests and write replies, all on the same port. With several the engines have one of "
+        "their own. The default is 1, with the metrics page of several where data-parallel ranks would have one each.",
         flags=("--api-server-count", "--api-processes"),
         at_least=1,
         at_most=MOST_PROCESSES,
@@ -395,8 +395,8 @@ class NetworkOptions:
     cors: CorsOptions = section(CorsOptions)
     middleware: tuple[str, ...] = option(
         (),
-        "Import path of ASGI middleware around the server, may be given several times, the last one outermost: a class,"
-        " or a coroutine function of a Starlette request and call_next; needs the extra middleware.",
+        "Import path of ASGI middleware around the server, may be given several times, the last one outermost. It is "
+        "a class, or a coroutine function of a Starlette request and call_next. Needs the extra middleware.",
         metavar="PACKAGE.NAME",
     )
     enable_request_id_headers: bool = option(
@@ -410,8 +410,8 @@ class NetworkOptions:
     )
     request_receive_timeout: int = option(
         60,
-        "Seconds that a client may take to send the body of a request, which is then answered with 408, and to begin "
-        "with its first request.",
+        "Seconds that a client may take to send the body of a request, and to begin with its first request. A request "
+        "that takes longer is answered with 408.",
         at_least=1,
     )
     max_unsent_kib: int = option(
@@ -422,7 +422,7 @@ class NetworkOptions:
     )
     abrupt_shutdown: bool = option(
         False,
-        "After SIGTERM or SIGINT end as vLLM does by default: the port is closed and tokens stop at once, and the "
+        "After SIGTERM or SIGINT end as vLLM does by default. The port is closed and tokens stop at once, and the "
         "process exits when the clients have hung up. --shutdown-timeout has no effect.",
     )
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")

@@ -16,7 +16,7 @@ LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 CODE = re.compile(r"``[^`]+``|`[^`]*`")
 NAMES = re.compile(r"`code`(?: \([^()`]*\))?(?:,? `code`(?: \([^()`]*\))?)+")
 ITEM = re.compile(r"(?:[-*+]|\d+\.) +")
-END = re.compile(r"(?<=[.!?:])[\"')*_]* +(?=[\"'(*_]*(?:[A-Z0-9`\[]|vLLM|llm-d))")
+END = re.compile(r"(?<=[.!?])[\"')*_]* +")
 ABBREVIATION = re.compile(r"\b(e\.g|i\.e|vs|etc|cf|No|St|Dr)\.")
 
 
@@ -33,7 +33,7 @@ class Sentence(NamedTuple):
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text without tables and fences. A colon ends one, for a list may follow it."""
+    """Return the sentences of a text without tables and fences."""
     flat = " ".join(LINK.sub(r"\1", NAMES.sub("`code`", CODE.sub("`code`", text))).split())
     return END.split(ABBREVIATION.sub(r"\1", flat))
 

@@ -294,15 +294,15 @@ class SyntheticOptions:
     )
     rate: float | None = option(
         None,
-        "Requests per second. A workload spec is scaled to this rate; its shape and the shares of its clients stay "
-        f"(default: the spec's or the scenario's, without one {DEFAULT_RATE:g}).",
+        "Requests per second. A workload spec is scaled to this rate. Its shape and the shares of its clients stay "
+        "(default: the spec's or the scenario's, without one {DEFAULT_RATE:g}).",
         above=0,
         at_least=LEAST_RATE,
         at_most=MOST_RATE,
     )
     stages: tuple[str, ...] = option(
         (),
-        "In place of --rate, rates one after the other, each for a while: 1-20:60s,20:5m rises evenly from 1 to 20 "
+        "In place of --rate, rates one after the other, each for a while. 1-20:60s,20:5m rises evenly from 1 to 20 "
         "requests per second in a minute and stays there for five.",
         metavar="RATE:DURATION,...",
     )

@@ -201,8 +201,9 @@ class GatewayOptions:
     )
     saturation_detector: str = option(
         "never",
-        "Measure of saturation for --flow-control: never saturated, utilization of queues and KV caches (mean), "
-        "concurrency of requests in flight, or places (--max-num-seqs) taken on the instance with most of them free.",
+        "Measure of saturation for --flow-control. It is never saturated, or measures the utilization of queues and "
+        "KV caches (mean) or the concurrency of requests in flight. It can measure the places (--max-num-seqs) taken "
+        "on the instance with most of them free.",
         choices=names_in("blis_sim.engine.cluster.gateway", "SATURATION_DETECTORS"),
     )
     queue_depth_threshold: float = option(
@@ -222,16 +223,17 @@ class GatewayOptions:
     )
     usage_limit_threshold: float = option(
         1.0,
-        "Saturation at which --flow-control holds back the least important class; the most important class is held "
+        "Saturation at which --flow-control holds back the least important class. The most important class is held "
         "back at 1, the classes in between at values in between.",
         above=0,
         at_most=1,
     )
     dispatch_order: str = option(
         "fifo",
-        "Order in which requests leave the queue of --flow-control: by class, within a class by arrival (fifo and "
-        "priority, alike as in BLIS) or by end of the SLO target (slo-deadline); or by arrival alone (global-fifo); or "
-        "by priority, which --priority-policy slo-urgency raises here, too, and then by deadline (urgency).",
+        "Order in which requests leave the queue of --flow-control. They leave by class, within a class by arrival "
+        "(fifo and priority, alike as in BLIS) or by end of the SLO target (slo-deadline). global-fifo goes by "
+        "arrival alone. urgency goes by priority, which --priority-policy slo-urgency raises here, too, and then by "
+        "deadline.",
         choices=names_in("blis_sim.engine.cluster.gateway", "DISPATCH_ORDERS"),
     )
     fairness_policy: str = option(
