@@ -185,7 +185,7 @@ def _interval_lines(
     """Return a line with the interval of each figure.
 
     Where coefficients were learned from the server itself, that is by replays with other coefficients, speeds and
-    phases, else by what was measured of servers like it.
+    phases. Else it is by the errors on servers like it.
     """
     from blis_sim.engine.cluster.build import build_simulation
     from replay.output.ensemble import (

@@ -664,8 +664,8 @@ def _planned_deployment(found: Mapping[str, Any]) -> PlannedDeployment:
 class MetricError:
     """One latency of a recording against its simulation, over all requests that have it on both sides.
 
-    `mape` is the mean absolute error of a request as a fraction, `mean_error` that of the mean and `p99_error` that of
-    the 99th percentile, both signed. `pearson_r` is None where nothing correlates.
+    `mape` is the mean absolute error of a request as a fraction. `mean_error` that of the mean and `p99_error` that of
+    the 99th percentile; both are signed. `pearson_r` is None where nothing correlates.
     """
 
     count: int

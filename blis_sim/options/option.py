@@ -26,8 +26,8 @@ from blis_sim.options.file_fields import UNBOUNDED, Bounds
 # Each is well above any measurement, and below what a machine could hold.
 
 MOST_REQUESTS = 100_000_000
-"""Requests of one run. One that is drawn takes 100 bytes from its arrival to its figures, so these would take 10 GB;
-one of a trace takes 1 to 2 kB."""
+"""Requests of one run. One that is drawn takes 100 bytes from its arrival to its figures, so these would take 10 GB.
+One of a trace takes 1 to 2 kB."""
 
 MOST_DRAWN = 1_000_000_000
 """Most numbers of one kind that are drawn, for requests of which few may be kept. The numbers would take 10 to 30
@@ -592,7 +592,7 @@ def check_outputs(options: Any, *also_read: Path, also_written: Iterable[Output]
     """Raise OptionError for a file that is to be written although another setting names it too, or has no folder,
     or is one.
 
-    Every value of another setting that names a file counts as read; `also_read` are files that no value names, and
+    Every value of another setting that names a file counts as read. `also_read` are files that no value names, and
     `also_written` those, each with the flag to name. Devices and pipes may be written by several.
     """
     check_written([*_written(options), *also_written], _read(options, also_read))

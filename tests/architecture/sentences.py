@@ -2,11 +2,8 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
-
-from blis_sim.cli.commands import COMMANDS
-from blis_sim.options import options_of
 
 MOST_WORDS = 25
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", re.MULTILINE | re.DOTALL)
@@ -32,10 +29,17 @@ class Sentence(NamedTuple):
         return sum(any(each.isalnum() for each in word) for word in self.text.split())
 
 
-def sentences(text: str) -> list[str]:
-    """Return the sentences of a text without tables and fences."""
+def sentences(text: str) -> list[Sentence]:
+    """Return the sentences of a text without tables and fences, all of line 1."""
     flat = " ".join(LINK.sub(r"\1", NAMES.sub("`code`", CODE.sub("`code`", text))).split())
-    return END.split(ABBREVIATION.sub(r"\1", flat))
+    return [Sentence(1, each) for each in END.split(ABBREVIATION.sub(r"\1", flat))]
+
+
+def too_long(found: Iterable[Sentence], exempt: Sequence[str]) -> Iterator[Sentence]:
+    """Yield the sentences with too many words, but for those that begin in an exempt way."""
+    for each in found:
+        if each.num_words > MOST_WORDS and not each.text.startswith(tuple(exempt)):
+            yield each
 
 
 def of_page(text: str) -> Iterator[Sentence]:
@@ -45,7 +49,7 @@ def of_page(text: str) -> Iterator[Sentence]:
     first, lines = 1, list[str]()
 
     def ended() -> Iterator[Sentence]:
-        yield from (Sentence(first, each) for each in sentences(TAG.sub(" ", " ".join(lines))))
+        yield from (Sentence(first, each.text) for each in sentences(TAG.sub(" ", " ".join(lines))))
         lines.clear()
 
     for number, line in enumerate(text.splitlines(), 1):
@@ -54,7 +58,7 @@ def of_page(text: str) -> Iterator[Sentence]:
             yield from ended()
         if stripped.startswith(("|", "#")):
             for cell in re.split(r"(?<!\\)\|", CODE.sub("`code`", stripped)):
-                yield from (Sentence(number, each) for each in sentences(cell))
+                yield from (Sentence(number, each.text) for each in sentences(cell))
             continue
         if not lines:
             first = number
@@ -71,20 +75,7 @@ def of_docstrings(source: str) -> Iterator[Sentence]:
             if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
                 text = child.value.value
                 if isinstance(text, str):
-                    yield from (Sentence(child.lineno, each) for each in _of_text(text))
-
-
-def _of_text(text: str) -> Iterator[str]:
-    for each in of_page(text):
-        yield each.text
-
-
-def of_help() -> Iterator[tuple[str, str]]:
-    """Yield each sentence of the help of all commands behind command and flag."""
-    for row in COMMANDS.values():
-        options = row.options() if callable(getattr(row, "options", None)) else None
-        for setting in options_of(options) if options is not None else ():
-            yield from ((f"{row.name} {setting.label}", each) for each in sentences(setting.option.help))
+                    yield from (Sentence(child.lineno, each.text) for each in of_page(text))
 
 
 def of_messages(source: str) -> Iterator[Sentence]:
@@ -105,4 +96,4 @@ def of_messages(source: str) -> Iterator[Sentence]:
             text = node.value
         else:
             continue
-        yield from (Sentence(node.lineno, each) for part in text.split("\n") for each in sentences(part))
+        yield from (Sentence(node.lineno, each.text) for part in text.split("\n") for each in sentences(part))
