@@ -53,9 +53,10 @@ def faults(service: Mapping[str, Any]) -> Iterator[str]:
             kind = known[model].get(key)
             if kind is None:
                 yield f"{model}: unknown key {key}"
-            elif (kind in _SCALARS and (
-                not isinstance(value, _SCALARS[kind]) or (isinstance(value, bool) and kind != "bool")
-            )) or (kind.startswith("list[") != isinstance(value, list) and kind not in _SCALARS):
+            elif (
+                kind in _SCALARS
+                and (not isinstance(value, _SCALARS[kind]) or (isinstance(value, bool) and kind != "bool"))
+            ) or (kind.startswith("list[") != isinstance(value, list) and kind not in _SCALARS):
                 yield f"{model}: {key} must be {kind}, got {value!r}"
 
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from mockserve.generation.structured_outputs.demand import Demand, check_demand
-from mockserve.generation.structured_outputs.xgrammar import message_of_xgrammar, refusal_of_xgrammar
+from mockserve.generation.structured_outputs.xgrammar import message_of_xgrammar, negative_lengths, refusal_of_xgrammar
 from mockserve.protocol.errors import ApiError, sanitized
 
 _constants, _parser = import_module("re._constants"), import_module("re._parser")
@@ -215,8 +215,11 @@ def _resolved(demand: Demand) -> str:
     }
     if backend in checks:
         checks[backend](demand)
+        if backend == "xgrammar":
+            _check_lengths(demand)
         return backend
     if is_of_xgrammar(demand):
+        _check_lengths(demand)
         return "xgrammar"
     if demand.kind == "json" and has_patterns(_schema_of(demand.value)):
         check_outlines(demand)
@@ -231,6 +234,12 @@ def is_of_xgrammar(demand: Demand) -> bool:
         return refusal_of_xgrammar(demand.kind, _value_for_xgrammar(demand)) is None
     except ApiError:
         return False
+
+
+def _check_lengths(demand: Demand) -> None:
+    """Raise ApiError for a length below zero, at which xgrammar fails while it compiles what it has accepted."""
+    if demand.kind == "json" and (lengths := negative_lengths(_schema_of(demand.value))) is not None:
+        raise ApiError(f"Invalid structured outputs: Invalid repetition range {{{lengths[0]}, {lengths[1]}}}")
 
 
 def check_xgrammar(demand: Demand) -> None:
