@@ -7,7 +7,16 @@ from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_sim.installation import check_page, check_plot, check_ray
-from blis_sim.options import OptionError, check_options, check_written, ineffective_flags, option, options_of, section
+from blis_sim.options import (
+    ExclusionError,
+    OptionError,
+    check_options,
+    check_written,
+    ineffective_flags,
+    option,
+    options_of,
+    section,
+)
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
 from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option, printed_format
@@ -547,7 +556,7 @@ class ObserveOptions(SyntheticOptions):
             raise OptionError(f"--proxy must have different ports, got {', '.join(map(str, ports))}")
         for setting in options_of(type(self)):
             if setting.name not in _OF_PROXY and setting.of(self) != setting.default:
-                raise OptionError(f"--proxy and {setting.label} exclude each other: the proxy sends nothing by itself")
+                raise ExclusionError("--proxy", setting.label, ": the proxy sends nothing by itself")
         if self.trace_header is not None or self.trace_data is not None or self.itl_output is not None:
             raise OptionError("--proxy needs --output, which names all of its files")
 
@@ -559,16 +568,16 @@ class ObserveOptions(SyntheticOptions):
         if not 0 < horizon_us <= LATEST_US:
             raise OptionError(f"--duration must be above 0 and at most {LATEST_US // 10**6}s, got {self.duration!r}")
         if self.horizon not in (None, horizon_us):
-            raise OptionError("--duration and --horizon exclude each other, give one of them")
+            raise ExclusionError("--duration", "--horizon")
         object.__setattr__(self, "horizon", horizon_us)
 
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
-            raise OptionError("--rate and --trace exclude each other: --speedup sends a recording faster")
+            raise ExclusionError("--rate", "--trace", ": --speedup sends a recording faster")
         if self.stages and (self.trace or self.workload_spec):
             raise OptionError("--stages needs a load by flags: traces and specs have their own rates")
         if self.workload_spec is not None and self.trace is not None:
-            raise OptionError("--workload-spec and --trace exclude each other: both say what to send, and when")
+            raise ExclusionError("--workload-spec", "--trace", ": both say what to send, and when")
         self._check_users()
         if not (self.trace or self.rate or self.stages or self.workload_spec or self.concurrency):
             raise OptionError(
@@ -578,9 +587,7 @@ class ObserveOptions(SyntheticOptions):
         if self.prompts is not None and (not (self.rate or self.stages) or self.workload_spec is not None):
             raise OptionError("--prompts needs --rate with --num-requests, or --stages")
         if self.prompts is not None and self.prefix_tokens:
-            raise OptionError(
-                "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
-            )
+            raise ExclusionError("--prompts", "--prefix-tokens", ": prompts of a file are sent as they are")
         if self.media == FILES and self.api_format != "chat":
             raise OptionError("--media files needs --api-format chat")
         self._check_number()
@@ -589,10 +596,10 @@ class ObserveOptions(SyntheticOptions):
     def _check_several_runs(self) -> None:
         """Raise OptionError for a search without targets or a rate, and for runs that share a file."""
         if self.find_knee and self.until_within is not None:
-            raise OptionError("--find-knee and --until-within exclude each other, give one of them")
+            raise ExclusionError("--find-knee", "--until-within")
         if self.until_within is not None and self.targets.targets_ms:
             first = next(iter(self.targets.targets_ms)).removesuffix("_ms").replace("_", "-")
-            raise OptionError(f"--until-within and --{first} exclude each other: a target judges one run")
+            raise ExclusionError("--until-within", f"--{first}", ": a target judges one run")
         if self.find_knee:
             self._check_knee()
         if not (self.find_knee or self.until_within is not None):
@@ -611,7 +618,7 @@ class ObserveOptions(SyntheticOptions):
         }
         for other, given in others.items():
             if given:
-                raise OptionError(f"{flag} and {other} exclude each other: each {each} has files of its own")
+                raise ExclusionError(flag, other, f": each {each} has files of its own")
 
     def _check_knee(self) -> None:
         if not (self.slo_targets or self.targets.targets_ms):
@@ -630,7 +637,7 @@ class ObserveOptions(SyntheticOptions):
             if given is not None and self.session_mode != CLOSED_LOOP and not self.concurrency:
                 raise OptionError(f"{flag} needs --session-mode closed-loop or --concurrency")
         if self.think_time_ms is not None and self.think_time_dist is not None:
-            raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
+            raise ExclusionError("--think-time-ms", "--think-time-dist")
 
         if self.speed.speedup != 1 and self.trace is None:
             raise OptionError("--speedup needs --trace; with --workload-spec --rate is the rate to send at")
@@ -674,7 +681,7 @@ class ObserveOptions(SyntheticOptions):
         }
         for flag, value in (others | {"--prompts": self.prompts}).items():
             if value is not None:
-                raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
+                raise ExclusionError("--concurrency", flag)
 
     def _check_processes(self) -> None:
         if self.ray:
@@ -685,7 +692,7 @@ class ObserveOptions(SyntheticOptions):
         if not flag:
             return
         if self.max_concurrency:
-            raise OptionError(f"{flag} and --max-concurrency exclude each other: the line has one head")
+            raise ExclusionError(flag, "--max-concurrency", ": the line has one head")
         for path in (self.paths.data, self.paths.itl):
             if path is not None and path.suffix == ".gz":
                 raise OptionError(f"{flag} writes plain files, a recording of many cannot be gzipped, got {path}")
@@ -698,7 +705,7 @@ class ObserveOptions(SyntheticOptions):
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")
         if self.overwrite and self.resume:
-            raise OptionError("--overwrite and --resume exclude each other: one deletes what the other goes on with")
+            raise ExclusionError("--overwrite", "--resume", ": one deletes what the other goes on with")
         self.check_files()
 
     def check_files(self, *also_read: Path) -> None:

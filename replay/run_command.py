@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, option, section
+from blis_sim.options import ExclusionError, OptionError, check_options, option, section
 from blis_sim.options.option import MOST_REQUESTS
 from blis_sim.options.without_effect import BlisOptions
 from replay.engine_options import AdapterOptions, OffloadFileOptions
@@ -127,7 +127,7 @@ class RunOptions(SyntheticOptions):
             ("--workload-spec", self.workload_spec),
         ):
             if value is not None:
-                raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
+                raise ExclusionError("--concurrency", flag)
         if not self.num_requests and self.horizon is None:
             raise OptionError("--concurrency needs --num-requests or --horizon, or the workload never ends")
 

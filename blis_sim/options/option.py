@@ -63,6 +63,7 @@ LONGEST_BASE_LATENCY_MS = 1e9
 # The tree of errors a user can cause (a bug is never one of these):
 # BlisError               shown as one line, exit code 2
 # |-- OptionError         a flag or a configuration value
+# |   `-- ExclusionError  two of them, of which one may be given
 # |-- blis_sim.engine.errors.EngineError
 # `-- traces.text_file.TraceError
 
@@ -76,6 +77,15 @@ class BlisError(Exception):
 
 class OptionError(BlisError):
     """A flag or a configuration value is out of bounds or unknown."""
+
+
+class ExclusionError(OptionError):
+    """Two settings have values of which only one may be given. `ending` follows the names in the message."""
+
+    def __init__(self, first: str, other: str, ending: str = ", give one of them") -> None:
+        super().__init__(f"{first} and {other} exclude each other{ending}")
+        self.flags = frozenset(word.strip(",") for word in f"{first} {other}".split() if word.startswith("--"))
+        """The flags of the settings."""
 
 
 class StartError(OptionError):

@@ -12,7 +12,7 @@ from blis_sim.engine.deployment import is_known
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
 from blis_sim.engine.latency.catalogue import has_model, model_entry
 from blis_sim.engine.lora import LoraOptions
-from blis_sim.options import OptionError, StartError, check_options, option, section, with_settings
+from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section, with_settings
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
 from mockserve.options.content import ContentOptions, PictureOptions, PlaybackOptions
@@ -304,7 +304,7 @@ class ServeOptions:
         }
         for other, is_given in conflict.items():
             if flag and is_given:
-                raise OptionError(f"{flag} and {other} exclude each other")
+                raise ExclusionError(flag, other, "")
 
     def _take_model_argument(self) -> None:
         """Use MODEL as --model. Raises OptionError if both are given and differ, or neither is given."""

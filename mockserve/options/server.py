@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeGuard
 import orjson
 
 from blis_sim.engine.hf_config import ROPE_KEYS
-from blis_sim.options import OptionError, StartError, check_options, option, section
+from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
 from blis_sim.options.custom_metrics import custom_metrics, metric_option
 from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
@@ -348,7 +348,7 @@ class TlsOptions:
             if value and not self.serves_https:
                 raise OptionError(f"{flag} needs --ssl-certfile")
         if self.self_signed_certs and self.ssl_certfile:
-            raise OptionError("--self-signed-certs and --ssl-certfile exclude each other, give one of them")
+            raise ExclusionError("--self-signed-certs", "--ssl-certfile")
         if self.ssl_cert_reqs and not self.ssl_ca_certs:
             raise OptionError("--ssl-cert-reqs needs --ssl-ca-certs")
 
@@ -439,7 +439,7 @@ class NetworkOptions:
             refused |= {"--abrupt-shutdown": self.abrupt_shutdown}
             for flag, is_given in refused.items():
                 if is_given:
-                    raise OptionError(f"--grpc and {flag} exclude each other")
+                    raise ExclusionError("--grpc", flag, "")
         if self.root_path and not self.root_path.startswith("/"):
             raise OptionError(f"--root-path must start with /, got {self.root_path!r}")
 
@@ -647,7 +647,7 @@ class InstanceOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.ports and self.count is not None:
-            raise OptionError("--ports and --count exclude each other: both give the number of servers")
+            raise ExclusionError("--ports", "--count", ": both give the number of servers")
         if self.ports:
             _ = self.endpoint_ports(0)
 

@@ -11,7 +11,16 @@ from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
-from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of, section
+from blis_sim.options import (
+    ExclusionError,
+    OptionError,
+    check_options,
+    ineffective_flags,
+    names_in,
+    option,
+    options_of,
+    section,
+)
 from blis_sim.options.durations import duration_ms, parse_duration_ms
 from blis_sim.options.option import LATEST_US, LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, load_json
 
@@ -467,7 +476,7 @@ class ClusterOptions:
         if self.cold_start is not None and self.autoscaler is None:
             raise OptionError("--cold-start needs --autoscaler")
         if self.autoscaler is not None and self.model_autoscaler_interval_us:
-            raise OptionError("--autoscaler and --model-autoscaler-interval-us exclude each other, give one of them")
+            raise ExclusionError("--autoscaler", "--model-autoscaler-interval-us")
         _ = self.scorer_weights, self.disaggregation, self.kills, self.cold_start_s  # making them checks them
 
     @property
