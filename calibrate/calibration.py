@@ -103,7 +103,7 @@ def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: in
 
     Where `first_token_us` is behind the first chunk, the first token is there. Else, how many chunks hold none follows
     from the counts. Two or three are the role before and usage (after a finish reason) behind. A single one is the role
-    if it came together with the next chunk, closer than its neighbours and the last two did, else the usage.
+    if it came together with the next chunk, closer than its neighbours and the last two did. Else it is the usage.
     """
     last = len(chunks) - 1
     if chunks and chunks[0] < first_token_us <= chunks[last]:
@@ -124,8 +124,8 @@ def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: in
 def real_itl_us(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> float:
     """Mean time between tokens in microseconds, nan if there is none or the clock went backwards.
 
-    The time from the first to the last token is spread over the tokens the server counted, so that chunks with several
-    tokens count as several; without a count, over the chunks.
+    The time from the first to the last token is spread over the tokens the server counted. Chunks with several tokens
+    count as several. Without a count, it is spread over the chunks.
     """
     first, last = content_chunks(chunks, output_tokens, first_token_us)
     num_gaps = (output_tokens or last - first + 1) - 1
@@ -205,7 +205,7 @@ def goodput_compat(pairing: Pairing, times: Latencies, itl: Itl, targets: Mappin
     """Compute goodput as the original does: limits in the order TTFT, E2E, ITL, each checked only for requests that met
     those before.
 
-    A request without token times misses its ITL limit, failed requests miss all of the recorded side, and the simulated
+    A request without token times misses its ITL limit, and failed requests miss all of the recorded side. The simulated
     ITL is the one in the results.
     """
     sim_itl_us = np.array([result.itl_mean_us or np.nan for result in pairing.results], dtype=np.float64)
@@ -657,8 +657,9 @@ def _pace_hint(values: Values, bias: float, name: str) -> str:
     much = "much" if bias > 0 else "little"
     if _correlation(errors_us, in_flight(values)) * np.sign(bias) > MIN_TREND_R:
         return (
-            f"The error of {name} grows with the number of requests in flight: each decoding request, or its KV cache, "
-            f"costs too {much} (coefficients request_us, decodes, kv), or prompts that interrupt it do (tokens, tiles)."
+            f"The error of {name} grows with the number of requests in flight. Each decoding request, or its KV "
+            f"cache, costs too {much} (coefficients request_us, decodes, kv), or prompts that interrupt it do "
+            "(tokens, tiles)."
         )
     return (
         f"The error of {name} is about the same under any load: every step costs too {much} (coefficients weights and "

@@ -298,8 +298,8 @@ def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None", on_n
 def _with_steps(
     found: "Calibration", options: CalibrateOptions, own: "OwnReplay", on_note: Callable[[str], None]
 ) -> "Calibration":
-    """Compare what is recorded of steps: those beside the header with the times of the replay's latency model, and the
-    totals of the server's metrics with those of the replay."""
+    """Compare recorded steps with the replay. Steps beside the header are compared with the times of its latency model,
+    and the totals of the server's metrics with its totals."""
     from calibrate.steps import measured_steps, step_errors
     from traces.steps import read_steps, step_totals, steps_beside
 

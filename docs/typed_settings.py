@@ -30,7 +30,7 @@ Policy: TypeAlias = str | Callable[..., Any]
 _IMPORTS = """\
 from collections.abc import Sequence
 
-from blis_sim.api.settings import ClusterSettings, Json, Path"""
+from blis_sim.api.settings import ClusterSettings, Json, Path, Policy"""
 _SHARED = {"Engine": DeploymentOptions, "Cluster": ClusterOptions, "Report": ReportOptions}
 _PATHS = ("FILE", "DIR", "FOLDER", "PREFIX", "PATH")
 _ALSO_PATHS = ("model", "model_config_folder", "hardware_config", "coefficients", "tokenizer")
@@ -109,7 +109,7 @@ def _type(setting: Setting) -> str:
     if setting.option.infinity is not None:
         return f"{setting.kind.__name__} | str{optional}"
     if setting.option.open_to is not None:
-        return f"Policy{optional}"
+        return f"Sequence[Policy]{optional}" if setting.is_list else f"Policy{optional}"
     if setting.option.metavar == "JSON":
         return f"Json{optional}"
     if setting.kind is str and (setting.option.metavar in _PATHS or setting.name in _ALSO_PATHS):

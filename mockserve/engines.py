@@ -22,6 +22,7 @@ from blis_sim.engine.latency.wrapped import ApiServers, BalancedRanks, JointStep
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError, StartError
+from blis_sim.options.custom_metrics import custom_metrics
 from mockserve.http.connection import SlowReaders
 from mockserve.kv_events.setup import KVTransfer, open_publisher
 from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
@@ -458,4 +459,5 @@ def source_of(
         shows_engines=not options.observability.disable_log_stats,
         log_interval_s=0.0 if options.observability.disable_log_stats else log_interval_s,
         is_multiprocess=options.has_multiprocess_metrics,
+        metrics=custom_metrics(options.observability.metric),
     )

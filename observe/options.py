@@ -7,7 +7,16 @@ from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
 from blis_sim.installation import check_page, check_plot, check_ray
-from blis_sim.options import OptionError, check_options, check_written, ineffective_flags, option, options_of, section
+from blis_sim.options import (
+    ExclusionError,
+    OptionError,
+    check_options,
+    check_written,
+    ineffective_flags,
+    option,
+    options_of,
+    section,
+)
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
 from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option, printed_format
@@ -46,8 +55,8 @@ _BESIDE_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """Paths of the files of a recording; `itl` is None when token times are not recorded, `metrics` when those of the
-    server are not, `content` when requests and replies are not, `steps` when steps of the engine are not."""
+    """Paths of the files of a recording. `itl` has token times, `metrics` those of the server, `content` requests and
+    replies, `steps` steps of the engine. None stands for parts that are not recorded."""
 
     header: Path
     data: Path
@@ -128,8 +137,9 @@ class ProxyOptions:
     )
     cache_canary: bool = option(
         False,
-        "Compare what requests of --proxy find in the server's prefix cache with what a healthy vLLM must find; exit "
-        "code 3, and a line about the first request, where one finds less. The server tokenizes each prompt once more.",
+        "Compare what requests of --proxy find in the server's prefix cache with what a healthy vLLM must find. Where "
+        "one finds less, the exit code is 3, and a line names the first request. The server tokenizes each prompt "
+        "once more.",
     )
     tenant_header: str = option(
         "", "Header of requests that names the tenant. Default: the key of the client. Tenants are recorded as hashes."
@@ -279,8 +289,8 @@ class ObserveOptions(SyntheticOptions):
     )
     media: str = option(
         TEXT,
-        "Images and sounds of a workload: as text of as many tokens, or with --api-format chat as PNG and WAV files"
-        " that models of Qwen count as so many.",
+        "Images and sounds of a workload. They are text of as many tokens, or with --api-format chat PNG and WAV "
+        "files. Models of Qwen count the files as the same number of tokens.",
         choices=(TEXT, FILES),
     )
     unconstrained_output: bool = option(False, "Let the model end its outputs instead of forcing their length.")
@@ -331,8 +341,8 @@ class ObserveOptions(SyntheticOptions):
     record_itl: bool = option(False, "Record when each chunk came.")
     scrape_metrics: bool = option(
         False,
-        "Read the server's /metrics before, during and after the run into PREFIX.metrics.jsonl, and note its settings"
-        " and the hit rate of its prefix cache in the recording.",
+        "Read the server's /metrics before, during and after the run into PREFIX.metrics.jsonl. The recording notes "
+        "its settings and the hit rate of its prefix cache.",
         flags=("--scrape-metrics", "--scrape-kv-metrics"),
     )
     engine_log: str | None = option(
@@ -343,7 +353,7 @@ class ObserveOptions(SyntheticOptions):
     )
     server_config: str | None = option(
         None,
-        "Settings of the server that it does not publish, such as hardware: H100 (YAML); they are kept with the "
+        "Settings of the server that it does not publish, such as hardware: H100 (YAML). They are kept with the "
         "recording, and replay and fit take them.",
         metavar="FILE",
     )
@@ -377,8 +387,8 @@ class ObserveOptions(SyntheticOptions):
     )
     until_within: float | None = option(
         None,
-        "Repeat the run until the 95 % intervals of mean TTFT, E2E and ITL are within this fraction of the means, such "
-        "as 0.05; each run has a seed of its own and a recording PREFIX-1, PREFIX-2, ....",
+        "Repeat the run until the 95 % intervals of mean TTFT, E2E and ITL are within this fraction of the means, "
+        "such as 0.05. Each run has a seed of its own and a recording PREFIX-1, PREFIX-2, ....",
         above=0,
         at_most=10,
         metavar="X",
@@ -404,8 +414,8 @@ class ObserveOptions(SyntheticOptions):
         metavar="FILE",
     )
     format: str = format_option(
-        "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, an HTML page, or "
-        "metrics under the names that BLIS prints (blis). BLIS_FORMAT in the environment is the default.",
+        "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, or an HTML page. "
+        "blis has metrics under the names that BLIS prints. BLIS_FORMAT in the environment is the default.",
         (*FORMATS, BLIS),
         default=JSON,
     )
@@ -546,7 +556,7 @@ class ObserveOptions(SyntheticOptions):
             raise OptionError(f"--proxy must have different ports, got {', '.join(map(str, ports))}")
         for setting in options_of(type(self)):
             if setting.name not in _OF_PROXY and setting.of(self) != setting.default:
-                raise OptionError(f"--proxy and {setting.label} exclude each other: the proxy sends nothing by itself")
+                raise ExclusionError("--proxy", setting.label, ": the proxy sends nothing by itself")
         if self.trace_header is not None or self.trace_data is not None or self.itl_output is not None:
             raise OptionError("--proxy needs --output, which names all of its files")
 
@@ -558,16 +568,16 @@ class ObserveOptions(SyntheticOptions):
         if not 0 < horizon_us <= LATEST_US:
             raise OptionError(f"--duration must be above 0 and at most {LATEST_US // 10**6}s, got {self.duration!r}")
         if self.horizon not in (None, horizon_us):
-            raise OptionError("--duration and --horizon exclude each other, give one of them")
+            raise ExclusionError("--duration", "--horizon")
         object.__setattr__(self, "horizon", horizon_us)
 
     def _check_workload(self) -> None:
         if self.trace is not None and self.rate is not None:
-            raise OptionError("--rate and --trace exclude each other: --speedup sends a recording faster")
+            raise ExclusionError("--rate", "--trace", ": --speedup sends a recording faster")
         if self.stages and (self.trace or self.workload_spec):
             raise OptionError("--stages needs a load by flags: traces and specs have their own rates")
         if self.workload_spec is not None and self.trace is not None:
-            raise OptionError("--workload-spec and --trace exclude each other: both say what to send, and when")
+            raise ExclusionError("--workload-spec", "--trace", ": both say what to send, and when")
         self._check_users()
         if not (self.trace or self.rate or self.stages or self.workload_spec or self.concurrency):
             raise OptionError(
@@ -577,9 +587,7 @@ class ObserveOptions(SyntheticOptions):
         if self.prompts is not None and (not (self.rate or self.stages) or self.workload_spec is not None):
             raise OptionError("--prompts needs --rate with --num-requests, or --stages")
         if self.prompts is not None and self.prefix_tokens:
-            raise OptionError(
-                "--prompts and --prefix-tokens exclude each other: prompts of a file are sent as they are"
-            )
+            raise ExclusionError("--prompts", "--prefix-tokens", ": prompts of a file are sent as they are")
         if self.media == FILES and self.api_format != "chat":
             raise OptionError("--media files needs --api-format chat")
         self._check_number()
@@ -588,10 +596,10 @@ class ObserveOptions(SyntheticOptions):
     def _check_several_runs(self) -> None:
         """Raise OptionError for a search without targets or a rate, and for runs that share a file."""
         if self.find_knee and self.until_within is not None:
-            raise OptionError("--find-knee and --until-within exclude each other, give one of them")
+            raise ExclusionError("--find-knee", "--until-within")
         if self.until_within is not None and self.targets.targets_ms:
             first = next(iter(self.targets.targets_ms)).removesuffix("_ms").replace("_", "-")
-            raise OptionError(f"--until-within and --{first} exclude each other: a target judges one run")
+            raise ExclusionError("--until-within", f"--{first}", ": a target judges one run")
         if self.find_knee:
             self._check_knee()
         if not (self.find_knee or self.until_within is not None):
@@ -610,7 +618,7 @@ class ObserveOptions(SyntheticOptions):
         }
         for other, given in others.items():
             if given:
-                raise OptionError(f"{flag} and {other} exclude each other: each {each} has files of its own")
+                raise ExclusionError(flag, other, f": each {each} has files of its own")
 
     def _check_knee(self) -> None:
         if not (self.slo_targets or self.targets.targets_ms):
@@ -629,7 +637,7 @@ class ObserveOptions(SyntheticOptions):
             if given is not None and self.session_mode != CLOSED_LOOP and not self.concurrency:
                 raise OptionError(f"{flag} needs --session-mode closed-loop or --concurrency")
         if self.think_time_ms is not None and self.think_time_dist is not None:
-            raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
+            raise ExclusionError("--think-time-ms", "--think-time-dist")
 
         if self.speed.speedup != 1 and self.trace is None:
             raise OptionError("--speedup needs --trace; with --workload-spec --rate is the rate to send at")
@@ -673,7 +681,7 @@ class ObserveOptions(SyntheticOptions):
         }
         for flag, value in (others | {"--prompts": self.prompts}).items():
             if value is not None:
-                raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
+                raise ExclusionError("--concurrency", flag)
 
     def _check_processes(self) -> None:
         if self.ray:
@@ -684,7 +692,7 @@ class ObserveOptions(SyntheticOptions):
         if not flag:
             return
         if self.max_concurrency:
-            raise OptionError(f"{flag} and --max-concurrency exclude each other: the line has one head")
+            raise ExclusionError(flag, "--max-concurrency", ": the line has one head")
         for path in (self.paths.data, self.paths.itl):
             if path is not None and path.suffix == ".gz":
                 raise OptionError(f"{flag} writes plain files, a recording of many cannot be gzipped, got {path}")
@@ -697,7 +705,7 @@ class ObserveOptions(SyntheticOptions):
         if self.itl_output is not None and not self.record_itl:
             raise OptionError("--itl-output needs --record-itl")
         if self.overwrite and self.resume:
-            raise OptionError("--overwrite and --resume exclude each other: one deletes what the other goes on with")
+            raise ExclusionError("--overwrite", "--resume", ": one deletes what the other goes on with")
         self.check_files()
 
     def check_files(self, *also_read: Path) -> None:

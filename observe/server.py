@@ -421,6 +421,6 @@ def warn_of_warm_cache(before: MetricsReading | None, after: MetricsReading | No
         return
     warn(
         f"the server's prefix cache held {found['hit_rate']:.0%} of the prompt tokens, of which the requests share at "
-        f"most {expected:.0%} with each other: an earlier run with --seed {seed} has sent these prompts, so TTFT is "
-        "that of a warm cache; give another --seed, or empty the cache (POST /reset_prefix_cache)"
+        f"most {expected:.0%} with each other. An earlier run with --seed {seed} has sent these prompts, so TTFT is "
+        "that of a warm cache. Give another --seed, or empty the cache (POST /reset_prefix_cache)"
     )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.options import OptionError
+from blis_sim.options import ExclusionError, OptionError
 from replay.replay_options import ReplayClusterOptions, ReplayOptions
 from replay.report_options import ignore_note
 from traces.collector import gc_disabled
@@ -186,7 +186,7 @@ def _interval_lines(
     """Return a line with the interval of each figure.
 
     Where coefficients were learned from the server itself, that is by replays with other coefficients, speeds and
-    phases, else by what was measured of servers like it.
+    phases. Else it is by the errors on servers like it.
     """
     from blis_sim.engine.cluster.build import build_simulation
     from replay.output.ensemble import (
@@ -253,7 +253,7 @@ def _with_offload_file(
     if not header.kv_offload or header.mode == "real":
         return read_offload(options.offload, cluster)
     if options.offload.kv_offload_config is not None:
-        raise OptionError(f"--kv-offload-config and the kv_offload of {options.header_path} exclude each other")
+        raise ExclusionError("--kv-offload-config", f"the kv_offload of {options.header_path}", "")
     return with_offload(offload_of_header(options.header_path, header.kv_offload), cluster, f"{options.header_path}")
 
 

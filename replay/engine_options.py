@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.file_parts import given, problem_in, read_part
 from blis_sim.engine.lora import Adapter, LoraOptions, LoraSettings
-from blis_sim.options import OptionError, check_options, ineffective_flags, option, options_of, section, with_settings
+from blis_sim.options import (
+    ExclusionError,
+    OptionError,
+    check_options,
+    ineffective_flags,
+    option,
+    options_of,
+    section,
+    with_settings,
+)
 from blis_sim.options.file_fields import Bounds, Positive
 from traces.kv_offload import DEVICE_CLASSES, KVOffload, Tier
 
@@ -99,8 +108,8 @@ class AdapterOptions:
     )
     lora_footprint_bytes_per_rank: float | None = option(
         None,
-        "Bytes of an adapter for each of its ranks; room for as many of the largest as fit is taken from the KV cache "
-        f"(default: that of --lora-config, else {DEFAULT_BYTES_PER_RANK:g}).",
+        "Bytes of an adapter for each of its ranks. Room for as many of the largest as fit is taken from the KV cache "
+        "(default: that of --lora-config, else {DEFAULT_BYTES_PER_RANK:g}).",
         above=0,
         at_most=1e15,
         metavar="BYTES",
@@ -109,7 +118,7 @@ class AdapterOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.lora_config is not None and self.lora.enable_lora:
-            raise OptionError("--lora-config and --enable-lora exclude each other: both say how adapters are loaded")
+            raise ExclusionError("--lora-config", "--enable-lora", ": both say how adapters are loaded")
 
     @property
     def flags_without_effect(self) -> list[str]:
@@ -137,7 +146,7 @@ def with_adapters(options: AdapterOptions, deployment: "Deployment", has_counted
         flag, engines = ("--enable-lora", "vllm") if options.lora_config is None else ("--lora-config", "vllm or blis")
         raise OptionError(f"{flag} needs --engine {engines}, got {config.engine}")
     if config.cpu_tier is not None:
-        raise OptionError("--lora-config and --kv-cpu-blocks exclude each other with --engine blis")
+        raise ExclusionError("--lora-config", "--kv-cpu-blocks", " with --engine blis")
     reserved_bytes = _reserved_bytes(options)
     if has_counted_blocks and reserved_bytes:
         block_bytes = bytes_per_block(
@@ -298,7 +307,7 @@ def with_chain(file: OffloadFile | None, deployment: "Deployment", seed: int) ->
 
     config = deployment.config
     if config.lora is not None:
-        raise OptionError("--kv-offload-config and --lora-config exclude each other with --engine blis")
+        raise ExclusionError("--kv-offload-config", "--lora-config", " with --engine blis")
     block_bytes = int(kv_bytes_per_token(deployment.model, deployment.tp, "blis") * config.block_size_tokens)
     chain = OffloadChain(
         num_blocks=file.cpu_bytes // block_bytes,

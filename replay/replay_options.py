@@ -13,7 +13,7 @@ from blis_sim.engine.cluster.settings import DEFAULT_SEED
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.lora import LoraOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, option, options_of, section
+from blis_sim.options import ExclusionError, OptionError, check_options, option, options_of, section
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.option import MOST_REQUESTS, Setting
 from blis_sim.options.printing import printable
@@ -112,9 +112,9 @@ class ReplayOptions:
     )
     intervals: int = option(
         0,
-        "Print between which values figures lie in nine cases of ten: by the errors on servers like it, or where "
-        "coefficients were learned from the server itself by so many further replays with coefficients drawn within "
-        "their spread, servers of other speed and other phases of the steps.",
+        "Print between which values figures lie in nine cases of ten, by the errors on servers like it. Where "
+        "coefficients were learned from the server itself, further replays of this number decide. They have "
+        "coefficients drawn within their spread, servers of other speed and other phases of the steps.",
         at_least=0,
         at_most=10_000,
         metavar="DRAWS",
@@ -137,8 +137,8 @@ class ReplayOptions:
         if max_concurrency is not None and self.reissue and at_gateway:
             raise OptionError("--max-concurrency could mean the client's with --reissue or the gateway's: use only one")
         if self.session_mode != FIXED and self.reissue:
-            raise OptionError(
-                f"--reissue and --session-mode {self.session_mode} exclude each other: both decide when rounds are sent"
+            raise ExclusionError(
+                "--reissue", f"--session-mode {self.session_mode}", ": both decide when rounds are sent"
             )
         if self.session_pool and self.session_mode != CLOSED_LOOP:
             raise OptionError("--session-pool needs --session-mode closed-loop")
@@ -157,7 +157,7 @@ class ReplayOptions:
             if given is not None and self.session_mode != CLOSED_LOOP:
                 raise OptionError(f"{flag} needs --session-mode closed-loop")
         if self.think_time_ms is not None and self.think_time_dist is not None:
-            raise OptionError("--think-time-ms and --think-time-dist exclude each other, give one of them")
+            raise ExclusionError("--think-time-ms", "--think-time-dist")
         if self.think_time_dist is not None:
             parse_think_time(self.think_time_dist)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_sim.installation import check_page, check_plot
 from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, metric_option
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import BLIS, CSV, HTML, JSON, MARKDOWN, TABLE, format_option, printed_format
 from traces import SloTargets, slo_targets
@@ -52,18 +53,29 @@ def ignore_note(_line: str) -> None:
     """Leave a note out."""
 
 
+def goodput_option() -> Any:
+    """Return the option for targets of single requests."""
+    return option(
+        (),
+        "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s. itl is its mean time between "
+        "tokens, and batch/e2e:30s holds for one class. They replace all of the workload or trace. Adds goodput.",
+        metavar="[CLASS/]NAME:DURATION,...",
+        heading="Judging the run",
+    )
+
+
+def min_attainment_option() -> Any:
+    """Return the option for the share of requests that must meet the targets of single requests."""
+    text = "Share of requests within their targets from which the table calls them met."
+    return option(LEAST_ATTAINMENT, text, above=0, at_most=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportOptions:
     """The settings that all commands with a simulation to report on share."""
 
     targets: LatencyTargets = section(LatencyTargets)
-    goodput: tuple[str, ...] = option(
-        (),
-        "Latencies within which a request is good, such as ttft:500ms,itl:40ms,e2e:5s; itl is its mean time between "
-        "tokens, and batch/e2e:30s holds for one class. They replace all of the workload or trace. Adds goodput.",
-        metavar="[CLASS/]NAME:DURATION,...",
-        heading="Judging the run",
-    )
+    goodput: tuple[str, ...] = goodput_option()
     slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
     slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
     slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
@@ -76,6 +88,7 @@ class ReportOptions:
         f"Adds one weighted figure of merit for the run. Metrics: {', '.join(METRICS)}.",
         metavar="METRIC:WEIGHT,...",
     )
+    metric: tuple[str, ...] = metric_option("a finished run")
     results_path: str | None = option(
         None,
         "Write latencies per request here (JSON).",
@@ -89,8 +102,8 @@ class ReportOptions:
     trace_level: str = option("none", "The decisions of the cluster that are recorded.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
         0,
-        "With --trace-level decisions, how many of the best instances are kept for each request and compared with the "
-        "chosen one for its regret; 0 compares none.",
+        "With --trace-level decisions, how many of the best instances are kept for each request. They are compared "
+        "with the chosen one for its regret; 0 compares none.",
         at_least=0,
     )
     summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
@@ -116,14 +129,14 @@ class ReportOptions:
     )
     metrics_dir: str | None = option(
         None,
-        "Write tables of requests, batches and operations, a timeline for Perfetto, the use of each instance and "
-        "pictures to this folder while the run goes on.",
+        "Write tables of requests, batches and operations, and the use of each instance to this folder while the run "
+        "goes on. A timeline for Perfetto and pictures are added.",
         metavar="DIR",
     )
     graph_output: str | None = option(
         None,
-        "Write the tasks of each request here when it ends, as graphs in node-link JSON: prompt, transfer of its KV "
-        "cache, tokens, with states and durations.",
+        "Write the tasks of each request here when it ends, as graphs in node-link JSON. Tasks are prompt, transfer "
+        "of its KV cache and tokens, with states and durations.",
         metavar="FILE",
         writes={"": "request graphs"},
     )
@@ -149,10 +162,10 @@ class ReportOptions:
     )
     json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
     format: str = format_option(
-        "What standard output gets: a table for people, one JSON object with the breakdowns in it, that object with "
-        "the table's figures and their origin (report), these figures as CSV, Markdown or an HTML page, or the text "
-        "that BLIS prints (blis): metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, and "
-        "its value blis also sets --engine blis.",
+        "What standard output gets: a table for people, or one JSON object with the breakdowns in it. report is that "
+        "object with the table's figures and their origin. CSV, Markdown and an HTML page have these figures. blis is "
+        "the text that BLIS prints: metrics as JSON, then sections. BLIS_FORMAT in the environment is the default, "
+        "and its value blis also sets --engine blis.",
         FORMATS,
     )
     log: str = option(
@@ -161,10 +174,7 @@ class ReportOptions:
         choices=LOG_LEVELS,
         metavar="LEVEL",
     )
-    min_attainment: float = option(
-        LEAST_ATTAINMENT, "Share of requests within their targets from which the table calls them met.", above=0,
-        at_most=1,
-    )  # fmt: skip
+    min_attainment: float = min_attainment_option()
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -182,6 +192,7 @@ class ReportOptions:
             _check_folder(self.metrics_dir)
         # Making these checks them.
         _ = self.slo_targets, self.targets.targets_ms, self.weights, self.itl_path, self.printed_format
+        _ = self.custom_metrics
 
     @property
     def needs_events(self) -> bool:
@@ -216,6 +227,11 @@ class ReportOptions:
     def slo_targets(self) -> dict[str, SloTargets]:
         """The targets given by flags, per class. Raises OptionError."""
         return slo_targets(self.goodput, self.slo_ttft, self.slo_itl, self.slo_e2e)
+
+    @property
+    def custom_metrics(self) -> tuple[CustomMetric, ...]:
+        """The metrics of other packages. Raises OptionError."""
+        return custom_metrics(self.metric)
 
     @property
     def weights(self) -> dict[str, float]:

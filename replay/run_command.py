@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
-from blis_sim.options import OptionError, check_options, option, section
+from blis_sim.options import ExclusionError, OptionError, check_options, option, section
 from blis_sim.options.option import MOST_REQUESTS
 from blis_sim.options.without_effect import BlisOptions
 from replay.engine_options import AdapterOptions, OffloadFileOptions
@@ -64,8 +64,8 @@ class RunOptions(SyntheticOptions):
     num_requests: int | None = option(
         None,
         "How many requests to generate, 0 for no limit but the horizon. Closed-loop conversations that have begun by "
-        "then run to their end (default: the spec's, without one as many as a steady state needs, or up to --horizon; "
-        f"with --engine blis {BLIS_NUM_REQUESTS}).",
+        "then run to their end. The default is the spec's; without a spec as many as a steady state needs, or up to "
+        f"--horizon. With --engine blis it is {BLIS_NUM_REQUESTS}.",
         at_least=0,
         at_most=MOST_REQUESTS,
     )
@@ -127,7 +127,7 @@ class RunOptions(SyntheticOptions):
             ("--workload-spec", self.workload_spec),
         ):
             if value is not None:
-                raise OptionError(f"--concurrency and {flag} exclude each other, give one of them")
+                raise ExclusionError("--concurrency", flag)
         if not self.num_requests and self.horizon is None:
             raise OptionError("--concurrency needs --num-requests or --horizon, or the workload never ends")
 

@@ -1,7 +1,7 @@
 """Detects a cap on requests in flight of a recording's client from its send times; no column holds the cap.
 
-With a cap, a request that is due while all places are taken is sent late, in the moment in which a reply frees a place.
-The server then decides when that is.
+With a cap, a request that is due while all places are taken is sent late. It is sent in the moment in which a reply
+frees a place. The server then decides when that is.
 """
 
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ LATE_SHARE = 0.01
 """Fewer late requests than this do not make a recording a saturated one."""
 MIN_LATE = 3
 FULL_SHARE = 0.9
-"""Late requests are due to a cap if so many of them were sent right after a reply, with so many of the largest number
-in flight."""
+"""Shares of late requests that were sent right after a reply, and of the largest number in flight, from which a cap is
+the reason."""
 REFILLED_US = 5_000
 """Replies to many requests may come at once; their places are taken one after the other, within that time."""
 STAMPED_LATE_US = 1_000
@@ -40,17 +40,17 @@ class ClientCap(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.num_late:,} of {self.num_requests:,} requests were sent late "
-            f"(up to {self.longest_wait_us / 1e6:.1f} s), when {self.max_concurrency} were in flight: "
-            "the client had a cap, and the server's speed decided when they were sent"
+            f"{self.num_late:,} of {self.num_requests:,} requests were sent late (up to "
+            f"{self.longest_wait_us / 1e6:.1f} s), when {self.max_concurrency} were in flight. The client had a cap, "
+            "and the server's speed decided when they were sent"
         )
 
 
 def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     """The cap that shows in the send times of a recording, None where none does.
 
-    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time; they
-    are not counted, so that of a recording with many of them the cap comes out too low.
+    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time, and
+    are not counted. The cap of a recording with many of them comes out too low.
     """
     packed = PackedRows.of(TraceRow, rows)
     sent, due, ended, rounds = map(

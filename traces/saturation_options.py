@@ -22,8 +22,8 @@ class SaturationOptions:
 
     detectors: tuple[str, ...] = option(
         (),
-        "Detectors that label the run as stable, backlogged or overloaded; queue goes by the number of requests in the "
-        "system, and calls a run too short where it is.",
+        "Detectors that label the run as stable, backlogged or overloaded. queue goes by the number of requests in "
+        "the system, and calls a run too short where it is.",
         choices=lambda: (*_DETECTORS(), QUEUE, ALL),
     )
     saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from blis_sim.options import OptionError
+from blis_sim.options import ExclusionError, OptionError
 from blis_sim.options.durations import duration_ms, parse_duration_ms
 from blis_sim.options.file_fields import Amount
 
@@ -40,7 +40,7 @@ def slo_targets(
     """Targets per class from --goodput, or from the flags with a class that it replaced. Raises OptionError."""
     former = slo_targets_from_flags(slo_ttft, slo_itl, slo_e2e)
     if goodput and former:
-        raise OptionError("--goodput and --slo-ttft, --slo-itl or --slo-e2e exclude each other: they mean the same")
+        raise ExclusionError("--goodput", "--slo-ttft, --slo-itl or --slo-e2e", ": they mean the same")
     return goodput_targets(goodput) if goodput else former
 
 

@@ -125,12 +125,18 @@ def value_from_python(setting: Setting, value: Any) -> Any:
 def _list_items(setting: Setting, value: Any) -> list[Any]:
     """The items of a list, texts as they are, commas included."""
     try:
-        items = [os.fspath(each) if isinstance(each, os.PathLike) else each for each in value]
+        items = [_list_item(setting, each) for each in value]
     except TypeError:
         raise OptionError(f"{setting.label} must be a list, got {value!r}") from None
     if all(isinstance(each, str) for each in items):
         return items
     return list(parse_yaml_value(setting, items))
+
+
+def _list_item(setting: Setting, value: Any) -> Any:
+    if setting.option.open_to is not None and callable(value):
+        return policy_reference(setting, value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def policy_reference(setting: Setting, value: Callable[..., Any]) -> str:
@@ -658,8 +664,8 @@ def _planned_deployment(found: Mapping[str, Any]) -> PlannedDeployment:
 class MetricError:
     """One latency of a recording against its simulation, over all requests that have it on both sides.
 
-    `mape` is the mean absolute error of a request as a fraction, `mean_error` that of the mean and `p99_error` that of
-    the 99th percentile, both signed. `pearson_r` is None where nothing correlates.
+    `mape` is the mean absolute error of a request as a fraction. `mean_error` that of the mean and `p99_error` that of
+    the 99th percentile; both are signed. `pearson_r` is None where nothing correlates.
     """
 
     count: int

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from blis_sim.api.settings import ClusterSettings, Json, Path
+from blis_sim.api.settings import ClusterSettings, Json, Path, Policy
 
 
 class ServeSettings(ClusterSettings, total=False):
@@ -135,6 +135,7 @@ class ServeSettings(ClusterSettings, total=False):
     max_log_len: int | None
     disable_log_stats: bool
     enable_logging_iteration_details: bool
+    metric: Sequence[Policy]
     log_http: bool
     access_log: bool
     speed: float | str

@@ -166,6 +166,7 @@ class ReportSettings(TypedDict, total=False):
     saturation_report: Path | None
     saturation_final_window: str
     fitness_weights: str
+    metric: Sequence[Policy]
     results_path: Path | None
     metrics_path: Path | None
     trace_level: str

@@ -118,10 +118,10 @@ class Judgement:
     """The judgement of a simulation by the targets.
 
     `loads` has, for each target, the figure as a share of its limit; above 1 the target is missed. `worst` names the
-    figure with the largest share, or `SERVED` when requests were rejected, timed out or never completed, or come faster
-    than they are served. `use` is that of resources, where it is known. `is_open` says that longer runs may find that
-    requests come faster than they are served. `mean_ms` is the mean of the latency of the worst figure, 0 where it is
-    unknown.
+    figure with the largest share. It is `SERVED` when requests were rejected, timed out, never completed, or come
+    faster than they are served. `use` is that of resources, where it is known. `is_open` says that longer runs may find
+    that requests come faster than they are served. `mean_ms` is the mean of the latency of the worst figure, 0 where it
+    is unknown.
     """
 
     loads: Mapping[str, float]

@@ -45,8 +45,8 @@ from traces.workload.spec import SCENARIO_NAMES, Scenario, read_spec
 def question_of_plan(simulation: Simulation, settings: Mapping[str, Any], choices: Choices) -> Question | None:
     """Return the latency model of all candidates; None where the settings name one.
 
-    Candidates as they were asked for decide: those that spread experts or quantise weights in a second way are tried
-    where the latency model covers them, and reported where it does not.
+    Candidates as they were asked for decide. Those that spread experts or quantise weights in a second way are tried
+    where the latency model covers them. They are reported where it does not.
     """
     asked_for = replace(
         choices,
@@ -168,8 +168,8 @@ def cheapest(
     """Search the candidates of one shape, and return the cheapest trial that meets the targets, None without one.
 
     `best` is a trial that results must beat. Of what the candidates propose, the least expensive counts are tried next,
-    as long as they can win, and before them fewer instances of the best. `on_settled` is called for each candidate that
-    cannot win any more.
+    as long as they can win. Fewer instances of the best come before them. `on_settled` is called for each candidate
+    that cannot win any more.
     """
     known = Known()
     margins = _margins(best)
@@ -501,9 +501,9 @@ def stressed(
 ) -> Winner | None:
     """Return the winner with the results of all tests; None where longer runs find that it is overloaded.
 
-    `on_trial` is called after each simulation. Runs of the given length decide first, side by side. Of what they find,
-    longer runs judge the trials that no other implies, since a lower rate cannot be an overload where a higher one is
-    none, and further ones where they find an overload.
+    `on_trial` is called after each simulation. Runs of the given length decide first, side by side. Longer runs judge
+    the found trials that no other implies, since a lower rate cannot be an overload where a higher one is none. They
+    judge further trials where they find an overload.
     """
     settings, step_error = trial.candidate.settings, trial.candidate.sureness.step_error
     judge = judge_with(sims, targets, on_trial)
@@ -706,7 +706,7 @@ class CapacityQuery:
 class CapacityPlan:
     """The answer of a plan.
 
-    `best` has the cheapest trial of each GPU type and shape with its outcome, None where none meets the targets, and
+    `best` has the cheapest trial of each GPU type and shape with its outcome, None where none meets the targets.
     `refused` has by GPU type the instances that were not tried and why. `winner` is None when no trial meets the
     targets.
     """

@@ -26,24 +26,38 @@ def rewritten(arguments: list[str]) -> list[str]:
 
 
 def run(options: CompareOptions) -> int:
-    """Simulate all configurations with the same requests, print the table and write requested files."""
-    from blis_sim.bench.comparison import comparison_report, play, sides_of, simulate_configuration, workload_of
+    """Simulate all configurations with the same requests, print the table and write requested files.
+
+    Exit codes: 0 done, 1 no configuration meets the targets.
+    """
+    from blis_sim.bench.comparison import (
+        comparison_report,
+        judgements_of,
+        judging_of,
+        play,
+        sides_of,
+        simulate_configuration,
+        workload_of,
+    )
 
     sides, uncovered = sides_of(options)
     for side in sides:
         for note in side.notes:
             _print_note(f"{side.name}: {note}")
-    runs = []
+    runs, judging = [], judging_of(options)
     form = printed_format(options)
     for number in range(options.repeat):
         requests = workload_of(options, number)
-        runs.append([simulate_configuration(side, requests) for side in sides])
+        runs.append([simulate_configuration(side, requests, judging) for side in sides])
         if options.live and number == 0:
             play(sides, runs[0], options.speed, sys.stdout if form == TABLE else sys.stderr)
-    report = comparison_report(sides, runs, uncovered, partial(_origin, options))
+    for note in dict.fromkeys(note for of_seed in runs for each in of_seed for note in each.notes):
+        _print_note(note)
+    judgements = judgements_of(runs) if judging.has_targets else []
+    report = comparison_report(sides, runs, uncovered, partial(_origin, options), judgements)
     report.print(form)
     report.write(options.html, options.picture)
-    return 0
+    return int(bool(judgements) and not any(each.meets_targets for each in judgements))
 
 
 def _origin(options: CompareOptions) -> "Provenance":

@@ -4,9 +4,13 @@ from dataclasses import dataclass
 
 from blis_sim.engine.engine_defaults import ADAPTIVE_BLOCK_TOKENS
 from blis_sim.installation import check_page, check_plot
-from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.options.custom_metrics import custom_metrics, metric_option
+from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LEAST_RATE, MOST_RATE
 from blis_sim.options.printing import format_option, json_option, printed_format
+from replay.report_options import goodput_option, min_attainment_option
+from traces import SloTargets, slo_targets
 from traces.workload.spec import SCENARIO_NAMES
 
 DEFAULT_DURATION_S, DEFAULT_SEED = 20.0, 42
@@ -46,8 +50,9 @@ class CompareOptions:
     names: str = option("", "Names of the configurations in the order in which they are given.", metavar="NAME,...")
     workload: str = option(
         "steady",
-        "Scenario that the requests come from: arrivals at --rate; 5 requests per second with a burst of 40 times as "
-        "many for five seconds; or priorities mixed, with 80 per second for ten seconds.",
+        "Scenario that the requests come from. steady has arrivals at --rate. burst has 5 requests per second with a "
+        "burst of 40 times as many for five seconds. mixed-priority has several priorities, with 80 requests per "
+        "second for ten seconds.",
         flags=("--workload", "--scenario"),
         choices=SCENARIO_NAMES,
         heading="Requests",
@@ -77,6 +82,10 @@ class CompareOptions:
         at_least=1,
         at_most=_MOST_SEEDS,
     )
+    targets: LatencyTargets = section(LatencyTargets)
+    goodput: tuple[str, ...] = goodput_option()
+    min_attainment: float = min_attainment_option()
+    metric: tuple[str, ...] = metric_option("a finished run")
     format: str = format_option(heading="Output")
     json: bool = json_option()
     picture: str | None = option(
@@ -96,7 +105,7 @@ class CompareOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
-        _ = printed_format(self)
+        _ = printed_format(self), custom_metrics(self.metric), self.targets.targets_ms, self.slo_targets
         check_plot("--plot", self.picture)
         check_page("--html", self.html)
         check_outputs(self)
@@ -113,3 +122,8 @@ class CompareOptions:
             raise OptionError("--baseline takes one set of flags at most, for both configurations")
         if self.speed and not self.live:
             raise OptionError("--speed needs --live")
+
+    @property
+    def slo_targets(self) -> dict[str, SloTargets]:
+        """The targets of single requests by SLO class. Raises OptionError."""
+        return slo_targets(self.goodput)

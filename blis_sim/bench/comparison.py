@@ -4,7 +4,8 @@ import math
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import fmean, stdev
 from typing import Any, NamedTuple, TextIO
 
@@ -21,13 +22,21 @@ from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.engine_defaults import adaptive_blocks
 from blis_sim.options import OptionError, options_from
 from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, values_of
+from blis_sim.options.latency_targets import TargetCheck, checks_columns, checks_json
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Panel, cdf_panel, time_panel
 from blis_sim.report.report import Report, Section
-from blis_sim.report.tables import TextTable
-from replay.analysis.breakdown import DeadlineFigures, deadline_figures, with_deadlines
+from blis_sim.report.tables import TextTable, duration
+from replay.analysis.breakdown import DeadlineFigures, by_slo_class, deadline_figures, notes_on_targets, with_deadlines
+from replay.analysis.on_demand import Goodput, goodput
+from replay.analysis.result import ClassAttainment, mean_result, verdicts_of
 from replay.closed_loop import simulate_workload
+from replay.output.findings import target_checks
+from replay.output.metrics import aggregate
+from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.simulate import Simulated
+from traces import SloTargets
 from traces.workload.generate import generate, read_spec_at
 from traces.workload.request import Workload
 from traces.workload.spec import Scenario, WorkloadSpec
@@ -171,6 +180,16 @@ class Run:
     expected_per_draft: float
     speedup_estimate: float
     num_instances: int
+    notes: Sequence[str]
+    """Remarks on targets that hold for no request."""
+    custom_metrics: Mapping[str, float]
+    """Metrics of other packages by name."""
+    checks: Sequence[TargetCheck]
+    """Percentiles of latencies beside their targets."""
+    verdicts: Sequence[ClassAttainment]
+    """The judgement of each class with targets for single requests."""
+    goodput: Goodput | None
+    """Requests within these targets; None without any."""
 
 
 def workload_of(options: CompareOptions, number: int) -> Requests:
@@ -189,9 +208,35 @@ def _spec_of(options: CompareOptions) -> WorkloadSpec:
     return WorkloadSpec(version="2", seed=42, scenario=scenario)
 
 
-def simulate_configuration(side: Configuration, requests: Requests) -> Run:
-    """Simulate the requests and take the figures."""
-    cluster = with_deadlines(side.cluster, requests.workload.goodput_slo_targets)
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """What each run is judged by: targets, and metrics of other packages."""
+
+    limits_ms: Mapping[str, float] = field(default_factory=dict)
+    """Limits of percentiles by figure, such as `ttft_p99_ms`."""
+    targets: Mapping[str, SloTargets] = field(default_factory=dict)
+    """Targets of single requests by SLO class."""
+    least_attainment: float = LEAST_ATTAINMENT
+    metrics: Sequence[CustomMetric] = ()
+
+    @property
+    def has_targets(self) -> bool:
+        """Whether there is a target."""
+        return bool(self.limits_ms or self.targets)
+
+
+def judging_of(options: CompareOptions) -> Judging:
+    """Return what the options ask for. Raises OptionError."""
+    metrics = custom_metrics(options.metric)
+    return Judging(options.targets.targets_ms, options.slo_targets, options.min_attainment, metrics)
+
+
+_UNJUDGED = Judging()
+
+
+def simulate_configuration(side: Configuration, requests: Requests, judging: Judging = _UNJUDGED) -> Run:
+    """Simulate the requests and take the figures. Raises OptionError for a metric that fails."""
+    cluster = with_deadlines(side.cluster, judging.targets or requests.workload.goodput_slo_targets)
     deployment = side.deployment if cluster is side.cluster else resolve(cluster.deployment)
     simulation = build_simulation(cluster, deployment, ties=SeededTieBreaker(requests.seed))
     times: list[tuple[int, Micros]] = []
@@ -206,7 +251,7 @@ def simulate_configuration(side: Configuration, requests: Requests) -> Run:
     simulated = simulate_workload(
         simulation, requests.workload, None, sample, lambda number, instants: times.append((number, instants))
     )
-    return _run(simulated, times, samples, requests.duration_s)
+    return _run(simulated, times, samples, requests.duration_s, judging)
 
 
 def _token_hit_rate(engines: Iterable[Engine]) -> float:
@@ -216,7 +261,11 @@ def _token_hit_rate(engines: Iterable[Engine]) -> float:
     return sum(kv.hit_tokens for kv in caches) / queried if queried else 0.0
 
 
-def _run(simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples, duration_s: float) -> Run:
+def _run(
+    simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples, duration_s: float, judging: Judging
+) -> Run:
+    found = _goodput_of(simulated, judging.targets) if judging.targets else None
+    limits_ms = judging.limits_ms
     record, engines = simulated.requests, list(simulated.simulation.instances)
     config = engines[0].config
     rows = list(record)
@@ -257,7 +306,17 @@ def _run(simulated: Simulated, times: list[tuple[int, Micros]], samples: Samples
         expected_per_draft=0.0 if speculation is None else speculation.expected_accepted_tokens,
         speedup_estimate=0.0 if speculation is None else speculation.theoretical_speedup,
         num_instances=len(engines),
+        notes=tuple(notes_on_targets(judging.targets, record)),
+        custom_metrics=values_of(judging.metrics, simulated),
+        checks=target_checks(record, limits_ms, aggregate(simulated)) if limits_ms else (),
+        verdicts=tuple(verdicts_of(judging.targets, found, judging.least_attainment)),
+        goodput=found,
     )
+
+
+def _goodput_of(simulated: Simulated, targets: Mapping[str, SloTargets]) -> Goodput:
+    record = simulated.requests
+    return goodput(record, targets, by_slo_class(record), simulated.simulation.clock / 1e6)
 
 
 # The figures of a comparison, its answer, and a live table.
@@ -365,7 +424,17 @@ def figures_of(runs: Sequence[Run]) -> list[Figure]:
             Figure("Speed-up of decoding", mean_tbt_ms, 2, divides_first=True),
             Figure("Speed-up of drafts, by formula", lambda run: run.speedup_estimate, 2),
         ]
-    return rows
+    if any(run.goodput for run in runs):
+        rows += [
+            Figure("Goodput (requests/s)", lambda run: run.goodput.per_s if run.goodput else 0.0, 2),
+            Figure("Within all targets (%)", lambda run: 100 * run.goodput.share if run.goodput else 0.0, 2),
+        ]
+    names = runs[0].custom_metrics if runs else ()
+    return rows + [Figure(name, partial(_custom_metric, name), 2) for name in names]
+
+
+def _custom_metric(name: str, run: Run) -> float:
+    return run.custom_metrics[name]
 
 
 def _share_of(name: str) -> Callable[[Run], float]:
@@ -402,10 +471,54 @@ Runs = Sequence[Sequence[Run]]
 """For each seed the run of each side."""
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict on one configuration, by the means of its runs."""
+
+    checks: Sequence[TargetCheck]
+    verdicts: Sequence[ClassAttainment]
+
+    @property
+    def meets_targets(self) -> bool:
+        """Whether all targets are met."""
+        return all(check.is_met for check in self.checks) and all(each.is_met for each in self.verdicts)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The verdict as columns of a table."""
+        return {**checks_columns(self.checks), "meets_targets": self.meets_targets}
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The verdict ready for JSON."""
+        classes = [{**asdict(each), "is_met": each.is_met} for each in self.verdicts]
+        return {"targets": checks_json(self.checks), "classes": classes, "meets_targets": self.meets_targets}
+
+
+def judgement_of(runs: Sequence[Run]) -> Judgement:
+    """Return the verdict on a configuration from its runs with different seeds."""
+    checks = [
+        each[0]._replace(
+            found_ms=None if any(one.found_ms is None for one in each) else fmean(one.found_ms for one in each)
+        )
+        for each in zip(*(run.checks for run in runs), strict=True)
+    ]
+    return Judgement(checks, mean_result([run.verdicts for run in runs]))
+
+
+def judgements_of(runs: Runs) -> list[Judgement]:
+    """Return the verdict on each configuration."""
+    return [judgement_of([of_seed[place] for of_seed in runs]) for place in range(len(runs[0]))]
+
+
 def comparison_report(
-    sides: Sequence[Configuration], runs: Runs, uncovered: Sequence[Uncovered], origin: Callable[[], Provenance]
+    sides: Sequence[Configuration],
+    runs: Runs,
+    uncovered: Sequence[Uncovered],
+    origin: Callable[[], Provenance],
+    judgements: Sequence[Judgement] = (),
 ) -> Report:
-    """Return the answer: a table of means over seeds with intervals, and the pictures of the first run."""
+    """Return the answer: a table of means over seeds with intervals, verdicts, and the pictures of the first run."""
     figures = figures_of([run for of_seed in runs for run in of_seed])
     values = {figure: [[figure.value(of_seed, place) for of_seed in runs] for place in range(len(sides))]
               for figure in figures}  # fmt: skip
@@ -420,6 +533,7 @@ def comparison_report(
                 "runs": [{each.label: round(values[each][place][number], 6) for each in figures}
                          for number in range(len(runs))],
                 "intervals_90": {label: list(of_sides[place] or ()) for label, of_sides in intervals.items()},
+                **(judgements[place].json if judgements else {}),
             }
             for place, side in enumerate(sides)
         }  # fmt: skip
@@ -431,11 +545,15 @@ def comparison_report(
         for place, side in enumerate(sides):
             for number in range(len(runs)):
                 known = {"configuration": side.name, "flags": side.flags, "run": number}
-                yield known | {each.label: values[each][place][number] for each in figures}
+                known |= {each.label: values[each][place][number] for each in figures}
+                yield known | (judgements[place].columns if judgements else {})
 
     def remarks() -> Iterator[str]:
         yield from (f"{side.name}: {side.flags or 'the defaults'}" for side in sides)
         yield from (f"{each.name}: {each.flags or 'the defaults'}: {each.reason}" for each in uncovered)
+        if judgements:
+            meeting = [side.name for side, each in zip(sides, judgements, strict=True) if each.meets_targets]
+            yield f"targets met by {' and '.join(meeting)}" if meeting else "targets MISSED by all configurations"
         if len(runs) > 1:
             yield f"Means of {len(runs)} seeds. * marks differences whose 95 % interval leaves out 0."
             yield "Pictures show the first seed."
@@ -446,7 +564,7 @@ def comparison_report(
         data=data,
         rows=rows,
         lead=lambda: step_times_lines(sides, len(uncovered)),
-        sections=lambda: _sections(sides, values, intervals),
+        sections=lambda: [*_sections(sides, values, intervals), *_verdict_sections(sides, judgements)],
         remarks=remarks,
         panels=lambda: panels_of(sides, runs[0]),
     )
@@ -490,6 +608,33 @@ def _sections(sides: Sequence[Configuration], values: Values, intervals: Interva
         ]
         heading = "90 % intervals of one server, by the errors on servers like it"
         yield Section(heading, TextTable(["", *names], rows))
+
+
+def _verdict_sections(sides: Sequence[Configuration], judgements: Sequence[Judgement]) -> Iterator[Section]:
+    """Yield a table with a row for each target and a column for each configuration."""
+    if not judgements:
+        return
+    cells: dict[str, list[str]] = {}
+    for each in judgements:
+        for check in each.checks:
+            latency, percentile, _ = check.name.split("_")
+            label = f"{latency.upper()} {percentile} at most {duration(check.limit_ms)}"
+            found = "none" if check.found_ms is None else duration(check.found_ms)
+            cells.setdefault(label, []).append(f"{found} {_verdict(check.is_met)}")
+        for verdict in each.verdicts:
+            label = f"{100 * verdict.least_attainment:.4g} % of {verdict.slo_class} within its targets"
+            cells.setdefault(label, []).append(_attainment(verdict))
+    rows = [[label, *of_sides] for label, of_sides in cells.items()]
+    rows.append(["all targets", *(_verdict(each.meets_targets) for each in judgements)])
+    yield Section(table=TextTable(["target", *(side.name for side in sides)], rows))
+
+
+def _attainment(found: ClassAttainment) -> str:
+    return f"{found.attainment:.1%} {_verdict(found.is_met)}" if found.count else "no requests"
+
+
+def _verdict(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
 
 
 def step_times_lines(sides: Sequence[Configuration], num_uncovered: int) -> list[str]:

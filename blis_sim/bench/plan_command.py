@@ -13,7 +13,7 @@ from blis_sim.bench.simulation_commands import (
 )
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.installation import check_page, check_plot
-from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.options import ExclusionError, OptionError, check_options, check_outputs, option
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import format_option, json_option, printed_format
 from blis_sim.options.progress import no_progress
@@ -48,8 +48,8 @@ class PlanOptions(LatencyTargets):
     )
     confidence: float | None = option(
         None,
-        "Least probability that a real server meets each target, such as 0.9, by the errors on servers like it "
-        "(default: predicted times are taken as they are).",
+        "Least probability that a real server meets each target, such as 0.9, by the errors on servers like it. By "
+        "default predicted times are taken as they are.",
         at_least=0.5,
         at_most=0.98,
         metavar="SHARE",
@@ -214,7 +214,7 @@ def _check(options: PlanOptions, plan: "Plan") -> None:
     searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
     for name in (name for name in _lists_asked(options) if name in plan.settings):
         flag = f"--{name.replace('_', '-')}"
-        raise OptionError(f"{flag if name != 'dp' else '--dp'} and {_LISTS[name]} exclude each other")
+        raise ExclusionError(flag if name != "dp" else "--dp", _LISTS[name], "")
     for name in _SEARCHED:
         if name in plan.settings:
             instead = f": give {searched[name]}" if name in searched else ""

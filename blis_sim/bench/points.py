@@ -22,6 +22,7 @@ from blis_sim.engine.deployment import resolve, resolved_once
 from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.options import BlisError, OptionError, options_of
 from blis_sim.options.command_line import flags_of, parse_command_line
+from blis_sim.options.custom_metrics import COLUMN_PREFIX, custom_metrics
 from blis_sim.options.option import Setting, check_value, find_setting, load_json, parse_value, parse_yaml_value
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from replay.analysis.sampling import SampledRange, sampled_range
@@ -460,6 +461,7 @@ def _simulated(job: Job) -> Outcome:
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, steady_tokens_per_s)
     figures |= {name: _later_figure(result, name) for name in LATER_FIGURES if name != "percentile_targets_met"}
     checks = found.get("targets")
+    figures |= {COLUMN_PREFIX + name: value for name, value in result["custom_metrics"].items()}
     figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
     origin = {name: str(report["provenance"][name]) for name in ORIGIN}
     ranges = {name: sampled_range(outcome.simulated.requests, name) for name in job.limits_ms}
@@ -675,6 +677,13 @@ class Table:
     varied: Sequence[str]
     gpu_cost_per_hour: float | None
     points: Mapping[str, Point]
+    custom: Sequence[str] = ()
+    """The columns of metrics of other packages."""
+
+    @property
+    def figures(self) -> Sequence[str]:
+        """The columns of figures."""
+        return (*FIGURES, *self.custom)
 
     @property
     def columns(self) -> list[str]:
@@ -682,7 +691,7 @@ class Table:
         return [
             POINT_COLUMN,
             *self.varied,
-            *FIGURES,
+            *self.figures,
             *(COSTS if self.gpu_cost_per_hour is not None else ()),
             *(name for name in ORIGIN if name not in self.varied),
             ERROR_COLUMN,
@@ -714,7 +723,8 @@ class Table:
 def table_of(plan: Plan, points: Sequence[Point], gpu_cost_per_hour: float | None) -> Table:
     """Return the columns and the points of a plan's rows."""
     keys = {digest_of(plan.simulation.name, point.settings): point for point in points}
-    return Table(varied=plan.varied, gpu_cost_per_hour=gpu_cost_per_hour, points=keys)
+    custom = [COLUMN_PREFIX + each.name for each in custom_metrics(plan.settings.get("metric", ()))]
+    return Table(varied=plan.varied, gpu_cost_per_hour=gpu_cost_per_hour, points=keys, custom=custom)
 
 
 def read_rows(path: Path, table: Table) -> list[Row]:
@@ -732,7 +742,7 @@ def read_rows(path: Path, table: Table) -> list[Row]:
     if not records:
         return []
     columns, *cells = records
-    needed = [name for name in FIGURES if name not in LATER_FIGURES]
+    needed = [name for name in table.figures if name not in LATER_FIGURES]
     missing = [name for name in (POINT_COLUMN, ERROR_COLUMN, *table.varied, *needed) if name not in columns]
     if missing:
         raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
@@ -746,7 +756,9 @@ def read_rows(path: Path, table: Table) -> list[Row]:
             raise BenchError(f"{path}: has a point of other settings, {found[POINT_COLUMN]}: {advice}")
         if not found[ERROR_COLUMN]:
             origin = {name: found[name] for name in ORIGIN if name in found}
-            rows[found[POINT_COLUMN]] = Row(found[POINT_COLUMN], point, Outcome(_figures(path, found), origin=origin))
+            rows[found[POINT_COLUMN]] = Row(
+                found[POINT_COLUMN], point, Outcome(_figures(path, found, table.figures), origin=origin)
+            )
     return list(rows.values())
 
 
@@ -773,10 +785,10 @@ def _text(cell: Any) -> str:
     return json.dumps(cell) if isinstance(cell, tuple | bool) else str(cell)
 
 
-def _figures(path: Path, record: Mapping[str, str]) -> dict[str, float | int | None]:
+def _figures(path: Path, record: Mapping[str, str], names: Sequence[str]) -> dict[str, float | int | None]:
     """The figures of a record. Raises BenchError."""
     figures: dict[str, float | int | None] = {}
-    for name in FIGURES:
+    for name in names:
         try:
             figures[name] = _number(record.get(name, ""))
         except ValueError:

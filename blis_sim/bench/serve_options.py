@@ -11,7 +11,7 @@ import orjson
 
 from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.installation import check_page, check_plot
-from blis_sim.options import OptionError, check_options, check_written, option, section
+from blis_sim.options import ExclusionError, OptionError, check_options, check_written, option, section
 from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import MOST_REQUESTS, load_json
 from blis_sim.options.printing import format_option, json_option, printed_format
@@ -202,7 +202,7 @@ class BenchServeOptions:
             raise OptionError("--min-attainment and --tolerance need --find-rate")
         many = len(self.request_rate) > 1 or self.find_rate
         if self.overwrite and self.append_result:
-            raise OptionError("--overwrite and --append-result exclude each other: one deletes what the other adds to")
+            raise ExclusionError("--overwrite", "--append-result", ": one deletes what the other adds to")
         if many and self.result_filename is not None and not self.append_result:
             raise OptionError(
                 "--result-filename with several rates needs --append-result, or each replaces the one before"
@@ -304,7 +304,7 @@ class BenchServeOptions:
             return
         start, end = self.ramp_up_start_rps, self.ramp_up_end_rps
         if self.request_rate != ("inf",):
-            raise OptionError("--ramp-up-strategy and --request-rate exclude each other")
+            raise ExclusionError("--ramp-up-strategy", "--request-rate", "")
         if start is None or end is None:
             raise OptionError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
         if start > end:

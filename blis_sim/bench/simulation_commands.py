@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.installation import check_ray
-from blis_sim.options import OptionError, option, options_from
+from blis_sim.options import ExclusionError, OptionError, option, options_from
 from blis_sim.options.command_line import check_required
 from blis_sim.options.option import MOST_PROCESSES
 from blis_sim.options.progress import no_progress
@@ -49,7 +49,7 @@ def check_cluster(ray: bool, ray_address: str | None, processes: int | None) -> 
     """Raise OptionError where the options of Ray do not fit together or Ray is not installed."""
     if ray:
         if processes is not None:
-            raise OptionError("--processes and --ray exclude each other: a Ray cluster has its own")
+            raise ExclusionError("--processes", "--ray", ": a Ray cluster has its own")
         check_ray()
     elif ray_address is not None:
         raise OptionError("--ray-address needs --ray")

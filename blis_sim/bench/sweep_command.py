@@ -103,8 +103,8 @@ __all__ = ["SweepOptions", "run"]
 
 
 def run(options: SweepOptions) -> int:
-    """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be
-    computed, a point failed in a way that its settings do not explain, or is what --fail-on names."""
+    """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be computed, or
+    a point is what --fail-on names. It is also 1 where a point failed in a way that its settings do not explain."""
     from blis_sim.bench.points import plan_of
     from blis_sim.bench.sweep_report import served_rows, sweep_report
     from blis_sim.options.progress import progress_bar

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from blis_sim.bench.points import Figures, Row, Table, costs
+from blis_sim.options.custom_metrics import COLUMN_PREFIX
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Curve, Panel, Target, draw_frontier, frontier_panels
 from blis_sim.report.report import Report, Section, with_origin
@@ -237,21 +238,25 @@ def shown_table(result: SweepResult) -> TextTable:
     has_rejected = any(each.get("rejected_requests") for each in figures)
     titles = [*varied, "GPUs", *(["rejected"] if has_rejected else []), "requests/s", "steady/s", "tokens/s"]
     titles += ["TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"]
+    custom = result.table.custom
+    titles += [name.removeprefix(COLUMN_PREFIX) for name in custom]
     titles += [
         *(["$/M tokens"] if price is not None else []),
         *(["within"] if result.has_goodput else []),
         *(["verdict"] if result.has_targets else []),
     ]
     lines = [
-        [str(row.point.varied[name]) for name in varied] + _cells(each, price, has_rejected) + _verdict(result, row)
+        [str(row.point.varied[name]) for name in varied]
+        + _cells(each, price, has_rejected, custom)
+        + _verdict(result, row)
         for row, each in zip(shown, figures, strict=True)
     ]
     return TextTable(titles, lines, num_left_aligned=0, num_labels=len(varied))
 
 
-def _cells(figures: Figures, price: float | None, has_rejected: bool) -> list[str]:
+def _cells(figures: Figures, price: float | None, has_rejected: bool, custom: Sequence[str]) -> list[str]:
     names = ["responses_per_sec", "steady_requests_per_s", "tokens_per_sec"]
-    names += ["ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms"]
+    names += ["ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", *custom]
     values = [figures.get(name) for name in names]
     if price is not None:
         values.append(costs(figures, price)["cost_per_million_tokens"])

@@ -68,8 +68,8 @@ class TuneOptions(LatencyTargets):
         writes={"": "tune page"},
     )
     format: str = format_option(
-        "What standard output gets: the best rate of each combination for people, or with all figures and their origin "
-        "as JSON, CSV, Markdown or an HTML page."
+        "What standard output gets: the best rate of each combination for people. JSON, CSV, Markdown and an HTML "
+        "page have all figures and their origin."
     )
     json: bool = json_option()
     processes: int | None = processes_option()

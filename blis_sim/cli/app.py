@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from blis_sim.cli.commands import COMMANDS, FIRST_STEPS, GROUPS, CommandRow, commands_in
 from blis_sim.cli.search_path import explain_import_errors
-from blis_sim.options import BlisError, OptionError, options_from, options_of
+from blis_sim.options import BlisError, ExclusionError, OptionError, options_from, options_of
 from blis_sim.options.command_line import (
     FILE_LAYERS,
     HELP_ALL_FLAG,
@@ -129,8 +129,6 @@ def _stand_in(name: str, found: str) -> ModuleType:
 FORMAT_VARIABLE, BLIS_FORMAT = "BLIS_FORMAT", "blis"
 """The environment variable for what commands print, and the name of BLIS's own format and engine."""
 
-_EXCLUSION = " exclude each other"
-"""The words of an error about two settings of which one may be given."""
 _STDERR = 2
 _MOST_BYTES = 1 << 20
 """Bytes of `pyproject.toml` that are searched for settings."""
@@ -250,10 +248,8 @@ class SimulatorCommand(SettingsCommand):
         """
         try:
             return options_from(self.options, **values)
-        except OptionError as error:
-            excluded, is_exclusion, _ = str(error).partition(_EXCLUSION)
-            named = {word for word in excluded.split() if word.startswith("--")} if is_exclusion and places else set()
-            excluding = [each for each in options_of(self.options) if not named.isdisjoint(each.flags)]
+        except ExclusionError as error:
+            excluding = [each for each in options_of(self.options) if not error.flags.isdisjoint(each.flags)]
             given = [each for each in excluding if each.name in values]
             given.sort(key=lambda each: _weight(places.get(each.label)))
             if len({_weight(places.get(each.label)) for each in given}) < 2:

@@ -282,8 +282,8 @@ class ModelsOptions:
     enable_expert_parallel: bool = option(False, "Give every GPU whole experts instead of a part of all.")
     hardware: str = option(
         "",
-        "GPU to plan for, such as H100 (default: the catalogue's choice for the model, else a B200 for checkpoints in "
-        "NVFP4 and an H100 for others).",
+        "GPU to plan for, such as H100. The default is the catalogue's choice for the model, else a B200 for "
+        "checkpoints in NVFP4 and an H100 for others.",
         suggested=gpu_names,
     )
     kv_cache_memory_bytes: int | None = option(

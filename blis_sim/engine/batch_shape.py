@@ -11,8 +11,8 @@ from blis_sim.engine.units import Micros
 class BatchShape(NamedTuple):
     """Exact integer sums over the sequences that compute at least one token in a step.
 
-    For a prefill sequence with `t` new tokens, context `c` (tokens computed before this step) and prompt length `s`;
-    for a decode sequence with context `c` and one new token. All contexts are as they stand before the step.
+    A prefill sequence has `t` new tokens, context `c` (tokens computed before this step) and prompt length `s`. A
+    decode sequence has context `c` and one new token. All contexts are as they stand before the step.
     """
 
     prefill_requests: int = 0

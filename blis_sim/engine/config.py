@@ -63,8 +63,8 @@ class PipelineStages:
 class Pipeline:
     """Stages as queues: every stage computes one step after the other, in the order in which steps were composed.
 
-    A step also waits for the tokens that were sampled as many compositions before as there are stages, which vLLM's
-    workers take in at each composition. Facts: vllm/v1/worker/gpu/pp_utils.py, `PPHandler`.
+    A step also waits for the tokens that were sampled as many compositions before as there are stages. vLLM's workers
+    take these in at each composition. Facts: vllm/v1/worker/gpu/pp_utils.py, `PPHandler`.
     """
 
     __slots__ = ("_free_at", "_sampled_at", "_stages", "passages")

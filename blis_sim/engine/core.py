@@ -33,8 +33,8 @@ class FrontEnd:
     """The way of requests from their arrival until they join the wait queue.
 
     Prompts are tokenized one after the other, so no request overtakes one that arrived before it. Where the event loop
-    works `request_us` for each request first, requests that arrive together wait until that is done for all of them:
-    the loop takes up every new request before it goes on with one that it has begun.
+    works `request_us` for each request first, requests that arrive together wait until that is done for all of them.
+    The loop takes up every new request before it goes on with one that it has begun.
     """
 
     def __init__(self, request_us: Micros = 0) -> None:

@@ -566,8 +566,8 @@ class LockstepRanks(RankGroup):
     def _compose(self, at: Micros) -> list[bool]:
         """Compose a forward pass. Returns for each rank whether it has a step in it.
 
-        A rank without requests has decided on its dummy batch one forward pass ahead of the others, except where it
-        waited for them in an all-reduce.
+        A rank without requests has decided on its dummy batch one forward pass ahead of the others. The exception is a
+        rank that waited for them in an all-reduce.
         """
         number = self._num_forwards
         is_ahead = number % SYNC_INTERVAL != 0

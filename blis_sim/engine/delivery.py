@@ -1,9 +1,9 @@
 """Instants at which tokens leave for their clients: after their step, delayed by overheads that never delay the engine.
 
 With BLIS's scheduling each token's overhead adds to the gap before it, so token number n leaves n overheads after its
-step; with vLLM's they overlap the following steps, so each token leaves one overhead after its own step. The overhead
-of the other tokens of its step is added in both cases. Where a latency model has an API server process, that is a
-queue: the tokens of a step leave in the order of the batch, after the tokens of earlier steps.
+step. With vLLM's, overheads overlap the following steps, so each token leaves one overhead after its own step. The
+overhead of the other tokens of its step is added in both cases. Where a latency model has an API server process, that
+is a queue. The tokens of a step leave in the order of the batch, after the tokens of earlier steps.
 """
 
 from typing import NamedTuple

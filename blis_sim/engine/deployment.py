@@ -137,8 +137,8 @@ def speculation_of(options: DeploymentOptions, notes: list[str]) -> "Speculation
         drafter = None if options.total_kv_blocks else drafter_of(options)
         if drafter is not None and drafter.config is None and drafter.method not in ("mtp", "draft_model"):
             notes.append(
-                f"the drafter {drafter.name} is neither in the catalogue nor a folder with a config.json, so its size "
-                f"is assumed to be that of a usual {drafter.method} head for the model"
+                f"the drafter {drafter.name} is neither in the catalogue nor a folder with a config.json. Its size is "
+                f"assumed to be that of a usual {drafter.method} head for the model"
             )
     return speculation
 
@@ -318,7 +318,7 @@ def pipeline_stages(model: ModelSpec, gpu: GpuSpec, tp: int, pp: int) -> "Pipeli
     """Return `pp` stages of `tp` GPUs each. Raises EngineError when the model has too few layers.
 
     A stage takes its share of the layers, the last one also the output head. Each GPU sends its part of the activations
-    over the slowest link that joins the GPUs of the instance; a link of unknown rate takes only the time to start.
+    over the slowest link that joins the GPUs of the instance. A link of unknown rate takes only the time to start.
     """
     from blis_sim.engine.config import PipelineStages
 

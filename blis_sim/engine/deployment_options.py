@@ -96,12 +96,11 @@ class DeploymentOptions:
     )
     latency_model: str = option(
         "",
-        "How step times are predicted: from physical work with trained weights, from peak rates alone, "
-        "from a line fitted to one model on one GPU, as `blis fit` learns from recordings, from measured kernels, "
-        "or from tables of operators. "
-        "auto takes what was learned for the deployment, else measured kernels or what was learned for the nearest "
-        "one, whichever is closer by what was measured "
-        "(default: auto, trained-physics with --engine blis).",
+        "How step times are predicted: from physical work with trained weights, from peak rates alone, from measured "
+        "kernels, or from tables of operators. fitted is a line fitted to one model on one GPU, as `blis fit` learns "
+        "from recordings. auto takes coefficients of the deployment, else measured kernels or coefficients of the "
+        "nearest one, whichever has the smaller measured error. The default is auto, and trained-physics with "
+        "--engine blis.",
         choices=("", AUTO, *LATENCY_MODELS),
         open_to=lambda: LATENCY_MODELS,
         heading="Step times",
@@ -132,9 +131,9 @@ class DeploymentOptions:
     )
     operators: str | None = option(
         None,
-        "Times of the operators of a layer, for --latency-model operators: a folder of Vidur's profiling tables, "
-        "forest:DIR or polynomial:DIR to learn those otherwise, vidur-tables:PREFIX for Vidur's lookup tables, "
-        "PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not, or aicb:DIR for the "
+        "Times of the operators of a layer, for --latency-model operators. A folder has Vidur's profiling tables; "
+        "forest:DIR or polynomial:DIR learn them otherwise. vidur-tables:PREFIX has Vidur's lookup tables "
+        "PREFIX_compute.csv, PREFIX_attn_decode.csv and PREFIX_attn_prefill.csv, gzipped or not. aicb:DIR has the "
         "layers of models with experts that AICB measured.",
         metavar="SOURCE",
     )
@@ -209,7 +208,7 @@ class DeploymentOptions:
     )
     max_num_batched_tokens: int | None = option(
         None,
-        "Tokens that may be computed in one step; longer prompts are split (default: as vLLM chooses by GPU memory, "
+        "Tokens that may be computed in one step. Longer prompts are split (default: as vLLM chooses by GPU memory, "
         "8192 on an H100; 2048 with --engine blis).",
         at_least=1,
     )
@@ -251,15 +250,16 @@ class DeploymentOptions:
     scheduler: str = option("fcfs", "Order in which waiting requests are considered.", choices=ORDERS)
     priority_policy: str = option(
         "slo-class",
-        "How urgent a request is, for the priority schedulers and --preemption-policy priority: by its own priority or "
-        "SLO class, all alike (constant), the older the more (slo-based) or the less (inverted-slo). slo-urgency also "
-        "raises a request that waits near its deadline, and means --scheduler priority-deadline.",
+        "How urgent a request is, for the priority schedulers and --preemption-policy priority. It follows from its "
+        "own priority or SLO class. All are alike (constant), or the older the more (slo-based) or the less "
+        "(inverted-slo). slo-urgency also raises a request that waits near its deadline, and means --scheduler "
+        "priority-deadline.",
         choices=PRIORITIES,
     )
     priority_base: str = option(
         "0",
-        "Score that a request has at its arrival with --priority-policy slo-based or inverted-slo: one for all, or one "
-        "for each SLO class, such as critical=4,batch=-1; default is the class of requests without one.",
+        "Score that a request has at its arrival with --priority-policy slo-based or inverted-slo. There is one for "
+        "all, or one for each SLO class, such as critical=4,batch=-1. default is the class of requests without one.",
         metavar="SCORE|CLASS=SCORE,...",
     )
     priority_age_weight: float = option(
@@ -271,8 +271,9 @@ class DeploymentOptions:
     )
     preemption_policy: str = option(
         "fcfs",
-        "Request that is preempted when KV blocks run out: the last admitted, or the least urgent, which with gap also "
-        "loses its place to an urgent one when --max-num-seqs run. gap means --scheduler priority-deadline.",
+        "Request that is preempted when KV blocks run out: the last admitted, or the least urgent. With gap the least "
+        "urgent also loses its place to an urgent one when --max-num-seqs run. gap means --scheduler "
+        "priority-deadline.",
         choices=VICTIMS,
     )
     urgency: UrgencyOptions = section(UrgencyOptions)
@@ -317,8 +318,9 @@ class DeploymentOptions:
     )
     kv_offload_policy: str = option(
         "mirror",
-        "With --engine blis, which blocks --kv-cpu-blocks holds: a copy of every block used, looked for before each "
-        "allocation; or free ones, moved there above --kv-offload-threshold and back when an allocation fails.",
+        "With --engine blis, which blocks --kv-cpu-blocks holds. mirror has a copy of every block used, looked for "
+        "before each allocation. threshold has free ones, moved there above --kv-offload-threshold and back when an "
+        "allocation fails.",
         choices=names_in("blis_sim.engine.kv_cache.blis_cache", "OFFLOAD_POLICIES"),
     )
     kv_offload_threshold: float = option(

@@ -26,12 +26,12 @@ class VllmRelease(NamedTuple):
     request_us: int = 0
     """Time of the event loop of the API server to take up a request; 0 where it is part of what a request waits."""
     chat_template_us: int = 0
-    """Time of the API server to parse the chat template of a model, which it does anew for each request; 0 where what
-    was parsed is kept."""
+    """Time of the API server to parse the chat template of a model, which it does anew for each request. It is 0 where
+    the parsed template is kept."""
     has_later_tuning: bool = True
     """Whether kernels of experts are tuned for more shapes than in 0.11."""
     latent_host_us: int = 0
-    """Time by which the host prolongs a step for each layer of latent attention: 133 us are missing from steps of a
+    """Time by which the host prolongs a step for each layer of latent attention. 133 us are missing from steps of a
     server of DeepSeek-R1 on H200 with 0.11, and 62 us from those of another one."""
     refines_fp8_blocks: bool = False
     """Whether experts in FP8 take smaller blocks than the checkpoint has where these do not divide over GPUs."""

@@ -120,7 +120,7 @@ Entry: TypeAlias = tuple[Micros, int, Micros, int, Payload]
 class EventKind(IntEnum):
     """Kind of an entry of the queue. Its value orders entries of the same instant, smaller first.
 
-    The order of queueing, step, departure and deadline is BLIS's (sim/event.go): all requests that arrive at an instant
+    The order of queueing, step, departure and deadline is BLIS's (sim/event.go). All requests that arrive at an instant
     are seen by a step of that instant, and a completion beats a deadline. A step's report comes before everything else
     of its end; a hang-up is seen by the step of its instant. What a cluster hands over comes before what arrives.
     """
@@ -137,8 +137,8 @@ class EventKind(IntEnum):
 class EventQueue:
     """Entries in the order of their instants, kinds, ranks and entry. Deadlines of ended requests are passed over.
 
-    Arrivals known beforehand and deadlines mostly come in ascending, so those that do stand in lines of their own: the
-    heap stays small, and its cost with it.
+    Arrivals known beforehand and deadlines mostly come in ascending order. Those that do stand in lines of their own,
+    which keeps the heap small.
     """
 
     __slots__ = ("_arrivals", "_deadlines", "_heap", "_numbers", "num_aborts")

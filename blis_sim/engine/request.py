@@ -21,8 +21,8 @@ class Medium(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderLimits:
-    """Tokens of media that the encoder computes in one step, tokens that it keeps, and whether the prompt of a medium
-    may be split between steps."""
+    """Tokens of media that the encoder computes in one step, and tokens that it keeps. The prompt of a medium may or
+    may not be split between steps."""
 
     step_tokens: int
     cache_tokens: int
@@ -37,8 +37,8 @@ class EncoderLimits:
 class BlockIdentities(Protocol):
     """Names the full KV blocks of a request, so that equal content has equal names.
 
-    Two requests that share the first n tokens give equal identities for the blocks inside those n tokens, and
-    different ones from the first differing block on: an identity stands for its block and all before it.
+    Two requests that share the first n tokens give equal identities for the blocks inside those tokens. From the first
+    differing block on identities differ. An identity stands for its block and all before it.
     """
 
     @property

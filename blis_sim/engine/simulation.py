@@ -108,7 +108,7 @@ class ProgressWatch:
     """Detects a run that never ends, by the number of preemptions between two ends of requests.
 
     Requests that take each other's KV blocks in turn compute the same tokens again and again, as they would in the real
-    scheduler. Rules that allow it: BLIS's for a request that outgrows the whole cache, vLLM's where prompts are
+    scheduler. BLIS's rules allow it for a request that outgrows the whole cache. vLLM's allow it where prompts are
     admitted before all of their blocks are free and victims are chosen among equals.
     """
 
@@ -137,8 +137,8 @@ class ProgressWatch:
         if num_new > MAX_PREEMPTIONS * (1 + num_live):
             now_us = self._simulation.now
             raise EngineError(
-                f"the run does not end: {num_live} requests were preempted {num_new} times since one ended; at "
-                f"{now_us} us they take KV blocks from each other for ever; give more KV blocks or a horizon"
+                f"the run does not end: {num_live} requests were preempted {num_new} times since one ended. At "
+                f"{now_us} us they take KV blocks from each other for ever. Give more KV blocks or a horizon"
             )
 
 

@@ -16,9 +16,9 @@ class GpuSpec:
     `cuda_memory_gib` as CUDA reports it. `compute_capability` is NVIDIA's, such as 9.0 for Hopper, or what ROCm reports
     in its place. A utilisation, a memory or a capability of 0 means it is not known.
 
-    Links carry 1e9 bytes per second in each direction for one GPU: `nvlink_gb_s` among the `nvlink_gpus` that NVLink or
-    another fabric of the maker joins (0: none), `pcie_gb_s` to the CPU and to GPUs that NVLink does not reach, and
-    `network_gb_s` to another node. A node of the usual server has `gpus_per_node` GPUs.
+    Links carry 1e9 bytes per second in each direction for one GPU. `nvlink_gb_s` is the rate among the `nvlink_gpus`
+    that NVLink or another fabric of the maker joins (0: none). `pcie_gb_s` to the CPU and to GPUs that NVLink does not
+    reach, and `network_gb_s` to another node. A node of the usual server has `gpus_per_node` GPUs.
     """
 
     name: str
@@ -72,9 +72,9 @@ class ModelSpec:
     """Sizes read from a model's `config.json`; a size of 0 means the model has no such part.
 
     `bytes_per_activation` is the width of the compute type, which the KV cache also has unless `bytes_per_kv_element`
-    is above 0; `bytes_per_weight` is the width of a stored weight, smaller when the model is quantised.
-    `max_model_len` is the context window after rope scaling, 0 when unknown. `checkpoint` is what the model was read
-    from. `attention_head_size` is the head size for step times, `cache_head_dim` the one for memory.
+    is above 0. `bytes_per_weight` is the width of a stored weight, smaller when the model is quantised. `max_model_len`
+    is the context window after rope scaling, 0 when unknown. `checkpoint` is what the model was read from.
+    `attention_head_size` is the head size for step times, `cache_head_dim` the one for memory.
     """
 
     name: str
@@ -153,5 +153,5 @@ class ModelSpec:
     @property
     def attention_head_size(self) -> int | None:
         """Declared size of a head of queries, keys and values, which together may be wider or narrower than the hidden
-        size; None where no size is declared, and where a latent of low rank stands between hidden size and heads."""
+        size. None stands for no declared size, and for a latent of low rank between hidden size and heads."""
         return None if self.is_mla or self.qk_rope_head_dim else self.head_dim or None

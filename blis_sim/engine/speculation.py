@@ -23,8 +23,8 @@ class Drafter:
     writes_kv: bool = False
     """Whether the drafter has KV of its own for the drafts, so that each allocation includes K slots more."""
     reads_next_token: bool = False
-    """Whether the drafter's KV of a token depends on the token after it, so that a block is shared only when that token
-    is the same, too."""
+    """Whether the drafter's KV of a token depends on the token after it. A block is then shared only when that token is
+    the same, too."""
     reads_hidden_states: bool = False
     """Whether it drafts from the model's hidden states: vLLM then keeps chunks of local attention like whole contexts.
     Facts: vllm/config/speculative.py `use_eagle`, vllm/config/vllm.py."""

@@ -25,16 +25,16 @@ class SpeculationOptions:
     spec_tokens: int | None = option(None, "Member num_speculative_tokens of --speculative-config.", at_least=1)
     speculative_acceptance_rate: tuple[float, ...] = option(
         (),
-        "Chance that a drafted token is accepted when those before it were: one for all, or one for each place "
-        "(default: what --speculative-config says of synthetic acceptance, else what was published for the method).",
+        "Chance that a drafted token is accepted when those before it were. There is one for all, or one for each "
+        "place (default: the synthetic acceptance of --speculative-config, else the published one of the method).",
         at_least=0,
         at_most=1,
     )
     speculative_draft_time: int | None = option(
         None,
-        "Microseconds that drafting adds to each step that samples, 0 for nothing (default: the share of the step that "
-        "draft_cost of --speculative-config gives, else by the method: passes of the drafter, or the search of a "
-        "host).",
+        "Microseconds that drafting adds to each step that samples, 0 for nothing. The default is the share of the "
+        "step that draft_cost of --speculative-config gives. Without it the method decides: passes of the drafter, or "
+        "the search of a host.",
         at_least=0,
         at_most=LONGEST_DELAY_US,
         metavar="US",

@@ -48,7 +48,7 @@ class EngineCounters:
 class EngineStats:
     """One instant of an engine, for metrics endpoints and reports.
 
-    No instance is changed after it is made; the class is not frozen because that would triple the cost of making one,
+    No instance is changed after it is made. The class is not frozen because that would triple the cost of making one,
     and routers make many.
     """
 

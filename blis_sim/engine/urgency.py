@@ -230,7 +230,7 @@ class UrgencyOptions:
     slo_deadlines: str = option(
         "",
         "Milliseconds from arrival to deadline by SLO class, such as critical=500,batch=5000, for requests without a "
-        "deadline of their own; default is the class of requests without one. Without the flag, the e2e targets of a "
+        "deadline of their own. default is the class of requests without one. Without the flag, the e2e targets of a "
         "workload or trace, or of --goodput, are the deadlines.",
         metavar="CLASS=MS,...",
         heading="Deadlines and urgency",
@@ -264,9 +264,9 @@ class UrgencyOptions:
     )
     compat: str = option(
         "",
-        "Rules of --priority-policy slo-urgency, which this implies, as the published adaptive scheduler has them: "
-        "waiting requests are in order of priority, then of the time allowed from arrival to deadline, and rise every "
-        "millisecond. --engine adaptive has these rules anyway.",
+        "Rules of --priority-policy slo-urgency, which this implies, as the published adaptive scheduler has them. "
+        "Waiting requests are in order of priority, then of the time allowed from arrival to deadline. They rise "
+        "every millisecond. --engine adaptive has these rules anyway.",
         choices=COMPATIBILITY,
     )
     min_preempt_priority_gap: int = option(
@@ -277,8 +277,8 @@ class UrgencyOptions:
     )
     preemption_resume: str = option(
         RESUME_MODES[0],
-        "With --preemption-policy gap, how a request that lost its place continues: it computes its tokens anew, or it "
-        "keeps its KV blocks, as long as no other request needs them.",
+        "With --preemption-policy gap, how a request that lost its place continues. It computes its tokens anew, or "
+        "it keeps its KV blocks, as long as no other request needs them.",
         choices=RESUME_MODES,
     )
     timer_resolution: int = option(

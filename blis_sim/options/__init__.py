@@ -6,6 +6,7 @@ Read `option.py` first: a frozen dataclass whose fields are made by `option()` a
 
 from blis_sim.options.option import (
     BlisError,
+    ExclusionError,
     Option,
     OptionError,
     StartError,
@@ -24,6 +25,7 @@ from blis_sim.options.option import (
 
 __all__ = [
     "BlisError",
+    "ExclusionError",
     "Option",
     "OptionError",
     "StartError",

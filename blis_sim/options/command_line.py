@@ -51,8 +51,8 @@ def parse_command_line(
 ) -> CommandLine:
     """Parse a command line, each value by `read`; a command line with a help flag has no values.
 
-    A setting without a flag has the value of its variable of the environment, such as BLIS_MAX_NUM_SEQS, else that of
-    `file`, by default the file of settings of the command that runs.
+    A setting without a flag has the value of its variable of the environment, such as BLIS_MAX_NUM_SEQS. Without a
+    variable it has that of `file`, by default the file of settings of the command that runs.
 
     `other_flags` are further flags, which a message on a misspelt flag may suggest. With `passes_flags_on` unknown
     flags are arguments. Raises OptionError for invalid arguments. Bounds are checked where the options are made.

@@ -1,8 +1,8 @@
 """The keys of a file, declared once: the fields of a dataclass or of a TypedDict, read strictly and in one way.
 
-The type of a field says what its key holds: text, a number, true or false, with `Bounds` in an `Annotated`; a part
-with keys of its own; a list or tuple of parts; a mapping of free names. What cannot be used is a FieldError, which the
-readers of a kind of file turn into their own message.
+The type of a field says what its key holds: text, a number, true or false, with `Bounds` in an `Annotated`. It can hold
+a part with keys of its own, a list or tuple of parts, or a mapping of free names. What cannot be used is a FieldError,
+which the readers of a kind of file turn into their own message.
 """
 
 import dataclasses

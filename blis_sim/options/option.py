@@ -26,8 +26,8 @@ from blis_sim.options.file_fields import UNBOUNDED, Bounds
 # Each is well above any measurement, and below what a machine could hold.
 
 MOST_REQUESTS = 100_000_000
-"""Requests of one run. One that is drawn takes 100 bytes from its arrival to its figures, so these would take 10 GB;
-one of a trace takes 1 to 2 kB."""
+"""Requests of one run. One that is drawn takes 100 bytes from its arrival to its figures, so these would take 10 GB.
+One of a trace takes 1 to 2 kB."""
 
 MOST_DRAWN = 1_000_000_000
 """Most numbers of one kind that are drawn, for requests of which few may be kept. The numbers would take 10 to 30
@@ -63,6 +63,7 @@ LONGEST_BASE_LATENCY_MS = 1e9
 # The tree of errors a user can cause (a bug is never one of these):
 # BlisError               shown as one line, exit code 2
 # |-- OptionError         a flag or a configuration value
+# |   `-- ExclusionError  two of them, of which one may be given
 # |-- blis_sim.engine.errors.EngineError
 # `-- traces.text_file.TraceError
 
@@ -76,6 +77,15 @@ class BlisError(Exception):
 
 class OptionError(BlisError):
     """A flag or a configuration value is out of bounds or unknown."""
+
+
+class ExclusionError(OptionError):
+    """Two settings have values of which only one may be given. `ending` follows the names in the message."""
+
+    def __init__(self, first: str, other: str, ending: str = ", give one of them") -> None:
+        super().__init__(f"{first} and {other} exclude each other{ending}")
+        self.flags = frozenset(word.strip(",") for word in f"{first} {other}".split() if word.startswith("--"))
+        """The flags of the settings."""
 
 
 class StartError(OptionError):
@@ -592,7 +602,7 @@ def check_outputs(options: Any, *also_read: Path, also_written: Iterable[Output]
     """Raise OptionError for a file that is to be written although another setting names it too, or has no folder,
     or is one.
 
-    Every value of another setting that names a file counts as read; `also_read` are files that no value names, and
+    Every value of another setting that names a file counts as read. `also_read` are files that no value names, and
     `also_written` those, each with the flag to name. Devices and pipes may be written by several.
     """
     check_written([*_written(options), *also_written], _read(options, also_read))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from blis_sim.options.option import OptionError, option
+from blis_sim.options.option import ExclusionError, option
 
 TABLE, JSON, CSV, MARKDOWN, HTML, BLIS = "table", "json", "csv", "markdown", "html", "blis"
 FORMATS = (TABLE, JSON, CSV, MARKDOWN, HTML)
@@ -30,5 +30,5 @@ def printed_format(options: Any) -> str:
         return str(options.format)
     default = type(options).__dataclass_fields__["format"].default
     if options.format not in (default, JSON):
-        raise OptionError(f"--json and --format {options.format} exclude each other, give one of them")
+        raise ExclusionError("--json", f"--format {options.format}")
     return JSON

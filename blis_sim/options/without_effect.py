@@ -22,8 +22,8 @@ class DefaultsOptions:
         if self.defaults_filepath is None:
             return []
         return [
-            f"--defaults-filepath has no effect, {self.defaults_filepath} is not read: models, GPUs, presets and "
-            "coefficients are built in, and flags such as --hardware, --tp and --alpha-coeffs replace them"
+            f"--defaults-filepath has no effect, {self.defaults_filepath} is not read. Models, GPUs, presets and "
+            "coefficients are built in; flags such as --hardware, --tp and --alpha-coeffs replace them"
         ]
 
 

@@ -1,6 +1,6 @@
 """The YAML reader of all input files: each value is that of its text, or is refused with its line.
 
-Scalars follow YAML 1.2 where version 1.1 reads a number or a date into other text: `010` and `1:30` and `2026-01-31`
+Scalars follow YAML 1.2 where version 1.1 reads a number or a date into other text. `010` and `1:30` and `2026-01-31`
 stay text, and `1e6` is a number. A key stands once in its mapping. Depth and number of values are bounded while the
 text is parsed, so a vast or hostile file costs little time and memory.
 """

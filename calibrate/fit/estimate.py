@@ -48,8 +48,8 @@ def output_turns(
 ) -> OutputSerialization:
     """Return the waits in a run with such steps, from the first and the last step of each request with a token.
 
-    A token waits for those of its step up to its own, and as long as a busy process has not caught up, for all others
-    since that was idle.
+    A token waits for those of its step up to its own. As long as a busy process has not caught up, it waits for all
+    others since that was idle.
     """
     first_turns, last_turns = turns_in(first_steps, last_steps, running_numbers)
     queued_us = output_waits(ends_us, num_outputs, turn_us)
@@ -282,8 +282,8 @@ def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputSerializ
 
 
 def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
-    """The rest of the step under way when the request is queued, the steps up to the one with its first token, and what
-    passes before and after."""
+    """The rest of the step under way when the request is queued, and the steps up to the one with its first token.
+    Times before and after are added."""
     under_way = steps.under_way(requests)
     ends, starts = steps.ends[under_way], steps.starts[under_way]
     rest = np.clip((ends - requests.queued) / np.maximum(ends - starts, 1), 0, 1)
@@ -353,8 +353,8 @@ idle server waits for no step."""
 RELATIVE_SPREAD_TTFT = 0.02
 RELATIVE_SPREAD_DECODE = 0.01
 SPREAD_STRETCH = 0.01
-"""Spreads beside that, and of a typical stretch (longer ones add up more chance), before they are scaled to what the
-errors turn out to be."""
+"""Spreads beside that, and of a typical stretch, before they are scaled to the errors. Longer stretches add up more
+chance."""
 SPREAD_STEP = 0.01
 """Relative spread of a recorded step, before it is scaled, too."""
 MAX_INDEPENDENT_STEPS = 300
@@ -367,7 +367,7 @@ MIN_SPREAD = 0.02
 SPEED_SPREAD = 0.005
 """Two servers of the same kind differ in speed by as much, and one server at different times."""
 MIN_SPEED_SPREAD = 0.001
-"""Servers differ by less most of the time: large differences are rare, and so the usual speed is that of most requests
+"""Servers differ by less most of the time. Large differences are rare, and so the usual speed is that of most requests
 (a Laplace distribution that is round at its top)."""
 
 
@@ -395,8 +395,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of one kind with their weights; the slopes of the run they come from and those of the other run, for what
-    is learned and for the speed in each span."""
+    """Errors of one kind with their weights. Slopes are those of the run they come from and of the other run, for the
+    coefficients and for the speed in each span."""
 
     errors_us: Floats
     weights: Floats

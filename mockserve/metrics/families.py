@@ -1,6 +1,7 @@
 """The families on the metrics page of vLLM, in its order: names, types, labels, sources, and made-up values."""
 
 import csv
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,10 +14,13 @@ from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.memory.kv_groups import STATE
 from blis_sim.engine.offloading import Observations, OffloadConfig, TransferCounters
 from blis_sim.engine.stats import EngineCounters, EngineStats
+from blis_sim.options import OptionError
+from blis_sim.options.custom_metrics import CustomMetric
 from mockserve.metrics.counters import SLEEP_STATES, EngineMetrics, Histogram
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import FakeMetrics
 
+_logger = logging.getLogger(__name__)
 TABLE = Path(__file__).with_name("families.csv")
 T = TypeVar("T")
 
@@ -166,6 +170,24 @@ def _families_by_shown() -> Mapping[str, Sequence[Family]]:
             family = Family(row["kind"], row["name"], row["help"], reader, row["label"])
             found.setdefault(row["shown"], []).append(family)
     return found
+
+
+def custom_families(metrics: Sequence[CustomMetric]) -> Sequence[Family]:
+    """Return a gauge for each metric of another package. Raises OptionError for a name that vLLM has."""
+    known = {family.name for families in _ALL.values() for family in families}
+    for metric in metrics:
+        if metric.name in known:
+            raise OptionError(f"--metric {metric.reference} has the name of a metric of vLLM")
+    return [Family("gauge", each.name.replace("-", "_"), each.help, partial(_read_custom, each)) for each in metrics]
+
+
+def _read_custom(metric: CustomMetric, engine: EngineState) -> Value:
+    """Return the value; a function that fails has no sample on this page, and its error is logged."""
+    try:
+        return metric.value(engine)
+    except OptionError as error:
+        _logger.warning("%s", error)
+        return None
 
 
 def _read_value(get: Callable[[EngineState], Any], omits_zero: bool, engine: EngineState) -> Value:

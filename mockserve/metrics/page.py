@@ -23,6 +23,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import BatchDone
 from blis_sim.engine.offloading import OffloadConfig
+from blis_sim.options.custom_metrics import CustomMetric, values_of
 from mockserve.metrics.counters import (
     BUCKETS_PER_E,
     EngineMetrics,
@@ -42,6 +43,7 @@ from mockserve.metrics.families import (
     EngineState,
     Family,
     Value,
+    custom_families,
     displayed_value,
     offload_labels,
 )
@@ -797,6 +799,8 @@ class MetricsSource:
     """Whether the page has vLLM's families."""
     stat_log: StatLog | None = None
     """Writer of log lines about throughput."""
+    custom_families: Sequence[Family] = ()
+    """Metrics of other packages."""
     _registry: CollectorRegistry = field(default_factory=lambda: CollectorRegistry(auto_describe=True), init=False)
     _pages: _PagesInTurn = field(default_factory=_PagesInTurn, init=False)
 
@@ -854,6 +858,7 @@ class MetricsSource:
             *(self._family(family, states) for family in FAMILIES),
             _constant_reading(self._rejections()),
             *(self._family(family, states) for family in HISTOGRAMS),
+            *(self._family(family, states) for family in self.custom_families),
             *map(_constant_reading, self._others()),
         ]
 
@@ -1001,11 +1006,14 @@ def new_source(
     shows_engines: bool = True,
     log_interval_s: float = 0.0,
     is_multiprocess: bool = False,
+    metrics: Sequence[CustomMetric] = (),
 ) -> MetricsSource:
     """Return a source for at least one engine, with metrics of the process unless `is_multiprocess`.
 
-    `log_interval_s` is the time between log lines about throughput; 0 for none.
+    `log_interval_s` is the time between log lines about throughput; 0 for none. `metrics` are those of other packages.
+    Raises OptionError for one that fails.
     """
+    values_of(metrics, _state_of(next(iter(engines.values()))))
     config = next(iter(engines.values())).driver.engine.config
     measured = dict(engines)
     source = MetricsSource(
@@ -1020,6 +1028,7 @@ def new_source(
         shows_engines=shows_engines,
         is_multiprocess=is_multiprocess,
         stat_log=StatLog(measured, log_interval_s) if log_interval_s else None,
+        custom_families=custom_families(metrics),
     )
     registry = source._registry
     if not is_multiprocess:

@@ -181,7 +181,7 @@ class StructuredOutputsOptions:
     )
     lenient_structured_outputs: bool = option(
         False,
-        "Let requests use different backends of structured outputs, which vLLM refuses: there the backend of the "
+        "Let requests use different backends of structured outputs, which vLLM refuses. In vLLM the backend of the "
         "first constrained request serves the engine until it is restarted.",
     )
 
@@ -217,9 +217,9 @@ class ContentOptions:
     seed: int = option(0, "Seed of the generated text and its lengths.", heading="Text and tokens")
     tokenizer: str | None = option(
         None,
-        "tokenizer.json to count tokens with, or a model folder with one, whose chat template is then used too; "
-        "default: that of MODEL where it is such a folder, else built in. Needs the tokenizers library. For a name on "
-        "a hub the built-in one is used, which one line says.",
+        "tokenizer.json to count tokens with, or a model folder with one, whose chat template is then used too. The "
+        "default is that of MODEL where it is such a folder, else the built-in one. Needs the tokenizers library. For "
+        "a name on a hub the built-in one is used, which one line says.",
     )
     chat_template: str | None = option(
         None,
@@ -308,8 +308,8 @@ class PlaybackOptions:
     )
     playback_match: tuple[str, ...] = option(
         ("exact", "conversation", "turn"),
-        "Ways to find the recorded reply, tried in turn: the same body; the same conversation, whatever the sampling;"
-        " the same last message in the same turn; or the next one in the order of the recording.",
+        "Ways to find the recorded reply, tried in turn: the same body, or the same conversation, whatever the "
+        "sampling. turn finds the same last message in the same turn, and order the next one of the recording.",
         choices=MATCH_MODES,
     )
     playback_miss: str = option(

@@ -12,7 +12,7 @@ from blis_sim.engine.deployment import is_known
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
 from blis_sim.engine.latency.catalogue import has_model, model_entry
 from blis_sim.engine.lora import LoraOptions
-from blis_sim.options import OptionError, StartError, check_options, option, section, with_settings
+from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section, with_settings
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
 from mockserve.options.content import ContentOptions, PictureOptions, PlaybackOptions
@@ -230,11 +230,12 @@ class ServeOptions:
     enable_server_load_tracking: bool = option(False, "Let GET /load count the requests being answered.")
     lenient_start: bool = option(
         False,
-        "Start with a warning where vLLM would refuse to start: values of --kv-cache-dtype and --quantization that "
-        "are not vLLM's or not those that the model folder was made for, a context beyond the model's or beyond the "
-        "KV cache, fewer batched tokens than sequences, a --long-prefill-token-threshold beyond the context, "
-        "--collect-detailed-traces without --otlp-traces-endpoint, --enable-expert-parallel of a model without "
-        "experts, parsers whose tokens the tokenizer lacks.",
+        "Start with a warning where vLLM would refuse to start. It does so for values of --kv-cache-dtype and "
+        "--quantization that are not vLLM's or do not fit the model folder. It does so for a context beyond the "
+        "model's or beyond the KV cache, and fewer batched tokens than sequences. Others are a "
+        "--long-prefill-token-threshold beyond the context, and --collect-detailed-traces without "
+        "--otlp-traces-endpoint. So are --enable-expert-parallel of a model without experts, and parsers whose tokens "
+        "the tokenizer lacks.",
     )
     fits_max_model_len: bool = option(
         False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True
@@ -303,7 +304,7 @@ class ServeOptions:
         }
         for other, is_given in conflict.items():
             if flag and is_given:
-                raise OptionError(f"{flag} and {other} exclude each other")
+                raise ExclusionError(flag, other, "")
 
     def _take_model_argument(self) -> None:
         """Use MODEL as --model. Raises OptionError if both are given and differ, or neither is given."""

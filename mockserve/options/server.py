@@ -12,8 +12,9 @@ from typing import Any, TypeAlias, TypeGuard
 import orjson
 
 from blis_sim.engine.hf_config import ROPE_KEYS
-from blis_sim.options import OptionError, StartError, check_options, option, section
+from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section
 from blis_sim.options.addition import sequential_sum
+from blis_sim.options.custom_metrics import custom_metrics, metric_option
 from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
 from blis_sim.options.registry import Registry
 
@@ -111,6 +112,7 @@ class ObservabilityOptions:
         "Log each step of an engine: its requests, its tokens and how long it took. `blis observe --engine-log` "
         "records these lines.",
     )
+    metric: tuple[str, ...] = metric_option("the state of an engine at each scrape of /metrics")
     log_http: bool = option(
         False,
         "Log each HTTP request and its reply with their bodies, without keys, up to 64 KiB of each; of a stream the "
@@ -122,6 +124,7 @@ class ObservabilityOptions:
         check_options(self)
         if self.enable_log_outputs and not self.enable_log_requests:
             raise StartError("Error: --enable-log-outputs requires --enable-log-requests")
+        _ = custom_metrics(self.metric)
 
 
 # Fake values for the metrics page, constant or as functions of time, and durations with units.
@@ -345,7 +348,7 @@ class TlsOptions:
             if value and not self.serves_https:
                 raise OptionError(f"{flag} needs --ssl-certfile")
         if self.self_signed_certs and self.ssl_certfile:
-            raise OptionError("--self-signed-certs and --ssl-certfile exclude each other, give one of them")
+            raise ExclusionError("--self-signed-certs", "--ssl-certfile")
         if self.ssl_cert_reqs and not self.ssl_ca_certs:
             raise OptionError("--ssl-cert-reqs needs --ssl-ca-certs")
 
@@ -376,8 +379,8 @@ class NetworkOptions:
     port: int = option(8000, "Port to listen on; 0 takes a free one.", at_least=0, at_most=65535)
     api_server_count: int | None = option(
         None,
-        "Processes that read requests and write replies, all on the same port; with several the engines have one of "
-        "their own (default: 1, with the metrics page of several where data-parallel ranks would have one each).",
+        "Processes that read requests and write replies, all on the same port. With several the engines have one of "
+        "their own. The default is 1, with the metrics page of several where data-parallel ranks would have one each.",
         flags=("--api-server-count", "--api-processes"),
         at_least=1,
         at_most=MOST_PROCESSES,
@@ -392,8 +395,8 @@ class NetworkOptions:
     cors: CorsOptions = section(CorsOptions)
     middleware: tuple[str, ...] = option(
         (),
-        "Import path of ASGI middleware around the server, may be given several times, the last one outermost: a class,"
-        " or a coroutine function of a Starlette request and call_next; needs the extra middleware.",
+        "Import path of ASGI middleware around the server, may be given several times, the last one outermost. It is "
+        "a class, or a coroutine function of a Starlette request and call_next. Needs the extra middleware.",
         metavar="PACKAGE.NAME",
     )
     enable_request_id_headers: bool = option(
@@ -407,8 +410,8 @@ class NetworkOptions:
     )
     request_receive_timeout: int = option(
         60,
-        "Seconds that a client may take to send the body of a request, which is then answered with 408, and to begin "
-        "with its first request.",
+        "Seconds that a client may take to send the body of a request, and to begin with its first request. A request "
+        "that takes longer is answered with 408.",
         at_least=1,
     )
     max_unsent_kib: int = option(
@@ -419,7 +422,7 @@ class NetworkOptions:
     )
     abrupt_shutdown: bool = option(
         False,
-        "After SIGTERM or SIGINT end as vLLM does by default: the port is closed and tokens stop at once, and the "
+        "After SIGTERM or SIGINT end as vLLM does by default. The port is closed and tokens stop at once, and the "
         "process exits when the clients have hung up. --shutdown-timeout has no effect.",
     )
     disable_fastapi_docs: bool = option(False, "Do not offer /docs, /redoc and /openapi.json.")
@@ -436,7 +439,7 @@ class NetworkOptions:
             refused |= {"--abrupt-shutdown": self.abrupt_shutdown}
             for flag, is_given in refused.items():
                 if is_given:
-                    raise OptionError(f"--grpc and {flag} exclude each other")
+                    raise ExclusionError("--grpc", flag, "")
         if self.root_path and not self.root_path.startswith("/"):
             raise OptionError(f"--root-path must start with /, got {self.root_path!r}")
 
@@ -644,7 +647,7 @@ class InstanceOptions:
     def __post_init__(self) -> None:
         check_options(self)
         if self.ports and self.count is not None:
-            raise OptionError("--ports and --count exclude each other: both give the number of servers")
+            raise ExclusionError("--ports", "--count", ": both give the number of servers")
         if self.ports:
             _ = self.endpoint_ports(0)
 

@@ -205,8 +205,8 @@ def warnings_of_tokenizer(options: ContentOptions) -> Iterator[str]:
     name = options.tokenizer_on_hub
     if name:
         yield (
-            f"warning: --tokenizer {name} is no file here, and nothing is loaded from a hub: tokens are "
-            "counted without it; --tokenizer FOLDER names a folder with its tokenizer.json"
+            f"warning: --tokenizer {name} is no file here, and nothing is loaded from a hub. Tokens are counted "
+            "without it; --tokenizer FOLDER names a folder with its tokenizer.json"
         )
 
 

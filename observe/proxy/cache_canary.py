@@ -42,8 +42,8 @@ class CacheBound:
     """The least that the prefix cache of one vLLM engine holds, by the requests that it has answered.
 
     A block is named by all tokens up to its end. It is there from the first token of a request that has it. vLLM evicts
-    the block whose last use is longest ago, so it stays for as long as the requests that were under way since its last
-    use have fewer blocks together than the cache. The last matching block is left out, for drafters drop it.
+    the block whose last use is longest ago. A block therefore stays for as long as the requests that were under way
+    since its last use have fewer blocks than the cache. The last matching block is left out, for drafters drop it.
     """
 
     _SHARE_OF_BLOCKS = 0.9
@@ -339,8 +339,8 @@ class Canary:
                 request, first = there[0]
                 self._raise_alarm(
                     f"{len(there)} requests from request {request.number} on found {latest.hits - poll.hits:.0f} of "
-                    f"{must} prompt tokens that earlier ones had left in the prefix cache of {self.server.url}, of"
-                    f" which {first.num_tokens} are those of request {first.number}"
+                    f"{must} prompt tokens that earlier ones had left in the prefix cache of "
+                    f"{self.server.url}. {first.num_tokens} of these are of request {first.number}"
                 )
                 return
 

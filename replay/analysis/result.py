@@ -1,7 +1,7 @@
 """The result of a run as typed figures: latencies with percentiles, rates, verdicts on targets, and each instance."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -138,6 +138,8 @@ class RunResult:
     verdicts: Sequence[ClassAttainment]
     instances: Sequence[InstanceResult]
     """The instances of a cluster; empty for a single one."""
+    custom_metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of other packages by name."""
 
     @property
     def meets_targets(self) -> bool | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from blis_sim.engine.core import Engine
+from blis_sim.options.custom_metrics import CustomMetric, values_of
 from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
 from replay.analysis.breakdown import (
     ClassLatencies,
@@ -43,6 +44,7 @@ class AnalysisConfig:
     limits_ms: Mapping[str, float] = field(default_factory=dict)
     """Targets for percentiles of latencies, by the metric that each limits."""
     weights: Mapping[str, float] = field(default_factory=dict)
+    metrics: Sequence[CustomMetric] = ()
     detectors: Sequence[str] = ()
     judges_queue: bool = False
     """Whether the growth of the number of requests in the system gets a label, too."""
@@ -76,6 +78,8 @@ class Findings(NamedTuple):
     steady: SteadyState | None
     steadiness: Steadiness
     adapters: JsonObject
+    custom_metrics: Mapping[str, float]
+    """Metrics of other packages by name."""
 
 
 def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Steadiness | None = None) -> Findings:
@@ -105,17 +109,18 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
         goodput=_goodput_of(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
-        checks=_checks(record, analysis_config.limits_ms, metrics),
+        checks=target_checks(record, analysis_config.limits_ms, metrics),
         labels=_labels_of(record, analysis_config, judged),
         fitness=_fitness_of(record, analysis_config, metrics) if analysis_config.weights else None,
         load=load_of_run(record),
         steady=steady_state(record),
         steadiness=judged,
         adapters=adapter_figures(simulated),
+        custom_metrics=values_of(analysis_config.metrics, simulated),
     )
 
 
-def _checks(record: Record, limits_ms: Mapping[str, float], metrics: JsonObject) -> Sequence[TargetCheck]:
+def target_checks(record: Record, limits_ms: Mapping[str, float], metrics: JsonObject) -> Sequence[TargetCheck]:
     """Return the percentiles beside their targets; those of no sample are unknown."""
     if not limits_ms or not metrics["completed_requests"]:
         return checks_of(limits_ms, None)
@@ -183,6 +188,8 @@ def as_json(found: Findings) -> JsonObject:
     judged = judgements(found.labels, found.goodput, found.adapters)
     if found.checks:
         judged["targets"] = checks_json(found.checks)
+    if found.custom_metrics:
+        judged["custom_metrics"] = dict(found.custom_metrics)
     return {**found.metrics, **judged, "breakdown": _breakdown_json(found)}
 
 

@@ -5,7 +5,7 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, TextIO
 
@@ -28,6 +28,7 @@ def analysis_config_of(options: ReportOptions, targets: "Mapping[str, SloTargets
         targets=options.slo_targets or targets,
         limits_ms=options.targets.targets_ms,
         weights=options.weights,
+        metrics=options.custom_metrics,
         detectors=options.saturation.names,
         judges_queue=options.judges_queue,
         saturation=options.saturation.settings,
@@ -84,7 +85,8 @@ def answer_of(options: ReportOptions, outcome: "FinishedRun", found: "Findings")
 
         runs, targets = outcome.runs or (outcome.simulated,), outcome.analysis_config.targets
         least = options.min_attainment
-        return mean_result([result_of(run, targets, found.goodput, least, outcome.judged) for run in runs])
+        known = [result_of(run, targets, found.goodput, least, outcome.judged) for run in runs]
+        return replace(mean_result(known), custom_metrics=found.custom_metrics)
 
     return run_report(outcome, found, result, options.summarize_trace)
 

@@ -219,6 +219,9 @@ def sections(result: RunResult) -> Iterator[Section]:
         yield Section(table=_target_table(result.verdicts))
     if result.instances:
         yield Section(table=_instance_table(result.instances))
+    if result.custom_metrics:
+        rows = [[name, number(value)] for name, value in result.custom_metrics.items()]
+        yield Section(table=TextTable(("custom metric", "value"), rows))
 
 
 def _rate_table(result: RunResult) -> TextTable:
@@ -299,8 +302,8 @@ def _figure_cell(each: Latency, figure: str) -> str:
 
 
 def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[Section]:
-    """Yield the figures by class, model and tenant where there are several, of conversations and transfers, and of
-    routing decisions where they are to be summarized."""
+    """Yield the figures by class, model and tenant where there are several, and of conversations and transfers. Routing
+    decisions are added where they are to be summarized."""
     groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**found.classes}}
     if len(found.classes) < 2 and found.goodput is None:
         groups = {}

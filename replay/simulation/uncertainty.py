@@ -18,10 +18,10 @@ from blis_sim.engine.latency.wrapped import WrappedLatency
 Floats = npt.NDArray[np.float64]
 
 SPEED_SPREAD = 0.005
-"""Standard deviation of the speed of servers of one kind: with equal software, model and GPU, steps of one take up to
-0.5 % longer than those of another, and of some a while later 1.8 % less."""
+"""Standard deviation of the speed of servers of one kind. With equal software, model and GPU, steps of one take up to
+0.5 % longer than those of another. Some take 1.8 % less a while later."""
 ARITHMETIC_SPREAD = 0.0115
-"""Standard deviation of what arithmetic takes on servers of one kind, beside the speed of all steps: prompts of nine
+"""Standard deviation of the time of arithmetic on servers of one kind, beside the speed of all steps. Prompts of nine
 recordings of equal servers cost 1.4 % more or less than on average, of which 0.8 % is chance of the recordings."""
 ARITHMETIC = ("tokens", "tiles", "small_tiles", "attention")
 """Coefficients of the arithmetic of prompts."""
@@ -106,7 +106,7 @@ def uncertainty_of(path: str | Path, content: Mapping[str, Any]) -> Uncertainty:
     if not is_triangle or not all(_is_number(each) and abs(each) <= 1 for row in rows or () for each in row):
         raise EngineError(
             f"{path}: correlation must have a row of numbers from -1 to 1 for each of the {size} coefficients in "
-            "spread, with one more number in each, which intervals need"
+            "spread. Intervals need one more number"
         )
     matrix = np.zeros((size, size))
     for place, row in enumerate(rows or ()):

@@ -1,6 +1,8 @@
 """`blis compare` runs the same requests through several configurations."""
 
+import csv
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,46 @@ def test_run_takes_the_scenarios_too(scenario: str, capsys: Captured) -> None:
     assert run(["run", "--workload", scenario, *flags]) == 0
     metrics = json.loads(capsys.readouterr().out)
     assert metrics["requests_with_deadline"] == metrics["completed_requests"] == 20
+
+
+SIDES = ("--names", "alone,together", "--", "--max-num-seqs", "1", "--", "--max-num-seqs", "64")
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdicts", "line", "code"),
+    [
+        ("1s", [False, True], "targets met by together", 0),
+        ("1h", [True, True], "targets met by alone and together", 0),
+        ("1us", [False, False], "targets MISSED by all configurations", 1),
+    ],
+)
+def test_targets_have_a_verdict_for_each_configuration(
+    limit: str, verdicts: list[bool], line: str, code: int, capsys: Captured
+) -> None:
+    targets = ("--ttft-p99", limit, "--repeat", "2")
+    assert run(["compare", *SHORT, *targets, "--json", *SIDES]) == code
+    found = json.loads(capsys.readouterr().out)
+    assert [each["meets_targets"] for each in found.values()] == verdicts
+    assert [each["targets"][0]["is_met"] for each in found.values()] == verdicts
+    assert run(["compare", *SHORT, *targets, "--format", "csv", *SIDES]) == code
+    rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
+    assert [row["meets_targets"] for row in rows] == [str(each) for each in verdicts for _ in range(2)]
+    assert run(["compare", *SHORT, *targets, *SIDES]) == code
+    assert line in capsys.readouterr().out.splitlines()
+
+
+def test_the_share_of_requests_within_targets_is_judged_by_class(capsys: Captured) -> None:
+    targets = ("--goodput", "standard/e2e:20s", "--min-attainment", "0.9")
+    assert run(["compare", *SHORT, *targets, "--json", *SIDES]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["classes"][0]["is_met"] for each in found.values()] == [False, True]
+    assert found["together"]["runs"][0]["Within all targets (%)"] == 100
+    assert run(["compare", *SHORT, *targets, *SIDES]) == 0
+    printed = capsys.readouterr()
+    assert "90 % of standard within its targets" in printed.out
+    assert "requests have no targets" in printed.err
+
+
+def test_a_wrong_target_is_named(capsys: Captured) -> None:
+    assert run(["compare", *SHORT, "--ttft-p99", "soon", *SIDES]) == 2
+    assert "--ttft-p99" in capsys.readouterr().err

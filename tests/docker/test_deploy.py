@@ -17,6 +17,7 @@ import yaml
 from blis_sim.testing import server
 from tests.architecture.project import pyproject
 from tests.docker.files import DASHBOARDS, DOCKER, PROJECT, container_of, load, parsed, pod_of
+from tests.docker.kserve_keys import faults
 from tests.ports import reserved_port
 
 DEPLOY = PROJECT / "deploy"
@@ -70,6 +71,36 @@ def test_a_wrong_key_of_a_resource_would_be_found() -> None:
     scaled["spec"]["minReplicas"] = 1
     with pytest.raises(AssertionError):
         check_resource(scaled, "keda.v1alpha1")
+
+
+def kserve_service() -> dict[str, Any]:
+    (service,) = load(DOCKER / "kubernetes" / "kserve.yaml")
+    found: dict[str, Any] = service
+    return found
+
+
+def test_the_service_of_kserve_has_keys_that_kserve_knows() -> None:
+    service = kserve_service()
+    assert list(faults(service)) == []
+    predictor = service["spec"]["predictor"]
+    of_kserve = ("minReplicas", "maxReplicas")
+    pod = {"spec": {key: value for key, value in predictor.items() if key not in of_kserve}}
+    whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "predictor"}, **pod}
+    pytest.importorskip("kubernetes_validate").validate(whole, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"minReplica": 1}, "v1beta1_predictor_spec: unknown key minReplica"),
+        ({"minReplicas": "1"}, "v1beta1_predictor_spec: minReplicas must be int, got '1'"),
+        ({"containers": {}}, "v1beta1_predictor_spec: containers must be list[V1Container], got {}"),
+    ],
+)
+def test_a_wrong_key_of_a_service_of_kserve_would_be_found(change: dict[str, Any], fault: str) -> None:
+    service = kserve_service()
+    service["spec"]["predictor"] |= change
+    assert list(faults(service)) == [fault]
 
 
 def test_the_chart_has_the_version_of_the_project() -> None:

@@ -13,6 +13,7 @@ from tests.docs.terminal import Terminal
 PAGE = PROJECT / "docs" / "recipes.md"
 PACKAGES = ("blis_sim", "mockserve", "replay", "traces")
 NEW_FILE = re.compile(r"`(\w+\.py)` in `([\w/]+/)`:$")
+OWN_FILE = re.compile(r"`(\w+\.py)` in a folder of your own:$")
 NEW_DATA_ROW = re.compile(r"row of `([\w/]+\.csv)`:$")
 NEW_FIELD = re.compile(r"field of `(\w+)` in `([\w/]+\.py)`:$")
 NEW_ROW = re.compile(r"row of `(\w+)` in `([\w/]+\.py)`:$")
@@ -27,6 +28,8 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for paragraph, code in recipes():
         if new_file := NEW_FILE.search(paragraph):
             (project / new_file[2] / new_file[1]).write_text(code)
+        elif OWN_FILE.search(paragraph):
+            continue
         elif data_row := NEW_DATA_ROW.search(paragraph):
             with (project / data_row[1]).open("a") as table:
                 table.write(code)
@@ -68,6 +71,9 @@ def test_additions_of_the_recipes_work_without_another_change(extended: Path, tm
     for program in ("bash", "curl"):
         if shutil.which(program) is None:
             pytest.skip(f"the commands need {program}")
+    for paragraph, code in recipes():
+        if own_file := OWN_FILE.search(paragraph):
+            (tmp_path / own_file[1]).write_text(code)
     terminal = Terminal(tmp_path, extended)
     try:
         for command in fences(PAGE)[0].commands:

@@ -211,8 +211,8 @@ class ConvertOptions:
     tokenizer: str | None = option(None, "A tokenizer.json to count the tokens of texts with.", metavar="FILE")
     session_prompts: str = option(
         "new",
-        "Whether the lengths of Mooncake rows with a session_id are those of what a turn adds, as AIPerf reads and"
-        " writes them, or of whole prompts. --to mooncake writes what a turn adds.",
+        "Whether the lengths of Mooncake rows with a session_id are those that a turn adds, or of whole prompts. "
+        "AIPerf reads and writes those that a turn adds. --to mooncake writes what a turn adds.",
         choices=("new", "whole"),
     )
     block_tokens: int | None = option(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from blis_sim.options import OptionError, option, options_of
+from blis_sim.options import ExclusionError, OptionError, option, options_of
 from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import LATEST_US, LEAST_RATE, MOST_RATE, MOST_TOKENS
 from traces.workload.spec import (
@@ -294,15 +294,15 @@ class SyntheticOptions:
     )
     rate: float | None = option(
         None,
-        "Requests per second. A workload spec is scaled to this rate; its shape and the shares of its clients stay "
-        f"(default: the spec's or the scenario's, without one {DEFAULT_RATE:g}).",
+        "Requests per second. A workload spec is scaled to this rate. Its shape and the shares of its clients stay "
+        "(default: the spec's or the scenario's, without one {DEFAULT_RATE:g}).",
         above=0,
         at_least=LEAST_RATE,
         at_most=MOST_RATE,
     )
     stages: tuple[str, ...] = option(
         (),
-        "In place of --rate, rates one after the other, each for a while: 1-20:60s,20:5m rises evenly from 1 to 20 "
+        "In place of --rate, rates one after the other, each for a while. 1-20:60s,20:5m rises evenly from 1 to 20 "
         "requests per second in a minute and stays there for five.",
         metavar="RATE:DURATION,...",
     )
@@ -328,9 +328,9 @@ class SyntheticOptions:
         """Raise OptionError for settings that do not fit together."""
         _ = self.lengths, parse_stages(self.stages)  # making them checks them
         if self.stages and self.rate is not None:
-            raise OptionError("--rate and --stages exclude each other, give one of them")
+            raise ExclusionError("--rate", "--stages")
         if self.stages and self.workload in SCENARIO_NAMES:
-            raise OptionError(f"--stages and --workload {self.workload} exclude each other: both are rates over time")
+            raise ExclusionError("--stages", f"--workload {self.workload}", ": both are rates over time")
         if self.arrival_cv is None:
             return
         if self.arrival not in ("gamma", "weibull"):

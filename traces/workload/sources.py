@@ -527,8 +527,8 @@ def check_size(sources: Sequence[Source], until_us: int, num_requested: int) -> 
         check_count(expected)
     elif expected > MOST_DRAWN:
         raise TraceError(
-            f"the windows, stages or conversations of the workload have about {expected:.2g} requests, of which some"
-            f" are kept, expected at most {MOST_DRAWN:g}: make them shorter or their rates lower"
+            f"the windows, stages or conversations of the workload have about {expected:.2g} requests, of which some "
+            f"are kept. Expected are at most {MOST_DRAWN:g}. Make them shorter or their rates lower"
         )
 
 

@@ -1,6 +1,6 @@
 """Dispatches arrivals in batches; equal in effect to `Cluster`'s path of one request at a time, at less cost.
 
-A cluster that admits every request, at once, schedules nothing for an arrival: it reads the snapshots if routing
+A cluster that admits every request, at once, schedules nothing for an arrival. It reads the snapshots if routing
 depends on them, routes the request and enters it at its instance. Until the next report of the instances, one arrival
 after the other is dispatched without advancing the instances.
 """

@@ -180,8 +180,9 @@ def notes_after_run(simulation: Simulation, kills: Iterable[tuple[Micros, int | 
     num_evicted = sum(engine.counters.num_reservations_evicted for engine in simulation.instances)
     if num_evicted:
         yield (
-            f"warning: requests lost the KV blocks of their transferred prompts {num_evicted} times and computed these "
-            "prompts again: too few KV blocks were free for the next request in the queue and nothing was running"
+            f"warning: requests lost the KV blocks of their transferred prompts {num_evicted} times and computed "
+            "these prompts again. Too few KV blocks were free for the next request in the queue, and nothing was "
+            "running"
         )
 
 

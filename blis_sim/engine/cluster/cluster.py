@@ -161,7 +161,7 @@ class Cluster:
     """Several engines with the methods of `Engine`, so that both drivers take either.
 
     Admission and routing are arguments. Extensions replace `admitted`, which is called with each admitted request, or
-    `place`, which is called with each routed request; they schedule actions on `event_queue`, and add `watchers`, which
+    `place`, which is called with each routed request. They schedule actions on `event_queue`, and add `watchers`, which
     are called after each step of an instance.
     """
 

@@ -216,7 +216,7 @@ class Disaggregation:
     """Splits requests of `cluster` into a prefill sub-request and the rest.
 
     Routing picks the decode instance first. If the decider separates the prompt, a sub-request of its own goes to a
-    prefill instance; events of sub-requests are not reported outside of the cluster.
+    prefill instance. Events of sub-requests are not reported outside of the cluster.
     """
 
     def __init__(

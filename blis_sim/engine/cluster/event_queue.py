@@ -25,10 +25,10 @@ QueuedEvent: TypeAlias = tuple[Micros, int, int, Action, Any]
 class ClusterEventKind(IntEnum):
     """Kind of an entry of the event queue. Entries of one instant are ordered by this value, smaller first.
 
-    All of a cluster's entries of an instant come before anything that its instances do at that instant, and the
-    instances come in the order of their numbers. If k requests arrive at once, all are therefore admitted before the
-    first is routed. Order and names are BLIS's (sim/cluster/cluster_event.go). Two kinds are ours: instances are killed
-    together with instances that are drained, and clients hang up last.
+    All of a cluster's entries of an instant come before the events of its instances at that instant. The instances come
+    in the order of their numbers. If k requests arrive at once, all are therefore admitted before the first is routed.
+    Order and names are BLIS's (sim/cluster/cluster_event.go). Two kinds are ours: instances are killed together with
+    instances that are drained, and clients hang up last.
     """
 
     INSTANCE_LEAVES = -2

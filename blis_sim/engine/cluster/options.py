@@ -11,7 +11,16 @@ from blis_sim.engine.engine_defaults import AUTO
 from blis_sim.engine.latency.catalogue import is_path
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
-from blis_sim.options import OptionError, check_options, ineffective_flags, names_in, option, options_of, section
+from blis_sim.options import (
+    ExclusionError,
+    OptionError,
+    check_options,
+    ineffective_flags,
+    names_in,
+    option,
+    options_of,
+    section,
+)
 from blis_sim.options.durations import duration_ms, parse_duration_ms
 from blis_sim.options.option import LATEST_US, LONGEST_BASE_LATENCY_MS, SLOWEST_GB_PER_S, load_json
 
@@ -201,8 +210,9 @@ class GatewayOptions:
     )
     saturation_detector: str = option(
         "never",
-        "Measure of saturation for --flow-control: never saturated, utilization of queues and KV caches (mean), "
-        "concurrency of requests in flight, or places (--max-num-seqs) taken on the instance with most of them free.",
+        "Measure of saturation for --flow-control. It is never saturated, or measures the utilization of queues and "
+        "KV caches (mean) or the concurrency of requests in flight. It can measure the places (--max-num-seqs) taken "
+        "on the instance with most of them free.",
         choices=names_in("blis_sim.engine.cluster.gateway", "SATURATION_DETECTORS"),
     )
     queue_depth_threshold: float = option(
@@ -222,16 +232,17 @@ class GatewayOptions:
     )
     usage_limit_threshold: float = option(
         1.0,
-        "Saturation at which --flow-control holds back the least important class; the most important class is held "
+        "Saturation at which --flow-control holds back the least important class. The most important class is held "
         "back at 1, the classes in between at values in between.",
         above=0,
         at_most=1,
     )
     dispatch_order: str = option(
         "fifo",
-        "Order in which requests leave the queue of --flow-control: by class, within a class by arrival (fifo and "
-        "priority, alike as in BLIS) or by end of the SLO target (slo-deadline); or by arrival alone (global-fifo); or "
-        "by priority, which --priority-policy slo-urgency raises here, too, and then by deadline (urgency).",
+        "Order in which requests leave the queue of --flow-control. They leave by class, within a class by arrival "
+        "(fifo and priority, alike as in BLIS) or by end of the SLO target (slo-deadline). global-fifo goes by "
+        "arrival alone. urgency goes by priority, which --priority-policy slo-urgency raises here, too, and then by "
+        "deadline.",
         choices=names_in("blis_sim.engine.cluster.gateway", "DISPATCH_ORDERS"),
     )
     fairness_policy: str = option(
@@ -465,7 +476,7 @@ class ClusterOptions:
         if self.cold_start is not None and self.autoscaler is None:
             raise OptionError("--cold-start needs --autoscaler")
         if self.autoscaler is not None and self.model_autoscaler_interval_us:
-            raise OptionError("--autoscaler and --model-autoscaler-interval-us exclude each other, give one of them")
+            raise ExclusionError("--autoscaler", "--model-autoscaler-interval-us")
         _ = self.scorer_weights, self.disaggregation, self.kills, self.cold_start_s  # making them checks them
 
     @property

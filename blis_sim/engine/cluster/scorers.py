@@ -177,8 +177,8 @@ _MIN_FEASIBLE_SCORE = 0.5
 
 
 def cache_utilisation(request: Request, state: RoutingState) -> Scores:
-    """The published adaptive scheduler's sum: 10 for each cached token, -100 for a full KV cache, 0.1 for each free
-    token and 0.5 for each free place, brought into 0.5 to 1.
+    """The published adaptive scheduler's sum, brought into 0.5 to 1. It is 10 for each cached token, -100 for a full KV
+    cache, 0.1 for each free token and 0.5 for each free place.
 
     An instance without a free place, or whose KV cache cannot hold the prompt, has 0. A place is taken when a request
     is sent.

@@ -52,8 +52,9 @@ DEFAULT_SEED = 42
 class SeededTieBreaker:
     """Draws by a seed, the length of the prompt, and the number of earlier requests with a prompt of that length.
 
-    A replay of a recorded server repeats the draws of the server: requests that only the server received, two requests
-    that arrived in another order, and a tie that only one of both had leave the draws of all other lengths as they are.
+    A replay of a recorded server repeats the draws of the server. Requests that only the server received leave the
+    draws of all other lengths as they are. So do two requests that arrived in another order, and a tie that only one of
+    both had.
     """
 
     __slots__ = ("_base", "_num_routed")

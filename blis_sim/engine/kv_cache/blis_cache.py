@@ -69,8 +69,8 @@ class KVCache(PromptCache):
     """Blocks of `block_size_tokens` tokens for the sequences of one engine.
 
     Every call either has its whole effect or changes nothing. A prompt's full blocks and every block filled up token by
-    token are registered under their identity and stay findable after release, until the block is reused. Cost: O(blocks
-    touched).
+    token are registered under their identity. They stay findable after release, until the block is reused. Cost:
+    O(blocks touched).
     """
 
     __slots__ = ("pool",)
@@ -485,7 +485,7 @@ class TieredKVCache(KVCache):
     def _allocate_after_return(self, sequence: Sequence, num_tokens: int, cached: SequenceOf[int]) -> bool:
         """`allocate_prompt` on top of a cached prefix that may be longer than `cached` now, and is claimed then.
 
-        No more of it is claimed than holds these tokens, and it stays claimed where the rest finds no room, also by a
+        No more of it is claimed than holds these tokens. It stays claimed where the rest finds no room, also by a
         sequence that waits. Where it is not longer, BLIS claims `cached` although some of it may have been overwritten.
         """
         start = sequence.num_computed_tokens if sequence.running else len(cached) * self.block_size

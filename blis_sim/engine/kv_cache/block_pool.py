@@ -95,7 +95,7 @@ class FreeBlockRuns:
     Order of reuse: useless ones, ones never used, then freed ones as they were freed. A block that may be found has a
     name, a positive number; how many sequences hold each named block is kept here, too. Blocks without a name are all
     alike, so of the ones that come before all named ones only the number is kept. Every call is O(1) but `take`, which
-    is O(runs used up), and those with a list of names; many sequences that hold the same ones cost about 10 ns a name.
+    is O(runs used up), and those with a list of names. Many sequences that hold the same ones cost about 10 ns a name.
     """
 
     __slots__ = (
@@ -339,7 +339,7 @@ class PrefixIndex:
     def forget(self, block: int) -> None:
         """Remove `block`, which is about to be overwritten.
 
-        As in BLIS the identity goes with it even if another block holds the same content by now: that other block is
+        As in BLIS the identity goes with it even if another block holds the same content by now. That other block is
         then no longer found (sim/kv/cache.go deletes by hash without looking at the owner).
         """
         identity = self._identity_of.pop(block, None)

@@ -1,8 +1,8 @@
 """The paged KV cache as vLLM 0.33 keeps it: slots by position, with blocks by number or counted.
 
-Whether a request gets its blocks, what it finds in the cache, and what is evicted when, depends on how many blocks are
-free and on the order in which findable ones are reused, never on block numbers. Blocks that only their own request
-could ever find again are therefore kept as counts by `CountingKVCache`; they get names only when that request is
+The number of free blocks and the order in which findable ones are reused decide whether a request gets its blocks. They
+also decide what it finds in the cache, and what is evicted when. Block numbers decide nothing. Blocks that only their
+own request could ever find again are therefore counts in `CountingKVCache`. They get names only when that request is
 preempted.
 """
 

@@ -362,7 +362,7 @@ def exchange_table(rows: Iterable[Mapping[str, int | str]]) -> str:
 def exchanged_bytes(part: LayerPart, tp: int, num_tokens: int) -> int:
     """Return the bytes of the exchange after a part, for `num_tokens` computed tokens.
 
-    Attention and MLP sum up what the GPUs of tensor parallelism have; experts get tokens (dispatch) and return them
+    Attention and MLP sum up what the GPUs of tensor parallelism have. Experts get tokens (dispatch) and return them
     (combine), of which each of these GPUs has a share.
     """
     values_bytes = _BYTES_PER_VALUE * num_tokens * part.width

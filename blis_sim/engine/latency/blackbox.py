@@ -1,7 +1,7 @@
 """The simplest latency models: none at all, a published toy, and a straight line through measured steps.
 
-The toy is that of the adaptive scheduler's worker: a prompt takes 0.05 ms per token divided by the batch, and 0.2 ms;
-a decode pass 0.1 ms per request, and 0.05 ms.
+The toy is that of the adaptive scheduler's worker. A prompt takes 0.05 ms per token divided by the batch, and 0.2 ms. A
+decode pass takes 0.1 ms per request, and 0.05 ms.
 """
 
 from dataclasses import dataclass

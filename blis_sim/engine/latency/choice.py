@@ -21,9 +21,9 @@ class NetworkOptions:
     collectives: str = option(
         TABLES,
         "Times of the all-reduces of tensor parallelism and of the exchanges of experts, for --latency-model "
-        "operators, kernels, trained-physics or roofline: tables takes what the latency model has, busbw:FILE "
-        "bandwidths from SimAI's busbw.yaml, analytical the bandwidths of buses that SimAI computes, analytical:DIR "
-        "these with the ratio tables of a folder, and ns3:COMMAND runs SimAI's packet simulation.",
+        "operators, kernels, trained-physics or roofline. tables takes those of the latency model. busbw:FILE has "
+        "bandwidths from SimAI's busbw.yaml. analytical has the bandwidths of buses that SimAI computes, "
+        "analytical:DIR these with the ratio tables of a folder. ns3:COMMAND runs SimAI's packet simulation.",
         metavar="SOURCE",
         heading="Network",
     )

@@ -599,8 +599,8 @@ def exposed_us(result: str, where: str) -> float:
 class StepExchanges:
     """The exchanges of all layers of a deployment.
 
-    With data parallelism the GPUs of all ranks share the experts: tokens go to those that they are routed to, or to
-    all of them, as `moe_comm_backend` says, and the results come back. Without it they are summed up as after an MLP.
+    With data parallelism the GPUs of all ranks share the experts. Tokens go to those that they are routed to, or to all
+    of them, as `moe_comm_backend` says, and the results come back. Without it they are summed up as after an MLP.
     """
 
     network: Network

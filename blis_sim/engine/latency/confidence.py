@@ -170,8 +170,8 @@ LEVELS = (
 
 
 class RatioSpread(NamedTuple):
-    """Ratios of measured times to predicted ones, as logarithms: a centre, a scale, and how many scales above the
-    centre servers stay with each probability of `LEVELS`.
+    """Ratios of measured times to predicted ones, as logarithms. They have a centre, a scale, and the number of scales
+    above the centre within which servers stay with each probability of `LEVELS`.
 
     `scores` are those of kinds left out in turn, so intervals are split-conformal ones. Servers are slower than
     predicted by more than they are faster, so the two sides have scores of their own.

@@ -23,15 +23,15 @@ DecodeTimes: TypeAlias = "Callable[[BatchShape, int], npt.NDArray[np.int64]]"
 """The method `decode_times` of a latency model."""
 
 Run: TypeAlias = "array[int]"
-"""Steps in a row in which so many sequences decode: microseconds from the start of the first to the start of each, and
-to the end of the last."""
+"""Steps in a row in which a number of sequences decodes. Times are microseconds from the start of the first to the
+start of each, and to the end of the last."""
 
 
 class DecodeSums:
     """Runs of a latency model's steps, as far as they have been requested.
 
-    From a context of so many tokens a step leads to one with a token more for each sequence, so all contexts with the
-    same remainder lie on one line of steps. The line is cut into runs.
+    A step leads from a context to one with a token more for each sequence. All contexts with the same remainder
+    therefore lie on one line of steps. The line is cut into runs.
     """
 
     __slots__ = ("_runs",)

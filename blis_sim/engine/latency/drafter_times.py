@@ -32,7 +32,7 @@ from blis_sim.engine.units import Micros
 
 PASS_US = 170.0
 """Time of the host, and of gaps between kernels, in a pass of a drafter. Steps of vLLM 0.9 with an EAGLE head for
-Llama-3.1-8B on an H100 take 740 us longer for each draft, of which 570 us are the head's layer and the output head."""
+Llama-3.1-8B on an H100 take 740 us longer for each draft. 570 us of these are the head's layer and the output head."""
 SPECULATING_US = 620.0
 """Time that a step which samples takes longer with drafts than without, beside the passes: comparing drafts with
 samples, and composing inputs of several tokens. From the same steps, of 2 to 7 drafts, and from those without."""
@@ -82,8 +82,8 @@ class PassTimes:
     pair_us: float
     """Arithmetic of a prompt token with a token that it attends to."""
     caches: tuple[tuple[float, int], ...]
-    """For each kind of layer the time to read a token of its KV cache, and how many tokens of a request it reads at
-    most; 0 for all."""
+    """For each kind of layer the time to read a token of its KV cache, and the most tokens of a request that it reads.
+    0 stands for all."""
     all_reduce_us: float = 0.0
     """Adding up the partial results of a token over the GPUs."""
 

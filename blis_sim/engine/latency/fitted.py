@@ -1,7 +1,7 @@
 """A latency model learned from recordings, with a coefficient for each term of a step's time.
 
 The terms are times at the peak rates of the GPU, so a coefficient near 1.3 means that something runs at 77 % of its
-peak, and coefficients of one model carry over to the next. Terms without a peak rate are in microseconds.
+peak. Coefficients of one model carry over to the next. Terms without a peak rate are in microseconds.
 """
 
 from collections.abc import Callable
@@ -27,13 +27,13 @@ LONGEST_BURST_US = 25_000.0
 FULLY_HOT_US = 50_000.0
 """After so long at peak rate a step has made the GPU as hot as it gets, whatever was before it."""
 TILE_TOKENS = 256
-"""Tokens of a tile of matrix multiplications; a tile begun is a tile paid, in part. With Qwen3-14B on
-an H100 a step of 1,025 tokens takes 5.9 ms longer than one of 1,024; tiles of 128 would account for 3.6 ms of it."""
+"""Tokens of a tile of matrix multiplications; a tile begun is a tile paid, in part. With Qwen3-14B on an H100 a step of
+1,025 tokens takes 5.9 ms longer than one of 1,024. Tiles of 128 would account for 3.6 ms of it."""
 SMALL_TILE_TOKENS = 64
 """Tokens of a small tile of other multiplications: at 961 tokens time also rises, by a third as much."""
 SUSTAINED_TOKENS = 4096
-"""With more tokens in a step each takes longer: in measured kernels of H100 GPUs, whatever the size of the model, and
-in the steps of a saturated server that hold one to nine prompts of 1,000 tokens."""
+"""With more tokens in a step each takes longer. Measured kernels of H100 GPUs show it, whatever the size of the model.
+So do steps of a saturated server that hold one to nine prompts of 1,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class StepCoefficients:
     Coefficients that have a default may be left out of files."""
 
     weights: float
-    """Per time to read the weights once at peak bandwidth, those of the output head included; of experts those that, by
+    """Per time to read the weights once at peak bandwidth, those of the output head included. Experts count that, by
     chance, some token is routed to."""
     layer_us: float = 0.0
     """Microseconds per layer: its small kernels, and the starts and ends of the large ones."""
@@ -63,7 +63,7 @@ class StepCoefficients:
     burst: float = 0.0
     """Per time that a burst of arithmetic takes at peak rate: the steps after one are slower."""
     burst_again: float = 0.0
-    """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst: a GPU that is still
+    """Per time to multiply the prompt tokens at peak arithmetic rate, in full right after a burst. A GPU that is still
     hot runs at a lower clock."""
     sustained: float = 0.0
     """Per time to multiply those of a step's tokens that are beyond 4,096 at peak arithmetic rate: so many tokens take
@@ -91,8 +91,8 @@ class RequestCoefficients:
     output_request_us: float
     """Overhead per token that the step produced, before any of them leaves."""
     output_turn_us: float = 0.0
-    """Per token of the step up to its own, in the order of the batch: the API server process sends tokens one after
-    the other, after the tokens of earlier steps."""
+    """Per token of the step up to its own, in the order of the batch. The API server process sends tokens one after the
+    other, after the tokens of earlier steps."""
 
 
 STEP_TERMS = tuple(each.name for each in fields(StepCoefficients))

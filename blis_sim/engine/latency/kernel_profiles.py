@@ -74,7 +74,7 @@ def ordered(times: Times, axis: int) -> Times:
 def ordered_decodes(times: Times, requests: Sequence[int]) -> Times:
     """Return the times of requests that decode, by their number and their context, in order.
 
-    A batch takes at most what its parts take one after the other: from 512 requests on tables of sparse attention have
+    A batch takes at most what its parts take one after the other. From 512 requests on tables of sparse attention have
     nine times the time of 256.
     """
     found = times.copy()
@@ -86,8 +86,8 @@ def ordered_decodes(times: Times, requests: Sequence[int]) -> Times:
 def ordered_prompts(times: Times, new_tokens: Sequence[int], contexts: Sequence[int]) -> Times:
     """Return the times of prompts, by their number, new tokens and context, in order.
 
-    A chunk after others takes at least what it takes as the first one, and at most what all tokens take together:
-    whoever finds a part of a prompt in the cache never waits longer.
+    A chunk after others takes at least what it takes as the first one, and at most what all tokens take together. A
+    request that finds a part of its prompt in the cache never waits longer.
     """
     at_least_alone = np.maximum.accumulate(times, axis=2)
     found = ordered(ordered(at_least_alone, 0), 1)
@@ -114,7 +114,7 @@ def _at(tokens: Times, places: Times, times: Times) -> Times:
 
 SLOWEST = 3.0
 """Times that a kernel may take as long as memory to read its weights. Those of 14 other models take 1.1 to 2.3 times as
-long; those of Llama-4-Scout in FP8 on Hopper 5 to 10 times, of which its servers show nothing."""
+long. Those of Llama-4-Scout in FP8 on Hopper take 5 to 10 times as long, of which its servers show nothing."""
 LONGEST_START_US, START_US = 60.0, 20.0
 """Times of one token with ever narrower experts: the longest among all tables, and a usual one."""
 _USUAL = 1.5
@@ -130,8 +130,8 @@ def plausible_experts(
 ) -> tuple[Times, str]:
     """Return the times of experts, repaired where memory contradicts them, with a note on it; else as they are.
 
-    `in_16_bits` looks up the same experts in 16 bits, None where they were not measured: time beyond the start is
-    theirs in proportion to the bits, or without them the usual time to read so much.
+    `in_16_bits` looks up the same experts in 16 bits, None where they were not measured. Time beyond the start is
+    theirs in proportion to the bits. Without them it is the usual time to read as much.
     """
     read_us, least_us = _read_us(experts, tokens, gpu), _least_us(experts, tokens, gpu)
     judged = int(np.flatnonzero(_arithmetic_us(experts, tokens, gpu) <= _LITTLE_ARITHMETIC * read_us)[-1:].sum())
@@ -188,7 +188,7 @@ def _arithmetic_us(experts: Experts, tokens: Times, gpu: GpuSpec) -> Times:
 # docs/kernels.md names each repair with its evidence.
 
 STAGED_SHARE = 0.25
-"""Share of a PCIe link's rate that an all-reduce reaches where the memory of the host stands between two GPUs: each
+"""Share of a PCIe link's rate that an all-reduce reaches where the memory of the host stands between two GPUs. Each
 value is written to it and read from it. With this value two RTX PRO 6000 are predicted closest in a recording of
 Qwen3-32B."""
 STAGED_START_US = 30.0
@@ -234,10 +234,10 @@ _SHORTEST_ALL_REDUCE = 128
 _AMPERE, _BLACKWELL = 8, 10
 _IN_8_BITS = ("fp8", "block fp8")
 UNTUNED = 2.0
-"""By step times, 2.0 with MiniMax-M2.5 on H200, 2.0 with GLM-4.6 on H200 and 2.3 with Qwen3-235B in FP8 on A100, for
-decodes of four requests as for prompts."""
+"""By step times, 2.0 with MiniMax-M2.5 on H200, 2.0 with GLM-4.6 on H200 and 2.3 with Qwen3-235B in FP8 on A100.
+Decodes of four requests show it as prompts do."""
 _TRITON_SHARE = 0.12
-"""Share of the peak that Triton's attention reaches on prompts: with gpt-oss-20b two prompts of 32,000 tokens on an
+"""Share of the peak that Triton's attention reaches on prompts. With gpt-oss-20b two prompts of 32,000 tokens on an
 A100 take 4.4 s each, of which kernels of other kinds take 1.8."""
 _OUTLIER = 0.97
 _SPIKE = 0.2
@@ -257,8 +257,8 @@ _MARLIN_MEASURED = Experts(
 )  # fmt: skip
 """Experts in MXFP4 that were measured with Marlin, on GPUs where those of gpt-oss were measured with other kernels."""
 _MARLIN_MEASURED_START_US, _MARLIN_START_US = 60.0, 22.0
-"""Times of one token with ever narrower experts: those that were measured, 896, and 8 to 256 of them in other tables
-of Marlin's kernels on Hopper, which say 15 to 26."""
+"""Times of one token with ever narrower experts. 896 of them were measured. Other tables of Marlin's kernels on Hopper
+have 8 to 256 of them, and say 15 to 26."""
 _MARLIN_WIDTH = 128
 """vLLM pads the inner width of a GPU to multiples of this and the hidden size to multiples of twice as much."""
 
@@ -610,7 +610,7 @@ _ORIGIN: Mapping[str, str] = {
     "license": "Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0",
     "copyright": "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved.",
     "changes": (
-        "Made of the measurements in aiconfigurator-core 0.12.0: those of one deployment's operations were looked up "
+        "Made of the measurements in aiconfigurator-core 0.12.0. Those of one deployment's operations were looked up "
         "on grids, repaired as noted, added up over all layers, and rounded to 4 digits."
     ),
 }
@@ -743,10 +743,10 @@ def decode_rows(operations: StepOperations, gpu: GpuSpec) -> int:
     """Return the prompt tokens that a request which decodes counts as in the attention of a step with prompts.
 
     0 where it costs what it costs without them. FlashAttention computes a whole batch in one call. Version 3, on
-    Hopper, always packs the query heads that share KV into one tile; version 2, on all other GPUs but the first
+    Hopper, always packs the query heads that share KV into one tile. Version 2, on all other GPUs but the first
     Blackwell, does so only where no request has more than one new token. Beside a prompt each query head gets a tile of
-    64 rows, of which one is used. FlashInfer, which vLLM takes on Blackwell and for KV caches in FP8 beside version 2,
-    and latent attention have one call for prompts and one for decodes.
+    64 rows, of which one is used. FlashInfer and latent attention have one call for prompts and one for decodes. vLLM
+    takes FlashInfer on Blackwell and for KV caches in FP8 beside version 2.
     """
     mixers = [attention for attention, _ in operations.attention]
     uses_half = all(
@@ -794,12 +794,12 @@ def deployment_name(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement) 
 # of kernels.
 
 _TOKENIZER_US = 4.2
-"""Per token, of the tokenizers that servers run, on texts that they have not seen: 3.8 to 5.7 us were measured of those
-of DeepSeek-V3, Claude, GPT-4 and GPT-4o, as Hugging Face's library runs them."""
+"""Per token, of the tokenizers that servers run, on texts that they have not seen. Hugging Face's library took 3.8 to
+5.7 us with those of DeepSeek-V3, Claude, GPT-4 and GPT-4o."""
 
 UNHIDDEN_HOST_US = 750.0
-"""Work of the host between two steps that are not composed ahead: 600 us are missing from steps of Qwen3-8B on H100,
-650 and 1,400 from those of gpt-oss-120b there, 880 from those of Qwen3-1.7B on A100, all of vLLM 0.10 and 0.11."""
+"""Work of the host between two steps that are not composed ahead, with vLLM 0.10 and 0.11. 600 us are missing from
+steps of Qwen3-8B on H100, and 650 and 1,400 from those of gpt-oss-120b there. Steps of Qwen3-1.7B on A100 lack 880."""
 
 
 def latent_layers(operations: StepOperations) -> int:
@@ -814,8 +814,9 @@ def shipped_learned(model: ModelSpec) -> tuple[HostOverheads, KernelScales]:
 
     What passes outside of steps is that of the shipped coefficients of `fitted`. Overheads of steps were learned beside
     kernels from recordings of the same server: in those of `fitted` there are kernels, too. vLLM prepares a step while
-    the GPU computes the one before, so what a step takes longer than its kernels is mostly the GPU's: gaps and cold
-    caches between the kernels of a layer, and sampling from the logits of a request. Both carry over in proportion.
+    the GPU computes the one before, so the excess of a step over its kernels is mostly the GPU's. It consists of gaps
+    and cold caches between the kernels of a layer, and of sampling from the logits of a request. Both carry over in
+    proportion.
     """
     host, scales, learned_for = _shipped()
     layers, logits = model.num_layers / learned_for["num_layers"], model.vocab_size / learned_for["vocab_size"]

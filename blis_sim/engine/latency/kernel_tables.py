@@ -583,7 +583,7 @@ class Tables:
         return found
 
     def _sparse_prompts_us(self, attention: SparseLatentAttention, requests: Times, new: Times, before: Times) -> Times:
-        """Prompts after few tokens lie between those after none and after 128, which were measured; with more tokens
+        """Prompts after few tokens lie between those after none and after 128, which were measured. With more tokens
         before them they reach the same share of the peak as after 128."""
         name = _group_of(attention)[1]
         peaks = self._peaks(SPARSE)
@@ -822,9 +822,10 @@ class ScaledTables:
         errors = [LEFT_OUT[likeness(self._gpu, each)] for each in sources]
         has_own = any(each.name == self._gpu.name for each in self._sources)
         return (
-            f"{'some ' if has_own else ''}kernels of {self._gpu.name} were not measured and are scaled from "
-            f"{' and '.join(self.scaled_from)}: expected to be {max(each.decodes for each in errors):.0%} off in steps "
-            f"that decode and {max(each.prompts for each in errors):.0%} in those of prompts (medians of GPUs left out)"
+            f"{'some ' if has_own else ''}kernels of {self._gpu.name} were not measured. They are scaled from "
+            f"{' and '.join(self.scaled_from)}, expected to be {max(each.decodes for each in errors):.0%} off in "
+            f"steps that decode and {max(each.prompts for each in errors):.0%} in those of prompts (medians of GPUs "
+            "left out)"
         )
 
     def token_us(self, operation: MeasuredOperation, tokens: Times) -> Times:

@@ -30,10 +30,10 @@ TOKEN_CLASSES = CLASSES[:4]
 class KernelGrids:
     """Times of all layers together.
 
-    `token_us` has the times of a step of so many `tokens` for each of `TOKEN_CLASSES`, `head_us` those of the output
-    head for as many requests that sample. `decode_us[i, j]` is the attention of `decode_requests[i]` requests with
-    `decode_context[j]` tokens each, `prompt_us[i, j, k]` that of `prompt_requests[i]` prompts of `prompt_tokens[j]` new
-    tokens each after `prompt_context[k]` tokens.
+    `token_us` has the times of a step of this number of `tokens` for each of `TOKEN_CLASSES`. `head_us` has those of
+    the output head for as many requests that sample. `decode_us[i, j]` is the attention of `decode_requests[i]`
+    requests with `decode_context[j]` tokens each, `prompt_us[i, j, k]` that of `prompt_requests[i]` prompts of
+    `prompt_tokens[j]` new tokens each after `prompt_context[k]` tokens.
     """
 
     tokens: tuple[int, ...]
@@ -151,8 +151,8 @@ def prompt_grid(grids: KernelGrids) -> PromptGrid:
 
 
 def chunk_line(prompts: PromptGrid, requests: int, rows: int) -> DecodeLine:
-    """Return the attention of `requests` that decode where each takes as long as a chunk of `rows` prompt tokens, which
-    are the last ones of its context."""
+    """Return the attention of `requests` that decode. Each takes as long as a chunk of `rows` prompt tokens, the last
+    ones of its context."""
     row = np.array([prompts.time_us(requests, rows, before) for before in prompts.context])
     return _line(requests * (np.array(prompts.context) + rows), row)
 
@@ -205,13 +205,13 @@ class HostOverheads:
     """Share of the time of a burst of arithmetic, of `LONGEST_BURST_US` at most, by which the steps after it last
     longer."""
     burst_again: float = 0.0
-    """Share of the time of the prompts' arithmetic, of `FULLY_HOT_US` at most, that is added right after such a
-    burst, and of all arithmetic of a step beyond that: a GPU that is hot runs at a lower clock."""
+    """Share of the time of the prompts' arithmetic, of `FULLY_HOT_US` at most, that is added right after such a burst.
+    All arithmetic of a step beyond that gets it, too, for a GPU that is hot runs at a lower clock."""
 
 
 EAGER_LAUNCH_US = 21.0
-"""Time of the host to start a kernel from Python: an all-reduce of a few values without CUDA graphs takes so long in
-the tables of an RTX PRO 6000, and 4 us with them."""
+"""Time of the host to start a kernel from Python. An all-reduce of a few values without CUDA graphs takes as long in
+the tables of an RTX PRO 6000, and 4 us with graphs."""
 LONGEST_BURST_US, FULLY_HOT_US = 36_000.0, 73_000.0
 """The limits of `fitted`, of times at peak rate, in times as measured. Tables were measured kernel by kernel, on a GPU
 that had not computed for so long."""

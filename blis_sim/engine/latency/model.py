@@ -29,8 +29,8 @@ def checked_coefficients(name: str, values: tuple[float, ...], at_least: int, at
 
 
 FewDecodesTimer: TypeAlias = Callable[[int, int, int], list[Micros]]
-"""A function from the number of sequences that decode, the sum of their contexts and a number of steps, at least 1, to
-`decode_times` of these steps: a list costs less than an array of few values."""
+"""A function of the number of sequences that decode, the sum of their contexts and a number of steps, at least 1. It
+returns `decode_times` of these steps. A list costs less than an array of few values."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -93,7 +93,7 @@ class LatencyModel:
     # --- a host that does not always work while a step executes ---
 
     def idle_start_time(self, idle_us: Micros) -> Micros:
-        """Return how much longer a step takes on a GPU that has been idle for `idle_us`: nothing hides the work of the
+        """Return the excess time of a step on a GPU that has been idle for `idle_us`. Nothing hides the work of the
         host before a step."""
         return 0
 

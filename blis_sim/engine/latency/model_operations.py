@@ -127,8 +127,8 @@ FULL_PRECISION = "bfloat16"
 _KEPT_DEPLOYMENTS = 64
 _BYTES_PER_ACTIVATION, _BYTES_OF_SUM = 2, 4
 _BYTES_PER_LOGIT = 46
-"""Read and written to sample at a temperature: logits are brought to 32 bits, divided, made probabilities, divided by
-random numbers that are drawn for it, and the largest one is found."""
+"""Read and written to sample at a temperature. Logits are brought to 32 bits, divided, made probabilities, and divided
+by random numbers that are drawn for it. Then the largest one is found."""
 _NORM_OVER_GPUS = ("MiniMaxM2ForCausalLM",)
 """Architectures that norm queries and keys over all heads, for which GPUs exchange two sums per token."""
 _ROUTERS_OF_32_BITS = ("MiniMaxM2ForCausalLM",)

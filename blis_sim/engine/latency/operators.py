@@ -751,7 +751,7 @@ class OperatorTimes:
     ) -> float:
         """Return the time of a batch of `num_tokens` tokens.
 
-        `decode_kv_tokens` is the context of a decode, itself included; `prefill_kv_tokens` the sum of those of prompts,
+        `decode_kv_tokens` is the context of a decode, itself included. `prefill_kv_tokens` the sum of those of prompts,
         and `prefill_chunk_tokens` the root of the sum of the squares of their chunks. With `sends` the activations go
         on to the next pipeline stage.
         """

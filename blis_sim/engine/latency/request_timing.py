@@ -1,7 +1,7 @@
 """Times set request by request instead of computed step by step: to the first token, and from each to the next.
 
-The formulas are those of llm-d-inference-sim: means that grow with the number of running requests, and noise that never
-strays further than 70 % from the mean.
+The formulas are those of llm-d-inference-sim. Means grow with the number of running requests. Noise never strays
+further than 70 % from the mean.
 """
 
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ class RequestTiming:
     """All times in microseconds, means and standard deviations. Raises EngineError for one below 0.
 
     With `per_token` the time to the first token is `prefill_overhead_us` plus `prefill_per_token_us` for each prompt
-    token that is not in the cache; otherwise it is `first_token_us`. A prompt that another instance has computed takes
+    token that is not in the cache. Otherwise it is `first_token_us`. A prompt that another instance has computed takes
     `transfer_us`, or `transfer_per_token_us` for each of its tokens, instead, whatever the load.
     """
 

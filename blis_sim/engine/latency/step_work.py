@@ -156,7 +156,7 @@ def step_work(
 ) -> StepWork:
     """The work constants of `model` sharded over `tp` GPUs in each of `dp` replicas of its attention.
 
-    `head_size` is the width of each attention head and KV head; None takes an equal share of the hidden size, as BLIS
+    `head_size` is the width of each attention head and KV head. None takes an equal share of the hidden size, as BLIS
     does for every model. Raises EngineError when the model cannot be sharded like that.
     """
     _check_sharding(model, tp, dp, moe_comm_backend)

@@ -27,10 +27,10 @@ class TrainedPhysics(LatencyModel):
     prefill compute, decode compute, weights, all-reduce, layers, sequences, step, interleaved expert layers,
     prefill KV writes, decode KV reads, expert dispatch.
 
-    With fewer than 9 (10) betas the first (second) weighs the larger of compute and KV time of the prefills
-    (decodes); with fewer than 11 the fourth weighs dispatch too; with 7 interleaved expert layers cost nothing
-    extra. alpha0 passes before a request enters the wait queue, alpha1 is added once after its last token,
-    alpha2 to each token. A call of `step_time` costs about 0.5 us.
+    With fewer than 9 (10) betas the first (second) weighs the larger of compute and KV time of the prefills (decodes).
+    With fewer than 11 the fourth weighs dispatch too. With 7 interleaved expert layers cost nothing extra. alpha0
+    passes before a request enters the wait queue, alpha1 is added once after its last token, alpha2 to each token. A
+    call of `step_time` costs about 0.5 us.
     """
 
     model: ModelSpec
@@ -47,12 +47,13 @@ class TrainedPhysics(LatencyModel):
     _constants: tuple[float, float, float] = field(init=False, repr=False, compare=False)
     """The terms no batch changes: weights, layers, interleaved expert layers."""
     _kv_reads: tuple[float, ...] | None = field(init=False, repr=False, compare=False)
-    """Factors of a decode's time when only its KV reads count and GPUs exchange nothing, as by default on a single one:
-    bytes per token, bytes per us, their weight, weights, layers, beta per sequence, beta per step, interleaved layers.
-    None when there is more to it."""
+    """Factors of a decode's time when only its KV reads count and GPUs exchange nothing, as by default on a single one.
+    They are bytes per token, bytes per us, their weight, weights, layers, beta per sequence, beta per step, interleaved
+    layers. None when there is more to it."""
     _prefills: tuple[float, ...] | None = field(init=False, repr=False, compare=False)
-    """Factors of the time that prefills add when only their compute counts and no layer has experts: layers, flops of
-    attention, dp, flops per token of linear and dense layers, shards, flops per us, their weight. None otherwise."""
+    """Factors of the time that prefills add when only their compute counts and no layer has experts. They are layers,
+    flops of attention, dp, flops per token of linear and dense layers, shards, flops per us, their weight. None
+    otherwise."""
 
     def __post_init__(self) -> None:
         checked_coefficients("alpha_coeffs", self.alpha, 3, 3)
@@ -100,7 +101,7 @@ class TrainedPhysics(LatencyModel):
     def ranks_time(self, shapes: Sequence[BatchShape]) -> Micros:
         """Return the duration of a forward pass in which each data-parallel rank computes a batch of its own.
 
-        Attention and dense layers take as long as on the slowest rank; experts compute the tokens of all ranks, which
+        Attention and dense layers take as long as on the slowest rank. Experts compute the tokens of all ranks, which
         are padded to the largest batch where all ranks only decode.
         """
         num_prefill = sum(shape.prefill_tokens for shape in shapes)
@@ -135,8 +136,8 @@ class TrainedPhysics(LatencyModel):
         """Return a function from the number of sequences that decode, and the sum of their contexts, to `step_time` of
         a step without prompts.
 
-        No time is requested more often, so the usual case is a function of its own with the same operations in the
-        same order: 0.1 us a call.
+        No time is requested more often, so the usual case is a function of its own with the same operations in the same
+        order. A call takes 0.1 us.
         """
         if self._kv_reads is None:
             return lambda sequences, context: self.step_time(BatchShape(0, 0, 0, 0, 0, 0, sequences, context))

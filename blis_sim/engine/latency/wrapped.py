@@ -150,7 +150,7 @@ class AddedTime(WrappedLatency):
 class BalancedRanks(WrappedLatency):
     """`model`, which times the batches of all data-parallel ranks together, for one rank of `num_ranks`.
 
-    Ranks that share experts wait for each other in every layer, and vLLM pads the batches of all to the largest: a step
+    Ranks that share experts wait for each other in every layer, and vLLM pads the batches of all to the largest. A step
     takes as long as if every rank computed the batch of this one.
     """
 

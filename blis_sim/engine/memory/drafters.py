@@ -1,7 +1,7 @@
 """The model that drafts tokens beside the model that verifies them: its layers and its weights, as vLLM loads them.
 
-The drafter lies on the last pipeline stage, has the precision of the verifying model, and shares the embeddings and the
-output head of that model unless it has its own. Facts: vllm/v1/worker/gpu/spec_decode/eagle/utils.py,
+The drafter lies on the last pipeline stage, and has the precision of the verifying model. It shares the embeddings and
+the output head of that model unless it has its own. Facts: vllm/v1/worker/gpu/spec_decode/eagle/utils.py,
 `load_eagle_model`; vllm/model_executor/models, `llama_eagle3.py`, `deepseek_mtp.py`, `qwen3_next_mtp.py` and
 `qwen3_dflash.py`.
 """

@@ -48,9 +48,9 @@ class KVSpec(NamedTuple):
 
     `token_bytes` is what attention holds of a token, `state_bytes` a recurrent state. `padded_page_bytes` is the size
     of a page that is padded to that of other layers, 0 without. `reach_tokens` is the width of the window or the chunk.
-    `states` is how many recurrent states one request holds. Kernels keep a state inside of a chunk of a prefill where
-    its distance from the start of the chunk is a multiple of `checkpoint_tokens`, 0 nowhere. `identity` distinguishes
-    layers of the same size that vLLM keeps apart, such as another number of heads.
+    `states` is how many recurrent states one request holds. Kernels keep a state inside of a prefill chunk where its
+    distance from the start is a multiple of `checkpoint_tokens`, 0 nowhere. `identity` distinguishes layers of the same
+    size that vLLM keeps apart, such as another number of heads.
     """
 
     kind: str
@@ -102,7 +102,7 @@ def layer_specs(model: ModelShape, settings: CacheSettings, sharding: Sharding) 
 
 
 def with_whole_chunks(specs: list[list[KVSpec]]) -> list[list[KVSpec]]:
-    """Return the caches of a model with chunks of local attention as vLLM keeps them without its hybrid manager: every
+    """Return the caches of a model with chunks of local attention as vLLM keeps them without its hybrid manager. Every
     layer keeps the whole context, if any does. Facts: `_promote_local_kv_cache_specs`."""
     kinds = {spec.kind for layer in specs for spec in layer}
     if not kinds >= {CHUNKED, FULL}:
@@ -261,7 +261,7 @@ def _is_flash_kda(mixer: KimiDelta, dtype: str) -> bool:
 # Groups of layers that share a block table, as vLLM plans them, and the needs of a running KV cache for each.
 
 _MAX_LAYER_RATIO = 1.5
-"""From this ratio of layers between kinds on, groups are as small as the rarest kind; below it, as large as the
+"""From this ratio of layers between kinds on, groups are as small as the rarest kind. Below it they are as large as the
 commonest, which wastes fewer pages on padding."""
 
 
@@ -337,7 +337,7 @@ def longest_request(num_blocks: int, most_tokens: int, blocks_needed: Callable[[
 def group_layers(specs: Sequence[Sequence[KVSpec]], model: str) -> list[KVGroup]:
     """Return the groups of a model from the caches of its layers.
 
-    One group holds all layers when all are of one kind; else pages are made equally large and every kind is divided
+    One group holds all layers when all are of one kind. Else pages are made equally large and every kind is divided
     into groups of equally many layers.
     """
     entries = [(number, spec) for number, layer in enumerate(specs) for spec in layer]
@@ -417,7 +417,7 @@ def block_bytes(groups: Sequence[KVGroup], layers: range) -> int:
 def hit_granularity(groups: Sequence[KVGroup], enable_prefix_caching: bool) -> tuple[int, int]:
     """Return the tokens to which prefix hits are cut, and those of one hash.
 
-    Hits of several groups end where blocks of all of them end; hashes are as fine as the blocks divide evenly, but
+    Hits of several groups end where blocks of all of them end. Hashes are as fine as the blocks divide evenly, but
     recurrent states are only kept at the ends of their blocks.
     """
     sizes = [group.block_tokens for group in groups]
@@ -435,7 +435,7 @@ class KVCacheGroupSpec:
     """One block table of every request. `kind` is the name of vLLM's specification.
 
     `reach_tokens` is the width of a sliding window or of a chunk. A state is kept inside of a prefill chunk where its
-    distance from the start of the chunk is a multiple of `checkpoint_tokens`; with 0, at the ends of chunks alone. A
+    distance from the start is a multiple of `checkpoint_tokens`. With 0 it is kept at the ends of chunks alone. A
     request holds up to `states` of them. `layers` distinguishes groups of equal size whose layers differ.
     """
 

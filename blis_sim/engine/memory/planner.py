@@ -230,8 +230,8 @@ def check_fits(layout: MemoryLayout, kv_bytes_per_gpu: int) -> None:
     if needed > kv_bytes_per_gpu:
         raise EngineError(
             f"{layout.shape.model} needs {needed / _GIB:.2f} GiB of KV cache per GPU for one request of "
-            f"{layout.limits.max_model_len} tokens, got {max(kv_bytes_per_gpu, 0) / _GIB:.2f} GiB; "
-            "give more memory or GPUs, or a smaller --max-model-len"
+            f"{layout.limits.max_model_len} tokens, got {max(kv_bytes_per_gpu, 0) / _GIB:.2f} GiB. "
+            "Give more memory or GPUs, or a smaller --max-model-len"
         )
 
 
@@ -255,8 +255,8 @@ def available_kv_bytes(
 ) -> int:
     """Return the bytes of one GPU that are left for the KV cache; below 1 when there is no room.
 
-    vLLM takes its fraction of what CUDA reports as the memory of the GPU, and subtracts the weights, the peak of a step
-    with `max_num_batched_tokens` and its workspaces.
+    vLLM takes its fraction of the memory that CUDA reports. It subtracts the weights, the peak of a step with
+    `max_num_batched_tokens` and its workspaces.
     """
     total = int((gpu.cuda_memory_gib or gpu.memory_gib) * _GIB * gpu_memory_utilization)
     weights = max(layout.weight_bytes_per_gpu)
@@ -434,10 +434,10 @@ def kv_blocks(
     """Blocks of `block_size_tokens` that fit on `tp` GPUs, times `dp` replicas of a model with experts.
 
     Every GPU of an instance holds its part of every block. vLLM divides the memory that is free on one GPU by the bytes
-    that one GPU holds of a block; BLIS divides the memory that is free on all of them by those bytes.
+    that one GPU holds of a block. BLIS divides the memory that is free on all of them by those bytes.
 
-    Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room; the text
-    then names the smallest tp that does.
+    Raises EngineError when the model's sizes do not allow an estimate, or when the weights leave no room. The text then
+    names the smallest tp that does.
     """
     _check(model, gpu, engine)
     sharded = _sharded(model, tp, engine)

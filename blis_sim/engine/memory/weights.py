@@ -224,8 +224,8 @@ class Sharding(NamedTuple):
 def stage_layers(num_layers: int, pp: int, model: str) -> Sequence[range]:
     """Return the layers of every pipeline stage as vLLM splits them.
 
-    Layers that do not divide evenly go to the stages before the last, from the back, so that the last stage, which also
-    has the output head, and where possible the first have fewest.
+    Layers that do not divide evenly go to the stages before the last, from the back. The last stage, which also has the
+    output head, and where possible the first have fewest.
     """
     if pp > num_layers:
         raise ShardingError(f"{model} has {num_layers} layers, fewer than the {pp} pipeline stages")

@@ -71,8 +71,8 @@ class ScheduledTokens:
 
 
 ScheduledStep: TypeAlias = tuple[int, int, list[ScheduledTokens], list[Sequence]]
-"""Number of sequences of the cohort that decode, sum of their contexts, tokens of other sequences, and newcomers to
-the cohort, which compute their whole prompts."""
+"""Number of sequences of the cohort that decode, sum of their contexts, and tokens of other sequences. Newcomers to the
+cohort compute their whole prompts."""
 
 NO_TOKENS: list[ScheduledTokens] = []
 """Tokens of steps in which only the cohort and newcomers to it compute. The list is never changed."""
@@ -757,8 +757,8 @@ class BatchScheduler(ABC):
         return self._composes and not self.explicit and not self.cohort.num_filling
 
     def _end_late(self, ends_at: Micros, at: Micros, last: Micros, instants: list[Micros]) -> tuple[Micros, Micros]:
-        """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`, and process the
-        outputs of both when it ends: the host waits for a step that it has just launched.
+        """Begin the second step in flight at `ends_at`, the end of the first, which began at `at`. Process the outputs
+        of both when it ends. The host waits for a step that it has just launched.
 
         Returns that instant and the last free one; if that is before, nothing more can be done now.
         """
@@ -776,7 +776,7 @@ class BatchScheduler(ABC):
     def _update_late(self, at: Micros, instants: list[Micros]) -> Micros | None:
         """Process the outputs of a step that has long ended, and of the one that ends at `at`.
 
-        The second of them waits as well where the step composed in between is the largest batch so far: that step has
+        The second of them waits as well where the step composed in between is the largest batch so far. That step has
         begun then, and its end is returned.
         """
         self._context.steps.move_contiguous(instants)
@@ -942,8 +942,8 @@ class BatchScheduler(ABC):
     def _grant_cohort(self) -> tuple[int, int]:
         """Grant the cohort its tokens. Returns how many of it decode and the sum of their contexts.
 
-        Without enough blocks the last admitted lose theirs, after all that is free has been given out, as when
-        sequences are granted tokens one by one.
+        Without enough blocks the last admitted lose theirs, after all free ones have been given out. The same happens
+        when sequences are granted tokens one by one.
         """
         cohort, step = self.cohort, self.next_step
         num_blocks = cohort.needs[step % self._block_size]
@@ -1220,8 +1220,8 @@ class BatchScheduler(ABC):
                     cohort.expect_no_fills(sequence)
 
     def _fills_in_admission_order(self) -> bool:
-        """Whether members fill blocks with the next step as if granted their tokens one by one, in order of
-        admission: of equal blocks a search finds the one that was filled first."""
+        """Whether members fill blocks with the next step as if granted their tokens one by one, in order of admission.
+        Of equal blocks a search finds the one that was filled first."""
         is_due = bool(self.cohort.fills[self.next_step % self._block_size])
         return len(self.in_flight) == self._depth - 1 and (not is_due or self._is_cohort_admitted_first())
 

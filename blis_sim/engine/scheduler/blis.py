@@ -184,7 +184,7 @@ class BlisScheduler(BatchScheduler):
         """Admit from the head of the queue until the batch is full, the budget is spent or blocks run out.
 
         A sequence whose prompt has come computed from elsewhere, and holds blocks since, decodes at once. When it has
-        lost its blocks, it is admitted with the first token of its prompt and nothing of it is looked up in the cache.
+        lost its blocks, it is admitted with the first token of its prompt. Nothing of it is looked up in the cache.
         Sequences that wait beside the queue leave it for `passed_over`.
         """
         waiting, kv, num_running = self.waiting, self.kv, self.num_running

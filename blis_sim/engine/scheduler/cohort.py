@@ -53,8 +53,8 @@ class DecodeCohort:
     """Decoding sequences as sums over their contexts and block needs, and a list of their ends by step.
 
     With n sequences the sum of their contexts grows by n each step, so it is kept as a constant plus n times the step.
-    A sequence needs a new block when its context is a multiple of the block size, so block needs are counted by step
-    modulo the block size. Joining and leaving are O(1).
+    A sequence needs a new block when its context is a multiple of the block size. Block needs are therefore counted by
+    step modulo the block size. Joining and leaving are O(1).
     """
 
     __slots__ = (

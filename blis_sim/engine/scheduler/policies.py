@@ -1,9 +1,9 @@
 """Policies of a scheduler by name: the order of waiting requests, their priorities, and the requests that lose blocks
 or places.
 
-A new policy is one function and one row of `ORDERS`, `PRIORITIES` or `VICTIMS`.  BLIS's published description scores a
+A new policy is one function and one row of `ORDERS`, `PRIORITIES` or `VICTIMS`. BLIS's published description scores a
 request `base + age_weight * (clock - arrival)` with `slo-based`, the same with a minus with `inverted-slo`, and larger
-scores come first. All requests age alike: the scores of two of them differ by their bases and by `age_weight * (arrival
+scores come first. All requests age alike. The scores of two of them differ by their bases and by `age_weight * (arrival
 of one - arrival of the other)` at every instant, so their order is known when they arrive.
 """
 

@@ -96,8 +96,9 @@ def new_urgent_requests(config: EngineConfig) -> UrgentRequests | None:
 class BatchQueue:
     """The steps in flight of a scheduler, and the empty batches between them.
 
-    The core composes a batch whenever the queue has room, and an empty one where no request can be granted a token,
-    which takes room, too. With a full queue it waits for the first batch, processes its outputs and composes again.
+    The core composes a batch whenever the queue has room. It composes an empty one, which takes room, too, where no
+    request can be granted a token. With a full queue it waits for the first batch, processes its outputs and composes
+    again.
     """
 
     __slots__ = (
@@ -178,9 +179,9 @@ class BatchQueue:
         """Compose batches from `at` on, each after the drafts of the one before, up to one that ends after `last`.
 
         vLLM's core requests the drafts of a batch from its workers as soon as that batch has been handed over, and
-        waits for the response. So a batch has left the last stage before the next one is composed, although the outputs
-        of earlier batches stay in the queue until that is full: the scheduler has the drafts of a batch before the
-        tokens that the batch sampled.
+        waits for the response. So a batch has left the last stage before the next one is composed. The outputs of
+        earlier batches stay in the queue until that is full. The scheduler has the drafts of a batch before the tokens
+        that the batch sampled.
         """
         scheduler, batches = self._scheduler, self._batches
         num_empty = 0

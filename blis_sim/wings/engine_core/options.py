@@ -37,9 +37,9 @@ class EngineCoreOptions(ServeOptions):
     headless: bool = option(False, "Nothing to turn on: an engine has no API server.", hidden=True)
     parallel_config_hash: str = option(
         "",
-        "The hash by which a frontend of a model with experts compares the settings of its ranks, where flags of the "
-        "frontend beside --tensor-parallel-size, --pipeline-parallel-size, --data-parallel-size and "
-        "--enable-expert-parallel change it; the frontend's error names it.",
+        "The hash by which a frontend of a model with experts compares the settings of its ranks. It is needed where "
+        "flags of the frontend change it, other than --tensor-parallel-size, --pipeline-parallel-size, "
+        "--data-parallel-size and --enable-expert-parallel. The frontend's error names it.",
         metavar="HASH",
     )
     handshake_timeout_s: float = option(

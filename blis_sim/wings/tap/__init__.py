@@ -3,8 +3,8 @@
 from blis_sim.cli.commands import CommandRow
 
 TAP = CommandRow(
-    "Record the steps of a real engine of vLLM 0.33: sit between its frontend and it, pass every byte on, and write "
-    "what each step computed and how long it took.",
+    "Record the steps of a real engine of vLLM 0.33. The command sits between it and its frontend, passes every byte "
+    "on, and writes what each step computed and how long it took.",
     "blis_sim.wings.tap.command",
     "TapOptions",
     examples=("blis tap --data-parallel-rpc-port 29550 --listen-port 29551 --output real",),

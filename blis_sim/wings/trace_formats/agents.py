@@ -1,9 +1,9 @@
 """Sessions of agents and chats: OpenTelemetry spans, Weka's traces and Bailian's.
 
-OpenTelemetry spans stand in OTLP's JSON, or flat as traces are published: in a list `spans`, or one a line, their
-attributes an object and their times as text. Weka's KV-cache tester has a JSON object per session, with requests,
-helpers and block hashes. Bailian has JSON lines with seconds, lengths and hashes of blocks of 16 tokens; a request
-names the one whose conversation it continues.
+OpenTelemetry spans stand in OTLP's JSON, or flat as traces are published. Flat spans are in a list `spans`, or one a
+line, their attributes an object and their times as text. Weka's KV-cache tester has a JSON object per session, with
+requests, helpers and block hashes. Bailian has JSON lines with seconds, lengths and hashes of blocks of 16 tokens; a
+request names the one whose conversation it continues.
 """
 
 from collections import Counter, defaultdict

@@ -1,8 +1,8 @@
 """ServeGen: a folder with the rates and lengths of many clients over a day, as cohorts of a spec.
 
-Three periods of the day are taken, of each ten minutes; the clients that are active then are dealt to the service
-classes, and each class becomes a cohort with the average of its clients' fits. Its files are `chunk-N-trace.csv`
-(arrivals of a client) and `chunk-N-dataset.json` (lengths).
+Three periods of the day are taken, of each ten minutes. The clients that are active then are dealt to the service
+classes. Each class becomes a cohort with the average of its clients' fits. Its files are `chunk-N-trace.csv` (arrivals
+of a client) and `chunk-N-dataset.json` (lengths).
 """
 
 import csv

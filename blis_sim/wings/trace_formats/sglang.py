@@ -1,7 +1,7 @@
 """Files of SGLang: results of `sglang.bench_serving`, and conversations of agents (`agentic-trace`).
 
-A turn of an agent may have `prompt_tokens`, the length of its whole prompt. Replies are in no turn: where both prompts
-have a length a reply is what the next one has more besides its own messages, else it has as many tokens as SGLang asks
+A turn of an agent may have `prompt_tokens`, the length of its whole prompt. Replies are in no turn. Where both prompts
+have a length a reply is what the next one has more besides its own messages. Else it has as many tokens as SGLang asks
 for.
 """
 
@@ -36,7 +36,7 @@ def convert_bench(options: ConvertOptions) -> Imported:
     """The requests of the last run in the file. Raises TraceError.
 
     Sending times are not in the file. With an unlimited rate they follow from the ends of earlier requests and the
-    greatest concurrency; otherwise arrivals are drawn at the rate of the file or of --rate.
+    greatest concurrency. Otherwise arrivals are drawn at the rate of the file or of --rate.
     """
     runs = list(json_lines(options.path))
     last = runs[-1] if runs else (str(options.path), {})

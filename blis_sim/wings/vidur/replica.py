@@ -1,7 +1,7 @@
 """One replica on the engine's clock: its batches, whose exact seconds are carried from one to the next.
 
 The engine orders events by whole microseconds. A batch starts at the exact end of the one before it or at the exact
-arrival of its first request, so rounding never adds up. Facts: vidur/simulator.py, vidur/events.
+arrival of its first request. Rounding therefore never adds up. Facts: vidur/simulator.py, vidur/events.
 """
 
 from array import array

@@ -113,10 +113,9 @@ def _fields() -> list[tuple[str, Any, Any]]:
     operators = option(
         None,
         "Times of the operators of a layer; without it those of ./data/profiling if there is such a folder, else "
-        "steps of --latency-model kernels or fitted. A folder has Vidur's profiling tables, of which forest:DIR "
-        "and polynomial:DIR learn; vidur-tables:PREFIX takes PREFIX_compute.csv, PREFIX_attn_decode.csv and "
-        "PREFIX_attn_prefill.csv, gzipped or not; aicb:DIR takes the layers of models with experts that AICB "
-        "measured.",
+        "steps of --latency-model kernels or fitted. A folder has Vidur's profiling tables, of which forest:DIR and "
+        "polynomial:DIR learn. vidur-tables:PREFIX takes PREFIX_compute.csv, PREFIX_attn_decode.csv and "
+        "PREFIX_attn_prefill.csv, gzipped or not. aicb:DIR takes the layers of models with experts that AICB measured.",
         metavar="SOURCE",
         heading="Beside Vidur's flags",
     )

@@ -14,6 +14,7 @@ from typing import Any
 from mockserve.generation.structured_outputs.checks import is_small_schema
 from mockserve.generation.structured_outputs.demand import Demand, check_demand
 from mockserve.generation.structured_outputs.guided import GrammarError, grammar_of_xgrammar
+from mockserve.generation.structured_outputs.json_schema import SchemaError, find_referenced
 from mockserve.generation.structured_outputs.patterns import read_pattern, regex_grammar, tokens_of
 from mockserve.generation.structured_outputs.structural_tags import check_tag
 from mockserve.protocol.errors import ApiError, sanitized
@@ -45,6 +46,41 @@ def _objects_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, Mapping):
                 yield each
+
+
+def negative_lengths(root: Any) -> tuple[int, int] | None:
+    """Return the first lengths of a text whose least one is below zero, with -1 for no limit; None without any.
+
+    Only schemas that a value can reach count. Enumerations, constants, patterns and formats hide lengths.
+    """
+    pending, seen = [(root, False)], set[int]()
+    while pending:
+        schema, is_text = pending.pop()
+        if not isinstance(schema, Mapping) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        if "$ref" in schema:
+            with suppress(SchemaError):  # xgrammar takes such a reference for any value
+                pending.append((find_referenced(schema["$ref"], root), is_text))
+            continue
+        least = schema.get("minLength", 0)
+        if (is_text or _is_text(schema)) and isinstance(least, int) and least < 0:
+            return least, schema.get("maxLength", -1)
+        pending += [(schema.get("propertyNames"), True)]
+        for name in ("properties", "patternProperties"):
+            members = schema.get(name)
+            pending += [(each, False) for each in members.values()] if isinstance(members, Mapping) else []
+        for name in ("items", "additionalProperties", "prefixItems", "anyOf", "oneOf", "allOf"):
+            found = schema.get(name)
+            pending += [(each, False) for each in (found if isinstance(found, list) else [found])]
+    return None
+
+
+def _is_text(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is of texts whose length xgrammar looks at."""
+    given = schema.get("type")
+    has_text = given == "string" or (isinstance(given, list) and "string" in given)
+    return has_text and not {"enum", "const", "pattern", "format"} & schema.keys()
 
 
 def _is_unsupported(schema: Mapping[str, Any]) -> bool:
@@ -450,8 +486,11 @@ def _resolved(demand: Demand) -> str:
     }
     if backend in checks:
         checks[backend](demand)
+        if backend == "xgrammar":
+            _check_lengths(demand)
         return backend
     if is_of_xgrammar(demand):
+        _check_lengths(demand)
         return "xgrammar"
     if demand.kind == "json" and has_patterns(_schema_of(demand.value)):
         check_outlines(demand)
@@ -466,6 +505,12 @@ def is_of_xgrammar(demand: Demand) -> bool:
         return refusal_of_xgrammar(demand.kind, _value_for_xgrammar(demand)) is None
     except ApiError:
         return False
+
+
+def _check_lengths(demand: Demand) -> None:
+    """Raise ApiError for a length below zero, at which xgrammar fails while it compiles what it has accepted."""
+    if demand.kind == "json" and (lengths := negative_lengths(_schema_of(demand.value))) is not None:
+        raise ApiError(f"Invalid structured outputs: Invalid repetition range {{{lengths[0]}, {lengths[1]}}}")
 
 
 def check_xgrammar(demand: Demand) -> None:

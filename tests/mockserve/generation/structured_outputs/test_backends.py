@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from mockserve.generation.structured_outputs.xgrammar import negative_lengths
 
 from mockserve.generation.structured_outputs.backends import resolve_backend
 from mockserve.generation.structured_outputs.demand import Demand
@@ -120,3 +121,49 @@ def test_a_member_that_needs_itself_is_written_without_end() -> None:
 def test_a_format_without_a_type_is_recognized_by_its_fields(form: Any, text: str) -> None:
     tag = json.dumps({"type": "structural_tag", "format": form})
     assert constrained_text(build_constraint(Demand("structural_tag", tag)), Random(1), 0) == text
+
+
+NEGATIVE: dict[str, Any] = {"type": "string", "minLength": -1}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        NEGATIVE,
+        {"type": ["string", "null"], "minLength": -1},
+        {"type": "string", "minLength": -1, "maxLength": 4},
+        {"type": "object", "properties": {"a": NEGATIVE}},
+        {"type": "object", "$defs": {"x": NEGATIVE}, "properties": {"a": {"$ref": "#/$defs/x"}}},
+        {"type": "object", "additionalProperties": NEGATIVE},
+        {"type": "object", "patternProperties": {"a": NEGATIVE}},
+        {"type": "object", "propertyNames": {"minLength": -1}},
+        {"anyOf": [NEGATIVE, {"type": "null"}]},
+        {"allOf": [NEGATIVE]},
+        {"oneOf": [NEGATIVE]},
+        {"type": "array", "items": NEGATIVE},
+        {"type": "array", "prefixItems": [NEGATIVE]},
+    ],
+)
+def test_a_length_below_zero_fails_where_xgrammar_compiles_it(schema: Any) -> None:
+    """Each schema failed in a genuine vLLM 0.33."""
+    assert negative_lengths(schema) in ((-1, -1), (-1, 4))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minLength": -1},
+        {"type": "string", "maxLength": -1},
+        {"type": "integer", "minLength": -1},
+        {"type": "string", "enum": ["a"], "minLength": -1},
+        {"type": "string", "const": "a", "minLength": -1},
+        {"type": "string", "pattern": "a*", "minLength": -1},
+        {"type": "string", "format": "date", "minLength": -1},
+        {"type": "object", "$defs": {"x": NEGATIVE}},
+        {"type": "object", "properties": {"a": {"enum": [NEGATIVE]}}},
+        {"type": "array", "minItems": -1},
+        {"$ref": "#"},
+    ],
+)
+def test_a_length_below_zero_that_xgrammar_passes_over_is_no_error(schema: Any) -> None:
+    assert negative_lengths(schema) is None
