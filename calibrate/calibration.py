@@ -594,7 +594,10 @@ def summary_sentences(found: Calibration, noise_floor: Mapping[str, Comparison] 
     summary = _difference if found.is_recording else _summary
     sentences = [summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]
     if found.steps:
-        sentences.append(_step_summary(found.steps[0].comparison))
+        comparison = found.steps[0].comparison
+        error = comparison.sim.mean / comparison.real.mean - 1
+        bias = f"{abs(error):.1%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.001 else "unbiased"
+        sentences.append(f"Steps of the engine are timed within {comparison.mape:.2%} each and {bias} on average.")
     if found.ignored_cap is not None:
         sentences.append(f"{ignored_cap(found.ignored_cap)}.")
     elif not found.is_recording:
@@ -632,12 +635,6 @@ def _summary(name: str, comparison: Comparison) -> str:
     side = "too slow" if error > 0 else "too fast"
     bias = f"on average {abs(error):.1%} {side}" if abs(error) >= 0.001 else "unbiased on average"
     return f"{NAMES[name]} is predicted within {comparison.mape:.1%} per request and {bias}."
-
-
-def _step_summary(comparison: Comparison) -> str:
-    error = comparison.sim.mean / comparison.real.mean - 1
-    bias = f"{abs(error):.1%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.001 else "unbiased"
-    return f"Steps of the engine are timed within {comparison.mape:.2%} each and {bias} on average."
 
 
 def _hints(found: Calibration) -> list[str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from calibrate.calibration import Calibration, HitRate
     from calibrate.compare import Comparison, Network
     from calibrate.own_replay import OwnReplay
-    from traces import ResultRow, SloTargets, Trace
+    from traces import ResultRow, Trace
 
 MIN_BANDWIDTH_MBPS = 1e-6
 """A token takes half a minute over a network as slow as that."""
@@ -333,6 +333,8 @@ def _calibration(
     trace = inputs.trace
     from_header = options.warmup_requests < 0
     is_recording = is_recording or (options.second_recording is not None and options.sim_results is None)
+    from traces import slo_targets
+
     found = calibrate(
         trace,
         results,
@@ -341,7 +343,10 @@ def _calibration(
         warm_up_requests=trace.header.warm_up_requests if from_header else options.warmup_requests,
         # A recording has a network in it already.
         network=Network() if is_recording else _network(options, trace, on_note),
-        targets=_targets(options, trace),
+        targets=(
+            slo_targets(options.goodput, options.slo_ttft, options.slo_itl, options.slo_e2e)
+            or (trace.header.goodput_slo_targets)
+        ),
         hit_rate=None if is_recording else _hit_rate(options, trace, on_note),
         ttft_threshold=options.ttft_mape_threshold,
         is_recording=is_recording,
@@ -379,14 +384,6 @@ def _network(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str],
     if rtt_us:
         on_note(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
     return Network(rtt_us, options.network_bandwidth_mbps)
-
-
-def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTargets]":
-    from traces import slo_targets
-
-    return slo_targets(options.goodput, options.slo_ttft, options.slo_itl, options.slo_e2e) or (
-        trace.header.goodput_slo_targets
-    )
 
 
 def _hit_rate(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str], None]) -> "HitRate | None":

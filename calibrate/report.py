@@ -17,7 +17,6 @@ from calibrate.calibration import (
     Calibration,
     ClassGoodput,
     Goodput,
-    HitRate,
     summary_sentences,
 )
 from calibrate.compare import Comparison, ConfidenceIntervals, confidence_intervals
@@ -38,8 +37,17 @@ KNOWN_LIMITATIONS = (
 
 def report_of(found: Calibration) -> JsonObject:
     """The report with the keys of the original; what does not apply is left out."""
+    pairing = found.pairing
+    info: JsonObject = {
+        "num_requests": pairing.num_requests,
+        "warm_up_excluded": pairing.num_warm_up,
+        "matched_pairs": pairing.num_matched,
+        "token_mismatches": pairing.num_token_mismatches,
+    }
+    if found.num_itl_dropped:
+        info["itl_dropped"] = found.num_itl_dropped
     content: JsonObject = {
-        "trace_info": _trace_info(found),
+        "trace_info": info,
         "metrics": {name: _metric(comparison) for name, comparison in sorted(found.metrics.items())},
         "config_match": {},
         "known_limitations": list(KNOWN_LIMITATIONS),
@@ -47,7 +55,14 @@ def report_of(found: Calibration) -> JsonObject:
     if found.goodput is not None:
         content["goodput"] = _goodput(found.goodput)
     if found.hit_rate is not None:
-        content["hit_rate"] = _hit_rate(found.hit_rate)
+        content["hit_rate"] = {
+            "real_hit_rate": found.hit_rate.real,
+            "sim_hit_rate": found.hit_rate.sim,
+            "abs_error_pp": found.hit_rate.error_pp,
+            "tolerance_pp": found.hit_rate.tolerance_pp,
+            "within": found.hit_rate.within,
+            "source": found.hit_rate.source,
+        }
     ttft_mape = found.metrics["ttft"].mape
     content["ttft_tolerance"] = {
         "mape": ttft_mape,
@@ -129,19 +144,6 @@ def adapter_report(found: AdapterComparison, origin: Callable[[], Provenance]) -
     )
 
 
-def _trace_info(found: Calibration) -> JsonObject:
-    pairing = found.pairing
-    info: JsonObject = {
-        "num_requests": pairing.num_requests,
-        "warm_up_excluded": pairing.num_warm_up,
-        "matched_pairs": pairing.num_matched,
-        "token_mismatches": pairing.num_token_mismatches,
-    }
-    if found.num_itl_dropped:
-        info["itl_dropped"] = found.num_itl_dropped
-    return info
-
-
 def _metric(comparison: Comparison) -> JsonObject:
     workload: JsonObject = {}
     for name in ("mean", "median", "p50", "p90", "p95", "p99"):
@@ -181,17 +183,6 @@ def _class_goodput(found: ClassGoodput) -> JsonObject:
         "sim_goodput_rps": found.sim.per_s,
         "real_attainment_by_dim": found.real.by_limit,
         "sim_attainment_by_dim": found.sim.by_limit,
-    }
-
-
-def _hit_rate(found: HitRate) -> JsonObject:
-    return {
-        "real_hit_rate": found.real,
-        "sim_hit_rate": found.sim,
-        "abs_error_pp": found.error_pp,
-        "tolerance_pp": found.tolerance_pp,
-        "within": found.within,
-        "source": found.source,
     }
 
 

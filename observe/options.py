@@ -593,7 +593,10 @@ class ObserveOptions(SyntheticOptions):
             first = next(iter(self.targets.targets_ms)).removesuffix("_ms").replace("_", "-")
             raise OptionError(f"--until-within and --{first} exclude each other: a target judges one run")
         if self.find_knee:
-            self._check_knee()
+            if not (self.slo_targets or self.targets.targets_ms):
+                raise OptionError("--find-knee needs the targets to meet: --goodput, or percentiles such as --ttft-p99")
+            if self.rate is None:
+                raise OptionError("--find-knee needs --rate, the first rate to try")
         if not (self.find_knee or self.until_within is not None):
             return
         flag, each = ("--find-knee", "rate") if self.find_knee else ("--until-within", "run")
@@ -611,12 +614,6 @@ class ObserveOptions(SyntheticOptions):
         for other, given in others.items():
             if given:
                 raise OptionError(f"{flag} and {other} exclude each other: each {each} has files of its own")
-
-    def _check_knee(self) -> None:
-        if not (self.slo_targets or self.targets.targets_ms):
-            raise OptionError("--find-knee needs the targets to meet: --goodput, or percentiles such as --ttft-p99")
-        if self.rate is None:
-            raise OptionError("--find-knee needs --rate, the first rate to try")
 
     def _check_pauses(self) -> None:
         if self.session_mode != FIXED and self.trace is None:

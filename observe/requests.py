@@ -476,18 +476,15 @@ class Dispatcher:
         sent = SentRequest(prepared=prepared, due=due, allowed=allowed, outcome=outcome)
         if self._follow is not None:
             for following in self._follow(sent, (outcome.ended - self._origin) // 1000):
-                self._send_when_due(following)
+                place = self.num_planned
+                self.num_planned += 1
+                self._wait_and_send(place, following, self._origin + following.at_us * 1000)
         if self._in_line:
             waited, its_due = self._in_line.popleft()
             self._send(waited, its_due, outcome.ended)
         elif self._all_due and not self.num_in_flight and not self._following:
             self._drained.set()
         self._finished(sent)
-
-    def _send_when_due(self, planned: PlannedRequest) -> None:
-        place = self.num_planned
-        self.num_planned += 1
-        self._wait_and_send(place, planned, self._origin + planned.at_us * 1000)
 
     def _wait_and_send(self, place: int, planned: PlannedRequest, due: Nanos) -> None:
         def look_at_clock() -> None:

@@ -338,7 +338,11 @@ def read_cut_rows(data_path: Path | str) -> list[TraceRow]:
 
 
 def _rows(table: Table) -> list[TraceRow]:
-    _check_deadlines(table)
+    deadlines, arrivals = table.columns["deadline_us"], table.columns["arrival_time_us"]
+    for row, (deadline, arrival) in enumerate(zip(deadlines, arrivals, strict=True)):
+        if deadline and arrival > 0 and deadline < arrival:
+            expected = f"0 or at least the arrival time {arrival}"
+            raise table.cell_error(row, "deadline_us", expected, str(deadline))
     names = list(table.columns)
     cells = zip(*table.columns.values(), strict=True)
     with gc_disabled():
@@ -429,14 +433,6 @@ def _check_distinct(table: Table) -> None:
         if request_id in seen:
             raise table.cell_error(row, "request_id", "a number that no row before it has", str(request_id))
         seen.add(request_id)
-
-
-def _check_deadlines(table: Table) -> None:
-    deadlines, arrivals = table.columns["deadline_us"], table.columns["arrival_time_us"]
-    for row, (deadline, arrival) in enumerate(zip(deadlines, arrivals, strict=True)):
-        if deadline and arrival > 0 and deadline < arrival:
-            expected = f"0 or at least the arrival time {arrival}"
-            raise table.cell_error(row, "deadline_us", expected, str(deadline))
 
 
 def _cell(value: Any) -> str:

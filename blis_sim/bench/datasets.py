@@ -137,7 +137,19 @@ def samples_of(options: DatasetOptions) -> list[SampleRequest]:
     if options.dataset_name == "random":
         return list(_random(options, Random(f"{options.seed}/lengths")))
     if options.dataset_name == "prefix_repetition":
-        return _prefix_repetition(options)
+        num_prefixes = options.prefix_repetition_num_prefixes
+        samples = [
+            SampleRequest(
+                input_tokens=options.prefix_repetition_suffix_len,
+                output_tokens=options.output_len or options.prefix_repetition_output_len,
+                prefix_group=f"prefix-{number}" if options.prefix_repetition_prefix_len else "",
+                prefix_tokens=options.prefix_repetition_prefix_len,
+            )
+            for number in range(num_prefixes)
+            for _ in range(options.num_prompts // num_prefixes)
+        ]
+        Random(f"{options.seed}/order").shuffle(samples)
+        return samples
     readers: dict[str, Callable[[DatasetOptions, Path], Sequence[SampleRequest]]] = {
         "sharegpt": _sharegpt,
         "custom": _custom,
@@ -163,22 +175,6 @@ def _random(options: DatasetOptions, random: Random) -> Iterator[SampleRequest]:
 
 def _around(mean: int, ratio: float, random: Random) -> int:
     return max(1, random.randint(floor(mean * (1 - ratio)), ceil(mean * (1 + ratio))))
-
-
-def _prefix_repetition(options: DatasetOptions) -> list[SampleRequest]:
-    num_prefixes = options.prefix_repetition_num_prefixes
-    samples = [
-        SampleRequest(
-            input_tokens=options.prefix_repetition_suffix_len,
-            output_tokens=options.output_len or options.prefix_repetition_output_len,
-            prefix_group=f"prefix-{number}" if options.prefix_repetition_prefix_len else "",
-            prefix_tokens=options.prefix_repetition_prefix_len,
-        )
-        for number in range(num_prefixes)
-        for _ in range(options.num_prompts // num_prefixes)
-    ]
-    Random(f"{options.seed}/order").shuffle(samples)
-    return samples
 
 
 def _custom(options: DatasetOptions, path: Path) -> list[SampleRequest]:

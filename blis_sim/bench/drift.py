@@ -778,7 +778,12 @@ class Watch:
         for line in found.lines:
             sys.stdout.write(f"{at} {line}\n")
         sys.stdout.flush()
-        self._write(found)
+        if self.settings.drift_metrics is not None:
+            write_text(Path(self.settings.drift_metrics), metrics_text(found))
+        report = watch_report(
+            without_secret_parameters(self.settings.url), self.history, self._origin, self.settings.watch_interval
+        )
+        report.write(self.settings.html, None)
 
     def _comparison(self) -> Comparison:
         return compare_with_prediction(
@@ -789,14 +794,6 @@ class Watch:
             num_draws=self.settings.draws,
             tolerance=self.settings.tolerance,
         )
-
-    def _write(self, found: Comparison) -> None:
-        if self.settings.drift_metrics is not None:
-            write_text(Path(self.settings.drift_metrics), metrics_text(found))
-        report = watch_report(
-            without_secret_parameters(self.settings.url), self.history, self._origin, self.settings.watch_interval
-        )
-        report.write(self.settings.html, None)
 
     def _origin(self) -> Provenance:
         command, deployment = command_line("blis calibrate --watch", self.settings), self.deployment

@@ -161,7 +161,17 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
     Raises CalibrateError when no request fits the simulated server.
     """
     if not recording.arrivals:
-        return _trial_of_steps(recording, deployed, values)
+        assert recording.steps is not None
+        nothing = Slopes(np.zeros(0), np.zeros((0, len(deployed.terms.names))))
+        return Trial(
+            ttft=nothing,
+            decode=nothing,
+            stretches=None,
+            steps=_told_steps(recording, deployed, values),
+            typical_step_us=float(np.median(recording.steps.durations_us)),
+            found_idle=np.zeros(0, np.bool_),
+            largest=BatchShape(*recording.steps.shapes.max(axis=0).tolist()),
+        )
     latency = deployed.latency(values)
     shapes, run = recorded(recording, config, PhaseShifted(latency, phase))
     if not len(shapes):
@@ -177,21 +187,6 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
         typical_step_us=float(np.median(steps.ends - steps.starts)),
         found_idle=requests.has_token & (steps.starts[steps.under_way(requests)] >= requests.queued),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
-    )
-
-
-def _trial_of_steps(recording: Recording, deployed: Learnable, values: Floats) -> Trial:
-    """Return the trial of steps without requests, of which nothing is simulated."""
-    assert recording.steps is not None
-    nothing = Slopes(np.zeros(0), np.zeros((0, len(deployed.terms.names))))
-    return Trial(
-        ttft=nothing,
-        decode=nothing,
-        stretches=None,
-        steps=_told_steps(recording, deployed, values),
-        typical_step_us=float(np.median(recording.steps.durations_us)),
-        found_idle=np.zeros(0, np.bool_),
-        largest=BatchShape(*recording.steps.shapes.max(axis=0).tolist()),
     )
 
 

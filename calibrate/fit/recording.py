@@ -354,7 +354,11 @@ class Recording:
         have been faster."""
         if num_requests >= len(self.arrivals):
             return self
-        kept = self._masked(self._ended_before(num_requests))
+        sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
+        ended_us = sent_us + self.ttft_us + np.nan_to_num(self.decode_us)
+        is_first = np.arange(len(self.arrivals)) < num_requests
+        ended: npt.NDArray[np.bool_] = is_first & (ended_us <= sent_us[num_requests:].min())
+        kept = self._masked(ended)
         return replace(
             kept,
             arrivals=self.arrivals[:num_requests],
@@ -362,14 +366,6 @@ class Recording:
             decode_us=kept.decode_us[:num_requests],
             stretches=self._stretches(np.arange(len(self.arrivals)) < num_requests),
         )
-
-    def _ended_before(self, num_requests: int) -> npt.NDArray[np.bool_]:
-        """Return which of the first `num_requests` requests had ended when the next one was sent."""
-        sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
-        ended_us = sent_us + self.ttft_us + np.nan_to_num(self.decode_us)
-        is_first = np.arange(len(self.arrivals)) < num_requests
-        ended: npt.NDArray[np.bool_] = is_first & (ended_us <= sent_us[num_requests:].min())
-        return ended
 
     def without_tail(self, share: float) -> "Recording":
         """All requests, but nothing to learn from the last `share` of them."""

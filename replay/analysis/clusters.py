@@ -307,20 +307,15 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
         return Columns(*(column[is_its] for column in columns))
     separated = disaggregation.separated
     view = ClientView(simulation.instances[instance])
-    parts = _prompt_parts(view, instance, separated)
+    prompts = [each.prompt_part for each in separated]
+    its = [each for each in prompts if each is not None and each.instance == instance]
+    parts = [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
     if view.engine.config.engine == "blis":
         ids = {sequence.request.id for sequence in separated}
         is_its &= np.array([request_id not in ids for request_id in record.ids], np.bool_)
         parts += _answer_parts(view, instance, separated)
     whole = Columns(*(column[is_its] for column in columns))
     return Columns(*(np.concatenate(both) for both in zip(whole, _part_columns(parts), strict=True)))
-
-
-def _prompt_parts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
-    """Return the prefill sub-requests of an instance."""
-    prompts = [each.prompt_part for each in separated]
-    its = [each for each in prompts if each is not None and each.instance == instance]
-    return [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
 
 
 def _answer_parts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:

@@ -712,7 +712,8 @@ class Recorder:
         self._batches = CsvTable(self._open("batch_metrics.csv"), BATCH_COLUMNS)
         self._chrome = ChromeTrace(self._open("chrome_trace.json"))
         self._events = EventTrace(self._open("event_trace.json"))
-        self._operations = self._operation_table()
+        names = self._engines[0].latency.operation_names
+        self._operations = CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
         self._num_batches = 0
 
     def arrived(self, sequences: Iterable[Sequence]) -> None:
@@ -753,11 +754,6 @@ class Recorder:
 
     def _open(self, name: str) -> RowFile:
         return self._stack.enter_context(RowFile(self.folder / name))
-
-    def _operation_table(self) -> CsvTable | None:
-        """Return the table of operations where the first instance's latency model has any."""
-        names = self._engines[0].latency.operation_names
-        return CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
 
     def _batch(self, instance: int, event: BatchDone) -> None:
         number, shape = self._num_batches, event.shape

@@ -1037,7 +1037,10 @@ class Record:
                 self._gateway_wait_us[place] = sequence.gateway_wait_us
             if sequence.prompt_part is not None:
                 self._forgets_steps = False
-        self._report_tokens(places, sequences, reported)
+        if self._on_tokens is not None:
+            for each in np.flatnonzero(reported.is_completed).tolist():
+                engine = self._views[sequences[each].instance].engine
+                self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
     def _grow(self) -> None:
         """Give the columns an empty entry for each request that has arrived."""
@@ -1048,12 +1051,6 @@ class Record:
         ):
             for column in columns:
                 column.frombytes(np.full(missing, empty, column.typecode).tobytes())
-
-    def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: OutcomeColumns) -> None:
-        if self._on_tokens is not None:
-            for each in np.flatnonzero(reported.is_completed).tolist():
-                engine = self._views[sequences[each].instance].engine
-                self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
 
 ORIGINS_AT_ONCE = 256

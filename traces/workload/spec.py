@@ -99,14 +99,10 @@ def problem_of_vidur(section: Vidur) -> str | None:
                 return f"{name}.{key}: expected {expected} with {part.type}, got {key}"
         if part.type == "trace" and not part.trace_file:
             return f"{name}.trace_file: expected the path of a CSV file with trace, but the key is missing"
-    return _problem_of_length(section.length)
-
-
-def _problem_of_length(length: VidurLength) -> str | None:
-    if length.theta == 1:
+    if section.length.theta == 1:
         return "length.theta: expected a number other than 1, got 1"
-    least, most = length.min_tokens or 1024, length.max_tokens or 4096
-    if length.type in ("uniform", "zipf") and least > most:
+    least, most = section.length.min_tokens or 1024, section.length.max_tokens or 4096
+    if section.length.type in ("uniform", "zipf") and least > most:
         return f"length.min_tokens: expected at most max_tokens ({most}), got {least}"
     return None
 
@@ -521,7 +517,10 @@ def _all_traffic(spec: WorkloadSpec) -> Iterator[tuple[str, Traffic]]:
 
 def _check_sources(spec: WorkloadSpec) -> None:
     if spec.vidur is not None:
-        _check_vidur(spec)
+        _check_alone(spec, "vidur")
+        problem = problem_of_vidur(spec.vidur) if spec.vidur is not None else None
+        if problem is not None:
+            raise _ProblemError(f"vidur.{problem}")
         return
     if spec.scenario is not None:
         _check_alone(spec, "scenario")
@@ -558,13 +557,6 @@ def _check_alone(spec: WorkloadSpec, section: str) -> None:
     for name in ("clients", "cohorts", "inference_perf", "vidur", "scenario"):
         if name != section and getattr(spec, name):
             raise _ProblemError(f"{section}: expected no {name} beside it, got both")
-
-
-def _check_vidur(spec: WorkloadSpec) -> None:
-    _check_alone(spec, "vidur")
-    problem = problem_of_vidur(spec.vidur) if spec.vidur is not None else None
-    if problem is not None:
-        raise _ProblemError(f"vidur.{problem}")
 
 
 def _check_traffic(where: str, traffic: Traffic) -> None:
@@ -846,17 +838,13 @@ class _Writer:
         key = (type(value), value)
         found = self._cached_scalars.get(key)
         if found is None:
-            found = self._cached_scalars[key] = _simple(value)
+            if isinstance(value, str) and (len(value) > MAX_SIMPLE_CHARS or not value.isprintable()):
+                raise _NotSimpleError
+            first, _, rest = dump_yaml(value, indent=INDENT, width=WIDTH).partition("\n")
+            if rest not in ("", "...\n"):
+                raise _NotSimpleError
+            found = self._cached_scalars[key] = first
         return found
-
-
-def _simple(value: Any) -> str:
-    if isinstance(value, str) and (len(value) > MAX_SIMPLE_CHARS or not value.isprintable()):
-        raise _NotSimpleError
-    first, _, rest = dump_yaml(value, indent=INDENT, width=WIDTH).partition("\n")
-    if rest not in ("", "...\n"):
-        raise _NotSimpleError
-    return first
 
 
 def plain_spec(value: Any) -> Any:
