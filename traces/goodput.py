@@ -108,6 +108,6 @@ def share(num_good: int, count: int) -> float:
     return num_good / count if count else 0.0
 
 
-def rate(count: int, duration_s: float) -> float:
+def rate(count: float, duration_s: float) -> float:
     """Return the rate per second; 0 for a duration of 0."""
     return count / duration_s if duration_s > 0 else 0.0

@@ -766,4 +766,4 @@ class Reporter:
     def _is_good(self, result: Mapping[str, Any]) -> bool:
         """Whether the share of good requests is high enough."""
         num_good = (result["request_goodput"] or 0) * result["duration"]
-        return round(num_good) >= self._options.min_attainment * (result["completed"] + result["failed"])
+        return bool(round(num_good) >= self._options.min_attainment * (result["completed"] + result["failed"]))

@@ -62,6 +62,12 @@ def _add_counters(totals: Totals, counters: EngineCounters) -> None:
     totals.num_accepted_per_position = [sum(pair) for pair in pairs]
 
 
+def hit_rate(engine: Engine) -> float:
+    """The share of an engine's prompt tokens that were found in its caches, 0 when none were looked for."""
+    num_found = engine.kv.hit_tokens + engine.counters.offload.num_loaded_tokens
+    return num_found / engine.kv.queried_tokens if engine.kv.queried_tokens else 0.0
+
+
 def cluster_of(simulation: Simulation) -> "Cluster | None":
     """The cluster of a run that had one."""
     if isinstance(simulation, Engine):
