@@ -1,6 +1,5 @@
 """`blis calibrate`: a recording against its simulation."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.installation import check_page
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, printed_format
+from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, print_note, printed_format
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from calibrate.compare import Comparison, Network
     from calibrate.own_replay import OwnReplay
     from traces import ResultRow, Trace
+
+_print_note = partial(print_note, "blis calibrate")
 
 MIN_BANDWIDTH_MBPS = 1e-6
 """A token takes half a minute over a network as slow as that."""
@@ -425,7 +426,3 @@ def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
         yield f"warning: {ignored_cap(found.ignored_cap)}"
     if found.goodput is not None and found.goodput.itl_skipped:
         yield "ITL limits could not be checked for all pairs, for want of times between tokens"
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis calibrate: {line}\n")

@@ -1,13 +1,12 @@
 """`blis replay`: a recorded trace through the simulated engine."""
 
-import sys
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.options import OptionError
+from blis_sim.options.printing import print_note
 from replay.replay_options import ReplayClusterOptions, ReplayOptions
 from replay.report_options import ignore_note
 from traces.collector import gc_disabled
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
     from traces import SloTargets, Trace, TraceHeader
+
+_print_note = partial(print_note, "blis replay")
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -349,11 +350,6 @@ def _with_interruptions(
 
     cluster = simulation if isinstance(simulation, Cluster) else None
     return InterruptedSimulation(observed, [Interruption(*each) for each in interruptions], cluster)
-
-
-def _print_note(line: str) -> None:
-    with suppress(OSError):  # a full disk behind standard error takes no result away
-        sys.stderr.write(f"blis replay: {line}\n")
 
 
 def _note_missing_client_cap(options: ReplayOptions, rows: "list[Origin]", on_note: "NoteCallback") -> None:

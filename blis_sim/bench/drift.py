@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -31,6 +32,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.options import BlisError
+from blis_sim.options.printing import print_note
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.figures import COLORS, Panel
 from blis_sim.report.report import Report, Section
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from blis_sim.bench.watched_traffic import WatchedTraffic
+
+_print_note = partial(print_note, "blis calibrate --watch")
 
 # Readings of vLLM's metrics, the increase between two readings, and the sources of readings.
 
@@ -869,7 +873,3 @@ def _deployment(settings: WatchOptions, reading: Reading, on_note: Callable[[str
     for note in deployment.notes:
         on_note(note)
     return deployment
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis calibrate --watch: {line}\n")

@@ -1,6 +1,5 @@
 """`blis sweep`: many simulations that differ in their settings, as rows, pictures and a frontier."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from blis_sim.bench.simulation_commands import (
 )
 from blis_sim.installation import check_page, check_plot, install_command
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from blis_sim.bench.sweep_report import SweepResult
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
+
+_print_note = partial(print_note, "blis sweep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +230,3 @@ def _computed(
             )
             raise
     return found
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis sweep: {line}\n")
-    sys.stderr.flush()
