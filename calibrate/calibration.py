@@ -78,7 +78,11 @@ def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         real = [itl_from_ends_us(row) for row in pairing.rows]
     enough = [len(chunks.get(row.request_id, ())) >= 2 and row.output_tokens != 1 for row in pairing.rows]
     num_without_gaps = sum(1 for has, value in zip(enough, real, strict=True) if has and np.isnan(value))
-    return Itl(_array(real), _array([sim_itl_us(result) for result in pairing.results]), num_without_gaps)
+    return Itl(
+        np.array(real, np.float64),
+        np.array([sim_itl_us(result) for result in pairing.results], np.float64),
+        num_without_gaps,
+    )
 
 
 def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
@@ -95,7 +99,7 @@ def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else 0.0
         for result in pairing.results
     ]
-    return Itl(_array(real), _array(sim), num_without_gaps)
+    return Itl(np.array(real, np.float64), np.array(sim, np.float64), num_without_gaps)
 
 
 def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> tuple[int, int]:
@@ -148,10 +152,6 @@ def sim_itl_us(result: ResultRow) -> float:
     if result.itl_mean_us is not None:
         return result.itl_mean_us
     return (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else np.nan
-
-
-def _array(values: list[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
 
 
 # How many requests met the latency limits of their class, recorded and simulated.

@@ -375,12 +375,8 @@ NUM_SAMPLES = 1_000
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Interval that holds a figure with 95 % confidence."""
-
-    low: float
-    high: float
+Interval = tuple[float, float]
+"""The ends of an interval that holds a figure with 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,9 +427,9 @@ def _figures_of_samples(real: Floats, sim: Floats, errors: Floats, has_r: bool) 
 def _interval(values: Floats) -> Interval:
     known = values[np.isfinite(values)]
     if not len(known):
-        return Interval(0.0, 0.0)
+        return 0.0, 0.0
     low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
-    return Interval(low, high)
+    return low, high
 
 
 METRICS = ("ttft", "e2e", "itl")

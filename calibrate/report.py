@@ -282,7 +282,7 @@ def _prediction_row(label: str, comparison: Comparison) -> list[str]:
 def _interval_cells(intervals: ConfidenceIntervals) -> list[str]:
     shares = (intervals.mape, intervals.mean_error, intervals.p99_error)
     r = intervals.pearson_r
-    return [*(f"{each.low:.2%} to {each.high:.2%}" for each in shares), f"{r.low:.3f} to {r.high:.3f}" if r else "-"]
+    return [*(f"{low:.2%} to {high:.2%}" for low, high in shares), f"{r[0]:.3f} to {r[1]:.3f}" if r else "-"]
 
 
 def _goodput_table(found: Goodput, other: str) -> TextTable:
@@ -377,4 +377,4 @@ def _confidence(intervals: ConfidenceIntervals) -> dict[str, Any]:
         "p99_percent_error": intervals.p99_error,
         "pearson_r": intervals.pearson_r,
     }
-    return {name: [each.low, each.high] for name, each in known.items() if each is not None}
+    return {name: [*each] for name, each in known.items() if each is not None}

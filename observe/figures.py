@@ -8,8 +8,8 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import chain, compress
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import compress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -543,17 +543,9 @@ def recent_durations(stats: RunStats) -> Progress:
 
 def total(parts: Iterable[Progress]) -> Progress:
     """All parts of a run together."""
-    known = list(parts)
-    return Progress(
-        num_sent=sum(each.num_sent for each in known),
-        num_in_flight=sum(each.num_in_flight for each in known),
-        num_in_line=sum(each.num_in_line for each in known),
-        num_ok=sum(each.num_ok for each in known),
-        num_ended=sum(each.num_ended for each in known),
-        ttft=tuple(chain.from_iterable(each.ttft for each in known)),
-        e2e=tuple(chain.from_iterable(each.e2e for each in known)),
-        lag=tuple(chain.from_iterable(each.lag for each in known)),
-    )
+    known = [Progress(), *parts]
+    columns = {each.name: [getattr(part, each.name) for part in known] for each in fields(Progress)}
+    return Progress(**{name: sum(column[1:], column[0]) for name, column in columns.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -682,14 +674,8 @@ class TerminalView:
 
 
 def percentile_ms(nanos: Collection[int], percent: float) -> float | None:
-    """Linear interpolation at rank p/100 (n - 1), in milliseconds; None of nothing."""
-    if not nanos:
-        return None
-    ordered = sorted(nanos)
-    rank = percent / 100 * (len(ordered) - 1)
-    below = int(rank)
-    above = min(below + 1, len(ordered) - 1)
-    return (ordered[below] + (ordered[above] - ordered[below]) * (rank - below)) / 1e6
+    """A percentile in milliseconds; None of nothing."""
+    return float(np.percentile(list(nanos), percent)) / 1e6 if nanos else None
 
 
 def snapshot_line(snapshot: Snapshot) -> str:

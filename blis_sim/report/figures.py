@@ -422,14 +422,6 @@ class Curve:
     """Dollars per million output tokens, empty where no price is known."""
 
 
-def draw_frontier(curves: Sequence[Curve], path: str, title: str = "") -> None:
-    """Draw p99 TTFT and ITL, and the cost if there is one, against throughput, to a .png, .svg or .pdf.
-
-    Raises TraceError.
-    """
-    draw_panels(frontier_panels(curves), path, title)
-
-
 def frontier_panels(curves: Sequence[Curve], targets: Mapping[str, Sequence[Target]] | None = None) -> list[Panel]:
     """Return a panel for p99 TTFT, p99 ITL and the cost; a line joins the points that no other one beats in both.
 
