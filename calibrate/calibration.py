@@ -128,8 +128,8 @@ def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: in
 def real_itl_us(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> float:
     """Mean time between tokens in microseconds, nan if there is none or the clock went backwards.
 
-    The time from the first to the last token is spread over the tokens the server counted, so that chunks with several
-    tokens count as several; without a count, over the chunks.
+    The time from the first to the last token is spread over the tokens the server counted. So chunks with several
+    tokens count as several. Without a count it is spread over the chunks.
     """
     first, last = content_chunks(chunks, output_tokens, first_token_us)
     num_gaps = (output_tokens or last - first + 1) - 1
@@ -205,7 +205,7 @@ def goodput_compat(pairing: Pairing, times: Latencies, itl: Itl, targets: Mappin
     """Compute goodput as the original does: limits in the order TTFT, E2E, ITL, each checked only for requests that met
     those before.
 
-    A request without token times misses its ITL limit, failed requests miss all of the recorded side, and the simulated
+    A request without token times misses its ITL limit, and failed requests miss all of the recorded side. The simulated
     ITL is the one in the results.
     """
     sim_itl_us = np.array([result.itl_mean_us or np.nan for result in pairing.results], dtype=np.float64)

@@ -299,8 +299,11 @@ def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None", on_n
 def _with_steps(
     found: "Calibration", options: CalibrateOptions, own: "OwnReplay", on_note: Callable[[str], None]
 ) -> "Calibration":
-    """Compare what is recorded of steps: those beside the header with the times of the replay's latency model, and the
-    totals of the server's metrics with those of the replay."""
+    """Compare what is recorded of steps.
+
+    Steps beside the header meet the times of the replay's latency model, and totals of the server's metrics those of
+    the replay.
+    """
     from calibrate.steps import measured_steps, step_errors
     from traces.steps import read_steps, step_totals, steps_beside
 

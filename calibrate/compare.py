@@ -65,12 +65,12 @@ class Pairing:
 def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> Pairing:
     """Pair the rows that can be compared with the results of the same request_id.
 
-    Each row counts once: as warm-up; as failed (its status is not ok); as repeated (an earlier row has its id); as
-    without times (no first chunk, or chunks before the request was sent); as unmatched; or as one of a pair. The last
-    of repeated results counts.
+    Each row counts once: as warm-up, failed, repeated, without times, unmatched, or as one of a pair. A failed row has
+    another status than ok, and an earlier row has the id of a repeated one. A row without times has no first chunk, or
+    chunks before the request was sent. The last of repeated results counts.
 
     Warm-up is the first `warm_up_requests` of the run in the order they were sent, whatever their numbers. A recorder
-    that leaves its warm-up out starts its numbers behind it; warm-up requests that the header counts and that are gone
+    that leaves its warm-up out starts its numbers behind it. Warm-up requests that the header counts and that are gone
     already are not taken away a second time.
     """
     by_id = {result.request_id: result for result in results}
@@ -162,8 +162,8 @@ def is_single_chunk(row: TraceRow) -> bool:
 def check_same_tokens(pairing: Pairing, trace: Trace, source: str) -> None:
     """Raise CalibrateError for the first result of `source` whose tokens cannot be those of its recorded request.
 
-    A result without a number of tokens counts as alike, and so does a prompt with or without the prefix of its group,
-    or as the server counted it.
+    A result without a number of tokens counts as alike. So does a prompt with or without the prefix of its group, or as
+    the server counted it.
     """
     prefixes: dict[str, set[int]] = {}
     for row in trace.rows:

@@ -208,9 +208,9 @@ def _of_problem(reply: Reply) -> tuple[str, str]:
 class Connection(asyncio.Protocol):
     """Writes a request and feeds what comes back to its reply, stamped on arrival and before any parsing.
 
-    `on_free` is called when the connection can carry the next exchange, `lost` when it is gone, with the exchange that
-    has not received a byte although it went out on a connection that had worked before: the server closed an idle
-    connection just then, and the request may be sent again.
+    `on_free` is called when the connection can carry the next exchange, and `lost` when it is gone. `lost` gets an
+    exchange that went out on a connection that had worked before, and has not received a byte. The server closed an
+    idle connection just then, and the request may be sent again.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ def _reason(error: Exception | None) -> str:
 class Deadlines:
     """Calls `on_timeout` for each exchange that is still watched when its time is over, never early.
 
-    Exchanges that may take equally long reach their deadlines in the order in which they began, so only the first of
+    Exchanges that may take equally long reach their deadlines in the order in which they began. So only the first of
     them is worth a timer, and another one only when that has fired.
     """
 
@@ -365,9 +365,9 @@ _SHORT_LIFE_NS = 1_000_000_000
 class Client:
     """Sends requests to one server, each at once on a connection that is already open.
 
-    Spare connections are kept open beside the busy ones; a request that finds none waits for a new one, and is
-    stamped as sent only then. There is no limit on connections, and all go to the address that answered first.
-    Must be used inside a running event loop.
+    Spare connections are kept open beside the busy ones. A request that finds none waits for a new one, and is stamped
+    as sent only then. There is no limit on connections, and all go to the address that answered first. Must be used
+    inside a running event loop.
     """
 
     def __init__(

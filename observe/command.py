@@ -190,8 +190,8 @@ def interval_of(values: Sequence[float]) -> Interval:
 def repeat_runs(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:
     """Measure again, each time with a recording and a seed of its own, until the intervals of all means are narrow.
 
-    Returns the code of the first run that was interrupted, got no answer or could not be recorded; 1 where the most
-    runs are not enough.
+    Returns the code of the first run that was interrupted, got no answer or could not be recorded. It is 1 where the
+    most runs are not enough.
     """
     assert options.until_within is not None
     runs: list[dict[str, Any]] = []

@@ -46,8 +46,10 @@ _BESIDE_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """Paths of the files of a recording; `itl` is None when token times are not recorded, `metrics` when those of the
-    server are not, `content` when requests and replies are not, `steps` when steps of the engine are not."""
+    """Paths of the files of a recording; None for what is not recorded.
+
+    `itl` has token times, `metrics` those of the server, `content` requests and replies, `steps` steps of the engine.
+    """
 
     header: Path
     data: Path

@@ -42,8 +42,8 @@ class RepeatedPrefix:
 class PlannedRequest:
     """One request to be. `at_us` counts from the start of the run.
 
-    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own, unless it
-    has a `prompt` already; then `input_tokens` are an estimate. The rest labels the row it becomes.
+    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own. Where it has
+    a `prompt` already, `input_tokens` are an estimate. The rest labels the row it becomes.
     """
 
     at_us: int
@@ -231,8 +231,8 @@ def scale_from_counts(once: int | None, twice: int | None) -> TokenScale | None:
 class PromptGenerator:
     """The text of each prompt, the same for the same seed, whatever the order in which they are requested.
 
-    A prompt begins with words of its own, so that none shares the blocks of a prefix cache with another except
-    through a prefix group; the rest is cut from one long random text, which costs next to nothing.
+    A prompt begins with words of its own, so that prompts share blocks of a prefix cache through a prefix group only.
+    The rest is cut from one long random text, which costs next to nothing.
     """
 
     def __init__(self, seed: int, scale: TokenScale) -> None:
@@ -373,9 +373,9 @@ class SentRequest:
 class Dispatcher:
     """An open loop of absolute send times that calls `finished` with each request that has ended.
 
-    With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end; the times at which they
-    were due stay what they are. `follow` may give other requests for one that has ended, by the instant of the
-    schedule at which it did; they are sent when they are due.
+    With `max_concurrency` above 0, requests beyond it wait in line and are sent as others end. The times at which they
+    were due stay what they are. `follow` may give other requests for one that has ended, by the instant of the schedule
+    at which it did. They are sent when they are due.
     """
 
     def __init__(

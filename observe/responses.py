@@ -258,9 +258,9 @@ _NOT_PLAIN = re.compile(rb"[^ !#-\[\]-~]").search
 class EventTemplate:
     """The bytes around the text of an event that carried only this text, without escapes.
 
-    Another event with the same bytes around plain text (printable ASCII without quotes and backslashes) is the same
-    JSON but for that text, so it carries tokens and nothing else either. What differs in any byte is not recognized and
-    has to be decoded.
+    Another event may have the same bytes around plain text: printable ASCII without quotes and backslashes. It is the
+    same JSON but for that text, so it carries tokens and nothing else either. What differs in any byte is not
+    recognized and has to be decoded.
     """
 
     __slots__ = ("_after", "_before", "_in_chunk", "_num_tries", "is_learned")
@@ -329,10 +329,10 @@ _END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 class Reply:
     """The answer to one completion request, streamed or whole. Raises ResponseError from `feed`.
 
-    `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`; of the
-    Responses API, which reports all it does, it has only those with tokens.
-    `carries_tokens` has a 1 where the event of the same place carries generated tokens. `first_event` is when the first
-    event of any kind came, also one that `chunk_times` lacks.
+    `chunk_times` has one instant per data event, with the role and usage events and without `[DONE]`. Of the Responses
+    API, which reports all it does, it has only those with tokens. `carries_tokens` has a 1 where the event of the same
+    place carries generated tokens. `first_event` is when the first event of any kind came, also one that `chunk_times`
+    lacks.
     """
 
     __slots__ = (

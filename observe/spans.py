@@ -1,7 +1,7 @@
 """An OpenTelemetry span for each request of a load client, whose id goes to the server as `traceparent`.
 
-The ids follow from the request's own, which the recording has, so spans are made from its rows when the run has ended:
-nothing is computed or sent for them while requests are measured.
+The ids follow from the request's own, which the recording has. So spans are made from its rows when the run has ended.
+Nothing is computed or sent for them while requests are measured.
 """
 
 from collections.abc import Iterable, Iterator

@@ -108,7 +108,7 @@ FRACTIONS = (0.5, 0.9, 0.99)
 class Percentile:
     """A percentile in seconds, or the bucket bound where a histogram has nothing more precise.
 
-    `sign` is `<` for one in the first bucket, of which only its upper bound is known, and `>` for one beyond the last
+    `sign` is `<` for one in the first bucket, of which only its upper bound is known. It is `>` for one beyond the last
     finite bound.
     """
 

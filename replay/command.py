@@ -185,8 +185,8 @@ def _interval_lines(
 ) -> "Iterator[str]":
     """Return a line with the interval of each figure.
 
-    Where coefficients were learned from the server itself, that is by replays with other coefficients, speeds and
-    phases, else by what was measured of servers like it.
+    Where coefficients were learned from the server itself, replays have other coefficients, speeds and phases. Else
+    intervals are what was measured of servers like it.
     """
     from blis_sim.engine.cluster.build import build_simulation
     from replay.output.ensemble import (

@@ -333,10 +333,10 @@ def has_rows(path: Path) -> bool:
 def back_up(name: Path, files: Sequence[Path], rows: Sequence[Path]) -> Path | None:
     """Move what is there of these files into a new folder `NAME.earlier-1`, or -2, and so on; None if nothing is.
 
-    The files keep their names. `rows` are what shows that there is a recording, and move last: one that is left half
-    moved by a kill is found again by them, and what is left of it follows into the same folder. Nothing is ever copied,
-    so a file that a link names, or that lies in another folder than `name`, moves beside itself and is linked to.
-    Raises TraceError when a file cannot be moved, with all of them where they were.
+    The files keep their names. `rows` are what shows that there is a recording, and move last. A recording that a kill
+    left half moved is found again by them. What is left of it follows into the same folder. Nothing is ever copied. So
+    a file that a link names, or that lies in another folder than `name`, moves beside itself and is linked to. Raises
+    TraceError when a file cannot be moved, with all of them where they were.
     """
     there = [each for each in dict.fromkeys([*files, *rows]) if os.path.isfile(each)]
     if not there:

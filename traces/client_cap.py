@@ -1,7 +1,7 @@
 """Detects a cap on requests in flight of a recording's client from its send times; no column holds the cap.
 
-With a cap, a request that is due while all places are taken is sent late, in the moment in which a reply frees a place.
-The server then decides when that is.
+With a cap, a request that is due while all places are taken is sent late. It is sent in the moment in which a reply
+frees a place. The server then decides when that is.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,10 @@ LATE_SHARE = 0.01
 """Fewer late requests than this do not make a recording a saturated one."""
 MIN_LATE = 3
 FULL_SHARE = 0.9
-"""Late requests are due to a cap if so many of them were sent right after a reply, with so many of the largest number
-in flight."""
+"""Late requests are due to a cap under two conditions.
+
+So many of them were sent right after a reply, with so many of the largest number in flight.
+"""
 REFILLED_US = 5_000
 """Replies to many requests may come at once; their places are taken one after the other, within that time."""
 STAMPED_LATE_US = 1_000
@@ -48,8 +50,8 @@ class ClientCap(NamedTuple):
 def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     """The cap that shows in the send times of a recording, None where none does.
 
-    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time; they
-    are not counted, so that of a recording with many of them the cap comes out too low.
+    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time and are
+    not counted. The cap of a recording with many of them comes out too low.
     """
     known = [row for row in rows if 0 < row.send_time_us <= row.last_chunk_time_us]
     if not known:

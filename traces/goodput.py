@@ -82,7 +82,7 @@ def attainment(
 ) -> Attainment:
     """Return the attainment of `limits` by `members`. A request that was not `answered` met none.
 
-    A limit is checked only where the value is known (not NaN): it leaves the others as they are, and its own share is
+    A limit is checked only where the value is known (not NaN), and leaves other requests as they are. Its own share is
     over the answered requests that it was checked for.
     """
     good = members if answered is None else members & answered

@@ -141,9 +141,9 @@ def dependencies_of(
     `fixed_sessions`.
 
     Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
-    is `think_time_us`, or the next of these, else that of the row; `with_lag` it is the time from the recorded reply to
-    the recorded request, by which the client was late included. Where a session without parents has none recorded it is
-    that time, too, and without times of a real server the time between its arrivals.
+    is `think_time_us`, or the next of these, else that of the row. `with_lag` it is the time from the recorded reply to
+    the recorded request, with the lateness of the client. Where a session without parents has none recorded it is that
+    time, too, and without times of a real server the time between its arrivals.
     """
     found: dict[int, Dependencies] = {}
     thinks = repeat(think_time_us) if isinstance(think_time_us, int) else think_time_us

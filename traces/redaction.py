@@ -526,7 +526,7 @@ class Redactor:
     def body(self, body: str, removed: list[str] | None = None) -> str:
         """The body of a request or of a whole reply, without keys and without what matches.
 
-        JSON is redacted text by text, as escapes would hide what is written in them; it is unchanged, byte for byte,
+        JSON is redacted text by text, as escapes would hide what is written in them. It is unchanged, byte for byte,
         where there is nothing to remove. What is no JSON is plain text. Keys by name are appended to `removed`.
         """
         return self.body_and_value(body, removed=removed)[0]

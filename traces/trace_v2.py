@@ -306,8 +306,11 @@ def beside(*paths: Path | str | None) -> list[Path]:
 
 
 def read_rows(data_path: Path | str, *, distinct: bool = False, is_whole: bool = False) -> list[TraceRow]:
-    """Read the rows of a trace; with `distinct` no two may have one request_id, and with `is_whole` each row that
-    another one names must be there. Raises TraceError."""
+    """Read the rows of a trace.
+
+    With `distinct` no two may have one request_id, and with `is_whole` each row that another one names must be there.
+    Raises TraceError.
+    """
     table = read_table(Path(data_path), TRACE_COLUMNS)
     if distinct or any(table.columns["parents"]) or any(table.columns["context_of"]):
         _check_distinct(table)

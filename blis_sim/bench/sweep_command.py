@@ -104,8 +104,11 @@ __all__ = ["SweepOptions", "run"]
 
 
 def run(options: SweepOptions) -> int:
-    """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be
-    computed, a point failed in a way that its settings do not explain, or is what --fail-on names."""
+    """Compute missing points, write the files, print the frontier.
+
+    Exit codes: 0 done, 1 where no point could be computed. It is also 1 where settings do not explain a failure, or a
+    point is what --fail-on names.
+    """
     from blis_sim.bench.points import plan_of
     from blis_sim.bench.sweep_report import served_rows, sweep_report
     from blis_sim.options.progress import progress_bar

@@ -48,8 +48,8 @@ def output_turns(
 ) -> OutputSerialization:
     """Return the waits in a run with such steps, from the first and the last step of each request with a token.
 
-    A token waits for those of its step up to its own, and as long as a busy process has not caught up, for all others
-    since that was idle.
+    A token waits for those of its step up to its own. As long as a busy process has not caught up, it waits for all
+    others since that was idle.
     """
     first_turns, last_turns = turns_in(first_steps, last_steps, running_numbers)
     queued_us = output_waits(ends_us, num_outputs, turn_us)
@@ -277,8 +277,10 @@ def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputSerializ
 
 
 def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
-    """The rest of the step under way when the request is queued, the steps up to the one with its first token, and what
-    passes before and after."""
+    """The rest of the step under way when the request is queued, and the steps up to the one with its first token.
+
+    What passes before and after belongs to it.
+    """
     under_way = steps.under_way(requests)
     ends, starts = steps.ends[under_way], steps.starts[under_way]
     rest = np.clip((ends - requests.queued) / np.maximum(ends - starts, 1), 0, 1)
@@ -362,8 +364,11 @@ MIN_SPREAD = 0.02
 SPEED_SPREAD = 0.005
 """Two servers of the same kind differ in speed by as much, and one server at different times."""
 MIN_SPEED_SPREAD = 0.001
-"""Servers differ by less most of the time: large differences are rare, and so the usual speed is that of most requests
-(a Laplace distribution that is round at its top)."""
+"""Servers differ by less most of the time.
+
+Large differences are rare, and so the usual speed is that of most requests (a Laplace distribution that is round at its
+top).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,8 +395,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of one kind with their weights; the slopes of the run they come from and those of the other run, for what
-    is learned and for the speed in each span."""
+    """Errors of one kind with their weights.
+
+    Slopes are those of the run they come from and of the other run, for what is learned and for the speed in each span.
+    """
 
     errors_us: Floats
     weights: Floats

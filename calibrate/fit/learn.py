@@ -233,8 +233,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningResult:
-    """The result of learning: the estimate, the largest sums of all steps simulated, and the scores on requests that it
-    was not learned from: the last fifth of each recording, predicted by coefficients learned from the others."""
+    """The result of learning: the estimate, the largest sums of all steps simulated, and the scores on other requests.
+
+    These are the last fifth of each recording, predicted by coefficients learned from the rest.
+    """
 
     deployed: Learnable
     estimate: Estimate
@@ -353,8 +355,8 @@ class LearningState:
         """Take the alternative of the deployment that explains the recordings clearly better, if one does.
 
         Returns the estimate to go on from. Clients with a cap load a server so much that alternatives differ, perhaps
-        late in a recording: these are judged as a whole, each alternative by coefficients of its own, for those learned
-        without a mechanism stand in for it.
+        late in a recording. These recordings are judged as a whole, each alternative by coefficients of its own.
+        Coefficients that were learned without a mechanism would stand in for it.
         """
         alternatives = self.deployed.alternatives()
         capped = [each for each in recordings if each.max_concurrency is not None]

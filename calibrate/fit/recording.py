@@ -163,8 +163,10 @@ def _with_hidden(arrivals: Sequence[Arrival], tokens: Sequence[Floats], ends_us:
 
 
 def _in_pieces(num_tokens: Ints, first: Ints, input_tokens: Ints, config: EngineConfig) -> Bools:
-    """Steps that may have held a piece of a prompt: of one that did not fit in beside the others, or is longer than
-    what is computed at a time."""
+    """Steps that may have held a piece of a prompt.
+
+    Such a prompt did not fit in beside the others, or is longer than what is computed at a time.
+    """
     longest = np.zeros(len(num_tokens) + 1, np.int64)
     np.maximum.at(longest, first, input_tokens)
     is_crowded = num_tokens + longest[1:] > config.max_num_batched_tokens
@@ -281,8 +283,10 @@ def _with_prompts(steps: Steps, cached_tokens: Ints) -> Iterator[tuple[int, Batc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Requests in order of arrival, with the measured times to the first token and from there to the last (both nan for
-    a request that has none to learn from)."""
+    """Requests in order of arrival, with the measured times to the first token and from there to the last.
+
+    Both are nan for a request that has none to learn from.
+    """
 
     name: str
     arrivals: list[Arrival]
@@ -340,7 +344,7 @@ class Recording:
 
     def sequences(self, engine: Engine) -> list[RunningSequence | None]:
         """Simulate the requests as `simulated` does, and return the engine's own state of each, in the order of
-        `arrivals`; None for requests that never arrived at it."""
+        `arrivals`. It is None for requests that never arrived at it."""
         if self.max_concurrency is None:
             events = run_virtual(engine, ((arrival.at, arrival.request) for arrival in self.arrivals))
         else:

@@ -293,8 +293,10 @@ def _figure_cell(each: Latency, figure: str) -> str:
 
 
 def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[Section]:
-    """Yield the figures by class, model and tenant where there are several, of conversations and transfers, and of
-    routing decisions where they are to be summarized."""
+    """Yield the figures by class, model and tenant where there are several, and those of conversations and transfers.
+
+    Routing decisions follow where they are to be summarized.
+    """
     groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**found.classes}}
     if len(found.classes) < 2 and found.goodput is None:
         groups = {}

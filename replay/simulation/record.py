@@ -35,7 +35,7 @@ NEVER = -1
 Latencies: TypeAlias = tuple[Micros, Micros, float, Micros, int]
 """TTFT, E2E, mean ITL, scheduling delay, all in microseconds or `NEVER`, and output tokens of a completed request.
 
-TTFT includes the queueing overhead before the engine and the output overhead of the first token; E2E ends with the last
+TTFT includes the queueing overhead before the engine and the output overhead of the first token. E2E ends with the last
 token and the overhead after it. What tokens wait for the others of their step is not in it.
 """
 
@@ -99,8 +99,8 @@ class ClientView:
     def sum_of_steps(self, sequence: Sequence) -> Micros:
         """BLIS's time between the first and the last token of a request: it counts no time between steps.
 
-        That is a step's duration plus one output overhead for each token, so that time in which a request got nothing
-        is not part of it. With vLLM's scheduling it is what passes between the ends of its steps.
+        That is a step's duration plus one output overhead for each token. Time in which a request got nothing is not
+        part of it. With vLLM's scheduling it is what passes between the ends of its steps.
         """
         overheads_us = sequence.num_decoded_tokens * self.output_token_time
         return overheads_us + sum(self._steps.run_time(first, count) for first, count in sequence.token_runs)
@@ -420,8 +420,8 @@ class TokenCounts:
             tokens.add(place, sequence, is_completed)
 
     def count(self, before: Micros | None) -> "list[Waits]":
-        """Count the tokens of steps that ended before an instant and forget these steps, all other requests arrived
-        later; None counts all, after which nothing may be added.
+        """Count the tokens of steps that ended before an instant, where all other requests arrived later, and forget
+        these steps. None counts all, after which nothing may be added.
 
         Returns the waits of tokens that are known now.
         """
@@ -441,8 +441,10 @@ class TokenCounts:
         return int(np.clip(np.minimum(ends, until) - np.maximum(begins, since), 0, None).sum())
 
     def steps_waited(self, instance: int) -> int:
-        """Steps that began on an instance while a request waited there, for all of its requests together; requests
-        with a prompt computed elsewhere are left out."""
+        """Steps that began on an instance while a request waited there, for all of its requests together.
+
+        Requests with a prompt computed elsewhere are left out.
+        """
         tokens = self._of_instance.get(instance)
         return 0 if tokens is None else tokens.steps_waited()
 
@@ -685,7 +687,7 @@ def _turns(requests: _Requests) -> tuple[Ints, Ints]:
 def turns_in(first_steps: Ints, last_steps: Ints, running_numbers: Ints) -> tuple[Ints, Ints]:
     """Return, for each request, when its turn comes among the tokens of its first and of its last step, from 1 on.
 
-    Requests have a token in every step between, and stand in the batch in the order of their running numbers: those of
+    Requests have a token in every step between, and stand in the batch in the order of their running numbers. Those of
     before a preemption count as the last ones.
     """
     order = np.argsort(running_numbers, kind="stable")
@@ -707,8 +709,8 @@ def turns_with_gaps(
 ) -> tuple[Ints, Ints]:
     """Return what `turns_in` returns where requests lack tokens in steps between: with pipeline stages, preemptions.
 
-    The last three arrays have a place for each stretch of steps with a token: its first step, its length and the
-    running number of its request. Cost: O(n log n) in the tokens of steps with a first or last token of a request.
+    The last three arrays have a place for each stretch of steps with a token. They hold its first step, its length and
+    the running number of its request. Cost: O(n log n) in the tokens of steps with a first or last token of a request.
     """
     asked = np.unique(np.concatenate((first_steps, last_steps)))
     begins, ends = asked.searchsorted(run_firsts), asked.searchsorted(run_firsts + run_counts)

@@ -1,8 +1,8 @@
 """Runs of arrivals through an engine or a cluster, at recorded times or by the rules of the recorded client.
 
-By the rules of a client, requests are sent when due, but never more at once than the client's cap. A load
-generator with a cap sends late when the server is slow. Its recorded send times are then a result of the server's
-speed, and a replay that repeats them gives a simulated server the outcome that it should predict.
+By the rules of a client, requests are sent when due, but never more at once than the client's cap. A load generator
+with a cap sends late when the server is slow. Its recorded send times are then a result of the server's speed. A replay
+that repeats them gives a simulated server the outcome that it should predict.
 """
 
 import heapq

@@ -106,9 +106,9 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
 def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     """The requests and sessions of a checked spec. `timeout_us` replaces the timeouts of clients, 0 is never.
 
-    The first `num_requests` of all requests in order of arrival are kept, counting the rounds of sessions as if replies
-    took no time; sessions that have begun by then run to their end. Raises TraceError for a spec that never ends, or
-    whose requests exceed any memory.
+    The first `num_requests` of all requests in order of arrival are kept. Rounds of sessions count as if replies took
+    no time. Sessions that have begun by then run to their end. Raises TraceError for a spec that never ends, or whose
+    requests exceed any memory.
     """
     found = _generated(spec, timeout_us)
     if found.sessions or not found.requests or len(found.requests) >= spec.num_requests:

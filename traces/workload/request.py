@@ -94,10 +94,10 @@ class Session:
 class Workload:
     """All that a spec generates: `requests` and `sessions` ascend by (first) arrival.
 
-    With agents all requests are `rows` of a trace instead, which name those that they wait for; rows of
-    `fixed_sessions` are sent at their own times all the same.
-    At most `max_requests` of the requests that follow in time, those of sessions included, are to be sent, and none
-    that arrives after `horizon_us`; None limits nothing.
+    With agents all requests are `rows` of a trace instead, which name those that they wait for. Rows of
+    `fixed_sessions` are sent at their own times all the same. At most `max_requests` of the requests that follow in
+    time, those of sessions included, are to be sent. None that arrives after `horizon_us` is sent; a limit of None
+    limits nothing.
     """
 
     requests: Sequence[WorkloadRequest]

@@ -1,6 +1,6 @@
 """Vidur's synthetic workloads: the same seed gives the requests that Vidur generates, number by number.
 
-Its Poisson gaps and uniform lengths take turns with one generator of Python's `random`, its gamma gaps are numpy's, and
+Its Poisson gaps and uniform lengths take turns with one generator of Python's `random`. Its gamma gaps are numpy's, and
 zipf and trace lengths have generators of their own. Facts: vidur/request_generator.
 """
 
