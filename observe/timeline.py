@@ -42,9 +42,9 @@ class Timeline:
 
 def timeline_of(log: RequestLog) -> Timeline:
     """The timeline of a log with at least one request."""
-    origin = int(log.sent.min())
-    is_ok, sent_s = log.is_ok, _seconds(log.sent, origin)
-    ended_s = _seconds(log.ended, origin)
+    origin = int(log.column("sent").min())
+    is_ok, sent_s = log.is_ok, _seconds(log.column("sent"), origin)
+    ended_s = _seconds(log.column("ended"), origin)
     width_s = interval_s(float(ended_s.max()))
     num_intervals = int(ended_s.max() / width_s) + 1
     ttft_ms = log.latencies["ttft"] / 1e6
@@ -53,11 +53,13 @@ def timeline_of(log: RequestLog) -> Timeline:
     gap_ends_s, gaps_ms = _seconds(ends, origin), lengths / 1e6
     ttft_p50, ttft_p99 = _percentiles(sent_s[is_known], ttft_ms[is_known], width_s, num_intervals)
     itl_p50, itl_p99 = _percentiles(gap_ends_s, gaps_ms, width_s, num_intervals)
-    tokens, counts = log.output_tokens, log.num_token_times
+    tokens, counts = log.column("output_tokens"), log.column("num_token_times")
     per_event = np.repeat(tokens / np.maximum(counts, 1), counts)
     came = _counts(_seconds(log.token_times, origin), width_s, num_intervals, per_event)
     is_whole = counts == 0
-    whole = _counts(_seconds(log.ended[is_whole], origin), width_s, num_intervals, tokens[is_whole].astype(np.float64))
+    whole = _counts(
+        _seconds(log.column("ended")[is_whole], origin), width_s, num_intervals, tokens[is_whole].astype(np.float64)
+    )
     return Timeline(
         width_s=width_s,
         starts_s=np.arange(num_intervals, dtype=np.float64) * width_s,
