@@ -338,11 +338,6 @@ class AdapterComparison:
     threshold: float
     metrics: list[AdapterMetric]
 
-    @property
-    def all_within(self) -> bool:
-        """Whether every metric is within the threshold."""
-        return all(metric.within for metric in self.metrics)
-
 
 def compare_adapter(
     reference: MetricsFile, aware: MetricsFile, blind: MetricsFile | None, threshold: float
@@ -486,11 +481,6 @@ class Calibration:
     def other(self) -> str:
         """Name of the other side."""
         return "second" if self.is_recording else "simulated"
-
-    @property
-    def ttft_within(self) -> bool:
-        """Whether the MAPE of TTFT is within its threshold."""
-        return self.metrics["ttft"].mape <= self.ttft_threshold
 
 
 def calibrate(

@@ -243,11 +243,6 @@ class Connection(asyncio.Protocol):
         # With room for nothing, a write goes to the socket at once and not at the end of the loop's round.
         self._transport.set_write_buffer_limits(high=0)
 
-    @property
-    def _all_written(self) -> bool:
-        """False where a server has answered before it had read the whole request."""
-        return self._transport is not None and not self._transport.get_write_buffer_size()
-
     def begin(self, exchange: Exchange) -> None:
         """Send this request; the instant of sending is taken right before the bytes are written."""
         assert self._transport is not None
@@ -272,7 +267,9 @@ class Connection(asyncio.Protocol):
             return
         if complete:
             self._exchange = None
-            if exchange.reply.keep_alive and self._all_written:
+            # A server may answer before it has read the whole request.
+            is_written = self._transport is not None and not self._transport.get_write_buffer_size()
+            if exchange.reply.keep_alive and is_written:
                 self._freed(self)
             else:
                 self.abort()

@@ -86,11 +86,11 @@ class OutputPaths:
         }
         found = {path: kind for path, kind in known.items() if path is not None}
         beside = {Path(stem_of(self.data) + ending): kind for ending, kind in _BESIDE_ROWS.items()}
-        return {**found, **{path: kind for path, kind in beside.items() if path not in found}, **self._kinds_of_rows}
-
-    @property
-    def _kinds_of_rows(self) -> dict[Path, str]:
-        return dict.fromkeys(self.rows, "rows")
+        return {
+            **found,
+            **{path: kind for path, kind in beside.items() if path not in found},
+            **dict.fromkeys(self.rows, "rows"),
+        }
 
 
 def stem_of(data: Path) -> str:

@@ -90,11 +90,6 @@ class DatasetOptions:
             )
 
     @property
-    def forces_length(self) -> bool:
-        """Whether outputs have the requested length, because the texts mean nothing to the model."""
-        return self.dataset_name == "random"
-
-    @property
     def tokenizer_path(self) -> Path | None:
         """The tokenizer to count with; None when it is not on this machine, or not given."""
         path = None if self.tokenizer is None else Path(self.tokenizer)

@@ -434,7 +434,8 @@ async def _prepared(client: Client, options: BenchServeOptions, samples: Sequenc
             backend=options.backend,
             model=model,
             logprobs=options.logprobs,
-            ignore_eos=options.ignore_eos or options.dataset.forces_length,
+            # Random texts mean nothing to the model.
+            ignore_eos=options.ignore_eos or options.dataset.dataset_name == "random",
             extra=options.extra_fields,
         ),
         scale=TokenScale() if has_texts else await preparation.token_scale(style),

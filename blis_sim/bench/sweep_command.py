@@ -110,7 +110,7 @@ def run(options: SweepOptions) -> int:
     point is what --fail-on names.
     """
     from blis_sim.bench.points import plan_of
-    from blis_sim.bench.sweep_report import served_rows, sweep_report
+    from blis_sim.bench.sweep_report import is_overloaded, served_rows, sweep_report
     from blis_sim.options.progress import progress_bar
 
     plan = plan_of(options.simulation, options.vary, options.config, SweepOptions)
@@ -124,7 +124,7 @@ def run(options: SweepOptions) -> int:
     else:
         _print_note("no point served any request")
     _print_note(f"all {len(result.rows)} points are in {options.output}")
-    fails = "overload" in plan.settings.get("fail_on", ()) and bool(result.overloaded)
+    fails = "overload" in plan.settings.get("fail_on", ()) and any(map(is_overloaded, result.rows))
     return int(fails or any(row.outcome.is_unexpected for row in failed))
 
 

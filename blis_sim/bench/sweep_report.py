@@ -110,11 +110,6 @@ class SweepResult:
         """Whether points differ in their load, so that only their costs per token can be compared."""
         return any(name in LOAD_SETTINGS for name in self.table.varied)
 
-    @property
-    def overloaded(self) -> list[Row]:
-        """The points whose load is more than they serve."""
-        return [row for row in self.rows if is_overloaded(row)]
-
     def meets_targets(self, row: Row) -> bool:
         """Return whether a point meets its targets; False without any, or where an overload would end that."""
         attainment, is_met = (row.outcome.figures.get(name) for name in _JUDGED)
