@@ -78,7 +78,11 @@ def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         real = [itl_from_ends_us(row) for row in pairing.rows]
     enough = [len(chunks.get(row.request_id, ())) >= 2 and row.output_tokens != 1 for row in pairing.rows]
     num_without_gaps = sum(1 for has, value in zip(enough, real, strict=True) if has and np.isnan(value))
-    return Itl(_array(real), _array([sim_itl_us(result) for result in pairing.results]), num_without_gaps)
+    return Itl(
+        np.array(real, np.float64),
+        np.array([sim_itl_us(result) for result in pairing.results], np.float64),
+        num_without_gaps,
+    )
 
 
 def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
@@ -95,7 +99,7 @@ def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else 0.0
         for result in pairing.results
     ]
-    return Itl(_array(real), _array(sim), num_without_gaps)
+    return Itl(np.array(real, np.float64), np.array(sim, np.float64), num_without_gaps)
 
 
 def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> tuple[int, int]:
@@ -124,8 +128,8 @@ def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: in
 def real_itl_us(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> float:
     """Mean time between tokens in microseconds, nan if there is none or the clock went backwards.
 
-    The time from the first to the last token is spread over the tokens the server counted. Chunks with several tokens
-    count as several. Without a count, it is spread over the chunks.
+    The time from the first to the last token is spread over the tokens the server counted. So chunks with several
+    tokens count as several. Without a count it is spread over the chunks.
     """
     first, last = content_chunks(chunks, output_tokens, first_token_us)
     num_gaps = (output_tokens or last - first + 1) - 1
@@ -148,10 +152,6 @@ def sim_itl_us(result: ResultRow) -> float:
     if result.itl_mean_us is not None:
         return result.itl_mean_us
     return (result.e2e_us - result.ttft_us) / (result.output_tokens - 1) if result.output_tokens > 1 else np.nan
-
-
-def _array(values: list[float]) -> Floats:
-    return np.array(values, dtype=np.float64)
 
 
 # How many requests met the latency limits of their class, recorded and simulated.
@@ -338,11 +338,6 @@ class AdapterComparison:
     threshold: float
     metrics: list[AdapterMetric]
 
-    @property
-    def all_within(self) -> bool:
-        """Whether every metric is within the threshold."""
-        return all(metric.within for metric in self.metrics)
-
 
 def compare_adapter(
     reference: MetricsFile, aware: MetricsFile, blind: MetricsFile | None, threshold: float
@@ -487,11 +482,6 @@ class Calibration:
         """Name of the other side."""
         return "second" if self.is_recording else "simulated"
 
-    @property
-    def ttft_within(self) -> bool:
-        """Whether the MAPE of TTFT is within its threshold."""
-        return self.metrics["ttft"].mape <= self.ttft_threshold
-
 
 def calibrate(
     trace: Trace,
@@ -594,7 +584,10 @@ def summary_sentences(found: Calibration, noise_floor: Mapping[str, Comparison] 
     summary = _difference if found.is_recording else _summary
     sentences = [summary(name, found.metrics[name]) for name in NAMES if name in found.metrics]
     if found.steps:
-        sentences.append(_step_summary(found.steps[0].comparison))
+        comparison = found.steps[0].comparison
+        error = comparison.sim.mean / comparison.real.mean - 1
+        bias = f"{abs(error):.1%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.001 else "unbiased"
+        sentences.append(f"Steps of the engine are timed within {comparison.mape:.2%} each and {bias} on average.")
     if found.ignored_cap is not None:
         sentences.append(f"{ignored_cap(found.ignored_cap)}.")
     elif not found.is_recording:
@@ -632,12 +625,6 @@ def _summary(name: str, comparison: Comparison) -> str:
     side = "too slow" if error > 0 else "too fast"
     bias = f"on average {abs(error):.1%} {side}" if abs(error) >= 0.001 else "unbiased on average"
     return f"{NAMES[name]} is predicted within {comparison.mape:.1%} per request and {bias}."
-
-
-def _step_summary(comparison: Comparison) -> str:
-    error = comparison.sim.mean / comparison.real.mean - 1
-    bias = f"{abs(error):.1%} too {'slow' if error > 0 else 'fast'}" if abs(error) >= 0.001 else "unbiased"
-    return f"Steps of the engine are timed within {comparison.mape:.2%} each and {bias} on average."
 
 
 def _hints(found: Calibration) -> list[str]:

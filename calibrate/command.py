@@ -1,6 +1,5 @@
 """`blis calibrate`: a recording against its simulation."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.installation import check_page
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, printed_format
+from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, print_note, printed_format
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
     from calibrate.calibration import Calibration, HitRate
     from calibrate.compare import Comparison, Network
     from calibrate.own_replay import OwnReplay
-    from traces import ResultRow, SloTargets, Trace
+    from traces import ResultRow, Trace
+
+_print_note = partial(print_note, "blis calibrate")
 
 MIN_BANDWIDTH_MBPS = 1e-6
 """A token takes half a minute over a network as slow as that."""
@@ -298,8 +299,11 @@ def _inputs(options: CalibrateOptions, simulated: "list[ResultRow] | None", on_n
 def _with_steps(
     found: "Calibration", options: CalibrateOptions, own: "OwnReplay", on_note: Callable[[str], None]
 ) -> "Calibration":
-    """Compare recorded steps with the replay. Steps beside the header are compared with the times of its latency model,
-    and the totals of the server's metrics with its totals."""
+    """Compare what is recorded of steps.
+
+    Steps beside the header meet the times of the replay's latency model, and totals of the server's metrics those of
+    the replay.
+    """
     from calibrate.steps import measured_steps, step_errors
     from traces.steps import read_steps, step_totals, steps_beside
 
@@ -333,6 +337,8 @@ def _calibration(
     trace = inputs.trace
     from_header = options.warmup_requests < 0
     is_recording = is_recording or (options.second_recording is not None and options.sim_results is None)
+    from traces import slo_targets
+
     found = calibrate(
         trace,
         results,
@@ -341,7 +347,10 @@ def _calibration(
         warm_up_requests=trace.header.warm_up_requests if from_header else options.warmup_requests,
         # A recording has a network in it already.
         network=Network() if is_recording else _network(options, trace, on_note),
-        targets=_targets(options, trace),
+        targets=(
+            slo_targets(options.goodput, options.slo_ttft, options.slo_itl, options.slo_e2e)
+            or (trace.header.goodput_slo_targets)
+        ),
         hit_rate=None if is_recording else _hit_rate(options, trace, on_note),
         ttft_threshold=options.ttft_mape_threshold,
         is_recording=is_recording,
@@ -379,14 +388,6 @@ def _network(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str],
     if rtt_us:
         on_note(f"adding the round trip in the trace header, {rtt_us} us, to simulated latencies")
     return Network(rtt_us, options.network_bandwidth_mbps)
-
-
-def _targets(options: CalibrateOptions, trace: "Trace") -> "Mapping[str, SloTargets]":
-    from traces import slo_targets
-
-    return slo_targets(options.goodput, options.slo_ttft, options.slo_itl, options.slo_e2e) or (
-        trace.header.goodput_slo_targets
-    )
 
 
 def _hit_rate(options: CalibrateOptions, trace: "Trace", on_note: Callable[[str], None]) -> "HitRate | None":
@@ -428,7 +429,3 @@ def _notes(found: "Calibration", options: CalibrateOptions) -> Iterator[str]:
         yield f"warning: {ignored_cap(found.ignored_cap)}"
     if found.goodput is not None and found.goodput.itl_skipped:
         yield "ITL limits could not be checked for all pairs, for want of times between tokens"
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis calibrate: {line}\n")

@@ -65,9 +65,9 @@ class Pairing:
 def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> Pairing:
     """Pair the rows that can be compared with the results of the same request_id.
 
-    Each row counts once: as warm-up, as unmatched or as one of a pair. Others are failed (the status is not ok) or
-    repeated (an earlier row has the id). Rows without times have no first chunk, or chunks before the request was sent.
-    The last of repeated results counts.
+    Each row counts once: as warm-up, failed, repeated, without times, unmatched, or as one of a pair. A failed row has
+    another status than ok, and an earlier row has the id of a repeated one. A row without times has no first chunk, or
+    chunks before the request was sent. The last of repeated results counts.
 
     Warm-up is the first `warm_up_requests` of the run in the order they were sent, whatever their numbers. A recorder
     that leaves its warm-up out starts its numbers behind it. Warm-up requests that the header counts and that are gone
@@ -375,12 +375,8 @@ NUM_SAMPLES = 1_000
 LEVEL = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """Interval that holds a figure with 95 % confidence."""
-
-    low: float
-    high: float
+Interval = tuple[float, float]
+"""The ends of an interval that holds a figure with 95 % confidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,9 +427,9 @@ def _figures_of_samples(real: Floats, sim: Floats, errors: Floats, has_r: bool) 
 def _interval(values: Floats) -> Interval:
     known = values[np.isfinite(values)]
     if not len(known):
-        return Interval(0.0, 0.0)
+        return 0.0, 0.0
     low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2)).tolist()
-    return Interval(low, high)
+    return low, high
 
 
 METRICS = ("ttft", "e2e", "itl")

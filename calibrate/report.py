@@ -17,7 +17,6 @@ from calibrate.calibration import (
     Calibration,
     ClassGoodput,
     Goodput,
-    HitRate,
     summary_sentences,
 )
 from calibrate.compare import Comparison, ConfidenceIntervals, confidence_intervals
@@ -38,8 +37,17 @@ KNOWN_LIMITATIONS = (
 
 def report_of(found: Calibration) -> JsonObject:
     """The report with the keys of the original; what does not apply is left out."""
+    pairing = found.pairing
+    info: JsonObject = {
+        "num_requests": pairing.num_requests,
+        "warm_up_excluded": pairing.num_warm_up,
+        "matched_pairs": pairing.num_matched,
+        "token_mismatches": pairing.num_token_mismatches,
+    }
+    if found.num_itl_dropped:
+        info["itl_dropped"] = found.num_itl_dropped
     content: JsonObject = {
-        "trace_info": _trace_info(found),
+        "trace_info": info,
         "metrics": {name: _metric(comparison) for name, comparison in sorted(found.metrics.items())},
         "config_match": {},
         "known_limitations": list(KNOWN_LIMITATIONS),
@@ -47,7 +55,14 @@ def report_of(found: Calibration) -> JsonObject:
     if found.goodput is not None:
         content["goodput"] = _goodput(found.goodput)
     if found.hit_rate is not None:
-        content["hit_rate"] = _hit_rate(found.hit_rate)
+        content["hit_rate"] = {
+            "real_hit_rate": found.hit_rate.real,
+            "sim_hit_rate": found.hit_rate.sim,
+            "abs_error_pp": found.hit_rate.error_pp,
+            "tolerance_pp": found.hit_rate.tolerance_pp,
+            "within": found.hit_rate.within,
+            "source": found.hit_rate.source,
+        }
     ttft_mape = found.metrics["ttft"].mape
     content["ttft_tolerance"] = {
         "mape": ttft_mape,
@@ -102,7 +117,7 @@ def adapter_content(found: AdapterComparison) -> JsonObject:
             }
             for metric in found.metrics
         ],
-        "all_within_threshold": found.all_within,
+        "all_within_threshold": all(metric.within for metric in found.metrics),
     }
 
 
@@ -127,19 +142,6 @@ def adapter_report(found: AdapterComparison, origin: Callable[[], Provenance]) -
         rows=lambda: adapter_content(found)["metrics"],
         sections=lambda: [Section(table=TextTable(titles, rows))],
     )
-
-
-def _trace_info(found: Calibration) -> JsonObject:
-    pairing = found.pairing
-    info: JsonObject = {
-        "num_requests": pairing.num_requests,
-        "warm_up_excluded": pairing.num_warm_up,
-        "matched_pairs": pairing.num_matched,
-        "token_mismatches": pairing.num_token_mismatches,
-    }
-    if found.num_itl_dropped:
-        info["itl_dropped"] = found.num_itl_dropped
-    return info
 
 
 def _metric(comparison: Comparison) -> JsonObject:
@@ -181,17 +183,6 @@ def _class_goodput(found: ClassGoodput) -> JsonObject:
         "sim_goodput_rps": found.sim.per_s,
         "real_attainment_by_dim": found.real.by_limit,
         "sim_attainment_by_dim": found.sim.by_limit,
-    }
-
-
-def _hit_rate(found: HitRate) -> JsonObject:
-    return {
-        "real_hit_rate": found.real,
-        "sim_hit_rate": found.sim,
-        "abs_error_pp": found.error_pp,
-        "tolerance_pp": found.tolerance_pp,
-        "within": found.within,
-        "source": found.source,
     }
 
 
@@ -291,7 +282,7 @@ def _prediction_row(label: str, comparison: Comparison) -> list[str]:
 def _interval_cells(intervals: ConfidenceIntervals) -> list[str]:
     shares = (intervals.mape, intervals.mean_error, intervals.p99_error)
     r = intervals.pearson_r
-    return [*(f"{each.low:.2%} to {each.high:.2%}" for each in shares), f"{r.low:.3f} to {r.high:.3f}" if r else "-"]
+    return [*(f"{low:.2%} to {high:.2%}" for low, high in shares), f"{r[0]:.3f} to {r[1]:.3f}" if r else "-"]
 
 
 def _goodput_table(found: Goodput, other: str) -> TextTable:
@@ -315,8 +306,8 @@ def _verdicts(found: Calibration) -> Iterator[str]:
             f"KV hit rate: real {percent(rates.real)}, simulated {percent(rates.sim)}, "
             f"{rates.error_pp:.2f} points apart ({verdict} {rates.tolerance_pp:g})"
         )
-    verdict = "within" if found.ttft_within else "exceeds"
-    yield f"TTFT MAPE {percent(found.metrics['ttft'].mape)}: {verdict} the threshold of {percent(found.ttft_threshold)}"
+    error, most = found.metrics["ttft"].mape, found.ttft_threshold
+    yield f"TTFT MAPE {percent(error)}: {'within' if error <= most else 'exceeds'} the threshold of {percent(most)}"
 
 
 def _signed(real: float, sim: float) -> str:
@@ -386,4 +377,4 @@ def _confidence(intervals: ConfidenceIntervals) -> dict[str, Any]:
         "p99_percent_error": intervals.p99_error,
         "pearson_r": intervals.pearson_r,
     }
-    return {name: [each.low, each.high] for name, each in known.items() if each is not None}
+    return {name: [*each] for name, each in known.items() if each is not None}

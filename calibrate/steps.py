@@ -23,8 +23,8 @@ Bools = npt.NDArray[np.bool_]
 class MeasuredSteps:
     """Steps whose batches are known well enough to time them, in order.
 
-    With `has_starts` a duration is that of a cycle. A cycle lasts from the beginning of a step to that of the next one,
-    where a request decodes in both. Without, it lacks what the engine does between two executions.
+    With `has_starts` a duration is that of a cycle. It goes from the beginning of a step to that of the next one, where
+    a request decodes in both. Without, it lacks what the engine does between two executions.
     """
 
     shapes: Ints

@@ -208,9 +208,9 @@ def _of_problem(reply: Reply) -> tuple[str, str]:
 class Connection(asyncio.Protocol):
     """Writes a request and feeds what comes back to its reply, stamped on arrival and before any parsing.
 
-    `on_free` is called when the connection can carry the next exchange, `lost` when it is gone. `lost` gets an exchange
-    that has not received a byte although it went out on a connection that had worked before. The server then closed an
-    idle connection, and the request may be sent again.
+    `on_free` is called when the connection can carry the next exchange, and `lost` when it is gone. `lost` gets an
+    exchange that went out on a connection that had worked before, and has not received a byte. The server closed an
+    idle connection just then, and the request may be sent again.
     """
 
     def __init__(
@@ -243,11 +243,6 @@ class Connection(asyncio.Protocol):
         # With room for nothing, a write goes to the socket at once and not at the end of the loop's round.
         self._transport.set_write_buffer_limits(high=0)
 
-    @property
-    def _all_written(self) -> bool:
-        """False where a server has answered before it had read the whole request."""
-        return self._transport is not None and not self._transport.get_write_buffer_size()
-
     def begin(self, exchange: Exchange) -> None:
         """Send this request; the instant of sending is taken right before the bytes are written."""
         assert self._transport is not None
@@ -272,7 +267,9 @@ class Connection(asyncio.Protocol):
             return
         if complete:
             self._exchange = None
-            if exchange.reply.keep_alive and self._all_written:
+            # A server may answer before it has read the whole request.
+            is_written = self._transport is not None and not self._transport.get_write_buffer_size()
+            if exchange.reply.keep_alive and is_written:
                 self._freed(self)
             else:
                 self.abort()
@@ -311,8 +308,8 @@ def _reason(error: Exception | None) -> str:
 class Deadlines:
     """Calls `on_timeout` for each exchange that is still watched when its time is over, never early.
 
-    Exchanges that may take equally long reach their deadlines in the order in which they began. Only the first of them
-    is worth a timer, and another one only when that has fired.
+    Exchanges that may take equally long reach their deadlines in the order in which they began. So only the first of
+    them is worth a timer, and another one only when that has fired.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_timeout: Callable[[Exchange], None]) -> None:

@@ -190,7 +190,7 @@ def interval_of(values: Sequence[float]) -> Interval:
 def repeat_runs(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:
     """Measure again, each time with a recording and a seed of its own, until the intervals of all means are narrow.
 
-    Returns the code of the first run that was interrupted, got no answer or could not be recorded. Returns 1 where the
+    Returns the code of the first run that was interrupted, got no answer or could not be recorded. It is 1 where the
     most runs are not enough.
     """
     assert options.until_within is not None
@@ -283,14 +283,12 @@ def _gentle_load(given: dict[str, object]) -> list[str]:
         added += ["--duration", f"{GENTLE_SECONDS}s"] if "find_knee" in given else in_a_run
     if rate is None:
         lengths = () if "workload" in given else (("prompt_tokens", 512), ("output_tokens", 128))
-        added += [word for name, mean in lengths if name not in given for word in (_flag_of(name), str(mean))]
+        added += [
+            word for name, mean in lengths if name not in given for word in (f"--{name.replace('_', '-')}", str(mean))
+        ]
         if given.keys().isdisjoint(("max_concurrency", "processes", "ray", "find_knee")):
             added += ["--max-concurrency", str(GENTLE_IN_FLIGHT)]
     return added
-
-
-def _flag_of(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def run(options: ObserveOptions) -> int:

@@ -8,8 +8,8 @@ import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import chain, compress
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import compress
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -55,7 +55,8 @@ _PLACES = {name: place for place, name in enumerate(_FIELDS)}
 class RequestLog:
     """One entry per request, in the order in which they ended. Instants and durations in nanoseconds.
 
-    `add` only appends the numbers of a request; statistics are computed on demand.
+    `add` only appends the numbers of a request; statistics are computed on demand. Those that failed have no output
+    tokens, `lag` is from when a request was allowed to be sent until it was.
     `token_times` holds the instants of the tokens of all answered streams one after the other, `num_token_times` how
     many of them each has.
     """
@@ -120,38 +121,18 @@ class RequestLog:
     @property
     def is_ok(self) -> npt.NDArray[np.bool_]:
         """Return which requests were answered in full."""
-        return self._column("is_ok").astype(np.bool_)
-
-    @property
-    def sent(self) -> Ints:
-        """Send time of each request."""
-        return self._column("sent")
-
-    @property
-    def ended(self) -> Ints:
-        """End time of each request, successful or not."""
-        return self._column("ended")
-
-    @property
-    def output_tokens(self) -> Ints:
-        """Tokens of each answer, 0 of those that failed."""
-        return self._column("output_tokens")
-
-    @property
-    def lag(self) -> Ints:
-        """Delay from when each request was allowed to be sent until it was sent."""
-        return self._column("lag")
+        return self.column("is_ok").astype(np.bool_)
 
     @property
     def line_wait(self) -> Ints:
         """Waiting times of the requests that waited for others to end."""
-        waits = self._column("line_wait")
+        waits = self.column("line_wait")
         return waits[waits > 0]
 
     @property
     def latencies(self) -> dict[str, Floats]:
         """The time to first token, between tokens (its mean) and of the whole request; NaN where unknown."""
-        sent, first, last = self.sent, self._column("first_chunk"), self._column("last_chunk")
+        sent, first, last = self.column("sent"), self.column("first_chunk"), self.column("last_chunk")
         return {
             "ttft": np.where(first != 0, first - sent, np.nan),
             "itl": self._mean_gaps(),
@@ -164,16 +145,11 @@ class RequestLog:
         return np.array(self._token_times, np.int64)
 
     @property
-    def num_token_times(self) -> Ints:
-        """Number of entries in `token_times` of each request."""
-        return self._column("num_token_times")
-
-    @property
     def gaps(self) -> tuple[Ints, Ints]:
         """Return end time and length of each gap between two tokens of a request."""
         times = self.token_times
         is_inside = np.ones(max(0, len(times) - 1), np.bool_)
-        ends = np.cumsum(self.num_token_times)
+        ends = np.cumsum(self.column("num_token_times"))
         # From the last token of one request to the first of the next is no gap.
         is_inside[ends[(ends > 0) & (ends < len(times))] - 1] = False
         return times[1:][is_inside], np.diff(times)[is_inside]
@@ -181,7 +157,7 @@ class RequestLog:
     def _mean_gaps(self) -> Floats:
         means = np.full(len(self), np.nan)
         if self._token_times:
-            counts, num_gaps = self.num_token_times, self.output_tokens - 1
+            counts, num_gaps = self.column("num_token_times"), self.column("output_tokens") - 1
             ends = np.cumsum(counts)
             is_known = (counts > 0) & (num_gaps > 0)
             times = self.token_times
@@ -189,7 +165,8 @@ class RequestLog:
             means[is_known] = spans / num_gaps[is_known]
         return means
 
-    def _column(self, name: str) -> Ints:
+    def column(self, name: str) -> Ints:
+        """The numbers of that name of all requests."""
         return np.array(self._numbers, np.int64).reshape(-1, len(_FIELDS))[:, _PLACES[name]]
 
 
@@ -303,7 +280,7 @@ def goodput_summary(log: RequestLog, targets: Mapping[str, SloTargets], duration
 def group_summary(log: RequestLog, names: Sequence[str], duration_s: float) -> dict[str, Any]:
     """Figures of the requests of each name, ready for JSON; `names` has one for each request of the log."""
     found = {}
-    latencies, tokens, is_ok, labels = log.latencies, log.output_tokens, log.is_ok, np.array(names)
+    latencies, tokens, is_ok, labels = log.latencies, log.column("output_tokens"), log.is_ok, np.array(names)
     for name in dict.fromkeys(sorted(names)):
         members = labels == name
         num_ok = int(is_ok[members].sum())
@@ -360,7 +337,7 @@ def summarize(
         "e2e_ms": distribution_ms(latencies["e2e"]),
         "itl_ms": distribution_ms(stats.log.gaps[1]),
         "tpot_ms": distribution_ms(latencies["itl"]),
-        "send_lag_ms": distribution_ms(stats.log.lag),
+        "send_lag_ms": distribution_ms(stats.log.column("lag")),
         "concurrency_wait_ms": distribution_ms(stats.log.line_wait),
         "network_rtt_ms": rtt_ms,
         **goodput_summary(stats.log, slo_targets or {}, duration_s),
@@ -378,7 +355,7 @@ def judged_saturation(log: RequestLog, options: SaturationOptions) -> dict[str, 
         return {}
     from traces.saturation import labels_of, timeline, write_report
 
-    e2e_ns, sent = log.latencies["e2e"], log.sent
+    e2e_ns, sent = log.latencies["e2e"], log.column("sent")
     is_known = ~np.isnan(e2e_ns)
     sent_us = (sent[is_known] - (sent.min() if len(sent) else 0)) // 1000
     events = timeline(sent_us, (e2e_ns[is_known] // 1000).astype(np.int64), [str(n) for n in range(len(sent_us))])
@@ -537,23 +514,15 @@ def recent_durations(stats: RunStats) -> Progress:
     return Progress(
         ttft=tuple(map(int, ttft[~np.isnan(ttft)])),
         e2e=tuple(map(int, e2e[~np.isnan(e2e)])),
-        lag=tuple(map(int, recent.lag)),
+        lag=tuple(map(int, recent.column("lag"))),
     )
 
 
 def total(parts: Iterable[Progress]) -> Progress:
     """All parts of a run together."""
-    known = list(parts)
-    return Progress(
-        num_sent=sum(each.num_sent for each in known),
-        num_in_flight=sum(each.num_in_flight for each in known),
-        num_in_line=sum(each.num_in_line for each in known),
-        num_ok=sum(each.num_ok for each in known),
-        num_ended=sum(each.num_ended for each in known),
-        ttft=tuple(chain.from_iterable(each.ttft for each in known)),
-        e2e=tuple(chain.from_iterable(each.e2e for each in known)),
-        lag=tuple(chain.from_iterable(each.lag for each in known)),
-    )
+    known = [Progress(), *parts]
+    columns = {each.name: [getattr(part, each.name) for part in known] for each in fields(Progress)}
+    return Progress(**{name: sum(column[1:], column[0]) for name, column in columns.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -682,14 +651,8 @@ class TerminalView:
 
 
 def percentile_ms(nanos: Collection[int], percent: float) -> float | None:
-    """Linear interpolation at rank p/100 (n - 1), in milliseconds; None of nothing."""
-    if not nanos:
-        return None
-    ordered = sorted(nanos)
-    rank = percent / 100 * (len(ordered) - 1)
-    below = int(rank)
-    above = min(below + 1, len(ordered) - 1)
-    return (ordered[below] + (ordered[above] - ordered[below]) * (rank - below)) / 1e6
+    """A percentile in milliseconds; None of nothing."""
+    return float(np.percentile(list(nanos), percent)) / 1e6 if nanos else None
 
 
 def snapshot_line(snapshot: Snapshot) -> str:

@@ -160,11 +160,6 @@ class Head:
     chunked: bool
     length: int | None
 
-    @property
-    def is_interim(self) -> bool:
-        """Whether the real response is still to come."""
-        return 100 <= self.status < 200 and self.status != 101
-
 
 def parse_head(head: bytes) -> Head:
     """Parse a head without the empty line at its end. Raises ResponseError."""
@@ -324,7 +319,7 @@ class ResponseParser:
             self._rest = data[start:]
             return len(data)
         head = self._heads.parse(data[start:end])
-        if head.is_interim:
+        if 100 <= head.status < 200 and head.status != 101:  # the real response is still to come
             return end + 4
         self.head = head
         if head.chunked:

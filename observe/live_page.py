@@ -25,8 +25,8 @@ _TIMEOUT_S = 5.0
 class LivePage:
     """A display in a browser beside another one, which keeps its own period.
 
-    It listens on the loopback address, and answers two paths. A request must name this machine as host, so that no page
-    of another site can read it. The browser may load and run nothing but its own text.
+    It listens on the loopback address, and answers two paths to requests that name this machine as host. So no page of
+    another site can read it. The browser may load and run nothing but its own text.
     """
 
     period_s = 1.0

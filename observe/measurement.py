@@ -66,7 +66,11 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     checks = checks_of(workload.options.targets.targets_ms, percentiles_ms(summary))
     summary |= {"targets": checks_json(checks)} if checks else {}
     answer = _answer(summary, stats, workload)
-    _print(answer, printed_format(workload.options), result)
+    form = printed_format(workload.options)
+    result.write(answer.text(form))
+    result.flush()
+    if form != TABLE:
+        print_message(answer.text(TABLE).rstrip("\n"))
     if recorder.num_earlier:
         print_message(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
     for warning in warnings_of(stats, summary["send_lag_ms"], exact_output=workload.style.exact_output):
@@ -86,14 +90,6 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
         )
         return 1
     return int(not all(each.is_met for each in checks))
-
-
-def _print(answer: Report, form: str, result: TextIO) -> None:
-    """Write an answer in its format, and as a table for people to standard error where it is in another."""
-    result.write(answer.text(form))
-    result.flush()
-    if form != TABLE:
-        print_message(answer.text(TABLE).rstrip("\n"))
 
 
 def _write_files(answer: Report, options: ObserveOptions) -> None:

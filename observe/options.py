@@ -55,8 +55,10 @@ _BESIDE_ROWS = {
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """Paths of the files of a recording. `itl` has token times, `metrics` those of the server, `content` requests and
-    replies, `steps` steps of the engine. None stands for parts that are not recorded."""
+    """Paths of the files of a recording; None for what is not recorded.
+
+    `itl` has token times, `metrics` those of the server, `content` requests and replies, `steps` steps of the engine.
+    """
 
     header: Path
     data: Path
@@ -93,11 +95,11 @@ class OutputPaths:
         }
         found = {path: kind for path, kind in known.items() if path is not None}
         beside = {Path(stem_of(self.data) + ending): kind for ending, kind in _BESIDE_ROWS.items()}
-        return {**found, **{path: kind for path, kind in beside.items() if path not in found}, **self._kinds_of_rows}
-
-    @property
-    def _kinds_of_rows(self) -> dict[Path, str]:
-        return dict.fromkeys(self.rows, "rows")
+        return {
+            **found,
+            **{path: kind for path, kind in beside.items() if path not in found},
+            **dict.fromkeys(self.rows, "rows"),
+        }
 
 
 def stem_of(data: Path) -> str:
@@ -601,7 +603,10 @@ class ObserveOptions(SyntheticOptions):
             first = next(iter(self.targets.targets_ms)).removesuffix("_ms").replace("_", "-")
             raise ExclusionError("--until-within", f"--{first}", ": a target judges one run")
         if self.find_knee:
-            self._check_knee()
+            if not (self.slo_targets or self.targets.targets_ms):
+                raise OptionError("--find-knee needs the targets to meet: --goodput, or percentiles such as --ttft-p99")
+            if self.rate is None:
+                raise OptionError("--find-knee needs --rate, the first rate to try")
         if not (self.find_knee or self.until_within is not None):
             return
         flag, each = ("--find-knee", "rate") if self.find_knee else ("--until-within", "run")
@@ -619,12 +624,6 @@ class ObserveOptions(SyntheticOptions):
         for other, given in others.items():
             if given:
                 raise ExclusionError(flag, other, f": each {each} has files of its own")
-
-    def _check_knee(self) -> None:
-        if not (self.slo_targets or self.targets.targets_ms):
-            raise OptionError("--find-knee needs the targets to meet: --goodput, or percentiles such as --ttft-p99")
-        if self.rate is None:
-            raise OptionError("--find-knee needs --rate, the first rate to try")
 
     def _check_pauses(self) -> None:
         if self.session_mode != FIXED and self.trace is None:

@@ -201,7 +201,15 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
     senders: list[_Sender] = []
     try:
         for share in shards_of(workload, clock, workload.options.processes or 1):
-            sender = await _started(share, stop.set)
+            # A session of its own: Ctrl-C reaches this process, which then lets the others write all they have.
+            process = await asyncio.create_subprocess_exec(
+                *command_of("observe.processes"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+            sender = _Sender(process, len(share.plan), stop.set)
+            sender.send(share)
             senders.append(sender)
         await _run(senders, workload, stop)
     except asyncio.CancelledError:
@@ -217,19 +225,6 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
         recorder.failure = recorder.failure or done.failure
         recorder.rescued = "; ".join(each for each in (recorder.rescued, done.rescued) if each)
     return sum(done.num_not_sent for done in ended)
-
-
-async def _started(share: ScheduleShard, failed: Callable[[], None]) -> _Sender:
-    # A session of its own: Ctrl-C reaches this process, which then lets the others write all they have.
-    process = await asyncio.create_subprocess_exec(
-        *command_of("observe.processes"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        start_new_session=True,
-    )
-    sender = _Sender(process, len(share.plan), failed)
-    sender.send(share)
-    return sender
 
 
 async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Event) -> None:

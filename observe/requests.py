@@ -42,8 +42,8 @@ class RepeatedPrefix:
 class PlannedRequest:
     """One request to be. `at_us` counts from the start of the run.
 
-    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own, unless it
-    has a `prompt` already; then `input_tokens` are an estimate. The rest labels the row it becomes.
+    Its prompt is the shared start of `prefix_group`, `prefix_tokens` long, and `input_tokens` of its own. Where it has
+    a `prompt` already, `input_tokens` are an estimate. The rest labels the row it becomes.
     """
 
     at_us: int
@@ -231,8 +231,8 @@ def scale_from_counts(once: int | None, twice: int | None) -> TokenScale | None:
 class PromptGenerator:
     """The text of each prompt, the same for the same seed, whatever the order in which they are requested.
 
-    A prompt begins with words of its own, so that none shares the blocks of a prefix cache with another except through
-    a prefix group. The rest is cut from one long random text, which costs next to nothing.
+    A prompt begins with words of its own, so that prompts share blocks of a prefix cache through a prefix group only.
+    The rest is cut from one long random text, which costs next to nothing.
     """
 
     def __init__(self, seed: int, scale: TokenScale) -> None:
@@ -476,18 +476,15 @@ class Dispatcher:
         sent = SentRequest(prepared=prepared, due=due, allowed=allowed, outcome=outcome)
         if self._follow is not None:
             for following in self._follow(sent, (outcome.ended - self._origin) // 1000):
-                self._send_when_due(following)
+                place = self.num_planned
+                self.num_planned += 1
+                self._wait_and_send(place, following, self._origin + following.at_us * 1000)
         if self._in_line:
             waited, its_due = self._in_line.popleft()
             self._send(waited, its_due, outcome.ended)
         elif self._all_due and not self.num_in_flight and not self._following:
             self._drained.set()
         self._finished(sent)
-
-    def _send_when_due(self, planned: PlannedRequest) -> None:
-        place = self.num_planned
-        self.num_planned += 1
-        self._wait_and_send(place, planned, self._origin + planned.at_us * 1000)
 
     def _wait_and_send(self, place: int, planned: PlannedRequest, due: Nanos) -> None:
         def look_at_clock() -> None:

@@ -258,8 +258,8 @@ _NOT_PLAIN = re.compile(rb"[^ !#-\[\]-~]").search
 class EventTemplate:
     """The bytes around the text of an event that carried only this text, without escapes.
 
-    Another event with the same bytes around plain text (printable ASCII without quotes and backslashes) is the same
-    JSON but for that text. It therefore carries tokens and nothing else either. What differs in any byte is not
+    Another event may have the same bytes around plain text: printable ASCII without quotes and backslashes. It is the
+    same JSON but for that text, so it carries tokens and nothing else either. What differs in any byte is not
     recognized and has to be decoded.
     """
 

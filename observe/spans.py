@@ -1,6 +1,6 @@
 """An OpenTelemetry span for each request of a load client, whose id goes to the server as `traceparent`.
 
-The ids follow from the request's own, which the recording has. Spans are made from its rows when the run has ended.
+The ids follow from the request's own, which the recording has. So spans are made from its rows when the run has ended.
 Nothing is computed or sent for them while requests are measured.
 """
 

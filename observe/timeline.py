@@ -42,16 +42,24 @@ class Timeline:
 
 def timeline_of(log: RequestLog) -> Timeline:
     """The timeline of a log with at least one request."""
-    origin = int(log.sent.min())
-    is_ok, sent_s = log.is_ok, _seconds(log.sent, origin)
-    ended_s = _seconds(log.ended, origin)
+    origin = int(log.column("sent").min())
+    is_ok, sent_s = log.is_ok, _seconds(log.column("sent"), origin)
+    ended_s = _seconds(log.column("ended"), origin)
     width_s = interval_s(float(ended_s.max()))
     num_intervals = int(ended_s.max() / width_s) + 1
     ttft_ms = log.latencies["ttft"] / 1e6
     is_known = ~np.isnan(ttft_ms)
-    gap_ends_s, gaps_ms = _gaps(log, origin)
+    ends, lengths = log.gaps
+    gap_ends_s, gaps_ms = _seconds(ends, origin), lengths / 1e6
     ttft_p50, ttft_p99 = _percentiles(sent_s[is_known], ttft_ms[is_known], width_s, num_intervals)
     itl_p50, itl_p99 = _percentiles(gap_ends_s, gaps_ms, width_s, num_intervals)
+    tokens, counts = log.column("output_tokens"), log.column("num_token_times")
+    per_event = np.repeat(tokens / np.maximum(counts, 1), counts)
+    came = _counts(_seconds(log.token_times, origin), width_s, num_intervals, per_event)
+    is_whole = counts == 0
+    whole = _counts(
+        _seconds(log.column("ended")[is_whole], origin), width_s, num_intervals, tokens[is_whole].astype(np.float64)
+    )
     return Timeline(
         width_s=width_s,
         starts_s=np.arange(num_intervals, dtype=np.float64) * width_s,
@@ -61,7 +69,7 @@ def timeline_of(log: RequestLog) -> Timeline:
         ttft_p99_ms=ttft_p99,
         itl_p50_ms=itl_p50,
         itl_p99_ms=itl_p99,
-        output_tokens_per_s=_tokens(log, origin, width_s, num_intervals) / width_s,
+        output_tokens_per_s=(came + whole) / width_s,
         requests_per_s=_counts(ended_s[is_ok], width_s, num_intervals) / width_s,
     )
 
@@ -80,22 +88,6 @@ def _round_lengths() -> Iterator[float]:
 
 def _seconds(instants: Ints, origin: int) -> Floats:
     return (instants - origin) / _NANOS_PER_S
-
-
-def _gaps(log: RequestLog, origin: int) -> tuple[Floats, Floats]:
-    """Return end time and length in milliseconds of each gap between two tokens of a request."""
-    ends, lengths = log.gaps
-    return _seconds(ends, origin), lengths / 1e6
-
-
-def _tokens(log: RequestLog, origin: int, width_s: float, num_intervals: int) -> Floats:
-    """Tokens per interval: those of a request spread evenly over its events, or all at its end if it had none."""
-    tokens, counts = log.output_tokens, log.num_token_times
-    per_event = np.repeat(tokens / np.maximum(counts, 1), counts)
-    came = _counts(_seconds(log.token_times, origin), width_s, num_intervals, per_event)
-    is_whole = counts == 0
-    whole = _counts(_seconds(log.ended[is_whole], origin), width_s, num_intervals, tokens[is_whole].astype(np.float64))
-    return came + whole
 
 
 def _counts(at_s: Floats, width_s: float, num_intervals: int, weights: Floats | None = None) -> Floats:

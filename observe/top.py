@@ -108,7 +108,7 @@ FRACTIONS = (0.5, 0.9, 0.99)
 class Percentile:
     """A percentile in seconds, or the bucket bound where a histogram has nothing more precise.
 
-    `sign` is `<` for one in the first bucket, of which only its upper bound is known, and `>` for one beyond the last
+    `sign` is `<` for one in the first bucket, of which only its upper bound is known. It is `>` for one beyond the last
     finite bound.
     """
 
@@ -147,7 +147,7 @@ def stats_between(before: MetricsPage, after: MetricsPage, elapsed_s: float) -> 
     common = after.engines.get("", EngineSamples())
     lag = None
     if _LAG in common.buckets:
-        lag = _percentiles(_LAG, before.engines.get("", EngineSamples()), common)
+        lag = _joint_percentiles(_LAG, [(before.engines.get("", EngineSamples()), common)])
     named = [name for name, engine in after.engines.items() if _SUCCESS in engine.values]
     pairs = {name: (before.engines.get(name, EngineSamples()), after.engines[name]) for name in named}
     found = {name or "0": _figures([pair], elapsed_s, lag if len(pairs) == 1 else None) for name, pair in pairs.items()}
@@ -185,10 +185,6 @@ def _figures(pairs: Sequence[Pair], elapsed_s: float, lag: Sequence[Percentile] 
 def _increase(before: float, after: float) -> float:
     """Return the growth of a counter; a counter that shrank was reset by a restart of its server."""
     return after - before if after >= before else after
-
-
-def _percentiles(name: str, before: EngineSamples, after: EngineSamples) -> Sequence[Percentile]:
-    return _joint_percentiles(name, [(before, after)])
 
 
 def _joint_percentiles(name: str, pairs: Sequence[Pair]) -> Sequence[Percentile]:
@@ -255,14 +251,7 @@ def parse_dashboard_figures(text: str) -> DashboardStats:
     if now:
         ttft[ALL] = _dashboard_percentiles([now[f"ttft_{name}_ms"][0] for name in ("p50", "p90", "p99")])
         itl[ALL] = _dashboard_percentiles([now[f"itl_{name}_ms"][0] for name in ("p50", "p90", "p99")])
-    return DashboardStats(_settings(server, figures["errors_by_status"]), ttft, itl)
-
-
-def _dashboard_percentiles(values_ms: Sequence[float | None] | None) -> Sequence[Percentile]:
-    return [Percentile(each / 1000) for each in values_ms or () if each is not None]
-
-
-def _settings(server: Mapping[str, Any], errors: Mapping[str, int]) -> str:
+    errors = figures["errors_by_status"]
     gpus = server["tp"] * server["dp"]
     faults = [*(f"{kind} {rate:.0%}" for kind, rate in server["faults"].items()), *server["engine_faults"]]
     parts = [
@@ -271,7 +260,11 @@ def _settings(server: Mapping[str, Any], errors: Mapping[str, int]) -> str:
         f"faults {', '.join(faults) or 'none'}",
         format_error_counts(errors),
     ]
-    return "; ".join(parts)
+    return DashboardStats("; ".join(parts), ttft, itl)
+
+
+def _dashboard_percentiles(values_ms: Sequence[float | None] | None) -> Sequence[Percentile]:
+    return [Percentile(each / 1000) for each in values_ms or () if each is not None]
 
 
 def format_error_counts(errors: Mapping[str, float]) -> str:

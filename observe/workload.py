@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_sim.options.option import MOST_TOKENS
 from observe.body import RequestStyle
-from observe.client import CANCELLED, Outcome
+from observe.client import CANCELLED
 from observe.errors import ObserveError, print_message, warn
 from observe.http import SEND_TIME_HEADER, Server, post_bytes_of, post_head
 from observe.media import parts_of
@@ -333,23 +333,16 @@ class Conversations:
         (following,) = plan_from_requests([talk.previous])
         if not talk.previous.keeps_context:
             return [replace(following, think_time_us=coming.think_time_us)]
+        prompt_tokens = sent.outcome.reply.prompt_tokens or planned.prefix_tokens + planned.input_tokens
         behind = replace(
             following,
             think_time_us=coming.think_time_us,
             earlier=(*planned.earlier, sent.prepared.turn, sent.outcome.reply.content),
             turn_tokens=coming.input_tokens,
-            context_tokens=_repeated_tokens(planned, sent.outcome),
+            # Models are not shown what they thought before, so a prompt after thoughts repeats the prompt alone.
+            context_tokens=prompt_tokens + (sent.outcome.output_tokens if sent.outcome.reply.is_all_content else 0),
         )
         return [behind]
-
-
-def _repeated_tokens(planned: PlannedRequest, outcome: Outcome) -> int:
-    """Return the number of tokens at the start of the next prompt that repeat this prompt and its reply.
-
-    Models are not shown what they thought before, so a prompt after a reply with thoughts goes on another way.
-    """
-    prompt_tokens = outcome.reply.prompt_tokens or planned.prefix_tokens + planned.input_tokens
-    return prompt_tokens + (outcome.output_tokens if outcome.reply.is_all_content else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,10 @@ Origin: TypeAlias = Union[TraceRow, "WorkloadRequest"]
 
 
 def known_labels(rows: Sequence[Origin], name: str) -> "tuple[list[str], npt.NDArray[np.int64]] | None":
-    """The values of a field of rows, and for each row the index of its value. None stands for rows that are made only
-    when they are asked for."""
+    """The values of a field of rows, and for each row the index of its value.
+
+    None where rows would have to be made for this, which are made only when they are asked for.
+    """
     labels_of = getattr(rows, "labels_of", None)
     return None if labels_of is None else labels_of(name)
 
@@ -306,7 +308,7 @@ def arrivals_of(
     """The requests of a trace.
 
     A row is injected when it was sent, or at its scheduled arrival if it never was, or if `as_scheduled`. Clocks that
-    start elsewhere, such as the Unix epoch of a recording, are shifted. The first one sent is then sent at the first
+    start elsewhere, such as the Unix epoch of a recording, are shifted. The first request sent is sent at the first
     arrival. Rounds of a conversation find the context that they repeat, by their own count, in the KV cache. In
     recordings of mode "real", rows that failed are left out unless `include_failed`. Rows that name another model than
     `model`, whatever the case of letters, its `alias`, or an adapter of it, are left out too. Rows that wait for one

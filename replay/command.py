@@ -1,13 +1,12 @@
 """`blis replay`: a recorded trace through the simulated engine."""
 
-import sys
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.options import ExclusionError, OptionError
+from blis_sim.options.printing import print_note
 from replay.replay_options import ReplayClusterOptions, ReplayOptions
 from replay.report_options import ignore_note
 from traces.collector import gc_disabled
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
     from traces import SloTargets, Trace, TraceHeader, TraceRow
+
+_print_note = partial(print_note, "blis replay")
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -185,8 +186,8 @@ def _interval_lines(
 ) -> "Iterator[str]":
     """Return a line with the interval of each figure.
 
-    Where coefficients were learned from the server itself, that is by replays with other coefficients, speeds and
-    phases. Else it is by the errors on servers like it.
+    Where coefficients were learned from the server itself, replays have other coefficients, speeds and phases. Else
+    intervals are what was measured of servers like it.
     """
     from blis_sim.engine.cluster.build import build_simulation
     from replay.output.ensemble import (
@@ -350,11 +351,6 @@ def _with_interruptions(
 
     cluster = simulation if isinstance(simulation, Cluster) else None
     return InterruptedSimulation(observed, [Interruption(*each) for each in interruptions], cluster)
-
-
-def _print_note(line: str) -> None:
-    with suppress(OSError):  # a full disk behind standard error takes no result away
-        sys.stderr.write(f"blis replay: {line}\n")
 
 
 def _note_missing_client_cap(options: ReplayOptions, rows: "SequenceOf[TraceRow]", on_note: "NoteCallback") -> None:

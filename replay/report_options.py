@@ -11,7 +11,7 @@ from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, metric
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import BLIS, CSV, HTML, JSON, MARKDOWN, TABLE, format_option, printed_format
 from traces import SloTargets, slo_targets
-from traces.saturation_options import SaturationOptions
+from traces.saturation_options import QUEUE, SaturationOptions
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import DecisionLog
@@ -241,7 +241,7 @@ class ReportOptions:
     @property
     def judges_queue(self) -> bool:
         """Whether the run is labelled by the number of requests in the system. What BLIS prints has no such label."""
-        return self.saturation.names_queue or (self.saturation.names_all and self.printed_format != "blis")
+        return QUEUE in self.saturation.detectors or (self.saturation.names_all and self.printed_format != "blis")
 
     @property
     def itl_path(self) -> Path | None:

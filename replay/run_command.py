@@ -1,8 +1,6 @@
 """`blis run`: a synthetic workload straight through the simulated engine, and its settings."""
 
 import dataclasses
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -11,6 +9,7 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import ExclusionError, OptionError, check_options, option, section
 from blis_sim.options.option import MOST_REQUESTS
+from blis_sim.options.printing import print_note
 from blis_sim.options.without_effect import BlisOptions
 from replay.engine_options import AdapterOptions, OffloadFileOptions
 from replay.report_options import ReportOptions, ignore_note
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from replay.simulation.simulate import Simulated
     from traces.workload.request import Workload
     from traces.workload.spec import WorkloadSpec
+
+_print_note = partial(print_note, "blis run")
 
 __all__ = ["RunOptions", "run", "simulate_run", "spec_of"]
 
@@ -363,8 +364,3 @@ def _drawn_workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCal
     if adapters and lora is None:
         on_note("adapters are noted in the trace, they do not change any time without --enable-lora or --lora-config")
     return workload
-
-
-def _print_note(line: str) -> None:
-    with suppress(OSError):  # a full disk behind standard error takes no result away
-        sys.stderr.write(f"blis run: {line}\n")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from blis_sim.options.files import most_unpacked_bytes, read_file
 from traces.text_file import TraceError, cannot_write, naming_write_errors
@@ -272,7 +272,23 @@ class _Gzip:
         return self._committed.flush(zlib.Z_FINISH)
 
 
-class JsonLinesWriter:
+class RowWriter:
+    """A file of rows that is open until it is closed, or within a `with` block."""
+
+    _file: AppendFile
+
+    def close(self) -> None:
+        """Close the file; nothing can be written afterwards."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+class JsonLinesWriter(RowWriter):
     """Appends lines to a new file, or with `resume` to those of one that is there.
 
     Raises TraceError when the file cannot be made, and OSError when a line does not fit on the disk.
@@ -288,10 +304,6 @@ class JsonLinesWriter:
     def write(self, line: str) -> None:
         """Append a line."""
         self._file.write(line + "\n")
-
-    def close(self) -> None:
-        """Close the file; nothing can be written afterwards."""
-        self._file.close()
 
 
 # Moves the files of an earlier recording, whose name is reused, together into a backup folder beside it.
@@ -321,9 +333,9 @@ def has_rows(path: Path) -> bool:
 def back_up(name: Path, files: Sequence[Path], rows: Sequence[Path]) -> Path | None:
     """Move what is there of these files into a new folder `NAME.earlier-1`, or -2, and so on; None if nothing is.
 
-    The files keep their names. `rows` are what shows that there is a recording, and move last. A recording that is left
-    half moved by a kill is found again by them, and its rest follows into the same folder. Nothing is ever copied. A
-    file that a link names, or that lies in another folder than `name`, moves beside itself and is linked to. Raises
+    The files keep their names. `rows` are what shows that there is a recording, and move last. A recording that a kill
+    left half moved is found again by them. What is left of it follows into the same folder. Nothing is ever copied. So
+    a file that a link names, or that lies in another folder than `name`, moves beside itself and is linked to. Raises
     TraceError when a file cannot be moved, with all of them where they were.
     """
     there = [each for each in dict.fromkeys([*files, *rows]) if os.path.isfile(each)]

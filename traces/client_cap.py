@@ -19,8 +19,10 @@ LATE_SHARE = 0.01
 """Fewer late requests than this do not make a recording a saturated one."""
 MIN_LATE = 3
 FULL_SHARE = 0.9
-"""Shares of late requests that were sent right after a reply, and of the largest number in flight, from which a cap is
-the reason."""
+"""Late requests are due to a cap under two conditions.
+
+So many of them were sent right after a reply, with so many of the largest number in flight.
+"""
 REFILLED_US = 5_000
 """Replies to many requests may come at once; their places are taken one after the other, within that time."""
 STAMPED_LATE_US = 1_000
@@ -49,8 +51,8 @@ class ClientCap(NamedTuple):
 def client_cap_of(rows: Sequence[TraceRow]) -> ClientCap | None:
     """The cap that shows in the send times of a recording, None where none does.
 
-    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time, and
-    are not counted. The cap of a recording with many of them comes out too low.
+    Later rounds of a conversation wait for replies in any case. Requests without an answer hold an unknown time and are
+    not counted. The cap of a recording with many of them comes out too low.
     """
     packed = PackedRows.of(TraceRow, rows)
     sent, due, ended, rounds = map(

@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from traces.append_file import AppendFile, complete_lines, open_with_header
+from traces.append_file import RowWriter, complete_lines, open_with_header
 from traces.redaction import Redactor
 from traces.text_file import TraceError, json_pieces
 
@@ -151,20 +151,16 @@ def _data(name: str, data: bytes) -> dict[str, str]:
     return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-class ContentWriter:
+class ContentWriter(RowWriter):
     """Appends exchanges to a new file; with `kept` it takes the place of a file that has these lines."""
 
     def __init__(self, path: Path, redactor: Redactor, kept: Sequence[str] | None = None) -> None:
         first = orjson.dumps({_FIRST_KEY: VERSION, "redact": redactor.shown_patterns}).decode()
-        self._file: AppendFile = open_with_header(path, first, kept)
+        self._file = open_with_header(path, first, kept)
 
     def write_lines(self, lines: Iterable[Iterable[bytes]]) -> None:
         """Append exchanges that are lines already, in parts; all of them, or none if there is no room."""
         self._file.write_parts(part for line in lines for part in line)
-
-    def close(self) -> None:
-        """Close the file; nothing can be written afterwards."""
-        self._file.close()
 
 
 def complete_content_lines(path: Path) -> list[str]:

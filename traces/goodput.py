@@ -82,8 +82,8 @@ def attainment(
 ) -> Attainment:
     """Return the attainment of `limits` by `members`. A request that was not `answered` met none.
 
-    A limit is checked only where the value is known (not NaN). It leaves the others as they are. Its own share is over
-    the answered requests that it was checked for.
+    A limit is checked only where the value is known (not NaN), and leaves other requests as they are. Its own share is
+    over the answered requests that it was checked for.
     """
     good = members if answered is None else members & answered
     candidates = good
@@ -108,6 +108,6 @@ def share(num_good: int, count: int) -> float:
     return num_good / count if count else 0.0
 
 
-def rate(count: int, duration_s: float) -> float:
+def rate(count: float, duration_s: float) -> float:
     """Return the rate per second; 0 for a duration of 0."""
     return count / duration_s if duration_s > 0 else 0.0

@@ -201,7 +201,7 @@ def dependencies_of(
 
     Rows with `parents` wait for all of these, others for the round before them in a session without parents. The pause
     is `think_time_us`, or the next of these, else that of the row. `with_lag` it is the time from the recorded reply to
-    the recorded request, the client's lateness included. Where a session without parents has none recorded it is that
+    the recorded request, with the lateness of the client. Where a session without parents has none recorded it is that
     time, too, and without times of a real server the time between its arrivals.
     """
     packed = PackedRows.of(TraceRow, rows)

@@ -12,31 +12,6 @@ import numpy.typing as npt
 from traces.saturation_options import SaturationSettings
 from traces.text_file import write_json
 
-# The detectors by name. Adding one is adding its row, and a function that imports it when it is requested.
-
-
-def _composite(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
-
-    return composite(events, first, settings)
-
-
-def _threshold(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
-
-    return threshold(events, first, settings)
-
-
-def _backlog_drift(events: "Timeline", first: int, settings: "SaturationSettings") -> "Verdicts":
-
-    return backlog_drift(events, first, settings)
-
-
-DETECTORS: "Mapping[str, Callable[[Timeline, int, SaturationSettings], Verdicts]]" = {
-    "composite": _composite,
-    "threshold": _threshold,
-    "backlog-drift": _backlog_drift,
-}
-"""Each gives its verdicts on the events of a timeline from a certain one on."""
-
 # Detectors of an overloaded server: a verdict after each arrival and completion of a run.
 
 Ints = npt.NDArray[np.int64]
@@ -264,6 +239,13 @@ def _sums_before(values: Floats) -> Floats:
     """The sum of all values before each place, and of all of them at the end."""
     return np.concatenate([np.zeros(1), np.cumsum(values)])
 
+
+DETECTORS: Mapping[str, Callable[[Timeline, int, SaturationSettings], Verdicts]] = {
+    "composite": composite,
+    "threshold": threshold,
+    "backlog-drift": backlog_drift,
+}
+"""Each gives its verdicts on the events of a timeline from a certain one on. Adding one is adding its row."""
 
 # The file with every verdict of every detector (JSON), and one label per detector for a whole run.
 

@@ -59,11 +59,6 @@ class SaturationOptions:
         return tuple(each for each in given if each != QUEUE)
 
     @property
-    def names_queue(self) -> bool:
-        """Whether the judgement by the number of requests in the system is named."""
-        return QUEUE in self.detectors
-
-    @property
     def names_all(self) -> bool:
         """Whether all detectors are named."""
         return ALL in self.detectors

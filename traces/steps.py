@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from blis_sim.options.option import LATEST_US, MOST_TOKENS
-from traces.append_file import complete_lines, open_with_header
+from traces.append_file import RowWriter, complete_lines, open_with_header
 from traces.table import Column, read_table
 from traces.text_file import TraceError
 
@@ -71,7 +71,7 @@ def read_steps(path: Path | str) -> list[Step]:
     return [Step(*values) for values in zip(*(columns[column.name] for column in STEP_COLUMNS), strict=True)]
 
 
-class StepWriter:
+class StepWriter(RowWriter):
     """Appends steps to a new file, or with `resume` to one that is there, each piece on disk before the next.
 
     Raises TraceError when the file cannot be made, and OSError when a piece cannot be written.
@@ -84,10 +84,6 @@ class StepWriter:
     def write(self, steps: Iterable[Step]) -> None:
         """Append steps; all of them, or none if there is no room."""
         self._file.write("".join([_line(step) for step in steps]))
-
-    def close(self) -> None:
-        """Close the file; nothing can be written afterwards."""
-        self._file.close()
 
 
 def _line(step: Step) -> str:

@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 from blis_sim.options.file_fields import Amount, Bounds, Count, number_text, shortened
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
-from traces.append_file import AppendFile, complete_records, open_with_header
+from traces.append_file import AppendFile, RowWriter, complete_records, open_with_header
 from traces.collector import gc_disabled
 from traces.graph import check_graph
 from traces.kv_offload import KVOffload
@@ -241,23 +241,7 @@ def _chunks(table: Table) -> dict[int, list[int]]:
     return {request_id: chunks[request_id] for request_id in dict.fromkeys(columns["request_id"])}
 
 
-class _RowWriter:
-    """A file of rows that is open within a `with` block."""
-
-    _file: AppendFile
-
-    def close(self) -> None:
-        """Close the file; nothing can be written afterwards."""
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-
-class ItlWriter(_RowWriter):
+class ItlWriter(RowWriter):
     """Appends the chunk times of whole requests to a new file, each with the operating system before the next.
 
     With `kept` it takes the place of a file that has these chunks per request. Raises TraceError when the file cannot
@@ -374,7 +358,7 @@ def write_trace(
         write_header(header_path, header)
 
 
-class TraceWriter(_RowWriter):
+class TraceWriter(RowWriter):
     """Appends rows to a new CSV, each on disk before the next, so that nothing recorded is lost.
 
     `columns` names the columns written on request, which are those with `on_request` in `TraceRow`. With `kept` it

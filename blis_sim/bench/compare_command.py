@@ -2,15 +2,16 @@
 
 import shlex
 import sys
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from blis_sim.bench.compare_options import CompareOptions
-from blis_sim.options.printing import TABLE, printed_format
+from blis_sim.options.printing import TABLE, print_note, printed_format
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
+
+_print_note = partial(print_note, "blis compare")
 
 
 def rewritten(arguments: list[str]) -> list[str]:
@@ -64,8 +65,3 @@ def _origin(options: CompareOptions) -> "Provenance":
     from blis_sim.options.provenance import Provenance, command_line, input_hashes
 
     return Provenance(command=command_line("blis compare", options), seed=options.seed, inputs=input_hashes(options))
-
-
-def _print_note(line: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"blis compare: {line}\n")

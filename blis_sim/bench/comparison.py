@@ -60,11 +60,6 @@ class Configuration:
     deployment: Deployment
 
     @property
-    def step_times_text(self) -> str:
-        """The latency model of this side with its expected error."""
-        return f"{self.deployment.latency_name} step times ({self.deployment.sureness.text})"
-
-    @property
     def notes(self) -> list[str]:
         """Notes on the configuration, shown before a run."""
         return [*self.deployment.notes, *notes_on_cluster(self.cluster, self.deployment)]
@@ -640,7 +635,10 @@ def _verdict(is_met: bool) -> str:
 def step_times_lines(sides: Sequence[Configuration], num_uncovered: int) -> list[str]:
     """Return the latency model of all sides with its expected error, or a line for each side where they differ."""
     if len({side.deployment.latency_name for side in sides}) > 1:
-        return [f"{side.name}: {side.step_times_text}" for side in sides]
+        return [
+            f"{side.name}: {side.deployment.latency_name} step times ({side.deployment.sureness.text})"
+            for side in sides
+        ]
     least_sure = max((side.deployment for side in sides), key=lambda each: each.sureness.expected_error)
     without = f"; {num_uncovered} not covered" if num_uncovered else ""
     return [f"step times of all by {least_sure.latency_name}: {least_sure.sureness.text}{without}"]

@@ -90,11 +90,6 @@ class DatasetOptions:
             )
 
     @property
-    def forces_length(self) -> bool:
-        """Whether outputs have the requested length, because the texts mean nothing to the model."""
-        return self.dataset_name == "random"
-
-    @property
     def tokenizer_path(self) -> Path | None:
         """The tokenizer to count with; None when it is not on this machine, or not given."""
         path = None if self.tokenizer is None else Path(self.tokenizer)
@@ -137,7 +132,19 @@ def samples_of(options: DatasetOptions) -> list[SampleRequest]:
     if options.dataset_name == "random":
         return list(_random(options, Random(f"{options.seed}/lengths")))
     if options.dataset_name == "prefix_repetition":
-        return _prefix_repetition(options)
+        num_prefixes = options.prefix_repetition_num_prefixes
+        samples = [
+            SampleRequest(
+                input_tokens=options.prefix_repetition_suffix_len,
+                output_tokens=options.output_len or options.prefix_repetition_output_len,
+                prefix_group=f"prefix-{number}" if options.prefix_repetition_prefix_len else "",
+                prefix_tokens=options.prefix_repetition_prefix_len,
+            )
+            for number in range(num_prefixes)
+            for _ in range(options.num_prompts // num_prefixes)
+        ]
+        Random(f"{options.seed}/order").shuffle(samples)
+        return samples
     readers: dict[str, Callable[[DatasetOptions, Path], Sequence[SampleRequest]]] = {
         "sharegpt": _sharegpt,
         "custom": _custom,
@@ -163,22 +170,6 @@ def _random(options: DatasetOptions, random: Random) -> Iterator[SampleRequest]:
 
 def _around(mean: int, ratio: float, random: Random) -> int:
     return max(1, random.randint(floor(mean * (1 - ratio)), ceil(mean * (1 + ratio))))
-
-
-def _prefix_repetition(options: DatasetOptions) -> list[SampleRequest]:
-    num_prefixes = options.prefix_repetition_num_prefixes
-    samples = [
-        SampleRequest(
-            input_tokens=options.prefix_repetition_suffix_len,
-            output_tokens=options.output_len or options.prefix_repetition_output_len,
-            prefix_group=f"prefix-{number}" if options.prefix_repetition_prefix_len else "",
-            prefix_tokens=options.prefix_repetition_prefix_len,
-        )
-        for number in range(num_prefixes)
-        for _ in range(options.num_prompts // num_prefixes)
-    ]
-    Random(f"{options.seed}/order").shuffle(samples)
-    return samples
 
 
 def _custom(options: DatasetOptions, path: Path) -> list[SampleRequest]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -31,6 +32,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.options import BlisError
+from blis_sim.options.printing import print_note
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.figures import COLORS, Panel
 from blis_sim.report.report import Report, Section
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from blis_sim.bench.watched_traffic import WatchedTraffic
+
+_print_note = partial(print_note, "blis calibrate --watch")
 
 # Readings of vLLM's metrics, the increase between two readings, and the sources of readings.
 
@@ -778,7 +782,12 @@ class Watch:
         for line in found.lines:
             sys.stdout.write(f"{at} {line}\n")
         sys.stdout.flush()
-        self._write(found)
+        if self.settings.drift_metrics is not None:
+            write_text(Path(self.settings.drift_metrics), metrics_text(found))
+        report = watch_report(
+            without_secret_parameters(self.settings.url), self.history, self._origin, self.settings.watch_interval
+        )
+        report.write(self.settings.html, None)
 
     def _comparison(self) -> Comparison:
         return compare_with_prediction(
@@ -789,14 +798,6 @@ class Watch:
             num_draws=self.settings.draws,
             tolerance=self.settings.tolerance,
         )
-
-    def _write(self, found: Comparison) -> None:
-        if self.settings.drift_metrics is not None:
-            write_text(Path(self.settings.drift_metrics), metrics_text(found))
-        report = watch_report(
-            without_secret_parameters(self.settings.url), self.history, self._origin, self.settings.watch_interval
-        )
-        report.write(self.settings.html, None)
 
     def _origin(self) -> Provenance:
         command, deployment = command_line("blis calibrate --watch", self.settings), self.deployment
@@ -872,7 +873,3 @@ def _deployment(settings: WatchOptions, reading: Reading, on_note: Callable[[str
     for note in deployment.notes:
         on_note(note)
     return deployment
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis calibrate --watch: {line}\n")

@@ -1,7 +1,7 @@
 """`blis plan`: the cheapest deployment that meets latency targets under a load."""
 
-import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from blis_sim.bench.simulation_commands import (
@@ -15,7 +15,7 @@ from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.installation import check_page, check_plot
 from blis_sim.options import ExclusionError, OptionError, check_options, check_outputs, option
 from blis_sim.options.latency_targets import LatencyTargets
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from blis_sim.options.progress import no_progress
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from blis_sim.bench.points import Plan
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
+
+_print_note = partial(print_note, "blis plan")
 
 SHAPES = ("aggregated", "pd")
 EXIT_INTERRUPTED = 130
@@ -268,8 +270,3 @@ def _query(options: PlanOptions, plan: "Plan") -> "CapacityQuery":
         most_gpus=options.max_gpus,
         is_exhaustive=options.exhaustive,
     )
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis plan: {line}\n")
-    sys.stderr.flush()

@@ -149,23 +149,12 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
-    """The command line of `blis serve` that serves as planned, as one server with all instances."""
-
-    arguments: tuple[str, ...]
-
-    @property
-    def command(self) -> str:
-        """The command line, for a shell."""
-        return shlex.join(("blis", "serve", *self.arguments))
-
-
-@dataclass(frozen=True, slots=True)
 class Serving:
     """All command lines of a deployment, from the options with which it was simulated."""
 
     pools: tuple[Pool, ...]
-    simulated: Simulated
+    simulated: str
+    """The command line of `blis serve` that serves as planned, as one server with all instances."""
     router: tuple[str, ...]
     """Flags of the router and the gateway in front of the instances."""
 
@@ -173,7 +162,7 @@ class Serving:
     def lines(self) -> list[str]:
         """The command lines, and what they cannot say."""
         found = [f"{pool.count} x {pool.command}" for pool in self.pools]
-        found.append(f"1 x {self.simulated.command}")
+        found.append(f"1 x {self.simulated}")
         found.append(f"image: {self.pools[0].image}")
         if self.router:
             found.append(f"the router in front: {shlex.join(self.router)}")
@@ -197,7 +186,7 @@ def serving_of(query: CapacityQuery, winner: Trial) -> Serving:
         connector = ("--kv-transfer-config", _CONNECTOR) if candidate.is_split else ()
         image = f"{_IMAGE}:v{merged.deployment.vllm_version}.0"
         pools.append(Pool(name, count, gpus, image, (*words.arguments, *connector), words.without_flag))
-    return Serving(tuple(pools), Simulated(blis_arguments(options)), _router_flags(options))
+    return Serving(tuple(pools), shlex.join(("blis", "serve", *blis_arguments(options))), _router_flags(options))
 
 
 def _with_contexts(options: ClusterOptions, is_split: bool) -> ClusterOptions:
@@ -256,7 +245,7 @@ def _documents(pool: Pool, gpu: str, serving: Serving) -> Iterator[tuple[str, di
     labels = {"app": name}
     planned = {
         "blis/planned-gpu": gpu,
-        "blis/simulated-by": serving.simulated.command,
+        "blis/simulated-by": serving.simulated,
         "blis/router": shlex.join(serving.router),
         "blis/no-flag-of-vllm": shlex.join(pool.without_flag),
     }
@@ -566,7 +555,7 @@ def _winner_json(winner: Winner, query: CapacityQuery) -> dict[str, Any]:
             for pool in serving.pools
         ],
         "router": list(serving.router),
-        "simulated": {"count": 1, "command": serving.simulated.command},
+        "simulated": {"count": 1, "command": serving.simulated},
     }
 
 
@@ -603,10 +592,7 @@ def plan_panels(found: CapacityPlan) -> list[Panel]:
     winner = found.winner
     if winner is not None:
         limits = found.query.targets.limits_ms
-        shares = {
-            f"{name.split('_')[0].upper()} {name.split('_')[1]}": 100 * (winner.outcome.figures[name] or 0.0) / limit
-            for name, limit in limits.items()
-        }
+        shares = {_latency(name): 100 * (winner.outcome.figures[name] or 0.0) / limit for name, limit in limits.items()}
         texts = {name: f"{share:.0f} %" for name, share in shares.items()}
         panels.append(
             bar_panel(

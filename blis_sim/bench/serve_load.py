@@ -122,72 +122,24 @@ class MetricSelection:
     request_rate: float = inf
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyStats:
-    """Mean, median, standard deviation and percentiles in milliseconds; all 0 of nothing."""
+def result_of(answers: Sequence[RequestFuncOutput], duration_s: float, selection: MetricSelection) -> dict[str, Any]:
+    """The figures of a run of this duration as vLLM's result file has them, with those of each request.
 
-    mean_ms: float
-    median_ms: float
-    std_ms: float
-    percentiles_ms: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkMetrics:
-    """The figures of a run. `request_goodput` is None without limits; latencies are by metric."""
-
-    duration: float
-    completed: int
-    failed: int
-    total_input_tokens: int
-    total_output_tokens: int
-    request_throughput: float
-    request_goodput: float | None
-    output_throughput: float
-    total_token_throughput: float
-    max_output_tokens_per_s: float
-    max_concurrent_requests: int
-    latencies: Mapping[str, LatencyStats]
-
-
-def calculate_metrics(
-    answers: Sequence[RequestFuncOutput], duration_s: float, selection: MetricSelection
-) -> BenchmarkMetrics:
-    """The figures of a run of this duration."""
+    `request_goodput` is None without limits.
+    """
     good = [each for each in answers if each.is_success]
     num_input, num_output = sum(each.prompt_tokens for each in good), sum(each.output_tokens for each in good)
-    values = _latencies_s(good, selection)
     peak_tokens, peak_requests = _peaks(good)
-    return BenchmarkMetrics(
-        duration=duration_s,
-        completed=len(good),
-        failed=len(answers) - len(good),
-        total_input_tokens=num_input,
-        total_output_tokens=num_output,
-        request_throughput=len(good) / duration_s,
-        request_goodput=_num_within(good, selection.limits_ms) / duration_s if selection.limits_ms else None,
-        output_throughput=num_output / duration_s,
-        total_token_throughput=(num_input + num_output) / duration_s,
-        max_output_tokens_per_s=peak_tokens,
-        max_concurrent_requests=peak_requests,
-        latencies={
-            name: latency_stats(values[name], selection.percentiles) for name in selection.metrics if name in values
-        },
-    )
-
-
-def as_result(figures: BenchmarkMetrics, answers: Sequence[RequestFuncOutput]) -> dict[str, Any]:
-    """The figures as vLLM's result file has them, with those of each request."""
     result: dict[str, Any] = {
-        "duration": figures.duration,
-        "completed": figures.completed,
-        "failed": figures.failed,
-        "total_input_tokens": figures.total_input_tokens,
-        "total_output_tokens": figures.total_output_tokens,
-        "request_throughput": figures.request_throughput,
-        "request_goodput": figures.request_goodput,
-        "output_throughput": figures.output_throughput,
-        "total_token_throughput": figures.total_token_throughput,
+        "duration": duration_s,
+        "completed": len(good),
+        "failed": len(answers) - len(good),
+        "total_input_tokens": num_input,
+        "total_output_tokens": num_output,
+        "request_throughput": len(good) / duration_s,
+        "request_goodput": _num_within(good, selection.limits_ms) / duration_s if selection.limits_ms else None,
+        "output_throughput": num_output / duration_s,
+        "total_token_throughput": (num_input + num_output) / duration_s,
         "input_lens": [each.prompt_tokens for each in answers],
         "output_lens": [each.output_tokens for each in answers],
         "ttfts": [each.ttft_s for each in answers],
@@ -197,25 +149,23 @@ def as_result(figures: BenchmarkMetrics, answers: Sequence[RequestFuncOutput]) -
         "queue_times": [each.queue_s for each in answers],
         "generated_texts": [each.text for each in answers],
         "errors": [each.error for each in answers],
-        "max_output_tokens_per_s": figures.max_output_tokens_per_s,
-        "max_concurrent_requests": figures.max_concurrent_requests,
+        "max_output_tokens_per_s": peak_tokens,
+        "max_concurrent_requests": peak_requests,
         "rtfx": 0.0,
     }
-    for name, each in figures.latencies.items():
-        result |= {f"mean_{name}_ms": each.mean_ms, f"median_{name}_ms": each.median_ms, f"std_{name}_ms": each.std_ms}
-        result |= {f"p{word}_{name}_ms": value for word, value in each.percentiles_ms.items()}
+    values = _latencies_s(good, selection)
+    for name in selection.metrics:
+        if name in values:
+            result |= _latency_figures(name, values[name], selection.percentiles)
     return result
 
 
-def latency_stats(values_s: Sequence[float], percentiles: Sequence[float]) -> LatencyStats:
-    """The figures of a sample in seconds."""
+def _latency_figures(name: str, values_s: Sequence[float], percentiles: Sequence[float]) -> dict[str, float]:
+    """Mean, median, standard deviation and percentiles of a sample in milliseconds; all 0 of nothing."""
     values_ms: Floats = np.array(values_s if len(values_s) else [0.0], np.float64) * 1000
-    return LatencyStats(
-        mean_ms=float(values_ms.mean()),
-        median_ms=float(np.median(values_ms)),
-        std_ms=float(values_ms.std()),
-        percentiles_ms={_word(percent): float(np.percentile(values_ms, percent)) for percent in percentiles},
-    )
+    figures = {"mean": values_ms.mean(), "median": np.median(values_ms), "std": values_ms.std()}
+    figures |= {f"p{_word(percent)}": np.percentile(values_ms, percent) for percent in percentiles}
+    return {f"{figure}_{name}_ms": float(value) for figure, value in figures.items()}
 
 
 def _word(percent: float) -> str:
@@ -484,7 +434,8 @@ async def _prepared(client: Client, options: BenchServeOptions, samples: Sequenc
             backend=options.backend,
             model=model,
             logprobs=options.logprobs,
-            ignore_eos=options.ignore_eos or options.dataset.forces_length,
+            # Random texts mean nothing to the model.
+            ignore_eos=options.ignore_eos or options.dataset.dataset_name == "random",
             extra=options.extra_fields,
         ),
         scale=TokenScale() if has_texts else await preparation.token_scale(style),
@@ -624,23 +575,23 @@ class Run:
     """One run: its requested rate and its figures."""
 
     label: str
-    figures: BenchmarkMetrics
+    result: Mapping[str, Any]
+    """The figures under the names of the result file of vLLM, without those of each request."""
     p99_ttft_ms: float
     p99_itl_ms: float
     document: Mapping[str, Any]
-    """The figures as the result file of vLLM has them."""
+    """The result file of vLLM."""
 
 
 def runs_table(runs: Sequence[Run]) -> TextTable:
     """Return a table with a row for each rate."""
-    has_goodput = runs[0].figures.request_goodput is not None
-    titles = ["rate", "req/s", *(["good req/s"] if has_goodput else []), "tok/s", "p99 TTFT ms", "p99 ITL ms", "failed"]
+    columns = {"request_throughput": "req/s", "request_goodput": "good req/s", "output_throughput": "tok/s"}
+    shown = {name: title for name, title in columns.items() if runs[0].result[name] is not None}
     rows = []
     for run in runs:
-        figures = run.figures
-        goodput = [] if figures.request_goodput is None else [figures.request_goodput]
-        numbers = [figures.request_throughput, *goodput, figures.output_throughput, run.p99_ttft_ms, run.p99_itl_ms]
-        rows.append([run.label, *(f"{each:.2f}" for each in numbers), str(figures.failed)])
+        numbers = [*(run.result[name] for name in shown), run.p99_ttft_ms, run.p99_itl_ms]
+        rows.append([run.label, *(f"{each:.2f}" for each in numbers), str(run.result["failed"])])
+    titles = ["rate", *shown.values(), "p99 TTFT ms", "p99 ITL ms", "failed"]
     return TextTable(titles, rows, num_left_aligned=0)
 
 
@@ -648,7 +599,7 @@ def panels_of_runs(runs: Sequence[Run]) -> list[Panel]:
     """Return throughput against latency, with a point for each rate."""
     curve = Curve(
         name="",
-        throughput=[run.figures.output_throughput for run in runs],
+        throughput=[run.result["output_throughput"] for run in runs],
         ttft_ms=[run.p99_ttft_ms for run in runs],
         itl_ms=[run.p99_itl_ms for run in runs],
         labels=[f"{run.label}/s" for run in runs],
@@ -668,44 +619,46 @@ _METRICS: Mapping[str, tuple[str, str]] = {
 """Metric to its short name and its heading, in the order of the table."""
 
 
-def table(figures: BenchmarkMetrics, selection: MetricSelection) -> str:
+def table(result: Mapping[str, Any], selection: MetricSelection) -> str:
     """The whole table, with a newline at the end."""
-    return "\n".join([" Serving Benchmark Result ".center(_WIDTH, "="), *_lines(figures, selection), "=" * _WIDTH, ""])
+    lines = _lines({**result, "concurrency": selection.max_concurrency, "rate": selection.request_rate}, selection)
+    return "\n".join([" Serving Benchmark Result ".center(_WIDTH, "="), *lines, "=" * _WIDTH, ""])
 
 
-def _lines(figures: BenchmarkMetrics, selection: MetricSelection) -> Iterator[str]:
-    yield _count("Successful requests:", figures.completed)
-    yield _count("Failed requests:", figures.failed)
-    if selection.max_concurrency is not None:
-        yield _count("Maximum request concurrency:", selection.max_concurrency)
-    if selection.request_rate != inf:
-        yield _number("Request rate configured (RPS):", selection.request_rate)
-    yield _number("Benchmark duration (s):", figures.duration)
-    yield _count("Total input tokens:", figures.total_input_tokens)
-    yield _count("Total generated tokens:", figures.total_output_tokens)
-    yield _number("Request throughput (req/s):", figures.request_throughput)
-    if figures.request_goodput is not None:
-        yield _number("Request goodput (req/s):", figures.request_goodput)
-    yield _number("Output token throughput (tok/s):", figures.output_throughput)
-    yield _number("Peak output token throughput (tok/s):", figures.max_output_tokens_per_s)
-    yield _number("Peak concurrent requests:", figures.max_concurrent_requests)
-    yield _number("Total token throughput (tok/s):", figures.total_token_throughput)
-    for metric, (name, heading) in _METRICS.items():
-        each = figures.latencies.get(metric)
-        if each is not None:
+_ROWS = {
+    "completed": "Successful requests:",
+    "failed": "Failed requests:",
+    "concurrency": "Maximum request concurrency:",
+    "rate": "Request rate configured (RPS):",
+    "duration": "Benchmark duration (s):",
+    "total_input_tokens": "Total input tokens:",
+    "total_output_tokens": "Total generated tokens:",
+    "request_throughput": "Request throughput (req/s):",
+    "request_goodput": "Request goodput (req/s):",
+    "output_throughput": "Output token throughput (tok/s):",
+    "max_output_tokens_per_s": "Peak output token throughput (tok/s):",
+    "max_concurrent_requests": "Peak concurrent requests:",
+    "total_token_throughput": "Total token throughput (tok/s):",
+}
+"""Figures in the order of the table, with their labels."""
+_COUNTS = ("completed", "failed", "concurrency", "total_input_tokens", "total_output_tokens")
+"""Figures without decimals."""
+
+
+def _lines(figures: Mapping[str, Any], selection: MetricSelection) -> Iterator[str]:
+    for name, label in _ROWS.items():
+        if figures[name] is not None and figures[name] != inf:
+            yield f"{label:<40} {figures[name]:{'<10' if name in _COUNTS else '<10.2f'}}"
+    words = {
+        "mean": "Mean",
+        "median": "Median",
+        **{f"p{_word(each)}": f"P{_word(each)}" for each in selection.percentiles},
+    }
+    for metric, (short, heading) in _METRICS.items():
+        if metric in selection.metrics and f"mean_{metric}_ms" in figures:
             yield heading.center(_WIDTH, "-")
-            yield _number(f"Mean {name} (ms):", each.mean_ms)
-            yield _number(f"Median {name} (ms):", each.median_ms)
-            for word, value in each.percentiles_ms.items():
-                yield _number(f"P{word} {name} (ms):", value)
-
-
-def _count(label: str, value: int) -> str:
-    return f"{label:<40} {value:<10}"
-
-
-def _number(label: str, value: float) -> str:
-    return f"{label:<40} {value:<10.2f}"
+            for figure, word in words.items():
+                yield f"{f'{word} {short} (ms):':<40} {figures[f'{figure}_{metric}_ms']:<10.2f}"
 
 
 _MOST_ERRORS = 10
@@ -732,19 +685,30 @@ class Reporter:
             max_concurrency=options.max_concurrency,
             request_rate=measured.rate,
         )
-        figures = calculate_metrics(measured.answers, measured.duration_s, selection)
+        result = result_of(measured.answers, measured.duration_s, selection)
+        document = content(options, measured.model, measured.rate, result, datetime.now().strftime("%Y%m%d-%H%M%S"))
         try:
-            self._save(figures, measured)
+            # First of all: the reader of standard output may have gone.
+            if options.save_result or options.append_result:
+                print_message(f"the results are in {save(options, document, measured.rate)}")
+            elif options.save_detailed:
+                warn("--save-detailed writes nothing without --save-result")
         finally:
-            self._table, self._model = f"{table(figures, selection)}{load_text(measured.load)}\n", measured.model
+            self._table, self._model = f"{table(result, selection)}{load_text(measured.load)}\n", measured.model
             if self._form == TABLE:
                 sys.stdout.write(self._table)
                 sys.stdout.flush()
         errors = Counter(" ".join(each.error.split())[:300] for each in measured.answers if not each.is_success)
         for error, num_failed in errors.most_common(_MOST_ERRORS):
             warn(f"{num_failed} requests failed: {error}")
-        self._keep(figures, measured)
-        return Verdict(self._is_good(figures), figures.request_throughput)
+        self._log = measured.log
+        samples = _latencies_s([each for each in measured.answers if each.is_success], selection)
+        ttft_ms, itl_ms = (_latency_figures(name, samples[name], (99,))[f"p99_{name}_ms"] for name in ("ttft", "itl"))
+        label = "inf" if measured.rate == inf else f"{measured.rate:.6g}"
+        figures = {name: value for name, value in result.items() if not isinstance(value, list)}
+        document = {} if self._form == TABLE else document
+        self._runs.append(Run(label=label, result=figures, p99_ttft_ms=ttft_ms, p99_itl_ms=itl_ms, document=document))
+        return Verdict(self._is_good(result), result["request_throughput"])
 
     def end(self) -> int:
         """Compare the runs, draw requested pictures, and return the exit code."""
@@ -760,7 +724,7 @@ class Reporter:
             report.write(self._options.html, self._options.plot)
         except TraceError as error:
             warn(str(error))
-        if not any(run.figures.completed for run in self._runs):
+        if not any(run.result["completed"] for run in self._runs):
             print_message("blis bench serve: error: all requests failed")
             return 1
         return 0
@@ -768,11 +732,11 @@ class Reporter:
     @property
     def _best(self) -> Run | None:
         """The run of the highest rate within the limits."""
-        good = [run for run in self._runs if self._is_good(run.figures)]
-        return max(good, key=lambda run: run.figures.request_throughput, default=None)
+        good = [run for run in self._runs if self._is_good(run.result)]
+        return max(good, key=lambda run: run.result["request_throughput"], default=None)
 
     def _best_line(self, best: Run | None) -> str:
-        found = "none" if best is None else f"{best.label} ({best.figures.request_throughput:.2f} req/s)"
+        found = "none" if best is None else f"{best.label} ({best.result['request_throughput']:.2f} req/s)"
         return f"Highest rate within the limits: {found}"
 
     def _report(self, best: Run | None) -> Report:
@@ -800,34 +764,7 @@ class Reporter:
             panels=panels,
         )
 
-    def _save(self, figures: BenchmarkMetrics, measured: RunOutput) -> None:
-        """Write the files first: the reader of standard output may have gone."""
-        options = self._options
-        if options.save_result or options.append_result:
-            path = save(options, self._content(figures, measured, _date()), measured.rate)
-            print_message(f"the results are in {path}")
-        elif options.save_detailed:
-            warn("--save-detailed writes nothing without --save-result")
-
-    def _content(self, figures: BenchmarkMetrics, measured: RunOutput, date: str) -> dict[str, Any]:
-        result = as_result(figures, measured.answers)
-        return content(self._options, measured.model, measured.rate, result, date)
-
-    def _is_good(self, figures: BenchmarkMetrics) -> bool:
+    def _is_good(self, result: Mapping[str, Any]) -> bool:
         """Whether the share of good requests is high enough."""
-        num_good = (figures.request_goodput or 0) * figures.duration
-        return round(num_good) >= self._options.min_attainment * (figures.completed + figures.failed)
-
-    def _keep(self, figures: BenchmarkMetrics, measured: RunOutput) -> None:
-        self._log = measured.log
-        quick = MetricSelection(metrics=("ttft", "itl"), percentiles=(99.0,), limits_ms={})
-        tails = calculate_metrics(measured.answers, measured.duration_s, quick).latencies
-        ttft_ms, itl_ms = (tails[name].percentiles_ms["99"] for name in ("ttft", "itl"))
-        label = "inf" if measured.rate == inf else f"{measured.rate:.6g}"
-        document = {} if self._form == TABLE else self._content(figures, measured, _date())
-        run = Run(label=label, figures=figures, p99_ttft_ms=ttft_ms, p99_itl_ms=itl_ms, document=document)
-        self._runs.append(run)
-
-
-def _date() -> str:
-    return datetime.now().strftime("%Y%m%d-%H%M%S")
+        num_good = (result["request_goodput"] or 0) * result["duration"]
+        return bool(round(num_good) >= self._options.min_attainment * (result["completed"] + result["failed"]))

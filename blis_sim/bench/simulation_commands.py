@@ -61,18 +61,11 @@ def check_table(flag: str, path: str | None) -> None:
         raise OptionError(f"{flag} must be a file that ends in .csv, got {path}")
 
 
-@dataclass(frozen=True, slots=True)
-class SimulationRow:
-    """Registration of a command. Its module is imported only when it is used."""
-
-    module: str
-    options: str
-
-
-SIMULATIONS: Mapping[str, SimulationRow] = {
-    "run": SimulationRow("replay.run_command", "RunOptions"),
-    "replay": SimulationRow("replay.command", "ReplayOptions"),
+SIMULATIONS: Mapping[str, tuple[str, str]] = {
+    "run": ("replay.run_command", "RunOptions"),
+    "replay": ("replay.command", "ReplayOptions"),
 }
+"""The module of each command, which is imported when it is used, and its class of options."""
 
 _SINGLE_RUN_SETTINGS = (
     "json",
@@ -119,8 +112,9 @@ def simulation(name: Any) -> Simulation:
     row = SIMULATIONS.get(name) if isinstance(name, str) else None
     if row is None:
         raise OptionError(f"unknown command {name!r}, known are {', '.join(SIMULATIONS)}")
-    module = importlib.import_module(row.module)
-    return Simulation(name, getattr(module, row.options), {"run": _run, "replay": _replay}[name])
+    module, options = row
+    options_class = getattr(importlib.import_module(module), options)
+    return Simulation(name, options_class, {"run": _run, "replay": _replay}[name])
 
 
 def _run(options: Any) -> "FinishedRun":

@@ -1,6 +1,5 @@
 """`blis sweep`: many simulations that differ in their settings, as rows, pictures and a frontier."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from blis_sim.bench.simulation_commands import (
 )
 from blis_sim.installation import check_page, check_plot, install_command
 from blis_sim.options import OptionError, check_options, check_outputs, option
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from replay.report_options import LEAST_ATTAINMENT
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from blis_sim.bench.sweep_report import SweepResult
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
+
+_print_note = partial(print_note, "blis sweep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +104,13 @@ __all__ = ["SweepOptions", "run"]
 
 
 def run(options: SweepOptions) -> int:
-    """Compute missing points, write the files, print the frontier. Exit codes: 0 done, 1 no point could be computed, or
-    a point is what --fail-on names. It is also 1 where a point failed in a way that its settings do not explain."""
+    """Compute missing points, write the files, print the frontier.
+
+    Exit codes: 0 done, 1 where no point could be computed. It is also 1 where settings do not explain a failure, or a
+    point is what --fail-on names.
+    """
     from blis_sim.bench.points import plan_of
-    from blis_sim.bench.sweep_report import served_rows, sweep_report
+    from blis_sim.bench.sweep_report import is_overloaded, served_rows, sweep_report
     from blis_sim.options.progress import progress_bar
 
     plan = plan_of(options.simulation, options.vary, options.config, SweepOptions)
@@ -120,7 +124,7 @@ def run(options: SweepOptions) -> int:
     else:
         _print_note("no point served any request")
     _print_note(f"all {len(result.rows)} points are in {options.output}")
-    fails = "overload" in plan.settings.get("fail_on", ()) and bool(result.overloaded)
+    fails = "overload" in plan.settings.get("fail_on", ()) and any(map(is_overloaded, result.rows))
     return int(fails or any(row.outcome.is_unexpected for row in failed))
 
 
@@ -229,8 +233,3 @@ def _computed(
             )
             raise
     return found
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis sweep: {line}\n")
-    sys.stderr.flush()

@@ -7,7 +7,7 @@ from typing import Any
 from blis_sim.bench.points import Figures, Row, Table, costs
 from blis_sim.options.custom_metrics import COLUMN_PREFIX
 from blis_sim.options.provenance import Provenance
-from blis_sim.report.figures import Curve, Panel, Target, draw_frontier, frontier_panels
+from blis_sim.report.figures import Curve, Panel, Target, draw_panels, frontier_panels
 from blis_sim.report.report import Report, Section, with_origin
 from blis_sim.report.tables import TextTable, cell, counted, duration
 from replay.analysis.steady import Overload
@@ -33,7 +33,7 @@ def frontier(rows: Sequence[Row]) -> list[Row]:
 
 def draw(rows: Sequence[Row], path: str, gpu_cost_per_hour: float | None) -> None:
     """Draw all rows that served something, a curve for each setting but the load. Raises TraceError."""
-    draw_frontier(list(_curves(served_rows(rows), gpu_cost_per_hour)), path)
+    draw_panels(frontier_panels(list(_curves(served_rows(rows), gpu_cost_per_hour))), path)
 
 
 def _curves(rows: Sequence[Row], gpu_cost_per_hour: float | None) -> Iterator[Curve]:
@@ -110,11 +110,6 @@ class SweepResult:
     def varies_load(self) -> bool:
         """Whether points differ in their load, so that only their costs per token can be compared."""
         return any(name in LOAD_SETTINGS for name in self.table.varied)
-
-    @property
-    def overloaded(self) -> list[Row]:
-        """The points whose load is more than they serve."""
-        return [row for row in self.rows if is_overloaded(row)]
 
     def meets_targets(self, row: Row) -> bool:
         """Return whether a point meets its targets; False without any, or where an overload would end that."""

@@ -1,5 +1,7 @@
 """The flags of what standard output gets, which all commands with an answer have."""
 
+import sys
+from contextlib import suppress
 from typing import Any
 
 from blis_sim.options.option import ExclusionError, option
@@ -22,6 +24,13 @@ def json_option() -> Any:
 def printable(text: str) -> str:
     """Text for a terminal that a server or a file of others may have written: what controls it is spelt out."""
     return "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in text)
+
+
+def print_note(program: str, line: str) -> None:
+    """Write a line of a command to standard error; a full disk behind it takes no result away."""
+    with suppress(OSError):
+        sys.stderr.write(f"{program}: {line}\n")
+        sys.stderr.flush()
 
 
 def printed_format(options: Any) -> str:

@@ -120,28 +120,24 @@ def draw_panels(panels: Sequence[Panel], paths: str | Sequence[str], title: str 
 
 def panel_svg(panel: Panel) -> str:
     """Return a panel as an SVG element without a background, which takes its colours from the page around it."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    picture = BytesIO()
-    with rc_context(rc_params(panel.title)):
-        figure = Figure(figsize=panel.inches, layout="constrained")
-        style_axes(figure.add_subplot(), panel, with_title=False)
-        figure.savefig(picture, format="svg", metadata={"Date": None}, transparent=True, dpi=_DOTS_PER_INCH)
-    text = compact(picture.getvalue().decode())
+    text = compact(_picture(panel, panel.title, format="svg", metadata={"Date": None}, transparent=True).decode())
     return use_css_variables(text[text.index("<svg") :])
 
 
 def panel_png(panel: Panel) -> bytes:
     """Return a panel as a PNG, which without a date or version in it is equal for equal figures."""
+    return _picture(panel, "blis", format="png", metadata={"Software": None})
+
+
+def _picture(panel: Panel, salt: str, **how: Any) -> bytes:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     picture = BytesIO()
-    with rc_context(rc_params()):
+    with rc_context(rc_params(salt)):
         figure = Figure(figsize=panel.inches, layout="constrained")
         style_axes(figure.add_subplot(), panel, with_title=False)
-        figure.savefig(picture, format="png", metadata={"Software": None}, dpi=_DOTS_PER_INCH)
+        figure.savefig(picture, dpi=_DOTS_PER_INCH, **how)
     return picture.getvalue()
 
 
@@ -420,14 +416,6 @@ class Curve:
     labels: Sequence[str]
     cost: Sequence[float] = ()
     """Dollars per million output tokens, empty where no price is known."""
-
-
-def draw_frontier(curves: Sequence[Curve], path: str, title: str = "") -> None:
-    """Draw p99 TTFT and ITL, and the cost if there is one, against throughput, to a .png, .svg or .pdf.
-
-    Raises TraceError.
-    """
-    draw_panels(frontier_panels(curves), path, title)
 
 
 def frontier_panels(curves: Sequence[Curve], targets: Mapping[str, Sequence[Target]] | None = None) -> list[Panel]:

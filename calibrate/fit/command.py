@@ -1,6 +1,5 @@
 """`blis fit`: from recordings of a real server to the coefficients of a latency model."""
 
-import sys
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
 from blis_sim.options import OptionError, check_options, check_outputs, option, section
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from calibrate.own_replay import token_times_beside
 
 if TYPE_CHECKING:
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from calibrate.fit.recording import Recording
     from calibrate.fit.terms import Learnable
     from traces import Trace
+
+_print_note = partial(print_note, "blis fit")
 
 FEW_REQUESTS = 100
 """Fewer than these hardly move a coefficient from what is expected of it."""
@@ -272,7 +273,3 @@ def _notes_on_steps(recordings: "Sequence[Recording]") -> "Iterator[str]":
             yield f"{recording.name}: contexts of {of_all} steps are estimated from the KV cache in use"
         if not steps.has_starts and not recording.arrivals:
             yield f"{recording.name}: steps lack the time from one to the next, which requests would show"
-
-
-def _print_note(line: str) -> None:
-    sys.stderr.write(f"blis fit: {line}\n")

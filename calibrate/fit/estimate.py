@@ -161,7 +161,17 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
     Raises CalibrateError when no request fits the simulated server.
     """
     if not recording.arrivals:
-        return _trial_of_steps(recording, deployed, values)
+        assert recording.steps is not None
+        nothing = Slopes(np.zeros(0), np.zeros((0, len(deployed.terms.names))))
+        return Trial(
+            ttft=nothing,
+            decode=nothing,
+            stretches=None,
+            steps=_told_steps(recording, deployed, values),
+            typical_step_us=float(np.median(recording.steps.durations_us)),
+            found_idle=np.zeros(0, np.bool_),
+            largest=BatchShape(*recording.steps.shapes.max(axis=0).tolist()),
+        )
     latency = deployed.latency(values)
     shapes, run = recorded(recording, config, PhaseShifted(latency, phase))
     if not len(shapes):
@@ -177,21 +187,6 @@ def run_trial(recording: Recording, deployed: Learnable, config: EngineConfig, v
         typical_step_us=float(np.median(steps.ends - steps.starts)),
         found_idle=requests.has_token & (steps.starts[steps.under_way(requests)] >= requests.queued),
         largest=BatchShape(*shapes.max(axis=0).tolist()),
-    )
-
-
-def _trial_of_steps(recording: Recording, deployed: Learnable, values: Floats) -> Trial:
-    """Return the trial of steps without requests, of which nothing is simulated."""
-    assert recording.steps is not None
-    nothing = Slopes(np.zeros(0), np.zeros((0, len(deployed.terms.names))))
-    return Trial(
-        ttft=nothing,
-        decode=nothing,
-        stretches=None,
-        steps=_told_steps(recording, deployed, values),
-        typical_step_us=float(np.median(recording.steps.durations_us)),
-        found_idle=np.zeros(0, np.bool_),
-        largest=BatchShape(*recording.steps.shapes.max(axis=0).tolist()),
     )
 
 
@@ -283,7 +278,9 @@ def _turns(steps: _Steps, requests: _Requests, values: Floats) -> OutputSerializ
 
 def _ttft(steps: _Steps, requests: _Requests, values: Floats, turns: OutputSerialization | None) -> Slopes:
     """The rest of the step under way when the request is queued, and the steps up to the one with its first token.
-    Times before and after are added."""
+
+    What passes before and after belongs to it.
+    """
     under_way = steps.under_way(requests)
     ends, starts = steps.ends[under_way], steps.starts[under_way]
     rest = np.clip((ends - requests.queued) / np.maximum(ends - starts, 1), 0, 1)
@@ -367,8 +364,11 @@ MIN_SPREAD = 0.02
 SPEED_SPREAD = 0.005
 """Two servers of the same kind differ in speed by as much, and one server at different times."""
 MIN_SPEED_SPREAD = 0.001
-"""Servers differ by less most of the time. Large differences are rare, and so the usual speed is that of most requests
-(a Laplace distribution that is round at its top)."""
+"""Servers differ by less most of the time.
+
+Large differences are rare, and so the usual speed is that of most requests (a Laplace distribution that is round at its
+top).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,8 +395,10 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Errors of one kind with their weights. Slopes are those of the run they come from and of the other run, for the
-    coefficients and for the speed in each span."""
+    """Errors of one kind with their weights.
+
+    Slopes are those of the run they come from and of the other run, for what is learned and for the speed in each span.
+    """
 
     errors_us: Floats
     weights: Floats

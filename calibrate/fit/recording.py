@@ -163,8 +163,10 @@ def _with_hidden(arrivals: Sequence[Arrival], tokens: Sequence[Floats], ends_us:
 
 
 def _in_pieces(num_tokens: Ints, first: Ints, input_tokens: Ints, config: EngineConfig) -> Bools:
-    """Steps that may have held a piece of a prompt. Such a prompt did not fit in beside the others, or is longer than
-    the tokens computed at a time."""
+    """Steps that may have held a piece of a prompt.
+
+    Such a prompt did not fit in beside the others, or is longer than what is computed at a time.
+    """
     longest = np.zeros(len(num_tokens) + 1, np.int64)
     np.maximum.at(longest, first, input_tokens)
     is_crowded = num_tokens + longest[1:] > config.max_num_batched_tokens
@@ -281,8 +283,10 @@ def _with_prompts(steps: Steps, cached_tokens: Ints) -> Iterator[tuple[int, Batc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """Requests in order of arrival, with the measured times to the first token and from there to the last. Both are nan
-    for a request that has none to learn from."""
+    """Requests in order of arrival, with the measured times to the first token and from there to the last.
+
+    Both are nan for a request that has none to learn from.
+    """
 
     name: str
     arrivals: list[Arrival]
@@ -339,8 +343,8 @@ class Recording:
         return simulate_reissued(engine, self.arrivals, self.max_concurrency).requests
 
     def sequences(self, engine: Engine) -> list[RunningSequence | None]:
-        """Simulate requests as `simulated` does, and return the engine's own state of each, in the order of `arrivals`.
-        None stands for requests that never arrived at it."""
+        """Simulate the requests as `simulated` does, and return the engine's own state of each, in the order of
+        `arrivals`. It is None for requests that never arrived at it."""
         if self.max_concurrency is None:
             events = run_virtual(engine, ((arrival.at, arrival.request) for arrival in self.arrivals))
         else:
@@ -354,7 +358,11 @@ class Recording:
         have been faster."""
         if num_requests >= len(self.arrivals):
             return self
-        kept = self._masked(self._ended_before(num_requests))
+        sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
+        ended_us = sent_us + self.ttft_us + np.nan_to_num(self.decode_us)
+        is_first = np.arange(len(self.arrivals)) < num_requests
+        ended: npt.NDArray[np.bool_] = is_first & (ended_us <= sent_us[num_requests:].min())
+        kept = self._masked(ended)
         return replace(
             kept,
             arrivals=self.arrivals[:num_requests],
@@ -362,14 +370,6 @@ class Recording:
             decode_us=kept.decode_us[:num_requests],
             stretches=self._stretches(np.arange(len(self.arrivals)) < num_requests),
         )
-
-    def _ended_before(self, num_requests: int) -> npt.NDArray[np.bool_]:
-        """Return which of the first `num_requests` requests had ended when the next one was sent."""
-        sent_us = np.array([_sent_us(arrival) for arrival in self.arrivals], np.float64)
-        ended_us = sent_us + self.ttft_us + np.nan_to_num(self.decode_us)
-        is_first = np.arange(len(self.arrivals)) < num_requests
-        ended: npt.NDArray[np.bool_] = is_first & (ended_us <= sent_us[num_requests:].min())
-        return ended
 
     def without_tail(self, share: float) -> "Recording":
         """All requests, but nothing to learn from the last `share` of them."""

@@ -42,8 +42,8 @@ class CacheBound:
     """The least that the prefix cache of one vLLM engine holds, by the requests that it has answered.
 
     A block is named by all tokens up to its end. It is there from the first token of a request that has it. vLLM evicts
-    the block whose last use is longest ago. A block therefore stays for as long as the requests that were under way
-    since its last use have fewer blocks than the cache. The last matching block is left out, for drafters drop it.
+    the block whose last use is longest ago. So a block stays while the requests under way since its last use have fewer
+    blocks together than the cache. The last matching block is left out, for drafters drop it.
     """
 
     _SHARE_OF_BLOCKS = 0.9

@@ -236,8 +236,11 @@ _START_DIGEST_BYTES = 8
 
 
 class PromptStarts(NamedTuple):
-    """Ever longer starts of a prompt, by which others that begin alike are found. They are the bytes of the whole, and
-    digests one behind the other. A digest is of a start and of what else a shared KV block depends on."""
+    """Ever longer starts of a prompt, by which others that begin alike are found.
+
+    They are the bytes of the whole, and digests one behind the other. Each digest is of a start, and of what else a
+    shared KV block depends on.
+    """
 
     num_bytes: int
     digests: bytes

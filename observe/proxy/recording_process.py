@@ -107,7 +107,12 @@ class Recording:
                 self._writer.write(rows, chunks, content)
                 if self._writer.number != part and self._maker is not None:
                     self._maker.starts.clear()  # rows name no rows of another part
-                self._count(rows)
+                report = self.report
+                report.num_requests += sum(not row.is_part for row in rows)
+                report.by_status.update(row.status for row in rows if not row.is_part)
+                report.num_sessions += sum(bool(row.session_id) and not row.round_index for row in rows)
+                report.prompt_tokens += sum(row.prefix_length + row.input_tokens for row in rows)
+                report.output_tokens += sum(row.output_tokens for row in rows)
         except (OSError, TraceError) as error:
             text = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             self.report.failure = f"the recording has ended: {text.lower()}"
@@ -122,15 +127,6 @@ class Recording:
         with suppress(OSError):
             self._writer.close()
         self.report.num_parts = self._writer.num_parts
-
-    def _count(self, rows: Sequence[TraceRow]) -> None:
-        """Count what has been written."""
-        report = self.report
-        report.num_requests += sum(not row.is_part for row in rows)
-        report.by_status.update(row.status for row in rows if not row.is_part)
-        report.num_sessions += sum(bool(row.session_id) and not row.round_index for row in rows)
-        report.prompt_tokens += sum(row.prefix_length + row.input_tokens for row in rows)
-        report.output_tokens += sum(row.output_tokens for row in rows)
 
     def _facts(self, exchange: Exchange) -> Any:
         assert self._maker is not None

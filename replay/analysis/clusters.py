@@ -40,26 +40,35 @@ def totals_of(engines: Iterable[Engine]) -> Totals:
     """Return the totals over instances."""
     totals = Totals()
     for engine in engines:
-        _add_counters(totals, engine.counters)
-        stats = engine.stats
+        counters, stats = engine.counters, engine.stats
+        for outcome, count in counters.ended.items():
+            totals.ended[outcome] += count
+        for name in _SUMMED:
+            setattr(totals, name, getattr(totals, name) + getattr(counters, name))
+        pairs = zip_longest(totals.num_accepted_per_position, counters.num_accepted_per_position, fillvalue=0)
+        totals.num_accepted_per_position = [sum(pair) for pair in pairs]
         totals.num_waiting += stats.num_waiting
         totals.num_running += stats.num_running
     return totals
 
 
-def _add_counters(totals: Totals, counters: EngineCounters) -> None:
-    for outcome, count in counters.ended.items():
-        totals.ended[outcome] += count
-    totals.num_enqueued += counters.num_enqueued
-    totals.input_tokens += counters.input_tokens
-    totals.output_tokens += counters.output_tokens
-    totals.num_preemptions += counters.num_preemptions
-    totals.num_kv_allocation_failures += counters.num_kv_allocation_failures
-    totals.num_drafts += counters.num_drafts
-    totals.num_draft_tokens += counters.num_draft_tokens
-    totals.num_accepted_tokens += counters.num_accepted_tokens
-    pairs = zip_longest(totals.num_accepted_per_position, counters.num_accepted_per_position, fillvalue=0)
-    totals.num_accepted_per_position = [sum(pair) for pair in pairs]
+_SUMMED = (
+    "num_enqueued",
+    "input_tokens",
+    "output_tokens",
+    "num_preemptions",
+    "num_kv_allocation_failures",
+    "num_drafts",
+    "num_draft_tokens",
+    "num_accepted_tokens",
+)
+"""Counters of instances that totals are sums of."""
+
+
+def hit_rate(engine: Engine) -> float:
+    """The share of an engine's prompt tokens that were found in its caches, 0 when none were looked for."""
+    num_found = engine.kv.hit_tokens + engine.counters.offload.num_loaded_tokens
+    return num_found / engine.kv.queried_tokens if engine.kv.queried_tokens else 0.0
 
 
 def cluster_of(simulation: Simulation) -> "Cluster | None":
@@ -170,12 +179,14 @@ def decision_rows(simulation: Simulation) -> list[dict[str, object]]:
     """Each decision of a run as JSON has it; none if none were kept."""
     cluster = cluster_of(simulation)
     log = cluster.decisions if cluster is not None else None
-    return [_with_unit(asdict(decision)) for decision in log.decisions] if log else []
-
-
-def _with_unit(decision: dict[str, object]) -> dict[str, object]:
-    """Return a decision with the unit in the name of its instant."""
-    return {"at_us": decision.pop("at"), **decision}
+    return (
+        [
+            {"at_us": each.at, **{name: value for name, value in asdict(each).items() if name != "at"}}
+            for each in log.decisions
+        ]
+        if log
+        else []
+    )
 
 
 def _scaling_figures(autoscaler: "Autoscaler", until: Micros) -> ScalingFigures:
@@ -307,20 +318,15 @@ def columns_of(simulated: Simulated, instance: int | None = None) -> Columns:
         return Columns(*(column[is_its] for column in columns))
     separated = disaggregation.separated
     view = ClientView(simulation.instances[instance])
-    parts = _prompt_parts(view, instance, separated)
+    prompts = [each.prompt_part for each in separated]
+    its = [each for each in prompts if each is not None and each.instance == instance]
+    parts = [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
     if view.engine.config.engine == "blis":
         ids = {sequence.request.id for sequence in separated}
         is_its &= np.array([request_id not in ids for request_id in record.ids], np.bool_)
         parts += _answer_parts(view, instance, separated)
     whole = Columns(*(column[is_its] for column in columns))
     return Columns(*(np.concatenate(both) for both in zip(whole, _part_columns(parts), strict=True)))
-
-
-def _prompt_parts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:
-    """Return the prefill sub-requests of an instance."""
-    prompts = [each.prompt_part for each in separated]
-    its = [each for each in prompts if each is not None and each.instance == instance]
-    return [(each, view.latencies(each, each.first_token_at or NEVER)) for each in its]
 
 
 def _answer_parts(view: ClientView, instance: int, separated: list[Sequence]) -> list[tuple[Sequence, Latencies]]:

@@ -1,6 +1,6 @@
 """Figures that a report shows only for some options: priority inversions, fitness, goodput and the CPU tier."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,10 +8,10 @@ import numpy as np
 from blis_sim.engine.core import Engine
 from blis_sim.engine.kv_cache.blis_cache import TieredKVCache
 from blis_sim.options.addition import sequential_sum
-from replay.analysis.breakdown import ClassLatencies, groups_of
-from replay.simulation.record import NEVER, Distribution, Floats, Record, distribution, values_of
+from replay.analysis.breakdown import groups_of
+from replay.simulation.record import NEVER, Floats, Record, distribution, values_of
 from traces import SloTargets
-from traces.goodput import Attainment, goodput_of, rate
+from traces.goodput import Goodput, goodput_of, rate
 from traces.slo import class_name
 
 _AT_ONCE = 64
@@ -47,11 +47,6 @@ def _num_inversions(values: Floats) -> int:
 
 _REFERENCE_RPS = 100.0
 _REFERENCE_TOKENS_PER_S = 10_000.0
-_FIGURES: Mapping[str, Callable[[Distribution], float]] = {
-    "mean": lambda latencies: latencies.mean,
-    "p50": lambda latencies: latencies.percentile(50),
-    "p99": lambda latencies: latencies.percentile(99),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +61,22 @@ def fitness(record: Record, weights: Mapping[str, float], output_tokens: int, du
     """Rates score x / (x + 100 requests/s or 10,000 tokens/s), latencies 1 / (1 + milliseconds), 0 if there is none."""
     num_completed = int(record.is_completed.sum())
     scores = {
-        "throughput": _of_rate(rate(num_completed, duration_s), _REFERENCE_RPS),
-        "tokens_per_sec": _of_rate(rate(output_tokens if num_completed else 0, duration_s), _REFERENCE_TOKENS_PER_S),
+        name: per_s / (per_s + reference)
+        for name, per_s, reference in (
+            ("throughput", rate(num_completed, duration_s), _REFERENCE_RPS),
+            ("tokens_per_sec", rate(output_tokens if num_completed else 0, duration_s), _REFERENCE_TOKENS_PER_S),
+        )
     }
     for name, column_us in (("ttft", record.ttft_us), ("e2e", record.e2e_us)):
         latencies = distribution(column_us[column_us != NEVER])
-        for figure, of in _FIGURES.items():
-            scores[f"{figure}_{name}"] = 1 / (1 + of(latencies) / 1000) if len(latencies) else 0.0
+        figures = {"mean": latencies.mean, "p50": latencies.percentile(50), "p99": latencies.percentile(99)}
+        for figure, value in figures.items():
+            scores[f"{figure}_{name}"] = 1 / (1 + value / 1000) if len(latencies) else 0.0
     components = {metric: scores[metric] for metric in weights}
     return Fitness(sequential_sum(weight * components[metric] for metric, weight in weights.items()), components)
 
 
-def _of_rate(per_s: float, reference: float) -> float:
-    return per_s / (per_s + reference)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassGoodput:
-    """One class with targets: arrived requests, attainment and latencies; None when no request got a token."""
-
-    count: int
-    attained: Attainment
-    latencies: ClassLatencies | None
-
-
-@dataclass(frozen=True, slots=True)
-class Goodput:
-    """All classes with targets, by name, and these taken together. Classes without targets count nowhere."""
-
-    share: float
-    per_s: float
-    classes: dict[str, ClassGoodput]
-
-
-def goodput(
-    record: Record, targets: Mapping[str, SloTargets], classes: Mapping[str, ClassLatencies], duration_s: float
-) -> Goodput:
+def goodput(record: Record, targets: Mapping[str, SloTargets], duration_s: float) -> Goodput:
     """Attainment over the requests that arrived: one that was refused, given up or cut off met no target."""
     values_us = {
         "ttft": record.ttft_us.astype(np.float64),
@@ -109,11 +84,7 @@ def goodput(
         "e2e": record.e2e_us.astype(np.float64),
     }
     slo_classes = list(values_of(record.rows, "slo_class"))
-    found = goodput_of(values_us, slo_classes, record.is_completed, targets, duration_s)
-    by_class = {
-        name: ClassGoodput(each.count, each.attained, classes.get(name)) for name, each in found.classes.items()
-    }
-    return Goodput(found.share, found.per_s, by_class)
+    return goodput_of(values_us, slo_classes, record.is_completed, targets, duration_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,20 +6,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from blis_sim.engine.core import Engine
-from blis_sim.engine.scheduler.interface import KVUsage
 from blis_sim.engine.sequence import Outcome
 from blis_sim.options.addition import sequential_sum
-from replay.analysis.clusters import columns_of, disaggregation_of, engine_names, totals_of, without_prefill_requests
+from replay.analysis.clusters import (
+    columns_of,
+    disaggregation_of,
+    engine_names,
+    hit_rate,
+    totals_of,
+    without_prefill_requests,
+)
 from replay.analysis.steady import Overload, Steadiness, SteadyState, steadiness, steady_state
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.record import NEVER, Ints, Pool, Record, pool_of
 from replay.simulation.simulate import Simulated
 from traces import SloTargets
+from traces.goodput import rate
 from traces.load import Load, load_of
 
 if TYPE_CHECKING:
-    from replay.analysis.on_demand import Goodput
+    from traces.goodput import Goodput
 
 Result = TypeVar("Result")
 
@@ -178,8 +184,8 @@ def result_of(
         duration_s=duration_s,
         input_tokens=totals.input_tokens,
         output_tokens=totals.output_tokens,
-        requests_per_s=_rate_per_s(completed, duration_s),
-        output_tokens_per_s=_rate_per_s(totals.output_tokens if completed else 0, duration_s),
+        requests_per_s=rate(completed, duration_s),
+        output_tokens_per_s=rate(totals.output_tokens if completed else 0, duration_s),
         offered_per_s=_offered_per_s(record),
         steady=steady,
         overload=judged.overload,
@@ -192,7 +198,7 @@ def result_of(
         e2e=_known_latency(columns.e2e_us),
         scheduling_delay=_known_latency(columns.scheduling_delay_us),
         preemptions=totals.num_preemptions,
-        cache_hit_rate=sequential_sum(map(_hit_rate, engines)) / len(engines) if engines else 0.0,
+        cache_hit_rate=sequential_sum(map(hit_rate, engines)) / len(engines) if engines else 0.0,
         goodput_per_s=None if goodput is None else goodput.per_s,
         attainment=None if goodput is None else goodput.share,
         verdicts=tuple(verdicts_of(targets, goodput, least_attainment)),
@@ -241,20 +247,20 @@ def _instance_result(simulated: Simulated, number: int, steady: SteadyState | No
         completed=completed,
         waiting=totals.num_waiting,
         running=totals.num_running,
-        requests_per_s=_rate_per_s(completed, duration_s),
-        output_tokens_per_s=_rate_per_s(totals.output_tokens if completed else 0, duration_s),
+        requests_per_s=rate(completed, duration_s),
+        output_tokens_per_s=rate(totals.output_tokens if completed else 0, duration_s),
         ttft=_known_latency(columns.ttft_us),
         itl=latency_of(simulated.requests.tokens.gaps(number)),
         e2e=_known_latency(columns.e2e_us),
         busy_fraction=_busy_fraction(simulated.requests, number, since_s, until_s),
         preemptions=totals.num_preemptions,
-        cache_hit_rate=_hit_rate(engine),
+        cache_hit_rate=hit_rate(engine),
     )
 
 
 def _offered_per_s(record: Record) -> float:
     arrived_at = record.arrived_at
-    return _rate_per_s(len(record) - 1, float(arrived_at.max() - arrived_at.min()) / 1e6) if len(record) else 0.0
+    return rate(len(record) - 1, float(arrived_at.max() - arrived_at.min()) / 1e6) if len(record) else 0.0
 
 
 def _busy_fraction(record: Record, instance: int, since_s: float, until_s: float) -> float:
@@ -272,16 +278,6 @@ def _mean_itls(record: Record) -> Latency:
 
 def _known_latency(column_us: Ints) -> Latency:
     return latency_of(pool_of(column_us[column_us != NEVER]))
-
-
-def _hit_rate(engine: Engine) -> float:
-    kv: KVUsage = engine.kv
-    num_found = kv.hit_tokens + engine.counters.offload.num_loaded_tokens
-    return num_found / kv.queried_tokens if kv.queried_tokens else 0.0
-
-
-def _rate_per_s(amount: float, duration_s: float) -> float:
-    return amount / duration_s if duration_s > 0 else 0.0
 
 
 def mean_result(results: Sequence[Result]) -> Result:

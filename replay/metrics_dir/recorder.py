@@ -712,7 +712,8 @@ class Recorder:
         self._batches = CsvTable(self._open("batch_metrics.csv"), BATCH_COLUMNS)
         self._chrome = ChromeTrace(self._open("chrome_trace.json"))
         self._events = EventTrace(self._open("event_trace.json"))
-        self._operations = self._operation_table()
+        names = self._engines[0].latency.operation_names
+        self._operations = CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
         self._num_batches = 0
 
     def arrived(self, sequences: Iterable[Sequence]) -> None:
@@ -753,11 +754,6 @@ class Recorder:
 
     def _open(self, name: str) -> RowFile:
         return self._stack.enter_context(RowFile(self.folder / name))
-
-    def _operation_table(self) -> CsvTable | None:
-        """Return the table of operations where the first instance's latency model has any."""
-        names = self._engines[0].latency.operation_names
-        return CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
 
     def _batch(self, instance: int, event: BatchDone) -> None:
         number, shape = self._num_batches, event.shape
@@ -813,17 +809,16 @@ class Recorder:
         facts = tracker.facts(sequence, at, at)
         self._requests.add(request_row(facts).values())
         tracker.end(sequence)
-        self._sketch(facts.arrived_at_s, facts.scheduled_at_s, facts.first_token_at_s, facts.completed_at_s)
-        if facts.completed_at_s is not None and facts.output_tokens > 1:
-            self.figures.tbt.add(facts.itl_mean_s or 0.0)
-
-    def _sketch(
-        self, arrived_at: float, scheduled_at: float | None, first_at: float | None, completed_at: float | None
-    ) -> None:
         figures = self.figures
-        for sketch, instant in ((figures.delay, scheduled_at), (figures.ttft, first_at), (figures.e2e, completed_at)):
+        for sketch, instant in (
+            (figures.delay, facts.scheduled_at_s),
+            (figures.ttft, facts.first_token_at_s),
+            (figures.e2e, facts.completed_at_s),
+        ):
             if instant is not None:
-                sketch.add(max(0.0, instant - arrived_at))
+                sketch.add(max(0.0, instant - facts.arrived_at_s))
+        if facts.completed_at_s is not None and facts.output_tokens > 1:
+            figures.tbt.add(facts.itl_mean_s or 0.0)
 
 
 _DTYPES = {0.5: "fp4", 1.0: "fp8", 2.0: "float16", 4.0: "float32"}

@@ -210,8 +210,6 @@ class RequestMetrics:
     completed_at_s: float | None = None
     execution_s: float = 0.0
     """The time of all batches that computed it."""
-    model_execution_s: float | None = None
-    """The part of that in which the model ran; None for all of it."""
     preempted_s: float = 0.0
     """The time after its first batch in which no batch computed it."""
     itl_mean_s: float | None = None
@@ -250,15 +248,14 @@ def _times(facts: RequestMetrics) -> tuple[Cell, ...]:
         return (*[None] * 7, delay, None, None, ttft, prefill, prefill_each, None)
     tokens = facts.output_tokens if facts.normalized_by_tokens is None else facts.normalized_by_tokens
     e2e, execution, preempted = completed_at - arrived_at, facts.execution_s, facts.preempted_s
-    model = execution if facts.model_execution_s is None else facts.model_execution_s
     both = execution + preempted
     return (
         e2e,
         _divided(e2e, tokens),
         execution,
         _divided(execution, tokens),
-        model,
-        _divided(model, tokens),
+        execution,
+        _divided(execution, tokens),
         preempted,
         delay,
         both,
@@ -417,7 +414,7 @@ class ChromeTrace:
             self._items.add({"name": phase, "ph": "b", "ts": start, **common})
             self._items.add({"name": phase, "ph": "e", "ts": end, **common})
         self._items.add({"name": name, "ph": "e", "ts": phases[-1][2], **common})
-        places = sorted(set(way), key=_instant)
+        places = sorted(set(way), key=lambda place: place.at)
         if len(places) < 2:
             return
         for index, place in enumerate(places):
@@ -437,10 +434,6 @@ class ChromeTrace:
         names += [("thread_name", FIRST_THREAD + stage, f"stage {stage}") for stage in range(num_stages)]
         for name, tid, text in names:
             self._items.add({"name": name, "ph": "M", "pid": replica, "tid": tid, "args": {"name": text}})
-
-
-def _instant(place: Place) -> Micros:
-    return place.at
 
 
 class EventTrace:

@@ -33,8 +33,13 @@ def panels_of(simulated: Simulated, targets: Mapping[str, SloTargets]) -> list[P
         return []
     end_us = max(int(simulated.simulation.clock), 1)
     instants = np.linspace(0, end_us, _NUM_SAMPLES).astype(np.int64)
+    at_s = instants / 1e6
+    lines = {
+        "running": (at_s, _running_at(_departures_of(record), instants).astype(np.float64)),
+        "waiting": (at_s, waiting_at(record, instants).astype(np.float64)),
+    }
     return [
-        _load_panel(record, instants),
+        time_panel("Requests running and waiting", "requests", lines, is_stepped=True),
         _throughput_panel(record, end_us),
         _latency_panel("TTFT over time", record, record.ttft_us, end_us, _limits_of(targets, "ttft_ms")),
         _latency_panel("E2E over time", record, record.e2e_us, end_us, _limits_of(targets, "e2e_ms")),
@@ -67,15 +72,6 @@ def _running_at(ends: _Departures, instants: Ints, members: Ints | None = None) 
         is_there &= members.astype(np.bool_)
     begun, left = np.sort(ends.scheduled_at[is_there]), np.sort(ends.left_at[is_there])
     return np.searchsorted(begun, instants, side="right") - np.searchsorted(left, instants, side="right")
-
-
-def _load_panel(record: Record, instants: Ints) -> Panel:
-    at_s = instants / 1e6
-    lines = {
-        "running": (at_s, _running_at(_departures_of(record), instants).astype(np.float64)),
-        "waiting": (at_s, waiting_at(record, instants).astype(np.float64)),
-    }
-    return time_panel("Requests running and waiting", "requests", lines, is_stepped=True)
 
 
 def _throughput_panel(record: Record, end_us: int) -> Panel:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from blis_sim.engine.core import Engine
-from blis_sim.options.custom_metrics import CustomMetric, values_of
+from blis_sim.options.custom_metrics import CustomMetric
 from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
 from replay.analysis.breakdown import (
     ClassLatencies,
@@ -23,7 +23,7 @@ from replay.analysis.breakdown import (
 from replay.analysis.clusters import DisaggregationFigures, RoutingSummary, disaggregation_figures, routing_summary_of
 from replay.analysis.result import load_of_run
 from replay.analysis.steady import Steadiness, SteadyState, num_blocked_lines, steadiness, steady_state
-from replay.output.metrics import JsonObject, adapter_figures, aggregate, cache_hit_rate, judgements
+from replay.output.metrics import JsonObject, adapter_figures, aggregate, cache_hit_rate
 from replay.simulation.record import Distribution, Record
 from replay.simulation.simulate import Simulated
 from traces import SloTargets, TraceHeader
@@ -32,7 +32,8 @@ from traces.saturation_options import SaturationSettings
 
 if TYPE_CHECKING:
     from blis_sim.options.provenance import Provenance
-    from replay.analysis.on_demand import CpuTierFigures, Fitness, Goodput
+    from replay.analysis.on_demand import CpuTierFigures, Fitness
+    from traces.goodput import ClassAttainment, Goodput
     from traces.saturation import Labels, Timeline
 
 
@@ -90,33 +91,29 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
     record = simulated.requests
     metrics = aggregate(simulated)
     duration_s = metrics["vllm_estimated_duration_s"]
-    classes = by_slo_class(record)
     num_completed = metrics["completed_requests"]
     engines = simulated.simulation.instances
     judged = judged or steadiness(record)
+    on_demand = _figures_on_demand(record, engines, analysis_config, metrics)
     return Findings(
         metrics=metrics,
         instances=[aggregate(simulated, number) for number in range(len(engines))] if len(engines) > 1 else (),
         routing_summary=routing_summary_of(simulated.simulation),
         preemption_rate=metrics["preemption_count"] / num_completed if num_completed else 0.0,
         cache_hit_rate=cache_hit_rate(simulated),
-        cpu_tier=_cpu_tier(engines),
-        num_priority_inversions=_priority_inversions(record, engines),
         num_blocked_lines=num_blocked_lines(simulated),
-        classes=classes,
+        classes=by_slo_class(record),
         models=by_model(record, duration_s),
         tenants=by_tenant(record),
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
-        goodput=_goodput_of(record, analysis_config, classes, duration_s) if analysis_config.targets else None,
-        checks=target_checks(record, analysis_config.limits_ms, metrics),
+        checks=_checks(record, analysis_config.limits_ms, metrics),
         labels=_labels_of(record, analysis_config, judged),
-        fitness=_fitness_of(record, analysis_config, metrics) if analysis_config.weights else None,
         load=load_of_run(record),
         steady=steady_state(record),
         steadiness=judged,
         adapters=adapter_figures(simulated),
-        custom_metrics=values_of(analysis_config.metrics, simulated),
+        **on_demand,
     )
 
 
@@ -128,28 +125,28 @@ def target_checks(record: Record, limits_ms: Mapping[str, float], metrics: JsonO
     return checks_of(limits_ms, {name: each for name, each in metrics.items() if has_gaps or name[:4] != "itl_"})
 
 
-def _cpu_tier(engines: Sequence[Engine]) -> "CpuTierFigures | None":
-    if all(engine.config.cpu_tier is None and engine.config.offload_chain is None for engine in engines):
-        return None
-    from replay.analysis.on_demand import cpu_tier_figures
+def _figures_on_demand(
+    record: Record, engines: Sequence[Engine], analysis_config: AnalysisConfig, metrics: JsonObject
+) -> dict[str, Any]:
+    """Return the fields of findings whose module few runs need."""
+    found: dict[str, Any] = {"cpu_tier": None, "num_priority_inversions": 0, "goodput": None, "fitness": None}
+    configs, weights = [engine.config for engine in engines], analysis_config.weights
+    has_tier = any(each.cpu_tier is not None or each.offload_chain is not None for each in configs)
+    has_priorities = any(each.scheduler == "priority-fcfs" for each in configs)
+    if not (has_tier or has_priorities or weights or analysis_config.targets):
+        return found
+    from replay.analysis.on_demand import cpu_tier_figures, fitness, goodput, priority_inversions
 
-    return cpu_tier_figures(engines)
-
-
-def _priority_inversions(record: Record, engines: Sequence[Engine]) -> int:
-    if all(engine.config.scheduler != "priority-fcfs" for engine in engines):
-        return 0
-    from replay.analysis.on_demand import priority_inversions
-
-    return priority_inversions(record)
-
-
-def _goodput_of(
-    record: Record, analysis_config: AnalysisConfig, classes: Mapping[str, ClassLatencies], duration_s: float
-) -> "Goodput":
-    from replay.analysis.on_demand import goodput
-
-    return goodput(record, analysis_config.targets, classes, duration_s)
+    duration_s = metrics["vllm_estimated_duration_s"]
+    if has_tier:
+        found["cpu_tier"] = cpu_tier_figures(engines)
+    if has_priorities:
+        found["num_priority_inversions"] = priority_inversions(record)
+    if analysis_config.targets:
+        found["goodput"] = goodput(record, analysis_config.targets, duration_s)
+    if weights:
+        found["fitness"] = fitness(record, weights, metrics["total_output_tokens"], duration_s)
+    return found
 
 
 def _labels_of(record: Record, analysis_config: AnalysisConfig, judged: Steadiness) -> "Labels":
@@ -161,14 +158,6 @@ def _labels_of(record: Record, analysis_config: AnalysisConfig, judged: Steadine
     if analysis_config.judges_queue and len(record):
         labels["queue"] = "OVERLOADED" if judged.overload else "STABLE" if judged.is_steady else "TOO_SHORT"
     return labels
-
-
-def _fitness_of(record: Record, analysis_config: AnalysisConfig, metrics: JsonObject) -> "Fitness":
-    from replay.analysis.on_demand import fitness
-
-    return fitness(
-        record, analysis_config.weights, metrics["total_output_tokens"], metrics["vllm_estimated_duration_s"]
-    )
 
 
 def events_of(record: Record) -> "Timeline":
@@ -185,12 +174,41 @@ _US_PER_MS = 1000
 
 def as_json(found: Findings) -> JsonObject:
     """The metrics, their judgement, and `breakdown` with the content of all text sections."""
-    judged = judgements(found.labels, found.goodput, found.adapters)
+    judged = judgements(found)
     if found.checks:
         judged["targets"] = checks_json(found.checks)
     if found.custom_metrics:
         judged["custom_metrics"] = dict(found.custom_metrics)
     return {**found.metrics, **judged, "breakdown": _breakdown_json(found)}
+
+
+def judgements(found: Findings) -> JsonObject:
+    """Return saturation labels, goodput and adapters for the end of the metrics; empty and zero values are left out."""
+    content: JsonObject = {"saturation": found.labels}
+    if (goodput := found.goodput) is not None:
+        content["goodput_rps"] = goodput.per_s
+        content["slo_attainment"] = goodput.share
+        content["per_class"] = {
+            name: _class_goodput(each, found.classes.get(name)) for name, each in goodput.classes.items()
+        }
+    content["adapters"] = found.adapters
+    return {key: value for key, value in content.items() if value}
+
+
+def _class_goodput(of_class: "ClassAttainment", latencies: ClassLatencies | None) -> JsonObject:
+    attained = of_class.attained
+    content: JsonObject = {
+        "count": of_class.count,
+        "goodput_rps": attained.per_s,
+        "slo_attainment": attained.share,
+        "slo_attainment_by_dim": attained.by_limit,
+    }
+    if latencies is not None:
+        content["ttft_p99_ms"] = latencies.ttft.percentile(99) / 1000
+    if latencies is not None and len(latencies.e2e):
+        content["e2e_p99_ms"] = latencies.e2e.percentile(99) / 1000
+        content["itl_mean_ms"] = latencies.itl.mean / 1000
+    return dict(sorted(content.items()))
 
 
 def _breakdown_json(found: Findings) -> JsonObject:

@@ -1,8 +1,8 @@
 """The figures and files of a run: aggregate metrics, results per request. Field names and order are the original's."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,10 @@ from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import sequential_sum
 from replay.analysis.breakdown import deadline_figures
-from replay.analysis.clusters import columns_of, engine_names, totals_of, without_prefill_requests
+from replay.analysis.clusters import columns_of, engine_names, hit_rate, totals_of, without_prefill_requests
 from replay.simulation.record import NEVER, Ints, Pool, Record, RequestRecord, pool_of
 from replay.simulation.simulate import Simulated
 from traces import ResultRow
-
-if TYPE_CHECKING:
-    from replay.analysis.on_demand import ClassGoodput, Goodput
 
 JsonObject = dict[str, Any]
 _REFUSED = frozenset({Outcome.DROPPED, Outcome.REJECTED})
@@ -101,13 +98,8 @@ def cache_hit_rate(simulated: Simulated) -> float:
 
     Tokens that are loaded from CPU memory with vLLM's scheduling count as found.
     """
-    rates = [
-        (engine.kv.hit_tokens + engine.counters.offload.num_loaded_tokens) / engine.kv.queried_tokens
-        if engine.kv.queried_tokens
-        else 0
-        for engine in simulated.simulation.instances
-    ]
-    return sequential_sum(rates) / len(rates) if rates else 0
+    engines = simulated.simulation.instances
+    return sequential_sum(map(hit_rate, engines)) / len(engines) if engines else 0.0
 
 
 def metrics_file(simulated: Simulated, metrics: JsonObject, judged: JsonObject) -> JsonObject:
@@ -154,35 +146,6 @@ def adapter_figures(simulated: Simulated) -> JsonObject:
         }
         for name in sorted(ttft_us)
     }
-
-
-def judgements(labels: Mapping[str, str], goodput: "Goodput | None", adapters: JsonObject | None = None) -> JsonObject:
-    """Return saturation labels, goodput and adapters for the end of the metrics; empty and zero values are left out."""
-    content: JsonObject = {}
-    if labels:
-        content["saturation"] = dict(labels)
-    if goodput is not None:
-        content["goodput_rps"] = goodput.per_s
-        content["slo_attainment"] = goodput.share
-        content["per_class"] = {name: _class_goodput(of_class) for name, of_class in goodput.classes.items()}
-    content["adapters"] = adapters
-    return {key: value for key, value in content.items() if value}
-
-
-def _class_goodput(of_class: "ClassGoodput") -> JsonObject:
-    attained, latencies = of_class.attained, of_class.latencies
-    content: JsonObject = {
-        "count": of_class.count,
-        "goodput_rps": attained.per_s,
-        "slo_attainment": attained.share,
-        "slo_attainment_by_dim": attained.by_limit,
-    }
-    if latencies is not None:
-        content["ttft_p99_ms"] = latencies.ttft.percentile(99) / 1000
-    if latencies is not None and len(latencies.e2e):
-        content["e2e_p99_ms"] = latencies.e2e.percentile(99) / 1000
-        content["itl_mean_ms"] = latencies.itl.mean / 1000
-    return dict(sorted(content.items()))
 
 
 def _pool_of_known(column_us: Ints) -> Pool:

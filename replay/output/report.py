@@ -93,14 +93,15 @@ def answer_of(options: ReportOptions, outcome: "FinishedRun", found: "Findings")
 
 def write_files(options: ReportOptions, outcome: "FinishedRun", found: "Findings") -> None:
     """Write requested files. Raises TraceError."""
-    from replay.output.metrics import judgements, metrics_file, result_rows
+    from replay.output.findings import judgements
+    from replay.output.metrics import metrics_file, result_rows
     from traces import write_json, write_results
 
     simulated, analysis_config, sending = outcome.simulated, outcome.analysis_config, outcome.sending
     if options.results_path is not None:
         write_results(options.results_path, result_rows(simulated.requests, sending.is_chosen_by_run))
     if options.metrics_path is not None:
-        judged = judgements(found.labels, found.goodput, found.adapters)
+        judged = judgements(found)
         write_json(options.metrics_path, metrics_file(simulated, found.metrics, judged))
     if options.saturation.saturation_report is not None:
         from replay.output.findings import events_of

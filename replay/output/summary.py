@@ -4,15 +4,14 @@ from collections.abc import Iterator
 
 from replay.analysis.breakdown import SessionFigures, jain_index
 from replay.analysis.clusters import DecisionFigures, DisaggregationFigures, GatewayFigures, ScalingFigures
-from replay.output.findings import Findings
-from replay.output.metrics import judgements
+from replay.output.findings import Findings, judgements
 from replay.simulation.record import Distribution
 from traces import dump_json
 
 
 def summary(found: Findings, summarizes_decisions: bool = False) -> str:
     """Return the whole summary, with a newline at the end. Empty sections are left out."""
-    metrics = {**found.metrics, **judgements(found.labels, found.goodput, found.adapters)}
+    metrics = {**found.metrics, **judgements(found)}
     lines = []
     for figures in (*found.instances, metrics):
         lines += ["=== Simulation Metrics ===", dump_json(figures)]

@@ -13,7 +13,6 @@ from replay.analysis.clusters import DecisionFigures
 from replay.analysis.result import ClassAttainment, InstanceResult, Latency, RunResult
 from replay.analysis.steady import Overload, SteadyState
 from replay.output.findings import Findings, FinishedRun, as_json
-from replay.output.metrics import JsonObject
 from replay.output.summary import summary
 from replay.simulation.record import Distribution
 from traces import SloTargets, dump_json
@@ -36,7 +35,13 @@ def remarks(result: RunResult, found: Findings) -> Iterator[str]:
     if found.cpu_tier is not None and found.cpu_tier.thrashing_rate:
         yield f"CPU tier of the KV cache: {found.cpu_tier.thrashing_rate:.1%} of its blocks thrashed"
     yield from _anomaly_lines(found)
-    yield from _speculation_lines(found.metrics)
+    if found.metrics.get("spec_decode_num_drafts"):
+        num_drafts, num_tokens = found.metrics["spec_decode_num_drafts"], found.metrics["spec_decode_num_draft_tokens"]
+        num_accepted = found.metrics["spec_decode_num_accepted_tokens"]
+        yield (
+            f"speculative decoding: {number(num_drafts)} drafts, {num_accepted / max(1, num_tokens):.1%} of "
+            f"{number(num_tokens)} draft tokens accepted, {number(1 + num_accepted / num_drafts)} tokens a step"
+        )
     if "requests_with_deadline" in found.metrics:
         missed, count = found.metrics["slo_violations"], found.metrics["requests_with_deadline"]
         yield f"deadlines: missed by {number(missed)} of {number(count)} requests"
@@ -83,17 +88,6 @@ def _anomaly_lines(found: Findings) -> Iterator[str]:
         yield f"priority inversions: {number(found.num_priority_inversions)}"
     if found.num_blocked_lines:
         yield f"instances with a queue more than twice as long as the mean: {number(found.num_blocked_lines)}"
-
-
-def _speculation_lines(metrics: JsonObject) -> Iterator[str]:
-    """Yield a line on drafts and the number of accepted tokens, if the run had drafts."""
-    if metrics.get("spec_decode_num_drafts"):
-        num_drafts, num_tokens = metrics["spec_decode_num_drafts"], metrics["spec_decode_num_draft_tokens"]
-        num_accepted = metrics["spec_decode_num_accepted_tokens"]
-        yield (
-            f"speculative decoding: {number(num_drafts)} drafts, {num_accepted / max(1, num_tokens):.1%} of "
-            f"{number(num_tokens)} draft tokens accepted, {number(1 + num_accepted / num_drafts)} tokens a step"
-        )
 
 
 def _counts_text(members: Mapping[str, int]) -> str:
@@ -302,8 +296,10 @@ def _figure_cell(each: Latency, figure: str) -> str:
 
 
 def breakdowns(found: Findings, summarizes_decisions: bool = False) -> Iterator[Section]:
-    """Yield the figures by class, model and tenant where there are several, and of conversations and transfers. Routing
-    decisions are added where they are to be summarized."""
+    """Yield the figures by class, model and tenant where there are several, and those of conversations and transfers.
+
+    Routing decisions follow where they are to be summarized.
+    """
     groups: dict[str, Mapping[str, ClassLatencies | ModelFigures]] = {"class": {**found.classes}}
     if len(found.classes) < 2 and found.goodput is None:
         groups = {}

@@ -418,8 +418,8 @@ class TokenCounts:
             tokens.add(place, sequence, is_completed)
 
     def count(self, before: Micros | None) -> "list[Waits]":
-        """Count the tokens of steps that ended before an instant and forget these steps; all other requests arrived
-        later. None counts all, after which nothing may be added.
+        """Count the tokens of steps that ended before an instant, where all other requests arrived later, and forget
+        these steps. None counts all, after which nothing may be added.
 
         Returns the waits of tokens that are known now.
         """
@@ -447,8 +447,10 @@ class TokenCounts:
         return int(np.clip(np.minimum(ends, until) - np.maximum(begins, since), 0, None).sum())
 
     def steps_waited(self, instance: int) -> int:
-        """Steps that began on an instance while a request waited there, for all of its requests together. Requests with
-        a prompt computed elsewhere are left out."""
+        """Steps that began on an instance while a request waited there, for all of its requests together.
+
+        Requests with a prompt computed elsewhere are left out.
+        """
         tokens = self._of_instance.get(instance)
         return 0 if tokens is None else tokens.steps_waited()
 
@@ -737,7 +739,7 @@ def turns_with_gaps(
 ) -> tuple[Ints, Ints]:
     """Return what `turns_in` returns where requests lack tokens in steps between: with pipeline stages, preemptions.
 
-    The last three arrays have a place for each stretch of steps with a token. They have its first step, its length and
+    The last three arrays have a place for each stretch of steps with a token. They hold its first step, its length and
     the running number of its request. Cost: O(n log n) in the tokens of steps with a first or last token of a request.
     """
     asked = np.unique(np.concatenate((first_steps, last_steps)))
@@ -1098,7 +1100,10 @@ class Record:
                 self._gateway_wait_us[place] = sequence.gateway_wait_us
             if sequence.prompt_part is not None:
                 self._forgets_steps = False
-        self._report_tokens(places, sequences, reported)
+        if self._on_tokens is not None:
+            for each in np.flatnonzero(reported.is_completed).tolist():
+                engine = self._views[sequences[each].instance].engine
+                self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
     def _grow(self) -> None:
         """Give the columns an empty entry for each request that has arrived."""
@@ -1109,12 +1114,6 @@ class Record:
         ):
             for column in columns:
                 column.frombytes(np.full(missing, empty, column.typecode).tobytes())
-
-    def _report_tokens(self, places: list[int], sequences: list[Sequence], reported: OutcomeColumns) -> None:
-        if self._on_tokens is not None:
-            for each in np.flatnonzero(reported.is_completed).tolist():
-                engine = self._views[sequences[each].instance].engine
-                self._on_tokens(self.number(places[each]), token_times(engine, sequences[each]))
 
 
 class Origins(SequenceOf[Origin]):

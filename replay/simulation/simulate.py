@@ -57,22 +57,18 @@ def check_run_ends(configs: Iterable[EngineConfig], requests: Iterable[Request],
         return
     for request in requests:
         for config in unlimited:
-            _check_request_ends(request, config)
+            served = refusal_reason(config, request.input_tokens, request.max_output_tokens) is None
+            outgrows = request.input_tokens + request.output_tokens - 1 > config.kv_capacity_tokens
+            if served and outgrows and not request.deadline_us:
+                raise OptionError(
+                    f"{request.id} needs {request.input_tokens} + {request.output_tokens} tokens, the KV cache holds "
+                    f"{config.kv_capacity_tokens}: it would be preempted forever; give --horizon or --max-model-len"
+                )
 
 
 def configs_of(simulation: Simulation) -> list[EngineConfig]:
     """The limits within which instances schedule, each once."""
     return list({id(engine.config): engine.config for engine in simulation.instances}.values())
-
-
-def _check_request_ends(request: Request, config: EngineConfig) -> None:
-    served = refusal_reason(config, request.input_tokens, request.max_output_tokens) is None
-    outgrows = request.input_tokens + request.output_tokens - 1 > config.kv_capacity_tokens
-    if served and outgrows and not request.deadline_us:
-        raise OptionError(
-            f"{request.id} needs {request.input_tokens} + {request.output_tokens} tokens, the KV cache holds "
-            f"{config.kv_capacity_tokens}: it would be preempted forever; give --horizon or --max-model-len"
-        )
 
 
 @gc_disabled()

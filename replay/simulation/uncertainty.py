@@ -18,11 +18,17 @@ from blis_sim.engine.latency.wrapped import WrappedLatency
 Floats = npt.NDArray[np.float64]
 
 SPEED_SPREAD = 0.005
-"""Standard deviation of the speed of servers of one kind. With equal software, model and GPU, steps of one take up to
-0.5 % longer than those of another. Some take 1.8 % less a while later."""
+"""Standard deviation of the speed of servers of one kind.
+
+With equal software, model and GPU, steps of one take up to 0.5 % longer than those of another. Steps of some servers
+take 1.8 % less a while later.
+"""
 ARITHMETIC_SPREAD = 0.0115
-"""Standard deviation of the time of arithmetic on servers of one kind, beside the speed of all steps. Prompts of nine
-recordings of equal servers cost 1.4 % more or less than on average, of which 0.8 % is chance of the recordings."""
+"""Standard deviation of what arithmetic takes on servers of one kind, beside the speed of all steps.
+
+Prompts of nine recordings of equal servers cost 1.4 % more or less than on average. Of this, 0.8 % is chance of the
+recordings.
+"""
 ARITHMETIC = ("tokens", "tiles", "small_tiles", "attention")
 """Coefficients of the arithmetic of prompts."""
 

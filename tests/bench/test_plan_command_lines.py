@@ -222,5 +222,5 @@ def test_a_context_beyond_the_kv_cache_is_lowered_so_that_vllm_starts() -> None:
     )
     serving = serving_of(query, Trial(candidate, (1,), Judgement({"ttft_p99_ms": 0.5}, "ttft_p99_ms")))
     fitting = str(resolve(DeploymentOptions(**settings)).config.max_model_len)
-    for arguments in (serving.simulated.arguments, serving.pools[0].arguments):
+    for arguments in (serving.simulated.split(), serving.pools[0].arguments):
         assert arguments[arguments.index("--max-model-len") + 1] == fitting

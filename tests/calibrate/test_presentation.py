@@ -88,10 +88,10 @@ def test_an_interval_holds_the_figure_and_narrows_with_more_requests() -> None:
         sim = real * generator.normal(1.02, 0.1, count)
         intervals = confidence_intervals(real, sim)
         mape = float(np.mean(np.abs(sim - real) / real))
-        assert intervals.mape.low < mape < intervals.mape.high
-        assert intervals.mean_error.low < sim.sum() / real.sum() - 1 < intervals.mean_error.high
+        assert intervals.mape[0] < mape < intervals.mape[1]
+        assert intervals.mean_error[0] < sim.sum() / real.sum() - 1 < intervals.mean_error[1]
         assert intervals == confidence_intervals(real, sim)
-        widths.append(intervals.mape.high - intervals.mape.low)
+        widths.append(intervals.mape[1] - intervals.mape[0])
     assert widths[1] < widths[0] / 3
 
 
@@ -99,7 +99,7 @@ def test_intervals_leave_as_much_out_below_as_above() -> None:
     errors = np.random.default_rng(1).normal(0.2, 0.05, 500)
     found = confidence_intervals(np.full(500, 100.0), 100 * (1 + errors)).mape
     standard_error = errors.std() / len(errors) ** 0.5
-    for distance in (errors.mean() - found.low, found.high - errors.mean()):
+    for distance in (errors.mean() - found[0], found[1] - errors.mean()):
         assert distance / standard_error == pytest.approx(1.96, rel=0.07)
 
 

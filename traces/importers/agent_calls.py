@@ -65,9 +65,9 @@ class BlockHashTree:
 def rows_of(calls: Sequence[Call], session_id: str, first_id: int, start_us: int, block_tokens: int) -> list[TraceRow]:
     """The rows of one session, by begin, numbered from `first_id`.
 
-    A call waits for those that had ended when it began, as far as these were made inside of what it was made inside.
-    The innermost such place with an ended call counts. Those that others of them have waited for are not named. With
-    hashes prompts repeat what these say; without, the call before in the same place, where they are longer.
+    A call waits for those that had ended when it began, as far as these were made in the same place. The innermost
+    place around it with an ended call counts. Those that others of them have waited for are not named. With hashes
+    prompts repeat what these say; without, the call before in the same place, where they are longer.
     """
     in_order = sorted(calls, key=lambda call: (call.start_us, call.end_us))
     ancestors: list[int] = []  # of each call, as bits

@@ -90,7 +90,9 @@ def _row(place: str, entry: dict[str, Any], status: str, client: str, unread: Un
     unread.add(entry, _KNOWN)
     unread.add(info, _KNOWN, "info ")
     times["sent"] = times["sent"] or _time_us(place, known, "sent", is_needed=True)
-    _check_first(place, known, times, is_answered=is_answered)
+    is_stream = times["last"] or known.get("time_to_first_token_ms") or count_at(place, known, "token_iterations") > 1
+    if is_answered and is_stream and not times["first"]:
+        _time_us(place, known, "first", is_needed=True)
     ended_us = times["last"] or (
         times["ended"] or _time_us(place, known, "ended", is_needed=True) if is_answered else 0
     )
@@ -128,13 +130,6 @@ def _modalities(place: str, entry: Mapping[str, Any]) -> dict[str, int]:
     given = expect(f"{place} key input_metrics", "an object", entry.get("input_metrics") or {})
     found = {name: count_at(f"{place} key input_metrics", given, name) for name in _MODALITIES}
     return found if any(found[name] for name in _MODALITIES[1:]) else {}
-
-
-def _check_first(place: str, known: Mapping[str, Any], times: Mapping[str, int], *, is_answered: bool) -> None:
-    """Raise TraceError where the first token of a stream has no time: its end would be taken for it."""
-    is_stream = times["last"] or known.get("time_to_first_token_ms") or count_at(place, known, "token_iterations") > 1
-    if is_answered and is_stream and not times["first"]:
-        _time_us(place, known, "first", is_needed=True)
 
 
 def _time_us(place: str, known: Mapping[str, Any], name: str, *, is_needed: bool = False) -> int:

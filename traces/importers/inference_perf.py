@@ -416,8 +416,11 @@ def _users(section: InferencePerf, stage: Stage) -> list[Client]:
 
 
 def _only_in(number: int, start_us: int, end_us: int, rate: float, user: Client) -> Client:
-    """The user as one of a stage. Shares of the aggregate rate cannot differ between stages. Poisson arrivals are
-    therefore written as gamma arrivals of shape 1. These have their scale (the mean gap in microseconds) with them."""
+    """The user as one of a stage.
+
+    Shares of the aggregate rate cannot differ between stages. So its Poisson arrivals are written as gamma arrivals of
+    shape 1, which have their scale (the mean gap in microseconds) with them.
+    """
     return dataclasses.replace(
         user,
         id=f"stage-{number}-{user.id}",

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate, islice, pairwise
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -56,24 +57,17 @@ def sendable_rows(options: ConvertOptions, rows: Sequence[TraceRow], left_out: C
     return first
 
 
-_NUMBERS = {
-    "a number": 2**53,
-    "a whole number": 2**53,
-    "a time in seconds": MAX_S,
-    "a time in milliseconds": MAX_S * 1000,
-    "a time in nanoseconds": 2**63,
+_KINDS: Mapping[str, tuple[tuple[type, ...], float]] = {
+    "a number": ((int, float), 2**53),
+    "a whole number": ((int,), 2**53),
+    "a time in seconds": ((int, float), MAX_S),
+    "a time in milliseconds": ((int, float), MAX_S * 1000),
+    "a time in nanoseconds": ((int,), 2**63),
+    "a list": ((list,), inf),
+    "an object": ((dict,), inf),
+    "text": ((str,), inf),
 }
-"""By kind what all numbers are below."""
-_KINDS = {
-    "a number": (int, float),
-    "a whole number": (int,),
-    "a time in seconds": (int, float),
-    "a time in milliseconds": (int, float),
-    "a time in nanoseconds": (int,),
-    "a list": (list,),
-    "an object": (dict,),
-    "text": (str,),
-}
+"""Types of each kind of value, and what all numbers are below."""
 
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -265,8 +259,9 @@ def check_times(place: str, row: TraceRow, *, end_us: int = 0) -> None:
 
 def expect(place: str, kind: str, value: Any) -> Any:
     """The value, if it is of this kind; numbers are not negative. Raises TraceError."""
-    fits = isinstance(value, _KINDS[kind]) and not isinstance(value, bool)
-    if not fits or (kind in _NUMBERS and not 0 <= value < _NUMBERS[kind]):
+    types, limit = _KINDS[kind]
+    fits = isinstance(value, types) and not isinstance(value, bool)
+    if not fits or (isinstance(value, int | float) and not 0 <= value < limit):
         raise TraceError(f"{place}: expected {kind}, got {shortened(repr(value))}")
     return value
 

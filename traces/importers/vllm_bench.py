@@ -46,22 +46,17 @@ def _requests(source: str, results: Mapping[str, Any], unread: Unread) -> list[t
         expect(f"{source} request {place} key start_times", "a time in seconds", each["start_times"])
         for place, each in enumerate(entries)
     ]
-    first_s, origin_us = min(starts, default=0.0), _began_us(results, source)
-    found = []
-    for place in sorted(range(len(starts)), key=lambda place: float(starts[place])):
-        where, sent_us = f"{source} request {place}", origin_us + round((starts[place] - first_s) * 1e6)
-        found.append(request_of(where, entries[place], offsets_us(where, entries[place]), sent_us))
-    return found
-
-
-def _began_us(results: Mapping[str, Any], source: str) -> int:
-    """Unix time of the start: the file is written at the end."""
     try:
         written = datetime.strptime(str(results.get("date")), "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
     except ValueError:
         raise TraceError(f"{source} key date: expected a time like 20260131-235959") from None
     duration_s = at(source, results, "duration", "a time in seconds")
-    return round((written.timestamp() - float(duration_s)) * 1e6)
+    first_s, origin_us = min(starts, default=0.0), round((written.timestamp() - float(duration_s)) * 1e6)
+    found = []
+    for place in sorted(range(len(starts)), key=lambda place: float(starts[place])):
+        where, sent_us = f"{source} request {place}", origin_us + round((starts[place] - first_s) * 1e6)
+        found.append(request_of(where, entries[place], offsets_us(where, entries[place]), sent_us))
+    return found
 
 
 # What the benchmark of SGLang writes, too.

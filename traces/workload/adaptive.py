@@ -1,7 +1,8 @@
 """The scenarios of the published adaptive scheduler: steady, a burst, and mixed priorities.
 
-A request has a prompt of log-normal length whose text is one of 200, and an output of uniform length. Its level from 0
-to 9 decides its deadline. Its priority is 9 less the level, as smaller numbers are more urgent in vLLM.
+A request has a prompt of log-normal length whose text is one of 200, and an output of uniform length. It has a level
+from 0 to 9 with a deadline that follows from it. Its priority is 9 less the level, as smaller numbers are more urgent
+in vLLM.
 """
 
 import math

@@ -106,9 +106,9 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
 def generate(spec: WorkloadSpec, timeout_us: int | None = None) -> Workload:
     """The requests and sessions of a checked spec. `timeout_us` replaces the timeouts of clients, 0 is never.
 
-    The first `num_requests` of all requests in order of arrival are kept, counting the rounds of sessions as if replies
-    took no time. Sessions that have begun by then run to their end. Raises TraceError for a spec that never ends, or
-    whose requests exceed any memory.
+    The first `num_requests` of all requests in order of arrival are kept. Rounds of sessions count as if replies took
+    no time. Sessions that have begun by then run to their end. Raises TraceError for a spec that never ends, or whose
+    requests exceed any memory.
     """
     found = _generated(spec, timeout_us)
     if found.sessions or not found.requests or len(found.requests) >= spec.num_requests:
@@ -127,7 +127,8 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     if spec.inference_perf is not None and has_waiting_requests(spec.inference_perf):
         return _of_stages(spec, spec.inference_perf, timeout_us or 0)
     sources, users = _sources(spec)
-    _check_has_end(spec, sources, users)
+    if not spec.num_requests and not spec.horizon and (users or not all(map(_has_end, sources))):
+        raise TraceError("the workload never ends: expected num_requests or horizon to bound it, got neither")
     limit_us = spec.horizon or NEVER
     if not spec.num_requests:
         check_users([each.client for each in users], spec.horizon)
@@ -219,11 +220,6 @@ def _has_end(source: Source) -> bool:
 def _is_single(source: Source) -> bool:
     multi_turn = source.client.multi_turn
     return multi_turn is not None and multi_turn.single_session
-
-
-def _check_has_end(spec: WorkloadSpec, sources: Sequence[Source], users: Sequence[Users]) -> None:
-    if not spec.num_requests and not spec.horizon and (users or not all(map(_has_end, sources))):
-        raise TraceError("the workload never ends: expected num_requests or horizon to bound it, got neither")
 
 
 def _timeout_us(client: Client, override_us: int | None) -> int:

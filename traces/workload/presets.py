@@ -226,11 +226,10 @@ def users_spec(
     num_requests: int,
     seed: int,
     prefix_tokens: int = 0,
-    client_id: str = DISTRIBUTION,
 ) -> WorkloadSpec:
     """Return the spec of a number of users, each of which waits for the reply and thinks before the next request."""
     client = Client(
-        id=client_id,
+        id=DISTRIBUTION,
         concurrency=num_users,
         think_time_us=think_time_us,
         input_distribution=lengths.prompt.distribution(),

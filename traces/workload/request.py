@@ -96,7 +96,8 @@ class Workload:
 
     With agents all requests are `rows` of a trace instead, which name those that they wait for. Rows of
     `fixed_sessions` are sent at their own times all the same. At most `max_requests` of the requests that follow in
-    time, those of sessions included, are to be sent. None is sent that arrives after `horizon_us`. None limits nothing.
+    time, those of sessions included, are to be sent. None that arrives after `horizon_us` is sent; a limit of None
+    limits nothing.
     """
 
     requests: Sequence[WorkloadRequest]

@@ -37,7 +37,6 @@ from traces.workload.spec import (
     Client,
     Cohort,
     Distribution,
-    Diurnal,
     Drain,
     Lifecycle,
     MultiTurn,
@@ -87,20 +86,16 @@ def _members(cohort: Cohort) -> Iterator[Client]:
 def _windows(cohort: Cohort) -> Iterator[Window]:
     """The windows of all patterns of a cohort together; a member gets its share of a spike's rate."""
     if cohort.diurnal is not None:
-        yield from _diurnal_windows(cohort.diurnal)
+        trough = 1 / cohort.diurnal.peak_to_trough_ratio
+        for hour in range(24):
+            height = (1 + math.cos(2 * math.pi * (hour - cohort.diurnal.peak_hour) / 24)) / 2
+            active_us = int(HOUR_US * (height * (1 - trough) + trough))
+            if active_us:
+                yield Window(start_us=hour * HOUR_US, end_us=hour * HOUR_US + active_us)
     if cohort.spike is not None:
         yield _spike_window(cohort.spike, cohort.population)
     if cohort.drain is not None:
         yield from _drain_windows(cohort.drain)
-
-
-def _diurnal_windows(diurnal: Diurnal) -> Iterator[Window]:
-    trough = 1 / diurnal.peak_to_trough_ratio
-    for hour in range(24):
-        height = (1 + math.cos(2 * math.pi * (hour - diurnal.peak_hour) / 24)) / 2
-        active_us = int(HOUR_US * (height * (1 - trough) + trough))
-        if active_us:
-            yield Window(start_us=hour * HOUR_US, end_us=hour * HOUR_US + active_us)
 
 
 def _spike_window(spike: Spike, population: int) -> Window:
@@ -370,7 +365,7 @@ class DrawnAgents:
         client, layout = self.source.client, self.layout
         for place in places.tolist():
             session, arrival_us = layout.session[place], int(self.arrival_us[place])
-            group, prefix_tokens = self._prefix(place)
+            group, prefix_tokens = _prefix_of(self.source, self.layout.is_spawned[place])
             yield WorkloadRequest(
                 arrival_us=arrival_us,
                 client_id=client.id,
@@ -391,9 +386,6 @@ class DrawnAgents:
                 priority=client.priority,
                 slo_e2e_us=client.slo_e2e_us,
             )
-
-    def _prefix(self, place: int) -> tuple[str, int]:
-        return _prefix_of(self.source, self.layout.is_spawned[place])
 
 
 def _prefix_of(source: Source, is_spawned: bool) -> tuple[str, int]:

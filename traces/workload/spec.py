@@ -99,14 +99,10 @@ def problem_of_vidur(section: Vidur) -> str | None:
                 return f"{name}.{key}: expected {expected} with {part.type}, got {key}"
         if part.type == "trace" and not part.trace_file:
             return f"{name}.trace_file: expected the path of a CSV file with trace, but the key is missing"
-    return _problem_of_length(section.length)
-
-
-def _problem_of_length(length: VidurLength) -> str | None:
-    if length.theta == 1:
+    if section.length.theta == 1:
         return "length.theta: expected a number other than 1, got 1"
-    least, most = length.min_tokens or 1024, length.max_tokens or 4096
-    if length.type in ("uniform", "zipf") and least > most:
+    least, most = section.length.min_tokens or 1024, section.length.max_tokens or 4096
+    if section.length.type in ("uniform", "zipf") and least > most:
         return f"length.min_tokens: expected at most max_tokens ({most}), got {least}"
     return None
 
@@ -487,7 +483,6 @@ def _problem_of_weights(params: Params) -> str | None:
 
 MAX_USERS = 100_000
 MODALITIES = ("image", "audio", "video")
-AGENT_DISTRIBUTIONS = tuple(name for name in Agent.__dataclass_fields__ if name.endswith("_distribution"))
 
 
 def checked(spec: WorkloadSpec, source: str) -> WorkloadSpec:
@@ -521,7 +516,10 @@ def _all_traffic(spec: WorkloadSpec) -> Iterator[tuple[str, Traffic]]:
 
 def _check_sources(spec: WorkloadSpec) -> None:
     if spec.vidur is not None:
-        _check_vidur(spec)
+        _check_alone(spec, "vidur")
+        problem = problem_of_vidur(spec.vidur)
+        if problem is not None:
+            raise _ProblemError(f"vidur.{problem}")
         return
     if spec.scenario is not None:
         _check_alone(spec, "scenario")
@@ -548,10 +546,7 @@ def _check_inference_perf(section: InferencePerf) -> None:
     num_users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
     if num_users > MAX_USERS:
         raise _ProblemError(f"inference_perf.shared_prefix: expected at most {MAX_USERS} users, got {num_users}")
-    for name in ("question_distribution", "output_distribution"):
-        distribution = getattr(shared, name)
-        if distribution is not None:
-            _check_distribution(f"inference_perf.shared_prefix.{name}", distribution)
+    _check_distributions("inference_perf.shared_prefix", shared)
 
 
 def _check_alone(spec: WorkloadSpec, section: str) -> None:
@@ -560,23 +555,14 @@ def _check_alone(spec: WorkloadSpec, section: str) -> None:
             raise _ProblemError(f"{section}: expected no {name} beside it, got both")
 
 
-def _check_vidur(spec: WorkloadSpec) -> None:
-    _check_alone(spec, "vidur")
-    problem = problem_of_vidur(spec.vidur) if spec.vidur is not None else None
-    if problem is not None:
-        raise _ProblemError(f"vidur.{problem}")
-
-
 def _check_traffic(where: str, traffic: Traffic) -> None:
     if traffic.slo_class and traffic.slo_class not in SLO_CLASSES:
         raise _ProblemError(f"{where}.slo_class: expected {', '.join(SLO_CLASSES)} or none, got {traffic.slo_class!r}")
-    for name in ("input_distribution", "output_distribution"):
-        _check_distribution(f"{where}.{name}", getattr(traffic, name))
+    _check_distributions(where, traffic)
     if traffic.multimodal is not None:
         _check_multimodal(f"{where}.multimodal", traffic.multimodal)
-    if traffic.reasoning is not None and traffic.reasoning.reason_ratio_distribution is not None:
-        name = f"{where}.reasoning.reason_ratio_distribution"
-        _check_distribution(name, traffic.reasoning.reason_ratio_distribution)
+    if traffic.reasoning is not None:
+        _check_distributions(f"{where}.reasoning", traffic.reasoning)
     if traffic.agent is not None:
         _check_agent(f"{where}.agent", traffic, traffic.agent)
 
@@ -585,16 +571,16 @@ def _check_agent(where: str, traffic: Traffic, agent: Agent) -> None:
     for name in ("reasoning", "multimodal"):
         if getattr(traffic, name) is not None:
             raise _ProblemError(f"{where}: expected no {name} beside it, got both")
-    for name in AGENT_DISTRIBUTIONS:
-        distribution = getattr(agent, name)
-        if distribution is not None:
-            _check_distribution(f"{where}.{name}", distribution)
+    _check_distributions(where, agent)
 
 
-def _check_distribution(where: str, distribution: Distribution) -> None:
-    problem = problem_of(distribution)
-    if problem is not None:
-        raise _ProblemError(f"{where}.params: {problem}")
+def _check_distributions(where: str, part: Any) -> None:
+    """Check the parameters of all distributions that are fields of a part of the spec."""
+    for name in part.__dataclass_fields__:
+        distribution = getattr(part, name)
+        problem = problem_of(distribution) if isinstance(distribution, Distribution) else None
+        if problem is not None:
+            raise _ProblemError(f"{where}.{name}.params: {problem}")
 
 
 def _check_multimodal(where: str, multimodal: Multimodal) -> None:
@@ -603,10 +589,7 @@ def _check_multimodal(where: str, multimodal: Multimodal) -> None:
         has_tokens, has_count = (getattr(multimodal, name) is not None for name in (tokens, count))
         if has_tokens != has_count:
             raise _ProblemError(f"{where}: expected {tokens} and {count} together, got one of them")
-    for name in multimodal.__dataclass_fields__:
-        distribution = getattr(multimodal, name)
-        if distribution is not None:
-            _check_distribution(f"{where}.{name}", distribution)
+    _check_distributions(where, multimodal)
 
 
 def _check_rate(where: str, traffic: Traffic) -> None:
@@ -665,10 +648,7 @@ def _check_windows(where: str, client: Client) -> None:
             raise _ProblemError(f"{inside}.trace_rate: expected a rate beside end_rate, but the key is missing")
         if window.arrival is not None:
             _check_arrival(f"{inside}.arrival", window.arrival)
-        for name in ("input_distribution", "output_distribution"):
-            distribution = getattr(window, name)
-            if distribution is not None:
-                _check_distribution(f"{inside}.{name}", distribution)
+        _check_distributions(inside, window)
 
 
 def _check_cohort(where: str, cohort: Cohort, absolute: bool) -> None:
@@ -711,12 +691,17 @@ def _notes(spec: WorkloadSpec) -> Iterator[str]:
         if traffic.network is not None:
             yield f"{where}: network has no effect on what is sent"
         yield from _notes_on_arrival(f"{where}.arrival", traffic.arrival)
-    if spec.vidur is not None and spec.aggregate_rate:
-        yield "aggregate_rate has no effect beside vidur, whose interval has a qps"
-    if spec.scenario is not None and spec.aggregate_rate:
-        yield "aggregate_rate has no effect beside scenario, which has a rate"
-    if spec.inference_perf is not None and spec.aggregate_rate:
-        yield "aggregate_rate has no effect beside inference_perf, whose stages have rates"
+    for name, rates in _OWN_RATES.items():
+        if getattr(spec, name) is not None and spec.aggregate_rate:
+            yield f"aggregate_rate has no effect beside {name}, {rates}"
+
+
+_OWN_RATES = {
+    "vidur": "whose interval has a qps",
+    "scenario": "which has a rate",
+    "inference_perf": "whose stages have rates",
+}
+"""Sections that take the place of clients, with their own rates."""
 
 
 def _notes_on_agent(where: str, agent: Agent) -> Iterator[str]:
@@ -752,14 +737,12 @@ def upgraded(spec: WorkloadSpec) -> WorkloadSpec:
     """
     if spec.version not in ("", "1"):
         return spec
-    clients = tuple(map(_renamed, spec.clients))
+    clients = tuple(
+        replace(each, slo_class=NEW_CLASS_NAMES.get(each.slo_class, each.slo_class)) for each in spec.clients
+    )
     old = dict.fromkeys(client.slo_class for client in spec.clients if client.slo_class in NEW_CLASS_NAMES)
     notes = tuple(f"the service class {name} of version 1 is taken as {NEW_CLASS_NAMES[name]}" for name in old)
     return replace(spec, version="2", clients=clients, notes=spec.notes + notes)
-
-
-def _renamed(client: Client) -> Client:
-    return replace(client, slo_class=NEW_CLASS_NAMES.get(client.slo_class, client.slo_class))
 
 
 def read_spec(path: Path | str) -> WorkloadSpec:
@@ -846,17 +829,13 @@ class _Writer:
         key = (type(value), value)
         found = self._cached_scalars.get(key)
         if found is None:
-            found = self._cached_scalars[key] = _simple(value)
+            if isinstance(value, str) and (len(value) > MAX_SIMPLE_CHARS or not value.isprintable()):
+                raise _NotSimpleError
+            first, _, rest = dump_yaml(value, indent=INDENT, width=WIDTH).partition("\n")
+            if rest not in ("", "...\n"):
+                raise _NotSimpleError
+            found = self._cached_scalars[key] = first
         return found
-
-
-def _simple(value: Any) -> str:
-    if isinstance(value, str) and (len(value) > MAX_SIMPLE_CHARS or not value.isprintable()):
-        raise _NotSimpleError
-    first, _, rest = dump_yaml(value, indent=INDENT, width=WIDTH).partition("\n")
-    if rest not in ("", "...\n"):
-        raise _NotSimpleError
-    return first
 
 
 def plain_spec(value: Any) -> Any:

