@@ -28,8 +28,8 @@ from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Panel, cdf_panel, time_panel
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable, duration
-from replay.analysis.breakdown import DeadlineFigures, by_slo_class, deadline_figures, notes_on_targets, with_deadlines
-from replay.analysis.on_demand import Goodput, goodput
+from replay.analysis.breakdown import DeadlineFigures, deadline_figures, notes_on_targets, with_deadlines
+from replay.analysis.on_demand import goodput
 from replay.analysis.result import ClassAttainment, mean_result, verdicts_of
 from replay.closed_loop import simulate_workload
 from replay.output.findings import target_checks
@@ -37,6 +37,7 @@ from replay.output.metrics import aggregate
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.simulate import Simulated
 from traces import SloTargets
+from traces.goodput import Goodput
 from traces.workload.generate import generate, read_spec_at
 from traces.workload.request import Workload
 from traces.workload.spec import Scenario, WorkloadSpec
@@ -311,7 +312,7 @@ def _run(
 
 def _goodput_of(simulated: Simulated, targets: Mapping[str, SloTargets]) -> Goodput:
     record = simulated.requests
-    return goodput(record, targets, by_slo_class(record), simulated.simulation.clock / 1e6)
+    return goodput(record, targets, simulated.simulation.clock / 1e6)
 
 
 # The figures of a comparison, its answer, and a live table.

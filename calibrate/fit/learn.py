@@ -290,6 +290,30 @@ def learn(
     )
 
 
+def relearn(
+    recordings: Sequence[Recording],
+    deployed: Learnable,
+    config: EngineConfig,
+    start: Estimate,
+    *,
+    seed: int = 0,
+    budget: Budget = Budget(),
+) -> tuple[Learnable, Estimate]:
+    """Learn from all of each recording, from the values of an estimate of the same server on.
+
+    Returns what was chosen of the alternatives that the deployment has, and the estimate.
+
+    The speeds of `start`, which belong to parts of other recordings, are not used.
+    """
+    spans = spans_of(recordings)
+    work = LearningState(deployed, config, spans, seed, _no_progress)
+    estimate = Estimate(start.values, start.spreads, np.zeros(spans.total))
+    estimate = work.choose(recordings, estimate, budget)
+    for share in (1.0, *_final_rounds(recordings, budget)):
+        estimate = work.round(_cut(recordings, budget.per_final_round), estimate, share)
+    return work.deployed, work.with_servers(estimate)
+
+
 def num_trials(recordings: Sequence[Recording], deployed: Learnable, budget: Budget = Budget()) -> int:
     """Return the number of calls of `progress` by `learn`."""
     num_rounds = len(ROUNDS) + len(_final_rounds(recordings, budget))

@@ -107,7 +107,7 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         tenants=by_tenant(record),
         sessions=by_session(record),
         separated=disaggregation_figures(simulated, duration_s),
-        checks=_checks(record, analysis_config.limits_ms, metrics),
+        checks=target_checks(record, analysis_config.limits_ms, metrics),
         labels=_labels_of(record, analysis_config, judged),
         load=load_of_run(record),
         steady=steady_state(record),
