@@ -13,9 +13,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from mockserve.generation.structured_outputs.xgrammar import negative_lengths
 
-from mockserve.generation.structured_outputs.backends import resolve_backend
+from mockserve.generation.structured_outputs.backends import negative_lengths, resolve_backend
 from mockserve.generation.structured_outputs.demand import Demand
 from mockserve.generation.structured_outputs.kinds import build_constraint, constrained_text
 from mockserve.options.content import StructuredOutputsConfig
