@@ -25,7 +25,7 @@ def test_a_panic_is_answered_with_an_internal_error(
     with running_server() as server:
         assert complete(server, body) == 200
         with monkeypatch.context() as patch:
-            patch.setattr(Planner, "_seeded", panic)
+            patch.setattr(Planner, "encode", panic)
             reply = call(server, "POST", "/v1/completions", body)
         assert (reply.status, reply.json["error"]["type"]) == (500, "InternalServerError")
         assert reply.json["error"]["message"] == "assertion failed"
