@@ -166,10 +166,7 @@ class Lateness:
 
     def observe(self, lateness_s: float, now_s: float, num_frames: int = 1) -> None:
         """Record frames sent together at `now_s` on a monotonic clock, with the lateness of the first."""
-        histogram = self.histogram
-        histogram.counts[bisect_left(histogram.bounds, lateness_s)] += num_frames  # as `Histogram.observe` does
-        histogram.count += num_frames
-        histogram.total += lateness_s * num_frames
+        self.histogram.observe(lateness_s, num_frames)
         if self._window_ends_at is None or now_s >= self._window_ends_at:
             if self._window_ends_at is not None:
                 window = self.histogram.since(self._counts_before)
@@ -397,14 +394,9 @@ class EngineMetrics:
     def step(self, num_prompt_tokens: int, num_tokens: int, gaps_us: dict[Micros, int]) -> None:
         self.generation_tokens += num_tokens
         self.iteration_tokens.observe(num_prompt_tokens + num_tokens)
-        gap_s, fine = self.token_gap_s, self.token_gap_fine.counts
-        for gap, times in gaps_us.items():  # as the histograms' `observe` does
-            value = gap / 1e6
-            gap_s.counts[bisect_left(gap_s.bounds, value)] += times
-            gap_s.count += times
-            gap_s.total += value * times
-            bucket = int(log(gap) * BUCKETS_PER_E) if gap > 1 else 0
-            fine[bucket] = fine.get(bucket, 0) + times
+        for gap, times in gaps_us.items():
+            self.token_gap_s.observe(gap / 1e6, times)
+            self.token_gap_fine.observe(gap, times)
         if self.adapters is not None:
             self.adapters.step_ended()
 

@@ -614,15 +614,13 @@ class RealtimeDriver:
 
     def _step_done(self, output: EngineOutput, event: StepDone, now: Micros) -> None:  # noqa: C901 - one loop
         """Record the tokens of a step; tokens recomputed after a preemption are not sent again."""
-        at, index, flights, overheads, queue = event.at, event.index, self._flights, output.overheads, output.queue
+        at, index, flights, overheads = event.at, event.index, self._flights, output.overheads
         gaps: dict[Micros, int] = {}
         output.num_outputs = num_outputs = len(event.emitted)
         overhead_us, token_overhead_us = overheads.step_us + num_outputs * overheads.sequence_us, overheads.token_us
         due_at = at + overhead_us
-        turn_us = queue.turn_us
-        begins_at = at if at > queue.free_at else queue.free_at  # as `OutputQueue.enter`
-        queue.free_at = begins_at + num_outputs * turn_us
-        wait_us: float = begins_at - at
+        turn_us = output.queue.turn_us
+        wait_us = output.queue.enter(at, num_outputs)
         num_tokens = num_prompt_tokens = 0
         late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
         """Tokens from the first that ends a request on, with the sequences that end. Choices of one reply come in the
