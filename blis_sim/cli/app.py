@@ -197,7 +197,7 @@ class SimulatorCommand(SettingsCommand):
     def _without_file(self, ctx: Any, args: list[str]) -> list[str]:
         """Return a command line without the flag that names a file of settings, whose values the context gets."""
         named, rest = (None, args) if self.row.has_own_config else split_config(args)
-        path = named or _file_of_folder()
+        path = named or os.environ.get(FILE_VARIABLE) or _file_of_folder()
         if path is None:
             return rest
         from blis_sim.options.settings_file import layers_of_file, values_of
@@ -443,6 +443,10 @@ def _options_class(row: CommandRow) -> type:
 def _command_words(name: str) -> tuple[str, ...]:
     """Return the words of a command as keys of a file have them."""
     return tuple(word.lstrip("-") for word in name.split())
+
+
+FILE_VARIABLE = "BLIS_CONFIG"
+"""Variable of the environment with the file of settings."""
 
 
 def _file_of_folder() -> str | None:

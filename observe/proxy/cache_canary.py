@@ -166,6 +166,8 @@ class CheckedRequest:
     output_tokens: int
     cached_tokens: int | None
     in_flight_tokens: int
+    follows_unseen: bool = False
+    """Whether requests that ended between the one checked before and this one were not seen."""
 
 
 @dataclass(slots=True)
@@ -218,14 +220,16 @@ class Canary:
         try:
             with self._lock:
                 is_long = len(request.body) + self._num_waiting_bytes > _MOST_WAITING_BYTES
-                request = replace(request, body=b"") if is_long else request
+                body = b"" if is_long else request.body
+                request = replace(request, body=body, follows_unseen=self._has_missed_requests.is_set())
                 self._queue.put_nowait(request)
+                self._has_missed_requests.clear()
                 self._num_waiting_bytes += len(request.body)
         except queue.Full:
             self.forget()
 
     def forget(self) -> None:
-        """Requests were not seen, so nothing is known of the cache any more."""
+        """Requests were not seen, so nothing is known of the cache when the next one comes that is."""
         self._has_missed_requests.set()
 
     def close(self) -> None:
@@ -263,8 +267,7 @@ class Canary:
         )
 
     def _check_request(self, request: CheckedRequest) -> None:
-        if self._has_missed_requests.is_set():
-            self._has_missed_requests.clear()
+        if request.follows_unseen:  # those that still waited when it came are older, and known in full
             self.bound.forget()
         if request.path.partition("?")[0].rstrip("/").endswith(_EMPTYING):
             self.bound.forget()

@@ -27,7 +27,7 @@ import zmq
 from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.wire_search.exchange import Server
 
-SETTLE_S, GAP_S, POLL_S = 0.4, 0.15, 0.05
+SETTLE_S, GAP_S = 0.4, 0.15
 TOKEN = 2023
 """The token that both engines say."""
 PROMPT = list(range(2000, 2050))
@@ -103,7 +103,7 @@ def _steps() -> Iterator[Step]:
         _completion(list(range(6000 + 100 * place, 6032 + 100 * place)), 80, model=model)
         for place, model in enumerate(("ad1", "ad2", "ad3", "ad3", "m"))
     ]
-    yield "gauge", _watched(_held(together))
+    yield "gauge", _gauged(_held(together))
     yield "unload ad1", _post("/v1/unload_lora_adapter", lora_name="ad1")
     yield "unload nothing", _post("/v1/unload_lora_adapter", lora_name="none")
     yield "ad1 is gone", _completion(PROMPT, 4, model="ad1")
@@ -151,18 +151,13 @@ def _held(steps: Sequence[Callable[[Server], Any]]) -> Callable[[Server], Any]:
     return ask
 
 
-def _watched(step: Callable[[Server], Any]) -> Callable[[Server], Any]:
-    """Return, beside the reply, all values that the gauge of adapters has while it is under way."""
+def _gauged(step: Callable[[Server], Any]) -> Callable[[Server], Any]:
+    """Return, beside the reply, all values that the gauge of adapters has had: the page keeps a sample of each."""
 
     def ask(server: Server) -> Any:
-        seen: list[Any] = []
-        with ThreadPoolExecutor(1) as pool:
-            reply = pool.submit(step, server)
-            while not reply.done():
-                page = server.ask("/metrics", None, method="GET").text
-                seen += [each.groups() for line in page.splitlines() if (each := GAUGE.search(line))]
-                time.sleep(POLL_S)
-        return reply.result(), sorted(set(seen))
+        reply = step(server)
+        page = server.ask("/metrics", None, method="GET").text
+        return reply, sorted(each.groups() for line in page.splitlines() if (each := GAUGE.search(line)))
 
     return ask
 

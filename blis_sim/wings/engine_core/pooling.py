@@ -47,4 +47,4 @@ class Pooling:
         if query is None:
             raise ApiError("the query that a document is compared with has not come, or was forgotten")
         source = pooler.source
-        return np.float32(best_match_sum(source.of_tokens(query), source.of_tokens(token_ids))).reshape(())
+        return np.array(best_match_sum(source.of_tokens(query), source.of_tokens(token_ids)), np.float32)

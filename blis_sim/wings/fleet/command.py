@@ -4,6 +4,7 @@ The fleet runs in virtual time, or in real time behind a port, where clients of 
 """
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -219,6 +220,7 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
     try:
         with (
             _ended_by_sigterm(),
+            _settings_read_once(),
             serving(["-m", "blis_sim.cli", "serve", *of_server]) as server,
             _watched(server.url, options.cluster.num_instances) as changes,
         ):
@@ -251,6 +253,20 @@ def _in_real_time(options: FleetOptions) -> "tuple[Report, Verdict]":
         remarks=lambda: [check.line for check in checks],
     )
     return _with_fleet(options, answer, list(_counted(changes, options.cluster.num_instances)), verdict), verdict
+
+
+@contextmanager
+def _settings_read_once() -> Iterator[None]:
+    """While open, programs that start read no settings from variables or files: this command has read them for all."""
+    before = dict(os.environ)
+    for name in [each for each in before if each.startswith("BLIS_")]:
+        del os.environ[name]
+    os.environ["BLIS_CONFIG"] = os.devnull
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager

@@ -239,6 +239,18 @@ def test_in_real_time_clients_meet_the_same_fleet(hpa: str, capsys: pytest.Captu
     assert found["observed"]["completed"] + sum(found["observed"]["failed"].values()) == 60
 
 
+@pytest.mark.slow
+def test_in_real_time_a_flag_wins_over_the_file_in_server_and_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value that is the default is in no command line of theirs, so they must not read the file again."""
+    (tmp_path / "blis.toml").write_text("max_model_len = 10\n")
+    monkeypatch.chdir(tmp_path)
+    words = ("--count", "1", "--rate", "20", "--num-requests", "3", "--real-time", "--json")
+    assert fleet(*words, "--max-model-len", "0") == 0
+    assert json.loads(capsys.readouterr().out)["observed"]["completed"] == 3
+
+
 def test_in_real_time_no_other_model_is_served(capsys: pytest.CaptureFixture[str]) -> None:
     assert blis(["fleet", "--model", "nobody/nothing", "--count", "2", "--real-time"]) == 2
     assert "model 'nobody/nothing' is not in the catalogue" in capsys.readouterr().err
