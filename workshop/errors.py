@@ -3,7 +3,7 @@
     python -m workshop.silicon CSV --rows ROWS.csv
     python -m workshop.points CSV --rows POINTS.csv
     python -m workshop.errors RECORDINGS ROWS.csv [ROWS.csv ...] [--points POINTS.csv] [--write FILE]
-    python -m workshop.errors --again FILE [--write-page PAGE]
+    python -m workshop.errors --again FILE [--points POINTS.csv] [--write-page PAGE]
 
 RECORDINGS is the folder of `accuracy.py` and `published.py`, and ROWS.csv has the predictions of `silicon.py`. Errors
 are those of the means of a recording: TTFT, ITL, and throughput at as many requests in flight, which is one over the
@@ -15,7 +15,8 @@ stay below. The last lines on standard error say how many errors stay within wha
 them.
 
 With `--again` the scores of FILE, which `--write` has written, are derived anew from its ratios: nothing is simulated.
-Of PAGE the section about intervals is renewed.
+Of PAGE the section about intervals is renewed. With `--points`, too, these replace what FILE has of the same latency
+models from `points.py`, and all of PAGE is renewed.
 """
 
 import argparse
@@ -118,7 +119,7 @@ def main() -> int:
     parser.add_argument("--write-page", type=Path, default=None, help="write the figures as a page, too")
     arguments = parser.parse_args()
     if arguments.again is not None:
-        return score_again(arguments.again, arguments.write_page)
+        return score_again(arguments.again, arguments.write_page, arguments.points)
     if arguments.recordings is None or not arguments.rows:
         parser.error("RECORDINGS and ROWS.csv are required without --again")
     seen = [
@@ -139,10 +140,13 @@ def main() -> int:
     return 0
 
 
-def score_again(path: Path, page: Path | None) -> int:
-    """Derive the scores of a table anew, and renew the section about intervals of a page."""
+def score_again(path: Path, page: Path | None, of_points: Path | None = None) -> int:
+    """Derive the scores of a table anew, with other predictions of points if given, and renew a page."""
     content = json.loads(path.read_text())
     seen = seen_in(content)
+    if of_points is not None:
+        seen = _with_points(seen, list(_of_points(of_points)))
+        content = json.loads(table_text(seen))
     for predictor, of_metrics in content["spread"].items():
         kinds = kinds_of(seen, predictor)
         for metric, spread in of_metrics.items():
@@ -150,11 +154,19 @@ def score_again(path: Path, page: Path | None) -> int:
     path.write_text(_text_of(content))
     lines = interval_lines(seen)
     sys.stdout.writelines(f"{line}\n" for line in lines)
-    if page is not None:
+    if page is not None and of_points is not None:
+        page.write_text("\n".join(_page(seen)).rstrip("\n") + "\n")
+    elif page is not None:
         before, _, rest = page.read_text().partition("\n## ")
         after = rest[rest.index("\n## ") :] if rest.startswith(_INTERVALS[3:]) else f"\n## {rest}"
         page.write_text("\n".join([before, *lines]).rstrip("\n") + "\n" + after)
     return 0
+
+
+def _with_points(seen: Sequence[Seen], of_points: Sequence[Seen]) -> list[Seen]:
+    """Return all that was seen, with these instead of what their latency models said of points."""
+    anew = {each.predictor for each in of_points}
+    return [*(each for each in seen if each.source != POINTS or each.predictor not in anew), *of_points]
 
 
 def seen_in(content: Mapping[str, Any]) -> list[Seen]:

@@ -27,9 +27,14 @@ MODELS = (
     *("qwen3-0.6b", "qwen3-8b", "qwen3-14b", "qwen3-32b", "llama-3.1-8b-instruct", "llama-3.3-70b-instruct"),
     *("llama-3.1-8b-instruct-fp8", "llama-3.1-70b-instruct-fp8", "llama-2-7b-hf", "codellama-34b-instruct-hf"),
     *("qwen3-30b-a3b", "qwen3-30b-a3b-fp8", "qwen3-235b-a22b", "mixtral-8x7b-v0.1", "gpt-oss-20b", "gpt-oss-120b"),
-    *("deepseek-v3", "mistral-7b-instruct-v0.3", "gemma-3-27b-it", "phi-4"),
+    *("deepseek-v3", "mistral-7b-instruct-v0.3", "gemma-3-27b-it", "phi-4", "deepseek-r1", "deepseek-v3.2"),
+    *("glm-4.5-air", "minimax-m2.5", "kimi-k2.5", "llama-4-scout-17b-16e-instruct-fp8-dynamic"),
+    *("qwen3-30b-a3b-instruct-2507", "qwen2.5-7b-instruct", "llama-3.2-1b-instruct"),
 )
-GPUS = ("A100-SXM", "H100", "H200", "B200", "B300", "GB200", "L40S", "RTX-PRO-6000", "L4", "A10", "T4", "MI300X")
+GPUS = (
+    *("A100-SXM", "H100", "H200", "B200", "B300", "GB200", "L40S", "RTX-PRO-6000", "L4", "A10", "T4", "MI300X"),
+    "H20",
+)
 TPS = (1, 2, 4, 8)
 BATCHES, CONTEXTS, PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (128, 512, 2048, 8192), (16, 64, 256, 1024, 2048, 8192)
 _EXCHANGE = CLASSES.index("all_reduce")

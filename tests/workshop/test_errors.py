@@ -1,14 +1,28 @@
 """The table of errors by kind of server, made of single recordings."""
 
+import csv
 import json
-from math import exp
+from math import exp, log
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from blis_sim.engine.latency.confidence import DENSE, FULL, LEVELS, METRICS, NVLINK, ONE_GPU, ServerKind
-from workshop.errors import Cell, Seen, all_scores, covered, kinds_of, score_again, scores_of, spread_of, table_text
+from workshop.errors import (
+    POINTS,
+    Cell,
+    Seen,
+    all_scores,
+    covered,
+    kinds_of,
+    score_again,
+    scores_of,
+    seen_in,
+    spread_of,
+    table_text,
+)
+from workshop.points import COLUMNS, KIND_SEPARATOR
 
 LARGE = Cell(ServerKind(DENSE, FULL, "H100", NVLINK), "large", (80, 8192))
 SMALL = Cell(ServerKind(DENSE, FULL, "H100", ONE_GPU), "small", (32, 4096))
@@ -90,6 +104,33 @@ def test_a_table_scored_again_is_the_table(tmp_path: Path) -> None:
     before, _, rest = page.read_text().partition("## Intervals\n")
     assert (before, rest.partition("## ")[2]) == ("# Title\n\nFirst.\n\n", "kernels\n\nLast.\n")
     assert "| kernels, here | its model and GPU | 15 |" in rest
+
+
+def test_points_that_are_predicted_anew_replace_those_of_a_table(tmp_path: Path) -> None:
+    of_points = [each._replace(source=POINTS) for each in seen(LARGE, 0.3, 0.4)]
+    fitted = [each._replace(predictor="fitted") for each in of_points]
+    table, anew = tmp_path / "table.json", tmp_path / "points.csv"
+    fitted += [each._replace(predictor="fitted") for each in seen(SMALL, 0.2)]
+    table.write_text(table_text([*seen(LARGE, 0.1), *seen(SMALL, 0.2), *of_points, *fitted]))
+    times = dict.fromkeys(("ttft", "itl", "e2e", "duration"), 2.0)
+    row = {
+        **dict.fromkeys(COLUMNS, "0"),
+        "predictor": "kernels",
+        "kind": KIND_SEPARATOR.join(LARGE.kind),
+        "model": LARGE.model,
+        "layers": LARGE.shape[0],
+        "width": LARGE.shape[1],
+        **{f"{name}{side}": time / (2 if side else 1) for name, time in times.items() for side in ("", "_sim")},
+    }
+    with anew.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerow(row)
+    score_again(table, None, anew)
+    found = [each for each in seen_in(json.loads(table.read_text())) if each.source == POINTS]
+    assert [(each.predictor, each.ratios["itl"]) for each in found] == [
+        ("kernels", pytest.approx(log(2), abs=0.001)), ("fitted", 0.3), ("fitted", 0.4)
+    ]  # fmt: skip
 
 
 def test_most_recordings_lie_in_the_intervals_of_the_others() -> None:

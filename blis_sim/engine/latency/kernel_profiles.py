@@ -134,17 +134,17 @@ def plausible_experts(
     theirs in proportion to the bits. Without them it is the usual time to read as much.
     """
     read_us, least_us = _read_us(experts, tokens, gpu), _least_us(experts, tokens, gpu)
-    judged = int(np.flatnonzero(_arithmetic_us(experts, tokens, gpu) <= _LITTLE_ARITHMETIC * read_us)[-1:].sum())
+    arithmetic_us = _arithmetic_us(experts, tokens, gpu)
+    judged = int(np.flatnonzero(arithmetic_us <= _LITTLE_ARITHMETIC * read_us)[-1:].sum())
     too_slow = times[judged] - LONGEST_START_US > SLOWEST * read_us[judged]
     if too_slow:
         wider = in_16_bits() if experts.weights != FULL else None
         share = bits_of(experts.weights) / bits_of(FULL)
         if wider is None or wider[judged] - LONGEST_START_US > SLOWEST / share * read_us[judged]:
-            arithmetic_us = _USUAL * _arithmetic_us(experts, tokens, gpu)
-            repaired: Times = START_US + np.maximum(_USUAL * read_us, arithmetic_us)
+            repaired: Times = START_US + _USUAL * np.maximum(read_us, arithmetic_us)
             how = "take the usual time to read their weights"
         else:
-            repaired = START_US + share * np.maximum(wider - START_US, 0.0)
+            repaired = START_US + np.maximum(share * np.maximum(wider - START_US, 0.0), arithmetic_us)
             how = f"take {share:g} of the time of those in 16 bits"
         ratio = times[judged] / read_us[judged]
         return np.minimum(times, np.maximum(repaired, least_us)), (

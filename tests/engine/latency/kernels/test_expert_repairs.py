@@ -85,3 +85,14 @@ def test_tables_are_repaired_with_a_note_when_they_are_read() -> None:
     found = tables.token_us(SCOUT, tuple(TOKENS.astype(int).tolist()))
     assert found.tolist() == pytest.approx((20 + (IN_16_BITS - 20) / 2).tolist())
     assert [note for note in tables.notes if "experts in fp8" in note]
+
+
+def test_repaired_experts_take_their_arithmetic_where_the_gpu_has_little() -> None:
+    """Experts in MXFP4 compute in 16 bits: fewer bits to read are no fewer operations."""
+    experts = Experts(hidden_size=2880, inner_size=2880, experts=128, chosen=4, tp=1, ep=2, weights="mxfp4")
+    h20 = load_gpu("H20")
+    arithmetic_us = 2 * TOKENS * 4 * 3 * 2880 * 2880 / 2 / (h20.tflops * 1e6)
+    wider = np.maximum(80.0, 1.2 * arithmetic_us)
+    times, note = plausible_experts(experts, TOKENS, 20 * wider, h20, lambda: wider)
+    assert note.endswith("take 0.25 of the time of those in 16 bits")
+    assert (times >= arithmetic_us).all()
