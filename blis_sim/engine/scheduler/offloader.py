@@ -427,7 +427,7 @@ class Offloader:
         if not is_idle:
             return
         self._is_idle = True
-        if has_waiting and not self._has_reports():
+        if (has_waiting or self._tier.moved is not None) and not self._has_reports():
             self._plan_after_transfers()
 
     @property
@@ -441,6 +441,8 @@ class Offloader:
             return True
         self._queue.clear()
         self._is_idle, self._now = True, at
+        if self._tier.moved is not None:  # an idle core publishes what comes to CPU memory
+            self._plan_after_transfers()
         return False
 
     def _has_reports(self) -> bool:
