@@ -636,8 +636,8 @@ class Offloader:
 
     def _report_moves(self) -> None:
         """Report what came to CPU memory and left it, behind the changes on the GPU, as vLLM does for each batch."""
-        moved = self._tier.moved
-        if not moved:
+        moved, changes = self._tier.moved, self._context.cache_changes
+        if not moved or changes is None:
             return
         for has_come, keys in moved:
             by_group: dict[int, list[object]] = {}
@@ -645,11 +645,11 @@ class Offloader:
                 assert isinstance(key, tuple)
                 identity, group = key
                 if has_come:
-                    self._context.cache_changes.append(CpuBlockStored(identity, group))
+                    changes.append(CpuBlockStored(identity, group))
                 else:
                     by_group.setdefault(group, []).append(identity)
             for group, identities in by_group.items():
-                self._context.cache_changes.append(CpuBlocksRemoved(tuple(identities), group))
+                changes.append(CpuBlocksRemoved(tuple(identities), group))
         moved.clear()
 
     def _process_ended(self, ended: list[Transfer]) -> None:
