@@ -31,12 +31,12 @@ class _Kind(NamedTuple):
 
 
 @cache
-def _kind_of(kind: type) -> _Kind:
+def _kind_of(kind: Any) -> _Kind:
     if dataclasses.is_dataclass(kind):
         names = tuple(field.name for field in dataclasses.fields(kind))
         return _Kind(names, _numbered(names), attrgetter(*names), _maker(kind, names))
-    names = kind._fields  # type: ignore[attr-defined]
-    return _Kind(names, _numbered(names), iter, kind._make)  # type: ignore[attr-defined]
+    names = kind._fields
+    return _Kind(names, _numbered(names), iter, kind._make)
 
 
 def _maker(kind: type, names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
@@ -45,7 +45,7 @@ def _maker(kind: type, names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
     setters = [getattr(kind, name).__set__ for name in names]
 
     def made(values: Iterable[Any]) -> Any:
-        row = new(kind)
+        row: Any = new(kind)
         for set_value, value in zip(setters, values, strict=True):
             set_value(row, value)
         return row

@@ -47,7 +47,7 @@ def written(folder: Path, *clients: dict[str, Any], **keys: Any) -> str:
 def traced(capsys: Captured, folder: Path, *flags: str) -> list[TraceRow]:
     """The rows of the trace that a run writes."""
     ran(capsys, "--trace-output", str(folder / "trace"), *flags)
-    return read_trace(folder / "trace.yaml").rows
+    return list(read_trace(folder / "trace.yaml").rows)
 
 
 def test_without_further_flags_of_blis_100_requests_come_one_a_second(tmp_path: Path, capsys: Captured) -> None:

@@ -18,7 +18,7 @@ LAYOUT_22 = (
 def _rows(folder: Path, text: str | bytes) -> list[TraceRow]:
     path = folder / "t.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return read_rows(path)
+    return list(read_rows(path))
 
 
 def _error(folder: Path, text: str | bytes) -> str:

@@ -22,9 +22,13 @@ Change: TypeAlias = tuple[Any, ...]
 
 
 def with_content(workload: Workload, seed: int) -> Workload:
-    """Return the workload with changes of the prefix cache reported, for some requests those of found blocks, too."""
+    """Return the workload with changes of the prefix cache reported, for some requests those of found blocks, too.
+
+    Not with CPU memory: while a request waits for transfers, vLLM's idle core looks it up as often as time allows.
+    """
     generator = np.random.default_rng((seed, 5))
-    arrivals = [replace(each, reports_found_blocks=bool(generator.random() < 0.3)) for each in workload.arrivals]
+    share = 0.3 if workload.config.offload is None else 0.0
+    arrivals = [replace(each, reports_found_blocks=bool(generator.random() < share)) for each in workload.arrivals]
     return replace(workload, config=replace(workload.config, reports_kv_changes=True), arrivals=arrivals)
 
 

@@ -39,8 +39,10 @@ def _fitting(config: EngineConfig, speculation: Speculation) -> EngineConfig:
     """vLLM fills newcomers that decode up to 1 + K tokens, and asserts that no threshold cuts that."""
     threshold = config.long_prefill_token_threshold
     if 0 < threshold <= speculation.num_tokens:
-        # No newcomer decodes when nothing is found in the cache.
-        config = replace(config, enable_prefix_caching=False)
+        if any(group.kind == STATE for group in config.kv_groups):  # whose blocks are those of a cache that is on
+            config = replace(config, long_prefill_token_threshold=0)
+        else:  # no newcomer decodes when nothing is found in the cache
+            config = replace(config, enable_prefix_caching=False)
     # Each draft needs a recurrent state of its own.
     groups = tuple(
         replace(group, states=group.states + speculation.num_tokens) if group.kind == STATE else group

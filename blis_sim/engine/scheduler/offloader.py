@@ -427,7 +427,7 @@ class Offloader:
         if not is_idle:
             return
         self._is_idle = True
-        if has_waiting and not self._has_reports():
+        if (has_waiting or self._tier.moved is not None) and not self._has_reports():
             self._plan_after_transfers()
 
     @property
@@ -441,6 +441,8 @@ class Offloader:
             return True
         self._queue.clear()
         self._is_idle, self._now = True, at
+        if self._tier.moved is not None:  # an idle core publishes what comes to CPU memory
+            self._plan_after_transfers()
         return False
 
     def _has_reports(self) -> bool:
@@ -634,8 +636,8 @@ class Offloader:
 
     def _report_moves(self) -> None:
         """Report what came to CPU memory and left it, behind the changes on the GPU, as vLLM does for each batch."""
-        moved = self._tier.moved
-        if not moved:
+        moved, changes = self._tier.moved, self._context.cache_changes
+        if not moved or changes is None:
             return
         for has_come, keys in moved:
             by_group: dict[int, list[object]] = {}
@@ -643,11 +645,11 @@ class Offloader:
                 assert isinstance(key, tuple)
                 identity, group = key
                 if has_come:
-                    self._context.cache_changes.append(CpuBlockStored(identity, group))
+                    changes.append(CpuBlockStored(identity, group))
                 else:
                     by_group.setdefault(group, []).append(identity)
             for group, identities in by_group.items():
-                self._context.cache_changes.append(CpuBlocksRemoved(tuple(identities), group))
+                changes.append(CpuBlocksRemoved(tuple(identities), group))
         moved.clear()
 
     def _process_ended(self, ended: list[Transfer]) -> None:

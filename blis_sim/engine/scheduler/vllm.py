@@ -454,6 +454,14 @@ class VllmScheduler(BatchScheduler):
                 super()._compose(at)
             else:
                 self.schedule(at)
+        if not self.in_flight:  # an idle core publishes, too
+            self._report_cache_changes(at, self._context.events)
+
+    def _report_cache_changes(self, at: Micros, events: list[Event]) -> None:
+        changes = self._context.cache_changes
+        if changes:
+            events.append(CacheChanged(at, tuple(changes)))
+            changes.clear()
 
     def _update_late(self, at: Micros, instants: list[Micros]) -> Micros | None:
         self._idle_until, self._idle_us = at, 1  # the step that is composed now has nothing to hide behind
@@ -838,10 +846,7 @@ class VllmScheduler(BatchScheduler):
             self._offloader.step_ended()
             events = super().update(at)
             self._offloader.step_processed()
-        changes = self._context.cache_changes
-        if changes:
-            events.append(CacheChanged(at, tuple(changes)))
-            changes.clear()
+        self._report_cache_changes(at, events)
         return events
 
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:

@@ -7,7 +7,8 @@ import pytest
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
-from blis_sim.engine.events import Finished
+from blis_sim.engine.events import CacheChanged, Finished
+from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from blis_sim.engine.memory.kv_groups import FULL, SLIDING, KVCacheGroupSpec
 from blis_sim.engine.offloading import OffloadConfig
@@ -194,3 +195,19 @@ def test_what_vllm_refuses_is_refused_in_a_line(settings: dict[str, Any], messag
 def test_cpu_memory_holds_a_block_at_least() -> None:
     with pytest.raises(EngineError, match="num_blocks must be at least 1"):
         OffloadConfig(0, 1.0)
+
+
+def test_blocks_that_come_to_cpu_memory_and_leave_it_are_reported_though_the_engine_is_idle() -> None:
+    simulated = engine(OffloadConfig(7, 10_000.0), reports_kv_changes=True)
+    arrivals = [(at, request(name, 24, 1, PrefixGroupBlocks(name, name, 5))) for at, name in ((0, "a"), (500_000, "b"))]
+    changes = [
+        (event.at, change)
+        for event in run_virtual(simulated, arrivals)
+        if isinstance(event, CacheChanged)
+        for change in event.changes
+    ]
+    stored = [at for at, change in changes if isinstance(change, CpuBlockStored)]
+    removed = [len(change.identities) for _, change in changes if isinstance(change, CpuBlocksRemoved)]
+    first_at = STEP_US + 24 * 100
+    assert stored == [first_at + 6 * 10_000] * 6 + [500_000 + first_at + 6 * 10_000] * 6
+    assert removed == [5]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from workshop.vllm_oracle.groups import with_groups
+from workshop.vllm_oracle.media import with_media
 from workshop.vllm_oracle.offloaded import with_offloading
 from workshop.vllm_oracle.pipeline import with_pipeline
 from workshop.vllm_oracle.simulated import changes
@@ -56,6 +57,8 @@ RULES: dict[str, Callable[[int], Workload]] = {
     "cpu memory, windows, drafts": lambda seed: offloaded(seed, False, "windows", True),
     "cpu memory, states, drafts, asynchronous": lambda seed: offloaded(seed, True, "states", True),
     "cpu memory, 2 stages, asynchronous": lambda seed: offloaded(seed, True, None, False, 2),
+    "cpu memory, media": lambda seed: with_offloading(with_media(draw_workload(seed, False), seed), seed),
+    "cpu memory, media, asynchronous": lambda seed: with_offloading(with_media(draw_workload(seed, True), seed), seed),
     "cpu memory, windows, 2 stages": lambda seed: offloaded(seed, False, "windows", False, 2),
 }
 

@@ -75,7 +75,7 @@ def test_composed_traces_are_a_workload_in_order(tmp_path: Path, capsys: pytest.
         write_trace(tmp_path / f"{name}.yaml", TraceHeader(), rows)
     sources = ["--from", str(tmp_path / "a.yaml"), "--from", str(tmp_path / "b.yaml")]
     assert run(["compose", *sources, "-o", str(tmp_path / "all")]) == 0
-    rows = read_trace(tmp_path / "all.yaml").rows
+    rows = list(read_trace(tmp_path / "all.yaml").rows)
     assert [row.arrival_time_us for row in rows] == [0, 0, 0, 5]
     assert [row.request_id for row in rows] == [0, 1, 2, 3]
     assert [row.session_id for row in rows] == ["0-s", "0-s", "1-s", "1-s"]

@@ -47,7 +47,7 @@ def compared(reference: Path, name: str) -> tuple[WorkloadSpec, Workload, list[T
     read = read_spec(tools(reference) / "specs" / f"{name}.yaml")
     if name.startswith(("s5", "s6")):
         read = dataclasses.replace(read, horizon=20_000_000)
-    return read, generate(read), read_rows(tools(reference) / "run" / f"{name}.csv")
+    return read, generate(read), list(read_rows(tools(reference) / "run" / f"{name}.csv"))
 
 
 def test_every_invalid_spec_is_refused_in_one_line_and_every_other_one_generates(reference: Path) -> None:

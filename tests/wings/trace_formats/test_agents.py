@@ -374,5 +374,5 @@ def test_imported_agents_are_replayed_in_a_closed_loop(tmp_path: Path) -> None:
     run_convert("weka", str(source), "-o", out)
     command = ["replay", f"{out}.yaml", "--model", "m", "--session-mode", "closed-loop"]
     assert run([*command[:3], "qwen/qwen3-14b", *command[4:], "--trace-output", again]) == 0
-    rows: list[TraceRow] = read_trace(f"{again}.yaml").rows
+    rows = read_trace(f"{again}.yaml").rows
     assert sorted(row.request_id for row in rows) == [0, 1, 2, 3, 4]
