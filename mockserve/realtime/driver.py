@@ -449,6 +449,9 @@ class RealtimeDriver:
         if flight is None or self.failure is not None:
             return None
         self._simulation.abort(request_id, self._earliest(self.clock()))
+        for output in self.outputs.values():
+            output.num_going_on = 0  # the next step may have fewer tokens, which are due the sooner
+        self._set_lag()
         self._arm()
         return flight
 
@@ -621,7 +624,7 @@ class RealtimeDriver:
         due_at = at + overhead_us
         turn_us = output.queue.turn_us
         wait_us = output.queue.enter(at, num_outputs)
-        num_tokens = num_prompt_tokens = 0
+        num_tokens = num_prompt_tokens = num_ended = 0
         late: list[tuple[Micros, InFlightRequest, int, Sequence | None]] = []
         """Tokens from the first that ends a request on, with the sequences that end. Choices of one reply come in the
         order of the batch, and requests end after their last step is recorded."""
@@ -629,6 +632,7 @@ class RealtimeDriver:
             wait_us += turn_us
             flight = flights.get(sequence.request.id)
             if flight is None:
+                num_ended += 1
                 continue
             number, num_before = sequence.tokens_at(index), flight.num_tokens
             if number <= num_before:
@@ -661,7 +665,6 @@ class RealtimeDriver:
             slices.record_step(at - event.started_at, num_outputs)
         elif gaps:  # a step of no duration belongs to one request of an engine with set times
             slices.record_step(max(gaps), len(flights))
-        num_ended = 0
         for due_at, flight, number, ended in late:
             if ended is not None:
                 num_ended += 1
