@@ -13,8 +13,8 @@ import orjson
 
 from blis_sim.engine.hf_config import ROPE_KEYS
 from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section
-from blis_sim.options.addition import sequential_sum
 from blis_sim.options.custom_metrics import custom_metrics, metric_option
+from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import MOST_PROCESSES, json_object, load_json
 from blis_sim.options.registry import Registry
 
@@ -131,19 +131,16 @@ class ObservabilityOptions:
 #
 # The keys are those of llm-d-inference-sim.
 
-_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0, "m": 60_000.0, "h": 3_600_000.0}
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-
 
 def milliseconds(flag: str, text: str) -> float:
     """Parse a duration such as 100, 100ms or 1m30s to milliseconds. Raises OptionError for other text and below 0."""
     try:
         bare = float(text)
     except ValueError:
-        parts = _PART.findall(text)
-        if not parts or "".join(map("".join, parts)) != text:
+        try:
+            return parse_duration_ms(text)
+        except ValueError:
             raise OptionError(f"{flag} must be a duration, such as 100, 100ms or 1.5s, got {text!r}") from None
-        return sequential_sum(float(number) * _UNITS_MS[unit] for number, unit in parts)
     if not 0 <= bare < float("inf"):
         raise OptionError(f"{flag} must be at least 0, got {text!r}")
     return bare

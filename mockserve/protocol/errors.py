@@ -1,7 +1,7 @@
 """Errors in vLLM's formats and in Anthropic's, with pydantic's text where vLLM returns it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,37 +193,6 @@ def unhandled_error(message: str) -> ApiError:
 def internal_error(message: str = "Internal server error") -> ApiError:
     """Return an internal server error."""
     return ApiError(message, status=500, kind="InternalServerError")
-
-
-PAGES = "https://errors.pydantic.dev/2.14/v"
-SHOWN_BEGIN_BYTES, SHOWN_END_BYTES = 25, 24
-MOST_SHOWN_BYTES = 50
-
-
-def unreadable(title: str, problems: Sequence[Problem], write: Callable[[Any], str] = repr) -> ApiError:
-    """Return pydantic's error of a value that is not a valid `title`.
-
-    Locations of problems begin with the list's. `write` returns a found value as `repr` does.
-    """
-    plural = "" if len(problems) == 1 else "s"
-    shown = "".join(_shown(each, write) for each in problems)
-    return ApiError(sanitized(f"{len(problems)} validation error{plural} for {title}{shown}"))
-
-
-def _shown(problem: Problem, write: Callable[[Any], str]) -> str:
-    kind = type(problem.found).__name__
-    value = f"input_value={_without_middle(write(problem.found))}, input_type={kind}"
-    page = f"    For further information visit {PAGES}/{problem.kind}"
-    location = f"\n{problem.location}" if problem.location else ""
-    return f"{location}\n  {problem.message} [type={problem.kind}, {value}]\n{page}"
-
-
-def _without_middle(text: str) -> str:
-    """Return `text` without its middle if it is long. Lengths are in bytes, as in pydantic; no character is split."""
-    raw = text.encode()
-    if len(raw) <= MOST_SHOWN_BYTES:
-        return text
-    return f"{raw[:SHOWN_BEGIN_BYTES].decode(errors='ignore')}...{raw[-SHOWN_END_BYTES:].decode(errors='ignore')}"
 
 
 def too_busy(limit: str) -> ApiError:

@@ -10,8 +10,10 @@ from io import StringIO
 from typing import Any, TypeAlias
 from zlib import crc32
 
+from pydantic_core import InitErrorDetails, ValidationError
+
 from mockserve.protocol.bodies import Usage
-from mockserve.protocol.errors import CUT_MARK, Problem, not_an_object, sanitized, unreadable
+from mockserve.protocol.errors import CUT_MARK, Problem, not_an_object, sanitized
 from mockserve.protocol.forms import FLAG, TEXT, as_flag, problem_of
 from mockserve.protocol.json_text import loads_in_pieces
 
@@ -266,7 +268,20 @@ def _check(title: str, event: Mapping[str, Any], problems: list[Problem], write:
             problems = [problem]
             break
     if problems:
-        raise _EventError(unreadable(title, problems, write).message, "processing_error")
+        details = [
+            InitErrorDetails(
+                type=each.kind, loc=(each.location,) if each.location else (), input=_as_written(each.found, write)
+            )
+            for each in problems
+        ]
+        message = str(ValidationError.from_exception_data(title, details))
+        raise _EventError(sanitized(message), "processing_error")
+
+
+def _as_written(value: Any, write: Callable[[Any], str]) -> Any:
+    """Return an object that pydantic shows as this value, with the text that `write` has made of it."""
+    text = write(value)
+    return type(type(value).__name__, (), {"__repr__": lambda _: text})()
 
 
 def _shown(value: Any, write: Callable[[Any], str]) -> str:

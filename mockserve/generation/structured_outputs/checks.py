@@ -71,26 +71,63 @@ class _SizeEstimator:
 
     def schema(self, found: Any, depth: int, times: int) -> None:
         """Count a schema whose values may be made `times` times."""
-        if isinstance(found, Mapping):
-            self._count(times, depth)
-            _check_ranges(found)
-            for name, value in found.items():
-                if name in _ANNOTATIONS:
-                    self._count_plain_value(value, depth, 1)
-                elif name in _PLAIN_NUMBERS:
-                    self._bound(value)
-                elif name in _PLAIN_COUNTS:
-                    self._counted(name, value, times)
-                elif name in _READERS:
-                    _READERS[name](self, value, depth + 1, times)
-                elif name == "items":
-                    self._items(value, found.get("minItems", 0), depth + 1, times)
-                elif name == "additionalProperties":
-                    self._additional(value, found.get("minProperties", 0), depth + 1, times)
-                else:
-                    raise _LimitExceededError
-        elif found is not True:
-            raise _LimitExceededError
+        if not isinstance(found, Mapping):
+            _require(found is True)
+            return
+        self._count(times, depth)
+        _check_ranges(found)
+        for name, value in found.items():
+            if name in _ANNOTATIONS:
+                self._count_plain_value(value, depth, 1)
+            elif name in _PLAIN_NUMBERS:
+                _require(type(value) in (int, float) and abs(value) <= MOST_NUMBER)
+            elif name in _PLAIN_COUNTS:
+                _require(type(value) is int and 0 <= value <= MOST_COUNT)
+                self._count(value * times if name in ("minItems", "minProperties") else 0, 0)
+                self._count(0, 0, value * times if name == "minLength" else 0)
+            else:
+                self._keyword(name, value, found, depth + 1, times)
+
+    def _keyword(self, name: str, value: Any, schema: Mapping[str, Any], depth: int, times: int) -> None:
+        """Count the value of a keyword that has schemas or values in it."""
+        match name:
+            case "type" | "const" | "enum" | "required":
+                self._count_values(name, value, depth, times)
+            case "properties" | "$defs" | "definitions":
+                _require(isinstance(value, Mapping))
+                own = times if name == "properties" else 1
+                for key, each in value.items():
+                    self._count(0, depth, len(key) * own)
+                    self.schema(each, depth, own)
+            case "anyOf":
+                _require(isinstance(value, list) and bool(value))
+                for each in value:
+                    self.schema(each, depth, times)
+            case "items" | "additionalProperties":
+                least = schema.get("minItems" if name == "items" else "minProperties", 0)
+                _require(type(least) is int)
+                most = max(0, least) + self._more_items if name == "items" else max(FREE_MEMBERS, least)
+                if value is not False:
+                    self.schema(value, depth, times * most)
+            case "$ref":
+                try:
+                    target = find_referenced(value, self._root)
+                except SchemaError:
+                    raise _LimitExceededError from None
+                self.schema(target, depth, times)
+            case _:
+                raise _LimitExceededError
+
+    def _count_values(self, name: str, value: Any, depth: int, times: int) -> None:
+        if name == "type":
+            names = value if isinstance(value, list) and value else [value]
+            _require(all(isinstance(each, str) and each in TYPES for each in names))
+            return
+        if name == "enum":
+            _require(isinstance(value, list) and bool(value))
+        elif name == "required":
+            _require(isinstance(value, list) and all(isinstance(each, str) for each in value))
+        self._count_plain_value(value, depth, times)
 
     def _count(self, num_values: int, depth: int, num_chars: int = 0) -> None:
         self._values_left -= num_values
@@ -111,96 +148,19 @@ class _SizeEstimator:
                 self._count_plain_value(each, depth + 1, times)
         else:
             self._count(times, depth, len(value) * times if isinstance(value, str) else 0)
-            if isinstance(value, int | float):
-                self._number(value)
+            _require(not isinstance(value, int | float) or abs(value) <= MOST_NUMBER)  # no NaN either
 
-    def _number(self, value: Any) -> None:
-        if isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:  # nor is a NaN
-            raise _LimitExceededError
 
-    def _bound(self, value: Any) -> None:
-        if type(value) not in (int, float):
-            raise _LimitExceededError
-        self._number(value)
-
-    def _counted(self, name: str, value: Any, times: int) -> None:
-        if type(value) is not int or not 0 <= value <= MOST_COUNT:
-            raise _LimitExceededError
-        if name in ("minItems", "minProperties"):
-            self._count(value * times, 0)
-        elif name == "minLength":
-            self._count(0, 0, value * times)
-
-    def _items(self, value: Any, least: Any, depth: int, times: int) -> None:
-        if type(least) is not int:
-            raise _LimitExceededError
-        if value is not False:
-            self.schema(value, depth, times * (max(0, least) + self._more_items))
-
-    def _members(self, value: Any, depth: int, times: int) -> None:
-        if not isinstance(value, Mapping):
-            raise _LimitExceededError
-        for name, each in value.items():
-            self._count(0, depth, len(name) * times)
-            self.schema(each, depth, times)
-
-    def _definitions(self, value: Any, depth: int, _times: int) -> None:
-        self._members(value, depth, 1)
-
-    def _types(self, value: Any, _depth: int, _times: int) -> None:
-        names = value if isinstance(value, list) and value else [value]
-        if not all(isinstance(each, str) and each in TYPES for each in names):
-            raise _LimitExceededError
-
-    def _texts(self, value: Any, depth: int, times: int) -> None:
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise _LimitExceededError
-        self._count_plain_value(value, depth, times)
-
-    def _values(self, value: Any, depth: int, times: int) -> None:
-        if not isinstance(value, list) or not value:
-            raise _LimitExceededError
-        self._count_plain_value(value, depth, times)
-
-    def _parts(self, value: Any, depth: int, times: int) -> None:
-        if not isinstance(value, list) or not value:
-            raise _LimitExceededError
-        for each in value:
-            self.schema(each, depth, times)
-
-    def _additional(self, value: Any, least: Any, depth: int, times: int) -> None:
-        if type(least) is not int:
-            raise _LimitExceededError
-        if value is not False:
-            self.schema(value, depth, times * max(FREE_MEMBERS, least))
-
-    def _reference(self, value: Any, depth: int, times: int) -> None:
-        try:
-            target = find_referenced(value, self._root)
-        except SchemaError:
-            raise _LimitExceededError from None
-        self.schema(target, depth, times)
+def _require(is_plain: bool) -> None:
+    if not is_plain:
+        raise _LimitExceededError
 
 
 def _check_ranges(schema: Mapping[str, Any]) -> None:
     for low, high, least in _RANGES:
         if low in schema and high in schema:
             first, last = schema[low], schema[high]
-            if type(first) not in (int, float) or type(last) not in (int, float) or not last - first >= least:
-                raise _LimitExceededError
-
-
-_READERS: dict[str, Callable[[_SizeEstimator, Any, int, int], None]] = {
-    "properties": _SizeEstimator._members,
-    "$defs": _SizeEstimator._definitions,
-    "definitions": _SizeEstimator._definitions,
-    "type": _SizeEstimator._types,
-    "required": _SizeEstimator._texts,
-    "enum": _SizeEstimator._values,
-    "const": _SizeEstimator._count_plain_value,
-    "anyOf": _SizeEstimator._parts,
-    "$ref": _SizeEstimator._reference,
-}
+            _require(type(first) in (int, float) and type(last) in (int, float) and last - first >= least)
 
 
 def _is_small_json(schema: Any) -> bool:
