@@ -24,4 +24,4 @@ def on_post_template(output_content: str, **_: Any) -> str:
 
 def _named(link: re.Match[str]) -> str:
     path = link["path"].removeprefix("../")
-    return link["text"] if path in link["text"] else f"{link['text']} (`{path}`)"
+    return link["text"] if path in link["text"] else f"{link['text']} ({path})"

@@ -279,7 +279,15 @@ _LEAST_PLAIN_CHARS = 12
 _TEXTS_AT_ONCE = 5000
 _DUMPED_AT_ONCE_CHARS = 1 << 19
 _HEADER_MEMBERS = frozenset({"headers", "httpheaders", "extraheaders", "defaultheaders"})
-_SCHEMA_MEMBERS = frozenset({"type", "$ref", "anyOf", "allOf", "oneOf", "enum", "properties", "description"})
+_SCHEMA_TYPES = ("string", "number", "integer", "boolean", "object", "array", "null")
+_SCHEMA_KEYWORDS = frozenset(
+    {"type", "$ref", "anyOf", "allOf", "oneOf", "not", "if", "then", "else", "enum", "const", "format", "pattern"}
+    | {"properties", "patternProperties", "additionalProperties", "propertyNames", "required", "minProperties"}
+    | {"maxProperties", "items", "prefixItems", "contains", "minItems", "maxItems", "uniqueItems", "minLength"}
+    | {"maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "$defs"}
+    | {"definitions", "$schema", "$id", "$comment", "nullable", "deprecated", "readOnly", "writeOnly", "title"}
+    | {"description", "default", "example", "examples"}
+)
 _SCHEMA_VALUES = ("default", "const", "example", "examples")
 
 
@@ -351,8 +359,9 @@ def _members_left(part: _Part, gone: list[str]) -> Iterator[_Part]:
     for name, member in each.items():
         is_secret = part.is_secret or _is_secret_place(name, each, is_headers=part.is_headers)
         is_secret = is_secret or (name == "value" and has_secret_value)
-        if isinstance(member, dict) and is_secret and not member.keys().isdisjoint(_SCHEMA_MEMBERS):
+        if isinstance(member, dict) and is_secret and _is_schema(member):
             _forget_examples(member, gone)
+            yield from _others_in_schema(member, gone)
             yield _Part(member)
         elif isinstance(member, dict | list):
             yield _Part(member, is_secret, letters_of(name) in _HEADER_MEMBERS)
@@ -381,6 +390,32 @@ def _is_removable(member: Any, name: str) -> bool:
     if isinstance(member, str):
         return bool(member) and member != REMOVED
     return type(member) is int and member > 999 and (not name or is_strongly_secret(name))
+
+
+def _is_schema(found: dict[str, Any]) -> bool:
+    """Whether an object describes values in the words of JSON Schema, which a secret in their place would not be."""
+    given = found.get("type")
+    if "type" in found:
+        return all(each in _SCHEMA_TYPES for each in (given if isinstance(given, list) and given else [given]))
+    reference = found.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        return True
+    parts = [found[name] for name in ("anyOf", "allOf", "oneOf") if name in found]
+    if parts:
+        return all(isinstance(part, list) and all(isinstance(each, dict) for each in part) for part in parts)
+    return isinstance(found.get("properties"), dict) or isinstance(found.get("enum"), list)
+
+
+def _others_in_schema(schema: dict[str, Any], gone: list[str]) -> Iterator[_Part]:
+    """Remove texts beside the keywords of a schema, and yield the objects and lists there as parts with secrets."""
+    for name, member in schema.items():
+        if name in _SCHEMA_KEYWORDS:
+            continue
+        if isinstance(member, dict | list):
+            yield _Part(member, is_secret=True)
+        elif _is_removable(member, name):
+            gone.append(str(member))
+            schema[name] = REMOVED
 
 
 def _forget_examples(schema: dict[str, Any], gone: list[str]) -> None:

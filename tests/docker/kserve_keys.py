@@ -23,6 +23,8 @@ def keys_of(wheel: zipfile.ZipFile, model: str) -> Iterator[tuple[str, str]]:
         match node:
             case ast.Assign(targets=[ast.Name(id="openapi_types" | "attribute_map" as name)], value=value):
                 found[name] = ast.literal_eval(value)
+            case _:
+                pass
     for name, kind in found["openapi_types"].items():
         yield found["attribute_map"][name], kind
 

@@ -1,9 +1,10 @@
 import json
+from typing import Any
 
 import pytest
 
 from blis_sim.options import OptionError
-from traces.redaction import Redactor, without_secret_headers, without_secret_parameters
+from traces.redaction import Redactor, without_secret_headers, without_secret_members, without_secret_parameters
 
 
 def chunks(*texts: str) -> list[str]:
@@ -115,3 +116,37 @@ def test_places_are_counted_in_characters_of_any_width() -> None:
     assert Redactor(["b@c", "x*"]).text(text) == expected
     assert said(Redactor(["b@c"]).events(chunks(text[:7], text[7:40], text[40:])))[-1].endswith(" é")
     assert "".join(said(Redactor(["b@c"]).events(chunks(text[:7], text[7:40], text[40:])))) == expected
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "description": "The password."},
+        {"type": ["string", "null"], "minLength": 8},
+        {"$ref": "#/$defs/key"},
+        {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        {"properties": {"a": {"type": "string"}}},
+        {"enum": ["basic", "digest"]},
+    ],
+)
+def test_a_schema_under_the_name_of_a_secret_stays(schema: dict[str, Any]) -> None:
+    value = {"properties": {"password": schema}}
+    assert without_secret_members(json.loads(json.dumps(value))) == (value, False)
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        {"type": "hunter2hunter2"},
+        {"type": []},
+        {"description": "hunter2hunter2"},
+        {"$ref": "hunter2hunter2"},
+        {"anyOf": ["hunter2hunter2"]},
+        {"type": "string", "value": "hunter2hunter2"},
+        {"type": "string", "old": ["hunter2hunter2"]},
+        {"type": "string", "default": "hunter2hunter2"},
+    ],
+)
+def test_an_object_that_is_no_schema_keeps_no_secret(member: dict[str, Any]) -> None:
+    value, _ = without_secret_members({"password": member})
+    assert "hunter2" not in json.dumps(value)
