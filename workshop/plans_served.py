@@ -159,7 +159,7 @@ def observed(found: CapacityPlan, trial: Trial, speed: float) -> Iterator[Compar
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "load"
         figures, samples = write_load(found, trial, trace, speed)
-        with server(*serving.arguments, "--speed", f"{speed:g}") as running:
+        with server(*shlex.split(serving)[2:], "--speed", f"{speed:g}") as running:
             words = [
                 "observe",
                 "--url",
