@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 from time import perf_counter_ns
+from typing import Any
 
 import orjson
 
@@ -92,6 +93,17 @@ class PlannedRequest:
     """Whether it asks for a stream; None leaves that to the run."""
 
 
+_KEPT = (
+    *("image_tokens", "audio_tokens", "client_id", "tenant_id", "slo_class", "session_id", "round_index"),
+    *("slo_e2e_us", "streaming"),
+)
+
+
+def _kept(source: TraceRow | WorkloadRequest) -> dict[str, Any]:
+    """What a planned request has of its source under the same names."""
+    return {name: getattr(source, name) for name in _KEPT}
+
+
 def plan_from_trace(rows: Sequence[TraceRow]) -> list[PlannedRequest]:
     """The requests of a recording at their own times, the first at 0, in the order in which they arrived.
 
@@ -111,19 +123,11 @@ def plan_from_requests(requests: Sequence[WorkloadRequest]) -> list[PlannedReque
             output_tokens=max(1, request.output_tokens),
             prefix_group=request.prefix_group if request.prefix_tokens else "",
             prefix_tokens=request.prefix_tokens,
-            image_tokens=request.image_tokens,
-            audio_tokens=request.audio_tokens,
-            client_id=request.client_id,
-            tenant_id=request.tenant_id,
-            slo_class=request.slo_class,
-            session_id=request.session_id,
-            round_index=request.round_index,
             model=request.model,
             adapter=request.adapter,
             timeout_us=max(0, request.deadline_us - request.arrival_us) if request.deadline_us else 0,
             priority=request.priority,
-            slo_e2e_us=request.slo_e2e_us,
-            streaming=request.streaming,
+            **_kept(request),
         )
         for request in requests
     ]
@@ -154,17 +158,9 @@ def _planned(row: TraceRow, at_us: int) -> PlannedRequest:
         output_tokens=max(1, row.output_tokens),
         prefix_group=row.prefix_group if prefix_tokens else "",
         prefix_tokens=prefix_tokens,
-        image_tokens=row.image_tokens,
-        audio_tokens=row.audio_tokens,
-        client_id=row.client_id,
-        tenant_id=row.tenant_id,
-        slo_class=row.slo_class,
-        session_id=row.session_id,
-        round_index=row.round_index,
         timeout_us=max(1, row.deadline_us - row.arrival_time_us) if row.deadline_us else 0,
         priority=row.vllm_priority,
-        slo_e2e_us=row.slo_e2e_us,
-        streaming=row.streaming,
+        **_kept(row),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from blis_sim.options.files import most_unpacked_bytes, read_file
 from traces.text_file import TraceError, cannot_write, naming_write_errors
@@ -40,7 +40,7 @@ class AppendFile:
                 os.ftruncate(self._descriptor, 0)
         self._joins = is_shared
         self._size = 0
-        self._encoding: _Encoding = _Gzip() if path.suffix == ".gz" and not is_shared else _Plain()
+        self._encoding = _Gzip() if path.suffix == ".gz" and not is_shared else _Plain()
         self._closed = False
 
     def write(self, text: str) -> None:
@@ -222,11 +222,10 @@ def _unzipped(path: Path, content: bytes) -> bytes:
     return b"".join(pieces)
 
 
-class _Encoding(Protocol):
-    """Encoder from text to the bytes of a file."""
-
+class _Plain:
     def encode(self, data: bytes) -> bytes:
         """The bytes of a part of a piece, complete for a reader of all bytes so far."""
+        return data
 
     def commit(self) -> None:
         """Mark the parts since the last call as written."""
@@ -236,23 +235,10 @@ class _Encoding(Protocol):
 
     def end(self) -> bytes:
         """The last bytes."""
-
-
-class _Plain:
-    def encode(self, data: bytes) -> bytes:
-        return data
-
-    def commit(self) -> None:
-        pass
-
-    def discard(self) -> None:
-        pass
-
-    def end(self) -> bytes:
         return b""
 
 
-class _Gzip:
+class _Gzip(_Plain):
     def __init__(self) -> None:
         self._committed = zlib.compressobj(wbits=_GZIP)
         self._pending = self._committed

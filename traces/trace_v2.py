@@ -1,7 +1,7 @@
 """A trace as files: a YAML header, a CSV with one row per request (TraceV2), and one with token times."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
@@ -148,20 +148,10 @@ def _content(header: TraceHeader) -> dict[str, Any]:
         name: {key: getattr(limits, key) for key in ("ttft_ms", "itl_ms", "e2e_ms") if getattr(limits, key)}
         for name, limits in sorted(header.goodput_slo_targets.items())
     }
-    content: dict[str, Any] = {
-        "trace_version": header.trace_version,
-        "time_unit": header.time_unit,
-        "created_at": _Quoted(header.created_at),
-        "mode": header.mode,
-        "warm_up_requests": header.warm_up_requests,
-        "workload_seed": header.workload_seed,
-        "workload_spec": header.workload_spec,
-        "session_context_growth": header.session_context_growth,
-        "server": header.server,
-        "network": network,
-        "goodput_slo_targets": targets,
-        "kv_offload": header.kv_offload,
-        "observed_kv_metrics": header.observed_kv_metrics,
+    written = {"created_at": _Quoted(header.created_at), "measured_rtt_ms": network, "goodput_slo_targets": targets}
+    content = {
+        "network" if each.name == "measured_rtt_ms" else each.name: written.get(each.name, getattr(header, each.name))
+        for each in fields(header)
     }
     always = {"trace_version", "time_unit", "mode", "warm_up_requests", "workload_seed"}
     always |= {"network"} if header.mode == "real" else set()

@@ -194,7 +194,7 @@ def observed(found: CapacityPlan, winner: Winner, speed: float) -> Iterator[Comp
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder) / "load"
         figures = write_load(found, trial, trace, speed)
-        with server(*serving.arguments, "--speed", f"{speed:g}") as running:
+        with server(*shlex.split(serving)[2:], "--speed", f"{speed:g}") as running:
             words = [
                 "observe",
                 "--url",

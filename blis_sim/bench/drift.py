@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
 import numpy as np
@@ -199,23 +199,7 @@ _OF_SERVER = ("job", "instance", "pod", "namespace", "model_name")
 """Labels in which servers differ; engines of one server differ in `engine` alone."""
 
 
-class Source(Protocol):
-    """Readings of one server. `poll` may raise BlisError; the readings stay as they were then."""
-
-    @property
-    def poll_every_s(self) -> float: ...
-
-    def poll(self) -> None:
-        """Read now."""
-        ...
-
-    @property
-    def readings(self) -> Sequence[Reading]:
-        """Readings since the server last started, ascending, no older than was requested."""
-        ...
-
-
-def source_of(options: WatchOptions, keep_s: float) -> Source:
+def source_of(options: WatchOptions, keep_s: float) -> "PageSource | PrometheusSource":
     """Return the source that the URL names, with readings of the last `keep_s`."""
     url = (options.url or "").rstrip("/")
     if options.reads_prometheus:
@@ -226,7 +210,10 @@ def source_of(options: WatchOptions, keep_s: float) -> Source:
 
 
 class PageSource:
-    """The metrics page of a server."""
+    """The metrics page of a server. `poll` reads it now; where that fails, the readings stay as they were.
+
+    The readings are those since the server last started, ascending.
+    """
 
     def __init__(self, url: str, api_key: str | None, poll_every_s: float, keep_s: float) -> None:
         self.poll_every_s = poll_every_s
@@ -762,7 +749,7 @@ class Watch:
     """A watched server: its readings, its deployment, and the comparisons so far."""
 
     settings: WatchOptions
-    source: Source
+    source: PageSource | PrometheusSource
     deployment: Deployment
     history: list[Comparison] = field(default_factory=list)
     num_comparisons: int = 0

@@ -262,7 +262,7 @@ def learn(
     """
     done = on_progress or _no_progress
     spans = spans_of(recordings)
-    work = LearningState(deployed, config, spans, seed, done)
+    work = _LearningState(deployed, config, spans, seed, done)
     terms = deployed.terms
     estimate = Estimate(terms.expected_values(), terms.expected_spreads(), np.zeros(spans.total))
     for share in ROUNDS:
@@ -306,7 +306,7 @@ def relearn(
     The speeds of `start`, which belong to parts of other recordings, are not used.
     """
     spans = spans_of(recordings)
-    work = LearningState(deployed, config, spans, seed, _no_progress)
+    work = _LearningState(deployed, config, spans, seed, _no_progress)
     estimate = Estimate(start.values, start.spreads, np.zeros(spans.total))
     estimate = work.choose(recordings, estimate, budget)
     for share in (1.0, *_final_rounds(recordings, budget)):
@@ -343,7 +343,7 @@ def _cut(recordings: Sequence[Recording], num_requests: int) -> list[Recording]:
     return [recording.head(lengths[place]) for place, recording in enumerate(recordings)]
 
 
-def _score(recording: Recording, work: "LearningState", estimate: Estimate) -> Score | None:
+def _score(recording: Recording, work: "_LearningState", estimate: Estimate) -> Score | None:
     held_out = recording.only_tail(HELD_OUT_SHARE)
     scored = score(held_out, work.deployed.latency(estimate.values), work.config, SCORED_PHASES)
     work.done()
@@ -360,7 +360,7 @@ def _loss(recordings: Sequence[Recording], deployed: Learnable, config: EngineCo
     return total
 
 
-class LearningState:
+class _LearningState:
     """State shared by all rounds."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ from blis_sim.engine.latency.kernels import (
     KernelSteps,
     graph_sizes,
 )
-from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
 from blis_sim.engine.latency.step_work import step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
@@ -90,53 +89,6 @@ class Terms:
         return np.array([self.expected[name].spread for name in self.names])
 
 
-class Learnable(Protocol):
-    """A deployment and the latency model whose coefficients are learned for it."""
-
-    @property
-    def model(self) -> ModelSpec: ...
-
-    @property
-    def gpu(self) -> GpuSpec: ...
-
-    @property
-    def tp(self) -> int: ...
-
-    @property
-    def latency_model(self) -> str:
-        """The name of the latency model."""
-        ...
-
-    @property
-    def growth_requests(self) -> int:
-        """How many requests a batch must have more than any before, to make the host wait; 0 where none does."""
-        ...
-
-    def alternatives(self) -> "tuple[Learnable, ...]":
-        """Return the deployments to choose from, which differ in what is no number: this one first."""
-        ...
-
-    @property
-    def terms(self) -> Terms: ...
-
-    def learnable(self) -> tuple[str, ...]:
-        """Return the terms that have any effect."""
-        ...
-
-    def latency(self, values: Floats) -> LatencyModel:
-        """Return the latency model with these coefficients, in the order of the terms."""
-        ...
-
-    def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
-        """Return for each row of `shapes`, whose columns are the fields of `BatchShape`, what each coefficient of steps
-        is multiplied by."""
-        ...
-
-    def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
-        """Return the coefficients as the sections of a file."""
-        ...
-
-
 EXPECTED_OF_HOST: dict[str, Expectation] = {
     "step_us": Expectation(300.0, 300.0),
     "prompt_us": Expectation(300.0, 300.0),
@@ -187,33 +139,33 @@ class FittedDeployment:
     gpu: GpuSpec
     tp: int
     growth_requests: int = 0
-
-    @property
-    def latency_model(self) -> str:
-        return "fitted"
-
-    @property
-    def terms(self) -> Terms:
-        return TERMS
+    """How many requests a batch must have more than any before, to make the host wait; 0 where none does."""
+    latency_model: ClassVar[str] = "fitted"
+    terms: ClassVar[Terms] = TERMS
 
     def alternatives(self) -> "tuple[FittedDeployment, ...]":
+        """Return the deployments to choose from, which differ in what is no number: this one first."""
         other = 0 if self.growth_requests else GROWTH_REQUESTS
         return self, replace(self, growth_requests=other)
 
     def learnable(self) -> tuple[str, ...]:
+        """Return the terms that have any effect."""
         return tuple(name for name in TERMS.names if self.tp > 1 or name != "all_reduce")
 
     def latency(self, values: Floats) -> Fitted:
+        """Return the latency model with these coefficients, in the order of the terms."""
         named = TERMS.by_name(values)
         step = StepCoefficients(**{name: named[name] for name in STEP_TERMS})
         request = RequestCoefficients(**{name: named[name] for name in REQUEST_TERMS})
         return Fitted(self.model, self.gpu, self.tp, step, request, self.growth_requests)
 
     def sections(self, values: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """Return the coefficients as the sections of a file."""
         step = {name: values[name] for name in STEP_TERMS}
         return {"step": step, "request": {name: values[name] for name in REQUEST_TERMS}}
 
     def basis(self, values: Floats, shapes: npt.NDArray[np.int64]) -> Floats:
+        """Return what each coefficient of steps is multiplied by, for rows of the fields of `BatchShape`."""
         latency = self.latency(values)
         work = step_work(self.model, self.gpu, self.tp, 1, "naive", head_size=self.model.attention_head_size)
         shape = dict(zip(BatchShape._fields, shapes.T.astype(np.float64), strict=True))
@@ -281,18 +233,9 @@ class KernelsDeployment:
     launch_us: float = 0.0
     decode_rows: int = 0
     has_one_attention_call: bool = False
-
-    @property
-    def latency_model(self) -> str:
-        return "kernels"
-
-    @property
-    def terms(self) -> Terms:
-        return KERNEL_TERMS
-
-    @property
-    def growth_requests(self) -> int:
-        return 0
+    growth_requests: ClassVar[int] = 0
+    latency_model: ClassVar[str] = "kernels"
+    terms: ClassVar[Terms] = KERNEL_TERMS
 
     def alternatives(self) -> "tuple[KernelsDeployment, ...]":
         return (self,)
@@ -342,6 +285,10 @@ class KernelsDeployment:
             "request_us": shape["decode_requests"] + shape["draft_tokens"],
         }
         return np.column_stack([columns[name] for name in KERNEL_TERMS.step])
+
+
+Learnable: TypeAlias = FittedDeployment | KernelsDeployment
+"""A deployment and the latency model whose coefficients are learned for it."""
 
 
 def kernels_deployment(

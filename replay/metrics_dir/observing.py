@@ -3,11 +3,11 @@
 Runs that are not observed load nothing more than this module.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
@@ -19,29 +19,19 @@ from blis_sim.options import OptionError
 
 if TYPE_CHECKING:
     from blis_sim.engine.cluster.cluster import Cluster
-    from blis_sim.engine.cluster.options import ClusterOptions
     from blis_sim.engine.data_parallel import RankGroup
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.simulation import Simulation
-    from replay.report_options import ReportOptions
-
-
-class EventRecorder(Protocol):
-    """Writes facts of a run while the run goes on. Each event comes with the number of its instance."""
-
-    def arrived(self, sequences: Iterable[Sequence]) -> None:
-        """Requests have been handed to the simulation, in order of arrival."""
-        ...
-
-    def note(self, instance: int, event: Event) -> None:
-        """An event has happened."""
-        ...
+    from replay.metrics_dir.recorder import Recorder, RequestGraphs
+    from replay.provenance import SimulationOptions
 
 
 class ObservedSimulation(WrappedSimulation):
     """`simulation`, whose arrivals and events all go to recorders, while the run gets only ends of requests."""
 
-    def __init__(self, simulation: "Engine | RankGroup | Cluster", recorders: SequenceOf[EventRecorder]) -> None:
+    def __init__(
+        self, simulation: "Engine | RankGroup | Cluster", recorders: "SequenceOf[Recorder | RequestGraphs]"
+    ) -> None:
         WrappedSimulation.__init__(self, simulation)
         self._recorders = recorders
         self._advance = _numbered(simulation)
@@ -77,19 +67,9 @@ def _numbered(simulation: "Engine | RankGroup | Cluster") -> Callable[[Micros], 
     return lambda until: [(0, event) for event in engine.advance(until)]
 
 
-class RunSettings(Protocol):
-    """The options of a command that simulates."""
-
-    @property
-    def cluster(self) -> "ClusterOptions": ...
-
-    @property
-    def report(self) -> "ReportOptions": ...
-
-
 @contextmanager
 def observing(
-    options: RunSettings, deployment: "Deployment", simulation: "Engine | RankGroup | Cluster", command: str
+    options: "SimulationOptions", deployment: "Deployment", simulation: "Engine | RankGroup | Cluster", command: str
 ) -> "Iterator[Simulation]":
     """Yield the simulation to run in place of `simulation`, and write its folder of metrics and its request graphs.
 

@@ -34,7 +34,8 @@ class Command:
     @property
     def is_repeatable(self) -> bool:
         """Whether the command prints equal figures on every machine: it simulates, and reads no recording."""
-        return re.match(r"blis (run|sweep --model|compare|plan --model|bench (throughput|latency|tune)) ", self.text) is not None
+        simulating = r"blis (run|sweep --model|compare|plan --model|bench (throughput|latency|tune)) "
+        return re.match(simulating, self.text) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,30 +124,13 @@ class Workload:
 
 
 def row_of(request: WorkloadRequest, number: int) -> TraceRow:
-    """The row of a generated request."""
+    """The row of a generated request: fields of both have the same names, but for three."""
+    values = request._asdict()
+    del values["keeps_context"]
     return TraceRow(
         request_id=number,
-        client_id=request.client_id,
-        tenant_id=request.tenant_id,
-        slo_class=request.slo_class,
-        session_id=request.session_id,
-        round_index=request.round_index,
-        prefix_group=request.prefix_group,
-        prefix_length=request.prefix_tokens,
-        streaming=request.streaming,
-        input_tokens=request.input_tokens,
-        output_tokens=request.output_tokens,
-        text_tokens=request.text_tokens,
-        image_tokens=request.image_tokens,
-        audio_tokens=request.audio_tokens,
-        video_tokens=request.video_tokens,
-        reason_ratio=request.reason_ratio,
-        model=request.model,
-        deadline_us=request.deadline_us,
-        slo_target_us=request.slo_target_us,
-        slo_e2e_us=request.slo_e2e_us,
-        vllm_priority=request.priority,
-        arrival_time_us=request.arrival_us,
-        adapter=request.adapter,
-        think_time_us=request.think_time_us,
+        arrival_time_us=values.pop("arrival_us"),
+        prefix_length=values.pop("prefix_tokens"),
+        vllm_priority=values.pop("priority"),
+        **values,
     )

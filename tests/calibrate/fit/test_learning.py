@@ -12,8 +12,8 @@ from blis_sim.engine.latency.fitted import STEP_TERMS
 from blis_sim.engine.latency.wrapped import PhaseShifted, WrappedLatency
 from blis_sim.engine.request import Request, UniqueBlocks
 from calibrate.fit.estimate import Estimate, recorded
-from calibrate.fit.learn import Budget, LearningResult, LearningState, learn, num_trials
-from calibrate.fit.recording import Recording, spans_of
+from calibrate.fit.learn import Budget, LearningResult, learn, num_trials, relearn
+from calibrate.fit.recording import Recording
 from calibrate.fit.terms import EXPECTED, TERMS
 from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
@@ -77,6 +77,14 @@ def test_equal_seeds_give_equal_coefficients_and_progress_is_reported() -> None:
     again = learn(recordings, DEPLOYED, CONFIG, seed=5, budget=SMALL)
     assert first.estimate.values.tolist() == again.estimate.values.tolist()
     assert len(reported) == num_trials(recordings, DEPLOYED, SMALL)
+
+
+def test_learning_on_from_an_estimate_forgets_where_it_came_from() -> None:
+    start = Estimate(VALUES * 1.3, VALUES * 0.1, np.zeros(7))
+    _, estimate = relearn([recording(200)], DEPLOYED, CONFIG, start, budget=Budget(200, 200, 1000))
+    decodes = np.array([[0, 0, 0, 0, 0, 0, batch, 1_000 * batch, 0, 0] for batch in (1, 4, 8)])
+    assert step_times(start.values, decodes) == pytest.approx(1.3 * step_times(VALUES, decodes))
+    assert step_times(estimate.values, decodes) == pytest.approx(step_times(VALUES, decodes), rel=0.03)
 
 
 def test_an_outlier_changes_little() -> None:
@@ -189,8 +197,6 @@ def saturated_by_a_client_with_a_cap() -> Recording:
 def test_a_host_that_waits_is_recognised_where_other_coefficients_stand_in_for_it() -> None:
     values = VALUES.copy()
     values[TERMS.place("tiles")] *= 1.03
-    recordings = [saturated_by_a_client_with_a_cap()]
-    spans = spans_of(recordings)
-    work = LearningState(DEPLOYED, CONFIG, spans, 0, lambda: None)
-    work.choose(recordings, Estimate(values, TERMS.expected_spreads(), np.zeros(spans.total)), Budget(500, 500, 500))
-    assert work.deployed.growth_requests == 8
+    start = Estimate(values, TERMS.expected_spreads(), np.zeros(0))
+    chosen, _ = relearn([saturated_by_a_client_with_a_cap()], DEPLOYED, CONFIG, start, budget=Budget(500, 500, 500))
+    assert chosen.growth_requests == 8

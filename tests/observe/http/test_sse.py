@@ -9,18 +9,6 @@ def split(pieces: list[bytes]) -> list[bytes]:
     return [event for piece in pieces for event in splitter.feed(piece)] + splitter.end()
 
 
-def test_the_space_after_the_colon_is_optional() -> None:
-    assert split([b"data: a\n\ndata:b\n\n"]) == [b"a", b"b"]
-
-
-def test_lines_may_end_in_crlf() -> None:
-    assert split([b"data: a\r\n\r\ndata: b\r\n\r\n"]) == [b"a", b"b"]
-
-
-def test_comments_and_other_fields_are_no_events() -> None:
-    assert split([b": ping\n\nevent: message\nid: 3\nretry: 10\ndata: a\n\n"]) == [b"a"]
-
-
 def test_an_event_is_given_back_by_the_piece_that_ends_its_line() -> None:
     splitter = EventSplitter()
     assert splitter.feed(b'data: {"a"') == []
