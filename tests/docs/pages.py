@@ -34,7 +34,10 @@ class Command:
     @property
     def is_repeatable(self) -> bool:
         """Whether the command prints equal figures on every machine: it simulates, and reads no recording."""
-        return re.match(r"blis (run|sweep --model|compare|plan --model|bench (throughput|latency|tune)) ", self.text) is not None
+        return (
+            re.match(r"blis (run|sweep --model|compare|plan --model|bench (throughput|latency|tune)) ", self.text)
+            is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
