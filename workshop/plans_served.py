@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -149,24 +149,18 @@ def tried(words: str, speed: float, num_requests: int, attempts: int, is_exhaust
         every = planned([*arguments, "--exhaustive"]).winner
         row["exhaustive_cost"] = None if every is None else every.trial.cost_per_hour
     stated = found.winner.trial.candidate.sureness.step_error
-    for attempt in range(1, attempts + 1):
-        row["attempts"] = attempt
+    compared: list[Comparison] = []
+    while not compared or (row["attempts"] < attempts and not all(each.is_within for each in compared)):
+        row["attempts"] = row.get("attempts", 0) + 1
         compared = list(observed(found, found.winner, speed))
-        if all(each.is_within for each in compared):
-            break
     row |= {"stated": stated, **{each.name: round(each.deviation, 4) for each in compared}}
     row["ranges"] = {
         each.name: [low, high if high < inf else None] for each in compared for low, high in [each.range_ms]
     }
-    row["headroom"] = {name: round(1 - found.winner.outcome.figures[name] / limit, 4) for name, limit in _limits(found)}
     row["figures"] = [each.text for each in compared]
     row["out"] = [each.name for each in compared if not each.is_within]
     agrees = not is_exhaustive or row["exhaustive_cost"] == row["cost"]
     return {**row, "is_within": agrees and not row["out"]}
-
-
-def _limits(found: CapacityPlan) -> Iterable[tuple[str, float]]:
-    return found.query.targets.limits_ms.items()
 
 
 def line_of(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from math import ceil, floor, inf, sqrt
 
 import numpy as np
 
-from replay.simulation.record import NEVER, Ints, Pool, Record, pool_of
+from replay.simulation.record import NEVER, Bools, Ints, Pool, Record, pool_of
 
 _NUM_BATCHES = 16
 _DEVIATIONS = 1.753
@@ -58,7 +58,7 @@ def _between(pool: Pool, share: float, num_independent: float) -> tuple[float, f
     return pool.at_rank(max(0, low - 1)) / 1000, pool.at_rank(high) / 1000 if high < size else None
 
 
-def _num_independent(are_beyond: Ints, counts: Ints) -> float:
+def _num_independent(are_beyond: Bools, counts: Ints) -> float:
     """Return how many independent values have the error of these, each of which occurs so often; in the order of time.
 
     The error is that of the share beyond, from its differences between batches with as many values each. It is at least

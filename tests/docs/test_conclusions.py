@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from blis_sim.cli.main import run
-from docs.pictures import COMPARISONS
 from replay.closed_loop import FIRST_LENGTH
 from tests.docs.pages import PROJECT, fences
 
@@ -109,9 +108,15 @@ def spec_of(name: str, times: int) -> str:
     return longer
 
 
-def compared(picture: str, times: int, folder: Path, capsys: Captured) -> list[dict[str, float]]:
-    """The figures of each side of a comparison in the gallery."""
-    words = list(COMPARISONS[picture])
+def compared(names: str, times: int, folder: Path, capsys: Captured) -> list[dict[str, float]]:
+    """The figures of each side of a comparison that the gallery draws, by its names on its page."""
+    (text,) = (
+        command.text
+        for fence in fences(PROJECT / "docs" / "adaptive.md")
+        for command in fence.commands
+        if command.text.startswith(f"blis compare --names {names} ")
+    )
+    words = shlex.split(text)[2:]
     place = words.index("--workload-spec") + 1
     spec = folder / f"{times}.yaml"
     spec.write_text(spec_of(words[place], times), encoding="utf-8")
@@ -119,8 +124,7 @@ def compared(picture: str, times: int, folder: Path, capsys: Captured) -> list[d
     first = words.index("--")
     assert run(["compare", *words[:first], "--json", *words[first:]]) == 0
     found = json.loads(capsys.readouterr().out)
-    names = words[words.index("--names") + 1].split(",")
-    return [found[name]["runs"][0] for name in names]
+    return [found[name]["runs"][0] for name in names.split(",")]
 
 
 LATE = "SLO violations, critical (%)"
@@ -131,7 +135,7 @@ LATE = "SLO violations, critical (%)"
 def test_urgency_spares_chats_and_costs_no_throughput_at_both_lengths(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
-    fifo, urgency, gap = compared("urgency.svg", times, tmp_path, capsys)
+    fifo, urgency, gap = compared("fifo,urgency,gap", times, tmp_path, capsys)
     assert fifo[LATE] > 50
     assert max(urgency[LATE], gap[LATE]) < 1
     assert urgency["Throughput (tok/s)"] == pytest.approx(fifo["Throughput (tok/s)"], rel=0.02)
@@ -144,7 +148,7 @@ def test_urgency_spares_chats_and_costs_no_throughput_at_both_lengths(
 def test_a_router_that_knows_caches_halves_late_questions_at_both_lengths(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
-    round_robin, cached = compared("routing.svg", times, tmp_path, capsys)
+    round_robin, cached = compared("round-robin,cache", times, tmp_path, capsys)
     assert cached[LATE] < round_robin[LATE] / 2
     assert cached["KV hit rate, tokens (%)"] > round_robin["KV hit rate, tokens (%)"] + 1
 
@@ -154,7 +158,7 @@ def test_a_router_that_knows_caches_halves_late_questions_at_both_lengths(
 def test_drafts_behind_gates_make_decoding_faster_and_some_chats_late_at_both_lengths(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
-    none, gated = compared("drafts.svg", times, tmp_path, capsys)
+    none, gated = compared("none,gated", times, tmp_path, capsys)
     assert gated["TBT mean (ms)"] < none["TBT mean (ms)"] / 2
     assert gated["Throughput (tok/s)"] > none["Throughput (tok/s)"]
     assert none[LATE] < gated[LATE] < 2 * none[LATE]

@@ -75,6 +75,8 @@ class PlanRequest(NamedTuple):
     drafter: "DrafterRequest | None" = None
     refines_fp8_blocks: bool = True
     """Whether the release takes smaller blocks where the checkpoint's do not divide over GPUs."""
+    shape: ModelShape | None = None
+    """The shape of the model where it has been read already."""
 
 
 class MemoryLayout(NamedTuple):
@@ -134,7 +136,7 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
 
     Raises EngineError, in one line, for what is not modelled or does not fit together.
     """
-    shape = read_model(request.config, request.model, request.dtype)
+    shape = request.shape or read_model(request.config, request.model, request.dtype)
     quantization = read_quantization(request.config, request.hf_quant_config, request.model, request.quantization)
     capability = request.capability_major or (BLACKWELL if quantization.has_nvfp4 else HOPPER)
     kv_cache_dtype = _kv_cache_dtype(request.kv_cache_dtype, quantization.kv_cache_dtype, shape, capability)
@@ -322,6 +324,7 @@ _PLAIN_ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "quick_gelu", "relu")
 
 _MAX_PLANNED_GPUS = 64
 _KEPT_LAYOUTS = 128
+_KEPT_SHAPES = 16
 
 
 class MemorySettings(NamedTuple):
@@ -358,13 +361,22 @@ def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: M
     return plan(model.checkpoint, model.name, int(gpu.compute_capability), tp, dp, settings)
 
 
+@lru_cache(maxsize=_KEPT_SHAPES)
+def _shape(checkpoint: Checkpoint, model: str, dtype: str) -> ModelShape:
+    """Return the shape of a model, which all placements share, those that are impossible included."""
+    return read_model(checkpoint.config, model, dtype)
+
+
 @lru_cache(maxsize=_KEPT_LAYOUTS)
 def _layout(
     checkpoint: Checkpoint, model: str, capability_major: int, tp: int, dp: int, settings: MemorySettings
 ) -> MemoryLayout:
     shared = {name: getattr(settings, name) for name in PlanRequest._fields if name in MemorySettings._fields}
     config, quantized = checkpoint.config, checkpoint.hf_quant_config
-    return plan_layout(PlanRequest(config, model, quantized, tp, dp=dp, capability_major=capability_major, **shared))
+    shape = _shape(checkpoint, model, settings.dtype)
+    return plan_layout(
+        PlanRequest(config, model, quantized, tp, dp=dp, capability_major=capability_major, shape=shape, **shared)
+    )
 
 
 def planned_with_drafter(
