@@ -35,7 +35,7 @@ def test_hits_beyond_what_requests_share_are_warned_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     warn_of_warm_cache(before, after, expected, seed=42)
-    assert ("an earlier run with --seed 42 has sent these prompts" in capsys.readouterr().err) == is_warned
+    assert ("An earlier run with --seed 42 has sent these prompts" in capsys.readouterr().err) == is_warned
 
 
 def test_shared_prefixes_and_contexts_are_expected_in_the_cache() -> None:

@@ -39,7 +39,7 @@ def test_replies_that_are_stamped_a_little_late_do_not_make_the_cap_larger() -> 
 def test_the_effect_of_a_cap_is_one_sentence() -> None:
     found = str(client_cap_of(capped_rows(60, 4)))
     assert found.startswith(
-        "56 of 60 requests were sent late (up to 0.8 s), when 4 were in flight: the client had a cap"
+        "56 of 60 requests were sent late (up to 0.8 s), when 4 were in flight. The client had a cap"
     )
 
 

@@ -73,7 +73,7 @@ def test_a_gpu_with_tables_is_not_scaled_where_it_has_them() -> None:
     assert a100.token_us(matmul, TOKENS).tolist() == Tables("A100-SXM").token_us(matmul, TOKENS).tolist()
     assert a100.note() == ""
     a100.token_us(matmul._replace(weights="fp8"), TOKENS)
-    assert a100.note().startswith("some kernels of A100-SXM were not measured and are scaled from L40S: ")
+    assert a100.note().startswith("some kernels of A100-SXM were not measured. They are scaled from L40S, ")
 
 
 def test_what_was_measured_on_no_gpu_is_refused_by_the_nearest() -> None:
