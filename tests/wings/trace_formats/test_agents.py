@@ -9,7 +9,7 @@ import pytest
 from blis_sim.cli.main import run
 from blis_sim.options import BlisError
 from tests.traces.importers.test_formats import imported, left_out
-from traces import TraceRow, read_trace
+from traces import read_trace
 from traces.importers.registry import Imported
 
 Graph = list[tuple[str, int, str, int]]
