@@ -62,7 +62,8 @@ class PackedRows(Sequence[Row], Generic[Row]):
 
     def __init__(self, kind: type[Row]) -> None:
         self._type = kind
-        self._kind = _kind_of(kind)
+        key: Any = kind
+        self._kind: _Kind = _kind_of(key)
         self._chunks: list[list[Sequence[Any]]] = []
         self._ends: list[int] = []
         """The number of records up to and with each chunk."""
