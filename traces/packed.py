@@ -39,7 +39,7 @@ def _kind_of(kind: Any) -> _Kind:
     return _Kind(names, _numbered(names), iter, kind._make)
 
 
-def _maker(kind: type, names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
+def _maker(kind: Any, names: Iterable[str]) -> Callable[[Iterable[Any]], Any]:
     """Return a function that makes a dataclass with slots of its values, in half the time of its constructor."""
     new = object.__new__
     setters = [getattr(kind, name).__set__ for name in names]
@@ -62,7 +62,8 @@ class PackedRows(Sequence[Row], Generic[Row]):
 
     def __init__(self, kind: type[Row]) -> None:
         self._type = kind
-        self._kind = _kind_of(kind)
+        key: Any = kind
+        self._kind: _Kind = _kind_of(key)
         self._chunks: list[list[Sequence[Any]]] = []
         self._ends: list[int] = []
         """The number of records up to and with each chunk."""

@@ -407,7 +407,8 @@ def recording_of(
 
     Raises CalibrateError when no row can be learned from.
     """
-    arrivals = arrivals_of(trace, model, config, as_scheduled=max_concurrency is not None).arrivals
+    # Made once: a fit replays them many times.
+    arrivals = list(arrivals_of(trace, model, config, as_scheduled=max_concurrency is not None).arrivals)
     rows = [arrival.row for arrival in arrivals if isinstance(arrival.row, TraceRow)]
     measured = np.array([_measured(row) for row in rows], np.float64).reshape(-1, 2)
     if not np.isfinite(measured[:, 0]).any():

@@ -61,7 +61,7 @@ def _generated_row(each: RequestRecord, post_decode_us: int) -> TraceRow:
     if each.e2e_us is not None:
         last_us = at + each.e2e_us - (post_decode_us if each.planned_output_tokens else 0)
     status = "ok" if each.is_completed else "timeout" if each.outcome is Outcome.TIMED_OUT else "incomplete"
-    times = {
+    times: dict[str, Any] = {
         "arrival_time_us": at,
         "send_time_us": at,
         "first_chunk_time_us": first_us,

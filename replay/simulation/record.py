@@ -921,7 +921,7 @@ class Record:
             return
         is_one = np.zeros(len(self), np.bool_)
         is_one[places] = True
-        yield from compress(self, memoryview(is_one))
+        yield from compress(self, is_one.data)
 
     def arrived(self, sequences: SequenceOf[Sequence], rows: Iterable[Origin]) -> None:
         """Requests, made from as many rows, have been handed to the simulation in this order. Rows that are given are

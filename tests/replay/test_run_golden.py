@@ -30,7 +30,7 @@ def recorded(reference: Path, name: str) -> Recorded:
     """The requests of a run, in order of arrival, and its metrics."""
     folder = reference / "golden" / "tools" / "run"
     metrics: dict[str, Any] = json.loads((folder / f"{name}.metrics.json").read_text())
-    return read_rows(folder / f"{name}.csv"), metrics
+    return list(read_rows(folder / f"{name}.csv")), metrics
 
 
 def request_of(row: TraceRow, name: str) -> WorkloadRequest:

@@ -205,7 +205,9 @@ def test_requests_to_a_slow_server_keep_their_order(tmp_path: Path) -> None:
     path = Path(recording(tmp_path))
     rows = [
         replace(row, request_id=number, send_time_us=sent_us)
-        for number, (row, sent_us) in enumerate(zip(read_trace(path).rows * 2, [1030, 1010, 1020, 1020], strict=True))
+        for number, (row, sent_us) in enumerate(
+            zip([*read_trace(path).rows] * 2, [1030, 1010, 1020, 1020], strict=True)
+        )
     ]
     write_trace(path, TraceHeader(mode="real", server={"model": "qwen/qwen3-14b"}), rows)
     with (tmp_path / "t.server.yaml").open("a") as file:

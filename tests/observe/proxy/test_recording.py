@@ -78,7 +78,7 @@ def user(*contents: str) -> list[dict[str, str]]:
 
 
 def rows_in(folder: Path, name: str = "r.csv") -> list[TraceRow]:
-    return read_rows(folder / name)
+    return list(read_rows(folder / name))
 
 
 def test_a_row_has_the_times_of_the_client_and_a_session_its_context(tmp_path: Path) -> None:
