@@ -171,6 +171,7 @@ class CoreRequest(PlannedChoice):
         sampling: SamplingParams,
         scorer: Scorer | None,
         prompt_scores: "_Scores | None",
+        pooled: "np.typing.NDArray[np.float32] | None" = None,
     ) -> None:
         super().__init__(generation)
         self._core, self._outputs = core, core.outputs
@@ -178,17 +179,13 @@ class CoreRequest(PlannedChoice):
         self._trace_headers = request.trace_headers
         self._sampling = sampling
         self._scorer, self._prompt_scores = scorer, prompt_scores
-        self.pooled: np.typing.NDArray[np.float32] | None = None
+        self.pooled = pooled
         """The result of a request that is pooled; it has no tokens."""
+        self.is_streamed = pooled is None
         self._num_sent = 0
         self._num_preemptions = 0
         self.flight: InFlightRequest | None = None
         self.kv_transfer_params: dict[str, object] | None = None
-
-    @property
-    def is_streamed(self) -> bool:
-        """Whether outputs are sent before the last one."""
-        return self.pooled is None
 
     @property
     def engine_request(self) -> Request:
@@ -455,9 +452,7 @@ class RankCore:
 
         is_long = len(ids) > LONG_POOLED_TOKENS
         generation, pooled = await self.service.delivery.executor.run(False, computed) if is_long else computed()
-        choice = CoreRequest(self, request, generation, SamplingParams(), None, None)
-        choice.pooled = pooled
-        return choice
+        return CoreRequest(self, request, generation, SamplingParams(), None, None, pooled)
 
     def adapter(self, wanted: messages.LoraRequest) -> Adapter:
         """Return an adapter of the frontend's number, loaded if it is not. Raises ApiError without --enable-lora."""
