@@ -113,6 +113,7 @@ def analyze(simulated: Simulated, analysis_config: AnalysisConfig, judged: Stead
         steady=steady_state(record),
         steadiness=judged,
         adapters=adapter_figures(simulated),
+        custom_metrics=values_of(analysis_config.metrics, simulated),
         **on_demand,
     )
 
