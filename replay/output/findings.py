@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from blis_sim.engine.core import Engine
-from blis_sim.options.custom_metrics import CustomMetric
+from blis_sim.options.custom_metrics import CustomMetric, values_of
 from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
 from replay.analysis.breakdown import (
     ClassLatencies,
