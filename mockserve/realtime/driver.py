@@ -326,8 +326,8 @@ class Conditions:
 class RealtimeDriver:
     """A `Driver` that runs `engine` against the clock, `speed` simulated seconds per real second.
 
-    It has the requests in flight, and their generated tokens that are not due yet. Its engine stays behind the clock
-    by the shortest time from the end of a step to the delivery of a token, so one wake does both.
+    It has the requests in flight, and their generated tokens that are not due yet. Between small steps
+    its engine stays behind the clock by the shortest time from a step's end to a token's delivery: one wake does both.
     """
 
     def __init__(
