@@ -259,6 +259,10 @@ def _ignore_cache_changes(_changes: SequenceOf[CacheChange]) -> None:
     """No-op default."""
 
 
+MOST_TOKENS_TOGETHER = 16
+"""Tokens of a step that is computed when its first token is due: one wake less is worth much for few tokens only."""
+
+
 @dataclass(slots=True)
 class EngineOutput:
     """One engine with listeners to its output."""
@@ -285,8 +289,11 @@ class EngineOutput:
     def shortest_delay_us(self) -> Micros:
         """Return the shortest time from the end of the next step until one of its tokens is due.
 
-        It is 0 for an engine whose steps are reported to others, who learn of them as they end.
+        It is 0 for an engine whose steps are reported to others, who learn of them as they end, and for large steps:
+        computing them takes so long that tokens which wait for it would be late.
         """
+        if self.num_going_on > MOST_TOKENS_TOGETHER:
+            return 0
         if self.on_batch is not ignore_batch or self.on_cache_changes is not _ignore_cache_changes:
             return 0
         overheads = self.overheads
@@ -319,8 +326,8 @@ class Conditions:
 class RealtimeDriver:
     """A `Driver` that runs `engine` against the clock, `speed` simulated seconds per real second.
 
-    It has the requests in flight, and their generated tokens that are not due yet. Its engine stays behind the clock
-    by the shortest time from the end of a step to the delivery of a token, so one wake does both.
+    It has the requests in flight, and their generated tokens that are not due yet. Between small steps
+    its engine stays behind the clock by the shortest time from a step's end to a token's delivery: one wake does both.
     """
 
     def __init__(

@@ -137,6 +137,8 @@ def with_templates(bodies: Bodies) -> UsualBodies | None:
     None."""
     if not isinstance(bodies, (ChatBodies, CompletionBodies)) or not bodies.id.isascii():
         return None  # a union would be made anew each time
+    if isinstance(bodies, ChatBodies) and bodies.echoed:
+        return None  # kept templates would keep messages of any length
     return None if bodies.weight_version is not None or bodies.shows_prompt_ids else bodies
 
 

@@ -15,7 +15,15 @@ from mockserve.protocol.completions import (
     tool_arguments_delta,
 )
 from mockserve.protocol.json_text import compact_json
-from mockserve.reply.frames import PLACEHOLDER, EventTemplates, UsualBodies, event, event_template, http_chunk
+from mockserve.reply.frames import (
+    PLACEHOLDER,
+    EventTemplates,
+    UsualBodies,
+    event,
+    event_template,
+    http_chunk,
+    with_templates,
+)
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -55,6 +63,12 @@ def test_shared_templates_fill_as_encoding_does_for_every_id_and_second(reply_id
             assert templates.text_event(bodies, 1, new_piece, "stop", chunked=True).fill(token) == http_chunk(last)
             openings = [http_chunk(event(each)) for each in bodies.opening_chunks(2, PromptOutput(), None)]
             assert templates.opening(bodies, 2, chunked=True) == openings
+
+
+def test_no_template_keeps_the_text_of_a_client() -> None:
+    bodies = ChatBodies("id", 1, "m", "f", echoed="a long message")
+    assert with_templates(bodies) is None
+    assert with_templates(bodies._replace(echoed="")) is not None
 
 
 def test_a_chunk_is_framed_by_its_length() -> None:

@@ -155,19 +155,32 @@ async def test_a_step_and_the_delivery_of_its_token_take_one_wake() -> None:
 
 async def test_tokens_of_a_batch_that_shrinks_are_in_time(drive: Callable[..., RealtimeDriver]) -> None:
     """A token is due the sooner the fewer tokens its step has, so requests that leave bring the others' forward."""
-    driver = drive(TestLatency(step_us=400_000, output_sequence_time=10_000), max_num_seqs=64)
+    driver = drive(TestLatency(step_us=400_000, output_sequence_time=25_000), max_num_seqs=64)
     begun, kept = asyncio.Event(), Listener(on_token=lambda number: begun.set())
     driver.submit(request("kept", output_tokens=4), kept)
-    for number in range(39):
+    for number in range(15):
         driver.submit(request(f"r{number}", output_tokens=50), Listener())
     await begun.wait()
-    for number in range(39):
+    for number in range(15):
         driver.abort(f"r{number}")
     await kept.done.wait()
-    due = [driver.seconds_at(int(end) + 10_000) for end in driver.engine.steps.ends()]
+    due = [driver.seconds_at(int(end) + 25_000) for end in driver.engine.steps.ends()]
     late_s = [instant - at for instant, at in zip(kept.instants, due, strict=True)]
     assert min(late_s) >= 0
     assert max(late_s[2:]) < 0.2, "tokens waited as if the others were still there"
+
+
+async def test_a_large_batch_is_computed_before_its_tokens_are_due(drive: Callable[..., RealtimeDriver]) -> None:
+    """Its step takes so long that tokens which wait for it would be late."""
+    driver = drive(TestLatency(step_us=20_000, output_sequence_time=5_000), max_num_seqs=64)
+    done_until: list[Micros] = []
+    first = Listener(on_token=lambda number: done_until.append(driver.engine.now or 0))
+    driver.submit(request("first", output_tokens=20), first)
+    for number in range(39):
+        driver.submit(request(f"r{number}", output_tokens=20), Listener())
+    await first.done.wait()
+    ahead_us = [at - int(end) for at, end in zip(done_until, driver.engine.steps.ends(), strict=False)]
+    assert min(ahead_us[1:8]) > 100_000, "the engine waited until 200 ms after each step"
 
 
 async def test_an_aborted_request_gets_nothing_more_and_leaves_the_engine(
