@@ -81,8 +81,8 @@ class Arrival(NamedTuple):
 class Conversations:
     """Prompts that repeat others or may be repeated, by places of rows: their tokens, and whose text they begin with.
 
-    A row shares its `context_tokens` with the row that it names, else with the round before it, and with no other row
-    where that one is missing. Tokens are the server's counts, which include those around each turn.
+    A row shares its `context_tokens` with the row that it names, else with the round before it. It shares
+    with no other row where that one is missing. Tokens are the server's counts, which include those around each turn.
     """
 
     def __init__(self, rows: PackedRows[TraceRow]) -> None:

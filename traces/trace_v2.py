@@ -305,8 +305,8 @@ def beside(*paths: Path | str | None) -> list[Path]:
 
 
 def read_rows(data_path: Path | str, *, distinct: bool = False, is_whole: bool = False) -> PackedRows[TraceRow]:
-    """Read the rows of a trace; with `distinct` no two may have one request_id, and with `is_whole` each row that
-    another one names must be there. Raises TraceError."""
+    """Read the rows of a trace. With `distinct` no two may have one request_id. With `is_whole` each row that another
+    one names must be there. Raises TraceError."""
     table = table_of(Path(data_path))
     rows = _packed(table)
     if distinct or any(rows.distinct("parents")) or any(rows.distinct("context_of")):

@@ -1,7 +1,7 @@
 """The interface of all drivers, and the real-time driver of one engine: the only module that reads the wall clock.
 
 The driver sleeps until tokens of the engine's next event may be due, advances the engine, and delivers tokens to their
-replies, each of which writes once per wake. All deadlines are absolute: lateness does not accumulate, and no token is
+replies. Each reply writes once per wake. All deadlines are absolute: lateness does not accumulate, and no token is
 delivered early.
 """
 
@@ -289,8 +289,8 @@ class EngineOutput:
     def shortest_delay_us(self) -> Micros:
         """Return the shortest time from the end of the next step until one of its tokens is due.
 
-        It is 0 for an engine whose steps are reported to others, who learn of them as they end, and for large steps:
-        computing them takes so long that tokens which wait for it would be late.
+        It is 0 for an engine whose steps are reported to others, who learn of them as they end. It is 0 for
+        large steps, too. Computing them takes so long that tokens which wait for it would be late.
         """
         if self.num_going_on > MOST_TOKENS_TOGETHER:
             return 0

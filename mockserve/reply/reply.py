@@ -106,8 +106,8 @@ NewReceiver: TypeAlias = Callable[[int, PlannedPrompt, int, Generation], TokenRe
 the choice."""
 
 ReadyChoice: TypeAlias = tuple[TokenReceiver, PlannedPrompt, int, int, Generation, ParentRequest | None]
-"""A choice that is ready for the engine: its receiver, its prompt, the number of the prompt, its number within the
-prompt, the choice, and the choices of the prompt if there are several."""
+"""A choice that is ready for the engine: its receiver, its prompt, the prompt's number, and its number within the
+prompt. Behind them come the choice, and the choices of the prompt if there are several."""
 
 
 def _size_tokens(generation: Generation) -> int:

@@ -83,8 +83,10 @@ class Curve:
     x: Column
     y: Column
     table: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """The columns of the file, with the numbers of its rows where these do not count up; without any there is a picture
-    alone, a histogram of `x`."""
+    """The columns of the file, with the numbers of its rows where these do not count up.
+
+    Without any there is a picture alone, a histogram of `x`.
+    """
 
 
 def write_plots(
