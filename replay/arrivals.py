@@ -426,7 +426,7 @@ class RequestIds(Sequence[str]):
     def of(cls, rows: PackedRows[TraceRow]) -> "RequestIds":
         """Return the ids of rows."""
         numbers = rows.ints("request_id")
-        if len(np.unique(numbers)) == len(numbers):
+        if np.all(np.diff(np.sort(numbers))):  # np.unique loads all of np.ma: 20 ms
             return cls(numbers)
         seen: Counter[int] = Counter()
         repeats = np.empty_like(numbers)
