@@ -426,7 +426,7 @@ class RequestIds(Sequence[str]):
     def of(cls, rows: PackedRows[TraceRow]) -> "RequestIds":
         """Return the ids of rows."""
         numbers = rows.ints("request_id")
-        if np.all(np.diff(np.sort(numbers))):  # np.unique loads all of np.ma: 20 ms
+        if rows.are_distinct("request_id"):
             return cls(numbers)
         seen: Counter[int] = Counter()
         repeats = np.empty_like(numbers)

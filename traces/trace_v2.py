@@ -411,13 +411,10 @@ def _data_beside(header_path: Path) -> Path:
 
 
 def _check_distinct(table: Table, rows: PackedRows[TraceRow]) -> None:
-    import numpy as np  # most readers and writers of a trace do not need numpy
-
-    ids = rows.ints("request_id")
-    if len(np.unique(ids)) == len(ids):
+    if rows.are_distinct("request_id"):
         return
     seen: set[int] = set()
-    for row, request_id in enumerate(ids.tolist()):
+    for row, request_id in enumerate(rows.values("request_id")):
         if request_id in seen:
             raise table.cell_error(row, "request_id", "a number that no row before it has", str(request_id))
         seen.add(request_id)
