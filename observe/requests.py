@@ -100,7 +100,7 @@ _KEPT = (
 
 
 def _kept(source: TraceRow | WorkloadRequest) -> dict[str, Any]:
-    """What a planned request has of its source under the same names."""
+    """The fields of a planned request that its source has under the same names."""
     return {name: getattr(source, name) for name in _KEPT}
 
 

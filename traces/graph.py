@@ -142,7 +142,7 @@ class Dependencies(NamedTuple):
 
 
 class Waits(Mapping[int, Dependencies]):
-    """What the rows that wait for others wait for, by their places: those that name parents first."""
+    """The rows that others wait for, by the places of those that wait: those that name parents first."""
 
     def __init__(self, num_rows: int) -> None:
         self._before = array("q", [-1]) * num_rows

@@ -206,7 +206,7 @@ def _spec_of(options: CompareOptions) -> WorkloadSpec:
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """What each run is judged by: targets, and metrics of other packages."""
+    """The measures of each run: targets, and metrics of other packages."""
 
     limits_ms: Mapping[str, float] = field(default_factory=dict)
     """Limits of percentiles by figure, such as `ttft_p99_ms`."""

@@ -368,7 +368,7 @@ class ChatRequest(NamedTuple):
     add_special_tokens: bool = False
     includes_reasoning: bool = True
     shared: dict[str, Any] | None = None
-    """What is kept for all requests that differ in plain messages alone."""
+    """Results kept for all requests that differ in plain messages alone."""
 
     @property
     def messages(self) -> list[Any]:
@@ -495,7 +495,7 @@ class TextRequest(NamedTuple):
     only_echoes: bool = False
     add_special_tokens: bool = True
     shared: dict[str, Any] | None = None
-    """What is kept for all requests that differ in one plain prompt alone."""
+    """Results kept for all requests that differ in one plain prompt alone."""
 
 
 def parse_completion(body: dict[str, Any]) -> TextRequest:

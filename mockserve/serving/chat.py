@@ -101,7 +101,7 @@ def refuse_early(model: ServedModel, body: dict[str, Any]) -> None:
 
 
 class ChatSettings(NamedTuple):
-    """What planning finds in a checked request beside its messages."""
+    """Results of planning a checked request that do not depend on its messages."""
 
     sampling: SamplingParams
     beams: Beams | None

@@ -28,7 +28,7 @@ from mockserve.serving.prompts import (
 
 
 class CompletionSettings(NamedTuple):
-    """What planning finds in a checked request beside its prompts."""
+    """Results of planning a checked request that do not depend on its prompts."""
 
     sampling: SamplingParams
     is_empty: bool

@@ -348,7 +348,7 @@ class PlaybackRequest:
     body: Any
     conversation: Conversation
     texts: Mapping[str, str]
-    """What conditions of fixtures compare, by their names without `_regex`."""
+    """Parts of a request that conditions of fixtures compare, by their names without `_regex`."""
     keys: Mapping[str, bytes]
     """Digests by match mode, for the search among recorded replies."""
     is_redacted: bool = False

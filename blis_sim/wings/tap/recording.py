@@ -63,7 +63,7 @@ class _Rank:
     """Requests that the frontend has ended, with the number of steps without a token until they are forgotten."""
     num_steps: int = 0
     origin_us: int | None = None
-    """The instant 0 of the engine's clock, as its first step tells. Later steps may have passed late."""
+    """The instant 0 of the engine's clock, by its first step. Later steps may have passed late."""
     last_s: float = 0.0
     """When the last step ended, on the engine's clock."""
     was_busy: bool = False

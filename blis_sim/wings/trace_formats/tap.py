@@ -62,7 +62,7 @@ def _requests(engines: Mapping[int, LinkRecording]) -> Iterator[tuple[TraceRow, 
 
 
 class _Told:
-    """What the steps of an engine tell of its requests."""
+    """The requests of an engine, reconstructed from its steps."""
 
     def __init__(self, engine: LinkRecording) -> None:
         self._times: defaultdict[int, list[int]] = defaultdict(list)

@@ -171,7 +171,7 @@ async def test_tokens_of_a_batch_that_shrinks_are_in_time(drive: Callable[..., R
 
 
 async def test_a_large_batch_is_computed_before_its_tokens_are_due(drive: Callable[..., RealtimeDriver]) -> None:
-    """Its step takes so long that tokens which wait for it would be late."""
+    """The step of many tokens takes so long that tokens which wait for it would be late."""
     driver = drive(TestLatency(step_us=20_000, output_sequence_time=5_000), max_num_seqs=64)
     done_until: list[Micros] = []
     first = Listener(on_token=lambda number: done_until.append(driver.engine.now or 0))

@@ -1,4 +1,4 @@
-"""What the golden reports don't show: the last verdicts alone, very many answers, none at all, equal labels."""
+"""Cases beside the golden reports: the last verdicts alone, very many answers, none at all, equal labels."""
 
 import json
 import math
