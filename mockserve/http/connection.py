@@ -635,8 +635,7 @@ class HttpConnection(TimestampedConnection):
             self._tunnel.client_is_slow(False)
 
     def data_received(self, data: bytes) -> None:
-        self.received_at_s = time.monotonic()
-        self._wire.num_received += 1
+        super().data_received(data)
         if self._tunnel is not None:
             self._tunnel.from_client(data)
             return

@@ -1,7 +1,6 @@
 """A request in the engine: its id, its state, and the reply that receives its tokens."""
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -30,11 +29,6 @@ def _some_ids() -> list[str]:
 def new_id() -> str:
     """Return a random id without a prefix."""
     return os.urandom(ID_BYTES).hex()
-
-
-def unix_time() -> int:
-    """Seconds since 1970, for the `created` fields."""
-    return int(time.time())
 
 
 class TokenReceiver(Protocol):

@@ -19,6 +19,11 @@ FOREVER: Micros = 2**62
 """Later than any event."""
 
 
+def unix_time() -> int:
+    """Seconds since 1970, for the `created` fields."""
+    return int(time.time())
+
+
 class PacedClock:
     """Maps simulated instants to readings of the monotonic clock, at a constant rate. Readings are in seconds."""
 

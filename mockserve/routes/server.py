@@ -37,8 +37,9 @@ from mockserve.protocol.server_info import (
     tokenizer_info,
 )
 from mockserve.realtime.driver import Driver
-from mockserve.realtime.in_flight import new_id, unix_time
+from mockserve.realtime.in_flight import new_id
 from mockserve.realtime.suspension import PauseMode
+from mockserve.realtime.timer import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.shared import (
     addressed_service,

@@ -1,6 +1,5 @@
 """Planning of replies to chat requests, and conversion of conversations to token ids."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -19,6 +18,7 @@ from mockserve.protocol.sampling import (
     refuse_unavailable,
     refuse_unavailable_tools,
 )
+from mockserve.realtime.timer import unix_time
 from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.reply.chat_writer import ChatShape
 from mockserve.reply.plan import Accounting, ParsingCounter, PlannedPrompt, ReplyJob
@@ -243,11 +243,11 @@ def media_in(model: ServedModel, messages: list[Any]) -> list[Medium]:
 def _chat_bodies(
     model: ServedModel, chat: ChatRequest, reply_id: str, adapter: Adapter | None, ends_with_usage: bool
 ) -> ChatBodies:
-    role = model.options.replies.response_role if chat.role is None else chat.role
+    role = _answer_role(model, chat)
     return ChatBodies(
         id=reply_id,
-        created=int(time.time()),
-        model=model.names[0] if adapter is None else adapter.name,
+        created=unix_time(),
+        model=model.reply_name(adapter),
         fingerprint=model.fingerprint,
         ends_with_usage=ends_with_usage,
         role=role,

@@ -1,6 +1,5 @@
 """Planning of replies to completion requests, and to token ids of POST /inference/v1/generate."""
 
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ from mockserve.generation.writing import completion_output_spec
 from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest, check_prompts, has_plain_prompt
 from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.protocol.server_info import check_decodable
+from mockserve.realtime.timer import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
 from mockserve.reply.plan import Accounting, PlannedPrompt, ReplyJob
@@ -74,8 +74,8 @@ async def plan_completion(
     return ReplyJob(
         bodies=CompletionBodies(
             id=reply_id,
-            created=int(time.time()),
-            model=model.names[0] if adapter is None else adapter.name,
+            created=unix_time(),
+            model=model.reply_name(adapter),
             fingerprint=model.fingerprint,
             ends_with_usage=settings.delivery.include_usage,
             shows_prompt_ids=options.token_ids,
