@@ -33,13 +33,6 @@ def redacted_row(row: TraceRow, redactor: Redactor, others: Iterable[str] = ()) 
     return replace(row, **changed) if changed else row
 
 
-def without_echoes(message: str, request: bytes) -> str:
-    """An error text without the keys in the head of the request that it may repeat, and without other known keys."""
-    lines = request.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
-    fields = (line.partition(":") for line in lines[1:])
-    return _redactor(tuple(secrets_in((name, value.strip()) for name, _, value in fields))).text(message)
-
-
 @lru_cache(maxsize=16)
 def _redactor(secrets: tuple[str, ...]) -> Redactor:
     return Redactor(()).hiding(secrets)
@@ -192,7 +185,9 @@ class Exchange:
         if self.outcome is not None:
             return
         if message:
-            message = without_echoes(message, self.request)
+            lines = self.request.partition(b"\r\n\r\n")[0].decode("latin-1").split("\r\n")
+            fields = (line.partition(":") for line in lines[1:])
+            message = _redactor(tuple(secrets_in((name, value.strip()) for name, _, value in fields))).text(message)
         self.outcome = Outcome(
             status=status, kind=kind, error_message=message, sent=self.sent, ended=at, reply=self.reply
         )

@@ -94,7 +94,23 @@ def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int])
         search.add(Run(rate, share, is_met, figures["request_throughput_per_s"], output))
         found = [*([] if share is None else [f"{share:.1%} meet the targets"]), *(each.line for each in checks)]
         print_message(f"{rate:.3g} requests/s: {', '.join(found)}")
-    return _report_knee(options, search)
+    knee = search.highest_met
+    runs = [run._asdict() for run in search.runs]
+    cells = [
+        [
+            *(run.recording, f"{run.rate_per_s:.3g}", "-" if run.share is None else f"{run.share:.1%}"),
+            "met" if run.is_met else "missed",
+        ]
+        for run in search.runs
+    ]
+    data = {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs}
+    table = TextTable(("recording", "requests/s", "within targets", "targets"), cells)
+    _print_report(options, "Knee of a server", data, runs, table)
+    if knee is None:
+        print_message("no rate meets the targets")
+        return 1
+    print_message(f"the knee is at {knee.rate_per_s:.3g} requests/s; its recording is {knee.recording}")
+    return 0
 
 
 def _recording_of(options: ObserveOptions, number: int) -> str:
@@ -143,26 +159,6 @@ def _print_report(
     answer.print(printed_format(options))
 
 
-def _report_knee(options: ObserveOptions, search: Search) -> int:
-    knee = search.highest_met
-    runs = [run._asdict() for run in search.runs]
-    cells = [
-        [
-            *(run.recording, f"{run.rate_per_s:.3g}", "-" if run.share is None else f"{run.share:.1%}"),
-            "met" if run.is_met else "missed",
-        ]
-        for run in search.runs
-    ]
-    data = {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs}
-    table = TextTable(("recording", "requests/s", "within targets", "targets"), cells)
-    _print_report(options, "Knee of a server", data, runs, table)
-    if knee is None:
-        print_message("no rate meets the targets")
-        return 1
-    print_message(f"the knee is at {knee.rate_per_s:.3g} requests/s; its recording is {knee.recording}")
-    return 0
-
-
 # Runs that are repeated until it is known how far their means are off.
 
 _CONFIDENCE = 0.95
@@ -208,10 +204,6 @@ def repeat_runs(options: ObserveOptions, measure: Callable[[ObserveOptions], int
         print_message(f"{len(runs)} runs: " + ", ".join(f"{name} ± {each.within:.1%}" for name, each in found.items()))
         if all(each.within <= options.until_within for each in found.values()):
             break
-    return _report_repeated(options, runs, found)
-
-
-def _report_repeated(options: ObserveOptions, runs: list[dict[str, Any]], found: dict[str, Interval]) -> int:
     assert options.until_within is not None
     is_narrow = all(each.within <= options.until_within for each in found.values())
     means = [

@@ -435,7 +435,26 @@ class ObserveOptions(SyntheticOptions):
         if self.proxying.proxy:
             self._check_proxy()
         else:
-            self._check_workload()
+            if self.trace is not None and self.rate is not None:
+                raise ExclusionError("--rate", "--trace", ": --speedup sends a recording faster")
+            if self.stages and (self.trace or self.workload_spec):
+                raise OptionError("--stages needs a load by flags: traces and specs have their own rates")
+            if self.workload_spec is not None and self.trace is not None:
+                raise ExclusionError("--workload-spec", "--trace", ": both say what to send, and when")
+            self._check_users()
+            if not (self.trace or self.rate or self.stages or self.workload_spec or self.concurrency):
+                raise OptionError(
+                    "--rate or --concurrency with --num-requests, or --trace, or --workload-spec, is required"
+                )
+            self._check_pauses()
+            if self.prompts is not None and (not (self.rate or self.stages) or self.workload_spec is not None):
+                raise OptionError("--prompts needs --rate with --num-requests, or --stages")
+            if self.prompts is not None and self.prefix_tokens:
+                raise ExclusionError("--prompts", "--prefix-tokens", ": prompts of a file are sent as they are")
+            if self.media == FILES and self.api_format != "chat":
+                raise OptionError("--media files needs --api-format chat")
+            self._check_number()
+            self._check_several_runs()
         self._check_outputs()
         self._check_processes()
         self.check_load()
@@ -572,28 +591,6 @@ class ObserveOptions(SyntheticOptions):
         if self.horizon not in (None, horizon_us):
             raise ExclusionError("--duration", "--horizon")
         object.__setattr__(self, "horizon", horizon_us)
-
-    def _check_workload(self) -> None:
-        if self.trace is not None and self.rate is not None:
-            raise ExclusionError("--rate", "--trace", ": --speedup sends a recording faster")
-        if self.stages and (self.trace or self.workload_spec):
-            raise OptionError("--stages needs a load by flags: traces and specs have their own rates")
-        if self.workload_spec is not None and self.trace is not None:
-            raise ExclusionError("--workload-spec", "--trace", ": both say what to send, and when")
-        self._check_users()
-        if not (self.trace or self.rate or self.stages or self.workload_spec or self.concurrency):
-            raise OptionError(
-                "--rate or --concurrency with --num-requests, or --trace, or --workload-spec, is required"
-            )
-        self._check_pauses()
-        if self.prompts is not None and (not (self.rate or self.stages) or self.workload_spec is not None):
-            raise OptionError("--prompts needs --rate with --num-requests, or --stages")
-        if self.prompts is not None and self.prefix_tokens:
-            raise ExclusionError("--prompts", "--prefix-tokens", ": prompts of a file are sent as they are")
-        if self.media == FILES and self.api_format != "chat":
-            raise OptionError("--media files needs --api-format chat")
-        self._check_number()
-        self._check_several_runs()
 
     def _check_several_runs(self) -> None:
         """Raise OptionError for a search without targets or a rate, and for runs that share a file."""

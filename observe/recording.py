@@ -34,7 +34,12 @@ def reserved_paths(options: ObserveOptions, resumed: EarlierRecording | None) ->
     paths = options.paths
     if resumed is None and any(map(has_rows, paths.rows)):
         if options.overwrite:
-            _delete_stale_files(paths)
+            # Delete files of an earlier recording; others are replaced when they are opened.
+            replaced = (paths.header, *paths.rows_and_companions)
+            for path in (*paths.companion_files, *paths.rows):
+                if path not in replaced and isfile(path):
+                    with naming_write_errors(path):
+                        path.unlink(missing_ok=True)
         else:
             companion_files = [path for path in paths.companion_files if isfile(path) and path.stat().st_size]
             folder = back_up(paths.header.with_suffix(""), companion_files, paths.rows)
@@ -42,15 +47,6 @@ def reserved_paths(options: ObserveOptions, resumed: EarlierRecording | None) ->
     # A header that has moved has taken its lock along.
     with nullcontext() if paths.header.exists() else exclusive_writer(paths.header):
         yield
-
-
-def _delete_stale_files(paths: OutputPaths) -> None:
-    """Delete files of an earlier recording; others are replaced when they are opened."""
-    replaced = (paths.header, *paths.rows_and_companions)
-    for path in (*paths.companion_files, *paths.rows):
-        if path not in replaced and isfile(path):
-            with naming_write_errors(path):
-                path.unlink(missing_ok=True)
 
 
 _NUMBERS = (

@@ -71,12 +71,6 @@ _MAX_TOKENS = 2**31 - 1
 """Upper limit of token counts; larger counts would not fit into the columns of a recording."""
 
 
-def first_choice(event: dict[str, Any]) -> dict[str, Any] | None:
-    """The first choice, None if there is none."""
-    choices = event.get("choices")
-    return choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
-
-
 def text_of(choice: dict[str, Any]) -> str:
     """The words that a choice brings."""
     message = choice.get("delta") or choice.get("message")
@@ -560,7 +554,8 @@ class Reply:
         if "error" in event:
             is_only_text = False
             self.problem, self.is_server_problem = error_text(event["error"]), True
-        choice = first_choice(event)
+        choices = event.get("choices")
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:
             return False
         reason = choice.get("finish_reason")
@@ -586,19 +581,16 @@ class Reply:
             if not (self.problem or self.done or self.finish_reason):
                 self.problem = "the stream ended without [DONE]"
         elif self.status_code == 200:
-            self._finish_whole(at)
-
-    def _finish_whole(self, at: Nanos) -> None:
-        answer = self.json()
-        if self.streaming:
-            self.problem = "expected a stream of events, got application/json"
-        elif not isinstance(answer, dict):
-            self.problem = "expected a JSON object as the answer"
-        else:
-            self.chunk_times = [self._first_body_byte, at]
-            self.first_event = self._first_body_byte
-            content = responses_event(answer)
-            if content is None:
-                self._take_fields(answer)
+            answer = self.json()
+            if self.streaming:
+                self.problem = "expected a stream of events, got application/json"
+            elif not isinstance(answer, dict):
+                self.problem = "expected a JSON object as the answer"
             else:
-                self._take_event_fields(content)
+                self.chunk_times = [self._first_body_byte, at]
+                self.first_event = self._first_body_byte
+                content = responses_event(answer)
+                if content is None:
+                    self._take_fields(answer)
+                else:
+                    self._take_event_fields(content)

@@ -94,12 +94,6 @@ def clients_of(options: ObserveOptions, num_spare: int, clock: Clock) -> list[Cl
     ]
 
 
-async def open_clients(clients: Sequence[Client], headers: Mapping[str, str]) -> None:
-    """Connect to all servers, and use each connection once. Raises RunError, or OSError."""
-    await asyncio.gather(*(client.open() for client in clients))
-    await asyncio.gather(*(client.warm_up(get_bytes(client.server, "/health", headers)) for client in clients))
-
-
 def balanced(clients: Sequence[Client], options: ObserveOptions) -> Client | Balancer:
     """The sender to all of these servers: the client of a single one, else one that chooses among them."""
     return clients[0] if len(clients) == 1 else Balancer(clients, options.url_strategy, options.prompt_seed)
@@ -110,7 +104,9 @@ async def connected_client(share: ScheduleShard, clock: Clock) -> Client | Balan
     clients = clients_of(share.options, num_spare_connections(share.plan), clock)
     client = balanced(clients, share.options)
     try:
-        await open_clients(clients, share.options.headers)
+        headers = share.options.headers
+        await asyncio.gather(*(client.open() for client in clients))
+        await asyncio.gather(*(client.warm_up(get_bytes(client.server, "/health", headers)) for client in clients))
     except BaseException:
         await client.close()
         raise

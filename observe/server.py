@@ -117,13 +117,10 @@ class ServerQueries:
     async def _count_prompt_tokens(self, style: RequestStyle, num_rounds: int) -> int | None:
         body = style.calibration_body(calibration_text(num_rounds))
         outcome = await self.client.fetch(post_bytes(self.client.server, style.path, self.headers, body))
-        _check_not_refused(self.client.server.url + style.path, outcome)
+        url = self.client.server.url + style.path
+        if outcome.reply.status_code in _PERMANENT_ERRORS:
+            raise RunError(f"{url} answered {_short(outcome.error_message)}")
         return outcome.reply.prompt_tokens or None
-
-
-def _check_not_refused(url: str, outcome: Outcome) -> None:
-    if outcome.reply.status_code in _PERMANENT_ERRORS:
-        raise RunError(f"{url} answered {_short(outcome.error_message)}")
 
 
 def _path(value: Any, *keys: str | int) -> Any:
@@ -358,7 +355,10 @@ async def settings_of_server(client: Client, headers: Mapping[str, str], file: s
     labels: dict[str, str] = {}
     if metrics.reply.status_code == 200 and metrics.reply.complete:
         labels = cache_settings(parse_reading(metrics.reply.text, client.clock.epoch_us(perf_counter_ns())))
-    found = _of_labels(labels)
+    found: dict[str, Any] = {}
+    for name, kind in _LABELS.items():
+        with suppress(KeyError, ValueError):
+            found[name] = labels[name] == "True" if kind is bool else kind(labels[name])
     found |= _of_models(await fetched("/v1/models"))
     version = _entry(await fetched("/version"), "version")
     found |= {} if version is None else {"version": version}
@@ -373,14 +373,6 @@ async def interruptions_of_server(client: Client, headers: Mapping[str, str]) ->
     outcome = await client.fetch(get_bytes(client.server, "/blis/settings", headers), timeout_s=_TIMEOUT_S)
     published = plausible_simulation(outcome.reply.json()) if outcome.status == "ok" else {}
     found: list[Any] = published.get(INTERRUPTIONS, [])
-    return found
-
-
-def _of_labels(labels: Mapping[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, kind in _LABELS.items():
-        with suppress(KeyError, ValueError):
-            found[name] = labels[name] == "True" if kind is bool else kind(labels[name])
     return found
 
 

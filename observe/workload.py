@@ -471,15 +471,6 @@ def _note_streaming(options: ObserveOptions, plan: Sequence[PlannedRequest]) -> 
         print_message(f"note: {flag} overrides streaming: {theirs} of {count} of {total} requests of {options.source}")
 
 
-def _note_models(options: ObserveOptions, rows: Sequence[TraceRow]) -> None:
-    """Name models and adapters of a trace that are not requested again."""
-    names = sorted({row.adapter or row.model for row in rows} - {"", options.model})
-    if names:
-        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        aim = options.model or "the server's first model"
-        print_message(f"note: requests of {options.trace} that name {shown} are sent to {aim}")
-
-
 def _check_prompt(place: str, num_tokens: int) -> None:
     if num_tokens > MOST_TOKENS:
         raise ObserveError(f"{place}: expected a prompt of at most {MOST_TOKENS} tokens, got {num_tokens}")
@@ -496,7 +487,12 @@ def _plan_from_trace(options: ObserveOptions, path: str) -> Plan:
         )
     if len(plan) < (options.num_requests or 0):
         warn(f"{path} has {len(plan)} requests, fewer than --num-requests {options.num_requests}")
-    _note_models(options, rows)
+    # Name models and adapters of a trace that are not requested again.
+    names = sorted({row.adapter or row.model for row in rows} - {"", options.model})
+    if names:
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        aim = options.model or "the server's first model"
+        print_message(f"note: requests of {options.trace} that name {shown} are sent to {aim}")
     num_empty = sum(not row.output_tokens for row in rows)
     if num_empty and not options.unconstrained_output:
         warn(f"{num_empty} requests of {path} got no output; they ask for one token")

@@ -327,7 +327,10 @@ class RecordedRounds:
             at, _, place = heapq.heappop(self._heap)
         arrival = self._made(place)
         if at != arrival.at or place in self._waits:
-            arrival = _moved_arrival(arrival, at)
+            request, row = arrival.request, arrival.row
+            if request.deadline_us and isinstance(row, TraceRow):
+                request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
+            arrival = arrival._replace(at=at, request=request)
         return arrival, place if self._dependents.has_any(place) or self._pool is not None else None
 
     def on_reply(self, place: int, replied_at: Micros, _num_replied_tokens: int) -> None:
@@ -385,13 +388,6 @@ class _Dependents:
         """Note one reply to what a request waits for, and return whether it was the last."""
         self._num_pending[place] -= 1
         return not self._num_pending[place]
-
-
-def _moved_arrival(arrival: Arrival, at: Micros) -> Arrival:
-    request, row = arrival.request, arrival.row
-    if request.deadline_us and isinstance(row, TraceRow):
-        request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
-    return arrival._replace(at=at, request=request)
 
 
 def simulate_workload(

@@ -335,7 +335,16 @@ def back_up(name: Path, files: Sequence[Path], rows: Sequence[Path]) -> Path | N
         for file in there:
             moved.extend(_move(file, folder))
     except OSError as error:
-        _move_back(moved, there, folder)
+        for source, place in reversed(moved):
+            with suppress(OSError):
+                if not os.path.lexists(source):
+                    place.rename(source)
+            with suppress(OSError):
+                if (folder / place.name).is_symlink():
+                    (folder / place.name).unlink()
+        for parent in {folder.parent, *(file.resolve().parent for file in there)}:
+            with suppress(OSError):  # it may hold something of an earlier attempt
+                (parent / folder.name).rmdir()
         reason = (error.strerror or str(error)).lower()
         raise TraceError(
             f"{file}: the earlier recording cannot be moved to {folder}, {reason}; --overwrite deletes it"
@@ -368,16 +377,3 @@ def _move(file: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
     yield source, beside / file.name
     if not beside.samefile(folder):
         (folder / file.name).symlink_to((beside / file.name).resolve())
-
-
-def _move_back(moved: Sequence[tuple[Path, Path]], there: Sequence[Path], folder: Path) -> None:
-    for source, place in reversed(moved):
-        with suppress(OSError):
-            if not os.path.lexists(source):
-                place.rename(source)
-        with suppress(OSError):
-            if (folder / place.name).is_symlink():
-                (folder / place.name).unlink()
-    for parent in {folder.parent, *(file.resolve().parent for file in there)}:
-        with suppress(OSError):  # it may hold something of an earlier attempt
-            (parent / folder.name).rmdir()

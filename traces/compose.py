@@ -26,7 +26,12 @@ def merge_specs(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec
             raise TraceError(f"{source}: has a section vidur, whose requests cannot be mixed with those of clients")
         if spec.inference_perf is not None:
             raise TraceError(f"{source}: has a section inference_perf, write it out with blis convert inference-perf")
-    _check_rates(named)
+    with_total = [source for source, spec in named if spec.aggregate_rate]
+    without = [source for source, spec in named if not spec.aggregate_rate and _at_a_rate(spec)]
+    if with_total and without:
+        raise TraceError(
+            f"{without[0]}: has rates in its windows and {with_total[0]} an aggregate_rate, expected one kind of them"
+        )
     total = sequential_sum(spec.aggregate_rate for _, spec in named)
     notes = [*_notes(named)]
     result = WorkloadSpec(
@@ -45,15 +50,6 @@ def merge_specs(named: Sequence[tuple[str, WorkloadSpec]]) -> tuple[WorkloadSpec
 
 def _at_a_rate(spec: WorkloadSpec) -> list[Traffic]:
     return [*(client for client in spec.clients if not client.concurrency), *spec.cohorts]
-
-
-def _check_rates(named: Sequence[tuple[str, WorkloadSpec]]) -> None:
-    with_total = [source for source, spec in named if spec.aggregate_rate]
-    without = [source for source, spec in named if not spec.aggregate_rate and _at_a_rate(spec)]
-    if with_total and without:
-        raise TraceError(
-            f"{without[0]}: has rates in its windows and {with_total[0]} an aggregate_rate, expected one kind of them"
-        )
 
 
 def _scaled(traffic: T, spec: WorkloadSpec, total: float) -> T:

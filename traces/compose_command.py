@@ -55,7 +55,17 @@ def run(options: ComposeOptions) -> int:
         spec = next(source for source, is_trace in kinds.items() if not is_trace)
         raise OptionError(f"--from must name specs only or traces only, got the trace {trace} and the spec {spec}")
     if next(iter(kinds.values())):
-        return _compose_traces(options)
+        from traces import columns_worth_writing, read_trace, write_trace
+        from traces.compose import merge_traces
+
+        if options.output is None:
+            raise OptionError("--output is required, a trace is several files")
+        written = ((".yaml", "header"), (".csv", "rows"))
+        check_written([(f"{options.output}{ending}", "--output", kind) for ending, kind in written], [])
+        header, rows, notes = merge_traces([read_trace(source) for source in options.sources])
+        write_trace(f"{options.output}.yaml", header, rows, columns_worth_writing(rows, header.mode))
+        _print_note(f"{len(rows)} requests written to {options.output}.yaml", notes)
+        return 0
     return _compose_specs(options, texts)
 
 
@@ -75,20 +85,6 @@ def _compose_specs(options: ComposeOptions, texts: Mapping[str, str]) -> int:
     parse_spec(text, f"{', '.join(texts)}, as one spec,")
     write_spec(text, options.output)
     _print_note(f"{len(spec.clients)} clients, {len(spec.cohorts)} cohorts", notes)
-    return 0
-
-
-def _compose_traces(options: ComposeOptions) -> int:
-    from traces import columns_worth_writing, read_trace, write_trace
-    from traces.compose import merge_traces
-
-    if options.output is None:
-        raise OptionError("--output is required, a trace is several files")
-    written = ((".yaml", "header"), (".csv", "rows"))
-    check_written([(f"{options.output}{ending}", "--output", kind) for ending, kind in written], [])
-    header, rows, notes = merge_traces([read_trace(source) for source in options.sources])
-    write_trace(f"{options.output}.yaml", header, rows, columns_worth_writing(rows, header.mode))
-    _print_note(f"{len(rows)} requests written to {options.output}.yaml", notes)
     return 0
 
 

@@ -28,7 +28,20 @@ def run(options: ConvertOptions) -> int:
     elif options.to is not None:
         _export(options.to, Path(f"{options.output}"), imported)
     else:
-        _write_trace(Path(f"{options.output}"), imported)
+        prefix = Path(f"{options.output}")
+        from traces import ItlWriter, columns_worth_writing, write_trace
+        from traces.server_settings import settings_path, write_settings
+        from traces.text_file import naming_write_errors, replacing
+
+        header = prefix.with_name(prefix.name + ".yaml")
+        write_trace(header, imported.header, imported.rows, columns_worth_writing(imported.rows, imported.header.mode))
+        if imported.settings:
+            write_settings(settings_path(header), imported.settings)
+        if imported.chunks:
+            path = prefix.with_name(prefix.name + ".itl.csv")
+            with naming_write_errors(path), replacing(path) as place, ItlWriter(place) as writer:
+                for request_id, times in imported.chunks.items():
+                    writer.write(request_id, times)
         _print_note(f"{len(imported.rows)} requests written to {options.output}.yaml")
     print_left_out(imported.left_out)
     for note in imported.notes:
@@ -72,22 +85,6 @@ def _export(name: str, path: Path, imported: Imported) -> None:
     print_left_out(exported.left_out)
     for note in exported.notes:
         _print_note(f"note: {note}")
-
-
-def _write_trace(prefix: Path, imported: Imported) -> None:
-    from traces import ItlWriter, columns_worth_writing, write_trace
-    from traces.server_settings import settings_path, write_settings
-    from traces.text_file import naming_write_errors, replacing
-
-    header = prefix.with_name(prefix.name + ".yaml")
-    write_trace(header, imported.header, imported.rows, columns_worth_writing(imported.rows, imported.header.mode))
-    if imported.settings:
-        write_settings(settings_path(header), imported.settings)
-    if imported.chunks:
-        path = prefix.with_name(prefix.name + ".itl.csv")
-        with naming_write_errors(path), replacing(path) as place, ItlWriter(place) as writer:
-            for request_id, times in imported.chunks.items():
-                writer.write(request_id, times)
 
 
 def _print_note(text: str) -> None:

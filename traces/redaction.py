@@ -92,11 +92,6 @@ def without_secret_parameters(target: str) -> str:
     )
 
 
-def without_secret_fields(form: str) -> str:
-    """A form as browsers send it, with a mark in the place of each value that may be a key."""
-    return without_secret_parameters("?" + form)[1:]
-
-
 _KEY = r"[A-Za-z0-9_-]"
 _PREFIXES = (
     *("github_pat_", "gl(?:pat|dt|rt|cbt|soat|ptt)-", "do[por]_v1_", "shp(?:at|ca|pa|ss)_", "pypi-", "npm_"),
@@ -589,7 +584,14 @@ class Redactor:
         is_changed = self._redact_texts(value) or is_changed
         # Perhaps in a name, a number or a member that is repeated; a name may have escapes.
         if self._finds(searched) or ("\\" in body and self._finds(_names_in(value))):
-            self._rename(value)
+            # Redact names of members, and numbers.
+            for each in _containers(value):
+                if isinstance(each, dict):
+                    pairs = [(self.text(name), self._number(member)) for name, member in each.items()]
+                    each.clear()
+                    each.update(pairs)
+                else:
+                    each[:] = [self._number(member) for member in each]
             is_changed = True
         return (_dumped(value, body) if is_changed else body), value
 
@@ -613,7 +615,7 @@ class Redactor:
         except UnicodeDecodeError:
             return self.raw_text(data.decode("latin-1")).encode("latin-1", "replace")
         if content_type.startswith("application/x-www-form-urlencoded"):
-            return self.text(without_secret_fields(text)).encode()
+            return self.text(without_secret_parameters("?" + text)[1:]).encode()
         return self.body(text, removed).encode()
 
     def events(self, payloads: Sequence[str]) -> list[str]:
@@ -714,16 +716,6 @@ class Redactor:
         for rule in self._given:
             text = rule.apply(text)
         return text
-
-    def _rename(self, value: Any) -> None:
-        """Redact names of members, and numbers."""
-        for each in _containers(value):
-            if isinstance(each, dict):
-                pairs = [(self.text(name), self._number(member)) for name, member in each.items()]
-                each.clear()
-                each.update(pairs)
-            else:
-                each[:] = [self._number(member) for member in each]
 
     def _number(self, member: Any) -> Any:
         if type(member) not in (int, float):

@@ -270,21 +270,17 @@ def in_server_time(trace: Trace) -> Trace:
         return trace
     rtt_ms = trace.header.measured_rtt_ms
     header = trace.header if rtt_ms is None else replace(trace.header, measured_rtt_ms=rtt_ms * speed)
-    sent = _scaled([row.send_time_us for row in trace.rows], speed)
+    # Instants in the time of a server. Those that differ still do, as some schedulers take the latest first.
+    instants_us = [row.send_time_us for row in trace.rows]
+    sent = [round(each * speed) for each in instants_us]
+    for before, after in pairwise(sorted(range(len(sent)), key=instants_us.__getitem__)):
+        sent[after] = max(sent[after], sent[before] + (instants_us[after] > instants_us[before]))
     scaled = [{name: round(getattr(row, name) * speed) for name in _TIMES} for row in trace.rows]
     rows = [
         replace(row, **{**times, "send_time_us": sent_us})
         for row, times, sent_us in zip(trace.rows, scaled, sent, strict=True)
     ]
     return trace._replace(header=header, rows=rows)
-
-
-def _scaled(instants_us: Sequence[int], speed: float) -> list[int]:
-    """Return instants in the time of a server. Those that differ still do, as some schedulers take the latest first."""
-    found = [round(each * speed) for each in instants_us]
-    for before, after in pairwise(sorted(range(len(found)), key=instants_us.__getitem__)):
-        found[after] = max(found[after], found[before] + (instants_us[after] > instants_us[before]))
-    return found
 
 
 def chunks_in_server_time(chunks: Mapping[int, Sequence[int]], trace: Trace) -> Mapping[int, Sequence[int]]:

@@ -123,7 +123,8 @@ def portions(table: Table, columns: Sequence[Column]) -> Iterator[list[Sequence[
         titles = _header(table, reader)
         names = [title.lower() for title in titles]
         places = _places(table.path, names, columns)
-        unread = _unread(titles, columns)
+        known = {column.name for column in columns}
+        unread = {place: title for place, title in enumerate(titles) if title.lower() not in known}
         num_rows = 0
         while found := _next_lines(table, reader):
             rows = [cells for cells in found if not _is_blank(cells)]
@@ -179,12 +180,6 @@ def _places(path: Path, names: list[str], columns: Sequence[Column]) -> dict[str
     if missing:
         raise TraceError(f"{path} line 1: the column {missing[0]} is missing, found {', '.join(names)}")
     return places
-
-
-def _unread(titles: list[str], columns: Sequence[Column]) -> dict[int, str]:
-    """The places of columns that were not asked for, each with its name."""
-    known = {column.name for column in columns}
-    return {place: title for place, title in enumerate(titles) if title.lower() not in known}
 
 
 def _portion(

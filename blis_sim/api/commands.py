@@ -699,7 +699,17 @@ class CalibrationResult(Tabular):
     @cached_property
     def requests(self) -> Table:
         """Each request that both sides have: recorded and simulated latencies."""
-        return _pair_table(self.calibration)
+        found = self.calibration
+        numbers = [row.request_id for row in found.pairing.rows]
+        columns: dict[str, list[Any]] = {"request_id": numbers}
+        for name, values in found.values.items():
+            times = zip(values.real_us.tolist(), values.sim_us.tolist(), strict=True)
+            by_number = dict(zip((row.request_id for row in values.rows), times, strict=True))
+            for place, side in enumerate(("recorded", found.other)):
+                columns[f"{side}_{name}_ms"] = [
+                    by_number[number][place] / 1000 if number in by_number else None for number in numbers
+                ]
+        return Table(columns)
 
     def __str__(self) -> str:
         return "; ".join(
@@ -821,16 +831,3 @@ def _metric_error(found: "Comparison") -> MetricError:
 
 def _relative_error(real: float, simulated: float) -> float:
     return simulated / real - 1 if real else 0.0
-
-
-def _pair_table(found: "Calibration") -> Table:
-    numbers = [row.request_id for row in found.pairing.rows]
-    columns: dict[str, list[Any]] = {"request_id": numbers}
-    for name, values in found.values.items():
-        times = zip(values.real_us.tolist(), values.sim_us.tolist(), strict=True)
-        by_number = dict(zip((row.request_id for row in values.rows), times, strict=True))
-        for place, side in enumerate(("recorded", found.other)):
-            columns[f"{side}_{name}_ms"] = [
-                by_number[number][place] / 1000 if number in by_number else None for number in numbers
-            ]
-    return Table(columns)

@@ -755,7 +755,7 @@ def answer(sims: Simulations, query: CapacityQuery, progress: Progress = no_prog
         query=query,
         step_times="" if question is None else question.text(),
         load=load,
-        best={key: _with_outcome(sims, trial) for key, trial in met.items()},
+        best={key: None if trial is None else (trial, outcome_of(sims, trial)) for key, trial in met.items()},
         refused=candidates.refused,
         winner=winner,
         num_simulations=sims.num_computed,
@@ -770,10 +770,6 @@ def _nothing() -> None:
 def _cheapest_of(met: Mapping[Cell, Trial | None]) -> Trial | None:
     found = (trial for trial in met.values() if trial is not None)
     return min(found, key=lambda trial: trial.cost_per_hour, default=None)
-
-
-def _with_outcome(sims: Simulations, trial: Trial | None) -> tuple[Trial, Outcome] | None:
-    return None if trial is None else (trial, outcome_of(sims, trial))
 
 
 def _with_load_defaults(query: CapacityQuery) -> dict[str, Any]:

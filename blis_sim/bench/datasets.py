@@ -201,7 +201,11 @@ def _sharegpt(options: DatasetOptions, path: Path) -> list[SampleRequest]:
             continue
         question, answer = (_turn_text(f"{path} entry {place} turn {turn}", turns[turn]) for turn in (0, 1))
         sample = SampleRequest(input_tokens=count(question), output_tokens=length or count(answer), text=question)
-        if _is_valid_sequence(sample, has_length=length is not None):
+        if (
+            _SHAREGPT_LEAST_TOKENS <= sample.input_tokens <= _SHAREGPT_MOST_PROMPT_TOKENS
+            and ((length is not None) or sample.output_tokens >= _SHAREGPT_LEAST_TOKENS)
+            and sample.input_tokens + sample.output_tokens <= _SHAREGPT_MOST_TOKENS
+        ):
             samples.append(sample)
     return samples
 
@@ -211,15 +215,6 @@ def _turn_text(place: str, turn: Any) -> str:
     if not isinstance(said, str):
         raise BenchError(f"{place}: expected an object with text under the key value")
     return said
-
-
-def _is_valid_sequence(sample: SampleRequest, *, has_length: bool) -> bool:
-    """Whether lengths are within the bounds of vLLM's benchmarks."""
-    return (
-        _SHAREGPT_LEAST_TOKENS <= sample.input_tokens <= _SHAREGPT_MOST_PROMPT_TOKENS
-        and (has_length or sample.output_tokens >= _SHAREGPT_LEAST_TOKENS)
-        and sample.input_tokens + sample.output_tokens <= _SHAREGPT_MOST_TOKENS
-    )
 
 
 def _burstgpt(options: DatasetOptions, path: Path) -> list[SampleRequest]:

@@ -468,12 +468,6 @@ def _interval(mean: float, spread: float, tolerance: float, before_s: float) -> 
     return Interval(mean, max(0.0, mean - wide - before_s), mean + wide)
 
 
-def speed_spread(deployment: Deployment) -> float:
-    """Return the standard deviation of the speed of a server, as a share, where coefficients have no spread."""
-    sure = deployment.sureness
-    return sure.step_error if _is_elsewhere(deployment) or sure.latency_model != "fitted" else OWN_SPREAD
-
-
 def _is_elsewhere(deployment: Deployment) -> bool:
     """Return whether coefficients were learned for another deployment, so that their spreads do not apply."""
     return any("learned for" in note for note in deployment.notes)
@@ -486,7 +480,8 @@ def _latencies(deployment: Deployment, coefficients: str | None, num_draws: int)
     except EngineError:
         draw = None
     if draw is None:  # step times whose coefficients have no spread here: how far they are off is known as a whole
-        spread = speed_spread(deployment)
+        sure = deployment.sureness
+        spread = sure.step_error if _is_elsewhere(deployment) or sure.latency_model != "fitted" else OWN_SPREAD
         for number in range(num_draws):
             factor = 1.0 + spread * float(np.random.default_rng([1, number]).standard_normal())
             yield PhaseShifted(SlowedLatency(deployment.latency, max(0.2, factor)), number + 1)

@@ -195,7 +195,19 @@ def find_plan(
     from blis_sim.bench.plan_report import write_manifests
     from blis_sim.bench.workers import POOLS, process_pool
 
-    _check(options, plan)
+    # Raise OptionError for settings that the plan varies itself, and where a target or a model is missing.
+    searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
+    for name in (name for name in _lists_asked(options) if name in plan.settings):
+        flag = f"--{name.replace('_', '-')}"
+        raise ExclusionError(flag if name != "dp" else "--dp", _LISTS[name], "")
+    for name in _SEARCHED:
+        if name in plan.settings:
+            instead = f": give {searched[name]}" if name in searched else ""
+            raise OptionError(f"--{name.replace('_', '-')} is what a plan searches{instead}")
+    if not options.targets_ms:
+        raise OptionError("a plan needs a target, such as --ttft-p99 1s or --itl-p99 40ms")
+    if not plan.settings.get("model"):
+        raise OptionError("--model must name the model to plan for")
     for note in plan.notes:
         on_note(note)
     check_outputs(options, *plan.paths_read())
@@ -209,22 +221,6 @@ def find_plan(
 
         plan_report(found, _origin(options, plan, found)).write(options.html, options.plot)
     return found
-
-
-def _check(options: PlanOptions, plan: "Plan") -> None:
-    """Raise OptionError for settings that the plan varies itself, and where a target or a model is missing."""
-    searched = {"hardware": "--gpus", "tp": "--tp-sizes", "pp": "--pp-sizes"}
-    for name in (name for name in _lists_asked(options) if name in plan.settings):
-        flag = f"--{name.replace('_', '-')}"
-        raise ExclusionError(flag if name != "dp" else "--dp", _LISTS[name], "")
-    for name in _SEARCHED:
-        if name in plan.settings:
-            instead = f": give {searched[name]}" if name in searched else ""
-            raise OptionError(f"--{name.replace('_', '-')} is what a plan searches{instead}")
-    if not options.targets_ms:
-        raise OptionError("a plan needs a target, such as --ttft-p99 1s or --itl-p99 40ms")
-    if not plan.settings.get("model"):
-        raise OptionError("--model must name the model to plan for")
 
 
 def _lists_asked(options: PlanOptions) -> list[str]:

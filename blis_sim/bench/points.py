@@ -453,7 +453,11 @@ def _simulated(job: Job) -> Outcome:
     if options.report.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
         figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
     breakdown = found.get("breakdown", {})
-    figures["rejected_requests"] = _num_rejected(breakdown)
+    # Requests that the cluster rejected, or that its gateway rejected, shed or let expire.
+    gateway = breakdown.get("gateway", {})
+    at_admission = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
+    in_queue = sum(gateway.get(name, 0) for name in ("rejected", "shed", "expired", "evicted"))
+    figures["rejected_requests"] = int(at_admission + in_queue)
     figures["cache_hit_rate"] = breakdown.get("cache_hit_rate")
     num_gpus = gpus_of(options.cluster)
     figures["num_gpus"] = num_gpus
@@ -487,14 +491,6 @@ def _later_figure(result: Mapping[str, Any], name: str) -> float | None:
     group = next(each for each in groups if name.startswith(f"{each}_"))
     value: float | None = (result[group] or {}).get(name.removeprefix(f"{group}_"))
     return value
-
-
-def _num_rejected(breakdown: Mapping[str, Any]) -> int:
-    """Requests that the cluster rejected, or that its gateway rejected, shed or let expire."""
-    gateway = breakdown.get("gateway", {})
-    at_admission = sum(breakdown.get(name, 0) for name in ("rejected_at_admission", "rejected_at_routing"))
-    in_queue = sum(gateway.get(name, 0) for name in ("rejected", "shed", "expired", "evicted"))
-    return int(at_admission + in_queue)
 
 
 def gpus_of(options: ClusterOptions) -> int:

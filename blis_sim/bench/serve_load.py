@@ -490,7 +490,9 @@ def save(options: BenchServeOptions, found: Mapping[str, Any], rate: float) -> P
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if options.append_result:
-            _append(path, text)
+            path.touch()
+            with closing(AppendFile(path, is_shared=True)) as file:
+                file.write(f"\n{text}" if path.stat().st_size else text)
         elif options.result_path is None:
             path = _write_beside(path, text)
         elif options.overwrite or (path.exists() and not path.is_file()):
@@ -535,13 +537,6 @@ def _write_new(path: Path, text: str) -> bool:
         path.unlink(missing_ok=True)
         raise
     return True
-
-
-def _append(path: Path, text: str) -> None:
-    """Append a line, or nothing where the whole line does not fit."""
-    path.touch()
-    with closing(AppendFile(path, is_shared=True)) as file:
-        file.write(f"\n{text}" if path.stat().st_size else text)
 
 
 def check_result_folder(options: BenchServeOptions) -> None:

@@ -192,7 +192,17 @@ class BenchServeOptions:
         _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
         check_plot("--plot", self.plot)
         check_page("--html", self.html)
-        self._check_files()
+        # Raise OptionError when a file would be written over another. Folders of results are made when it is time.
+        path = self.result_path
+        written = []
+        if path is not None and path.parent.is_dir():
+            written.append((str(path), "--result-filename", "benchmark results"))
+        if self.plot is not None:
+            written.append((self.plot, "--plot", "picture"))
+        if self.html is not None:
+            written.append((self.html, "--html", "load page"))
+        dataset = self.dataset.dataset_path
+        check_written(written, [] if dataset is None else [(dataset, "--dataset-path reads")])
         self._check_ramp()
         if self.find_rate and not self.goodput:
             raise OptionError("--find-rate needs --goodput NAME:DURATION, the limits of good requests")
@@ -283,19 +293,6 @@ class BenchServeOptions:
         if self.result_filename is None or not (self.save_result or self.append_result):
             return None
         return Path(self.result_dir or ".") / self.result_filename
-
-    def _check_files(self) -> None:
-        """Raise OptionError when a file would be written over another. Folders of results are made when it is time."""
-        path = self.result_path
-        written = []
-        if path is not None and path.parent.is_dir():
-            written.append((str(path), "--result-filename", "benchmark results"))
-        if self.plot is not None:
-            written.append((self.plot, "--plot", "picture"))
-        if self.html is not None:
-            written.append((self.html, "--html", "load page"))
-        dataset = self.dataset.dataset_path
-        check_written(written, [] if dataset is None else [(dataset, "--dataset-path reads")])
 
     def _check_ramp(self) -> None:
         if self.ramp_up_strategy is None:

@@ -89,15 +89,10 @@ class SweepOptions:
         if self.sample_seed and self.sample is None:
             raise OptionError("--sample-seed needs --sample")
         if self.parquet is not None:
-            check_parquet()
+            from importlib.util import find_spec
 
-
-def check_parquet() -> None:
-    """Raise OptionError where Parquet files cannot be written."""
-    from importlib.util import find_spec
-
-    if find_spec("pyarrow") is None:
-        raise OptionError(f"--parquet needs pyarrow: {install_command('parquet')}")
+            if find_spec("pyarrow") is None:
+                raise OptionError(f"--parquet needs pyarrow: {install_command('parquet')}")
 
 
 __all__ = ["SweepOptions", "run"]

@@ -89,7 +89,16 @@ class WatchOptions:
         check_options(self)
         check_outputs(self, *([] if self.traffic is None else [Path(self.traffic)]))
         check_page("--html", self.html)
-        _check_url(self.url)
+        url = self.url
+        if "@" in url.partition("?")[0]:
+            raise OptionError("--url must not carry a user name or password, give --api-key")
+        try:
+            parts = urlsplit(url)
+            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_good = False
+        if not is_good:
+            raise OptionError(f"--url must be an http or https URL such as http://localhost:8000/metrics, got {url!r}")
         if self.selector and not self.reads_prometheus:
             raise OptionError("--selector needs the URL of a Prometheus, such as http://localhost:9090/api/v1/query")
         if self.traffic is not None and self.reads_prometheus:
@@ -104,15 +113,3 @@ class WatchOptions:
     def reads_prometheus(self) -> bool:
         """Whether the URL is that of a Prometheus."""
         return "/api/v1" in urlsplit(self.url).path
-
-
-def _check_url(url: str) -> None:
-    if "@" in url.partition("?")[0]:
-        raise OptionError("--url must not carry a user name or password, give --api-key")
-    try:
-        parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_good = False
-    if not is_good:
-        raise OptionError(f"--url must be an http or https URL such as http://localhost:8000/metrics, got {url!r}")

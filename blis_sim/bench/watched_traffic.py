@@ -92,7 +92,8 @@ class WatchedTraffic:
 
     def take(self, readings: Sequence[CacheReading]) -> None:
         """Have the requests checked that were recorded since the last call. `readings` are the latest of the server."""
-        in_flight_tokens = self._tokens_in_use(readings)
+        usage = max((each.values["vllm:kv_cache_usage_perc"] for each in readings), default=0.0)
+        in_flight_tokens = math.ceil(usage * self._bound.capacity_tokens)
         while piece := self._file.read(_PIECE_BYTES):
             *lines, self._begun = (self._begun + piece).split(b"\n")
             if len(self._begun) > _LONGEST_LINE:
@@ -102,11 +103,6 @@ class WatchedTraffic:
                 exchange = exchange_of_line(self._path, self._number, line.decode("utf-8", "replace"))
                 self._canary.check(self._checked(exchange, in_flight_tokens))
         self._note_others(readings)
-
-    def _tokens_in_use(self, readings: Sequence[CacheReading]) -> int:
-        """Most tokens of the requests that the server had at a time, by the blocks in use."""
-        usage = max((each.values["vllm:kv_cache_usage_perc"] for each in readings), default=0.0)
-        return math.ceil(usage * self._bound.capacity_tokens)
 
     def _note_others(self, readings: Sequence[CacheReading]) -> None:
         """Count prompts that passed by the proxy as a request of unknown tokens: they take blocks, too."""

@@ -372,7 +372,12 @@ def _blis(
 
 def run_program(arguments: list[str], program: str, row: CommandRow | None = None) -> int:
     """Run `blis`, or a program that is the single command of a row, with these arguments and return the exit code."""
-    _open_standard_streams()
+    # Open closed standard streams on the null device; else the first opened file would take their descriptor.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     command = typer.main.get_command(app) if row is None else SimulatorCommand(program, row)
     if arguments[:1] == ["help"] and row is None:  # `blis help serve` is `blis serve --help`
         arguments = [*arguments[1:], "--help"]
@@ -514,15 +519,6 @@ def _with_format(options_class: type, arguments: list[str], program: str) -> lis
     with suppress(OSError):
         sys.stderr.write(f"{program}: {' '.join(added)}, as {FORMAT_VARIABLE} says (flags win over these)\n")
     return [*added, *arguments]
-
-
-def _open_standard_streams() -> None:
-    """Open closed standard streams on the null device; else the first opened file would take their descriptor."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        pass
-    os.close(descriptor)
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
 
 
 def _unknown_command_message(word: str, known: list[str]) -> str:

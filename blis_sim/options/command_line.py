@@ -316,7 +316,10 @@ class _Parser(_OptionParser):
             self.ctx.meta[_NOTES].append(f"{flag} is the former name of {option.setting.flags[0]}")
             flag = option.setting.flags[0]
         if equals and option.is_flag:
-            flag = _without_value(option.setting, flag, text)
+            setting = option.setting
+            if text not in _GO_SWITCHES or flag == setting.spellings[-1]:
+                raise OptionError(f"{flag} takes no value, got {text!r}")
+            flag = flag if _GO_SWITCHES[text] else setting.spellings[-1]
         elif equals:
             state.rargs.insert(0, text)
         super()._process_opts(flag, state)
@@ -525,13 +528,6 @@ def _read(setting: Setting, ctx: Any, value: Any) -> Any:
     if setting.is_repeated:
         return tuple(value)
     return value if isinstance(value, bool) else ctx.meta.get(_READ, parse_flag_value)(setting, value)
-
-
-def _without_value(setting: Setting, flag: str, text: str) -> str:
-    """The flag that is a switch with a value behind an equals sign. Raises OptionError."""
-    if text not in _GO_SWITCHES or flag == setting.spellings[-1]:
-        raise OptionError(f"{flag} takes no value, got {text!r}")
-    return flag if _GO_SWITCHES[text] else setting.spellings[-1]
 
 
 def _spelt(ctx: Any, setting: Setting, value: Any) -> tuple[str, list[str]]:

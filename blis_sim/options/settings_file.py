@@ -24,7 +24,14 @@ def layers_of_file(path: str, command: Sequence[str], commands: Collection[tuple
 
     A mapping below the first words of one of `commands` holds settings of these alone. Raises OptionError.
     """
-    content = _read_settings(path)
+    parsers: dict[str, Callable[[str], Any]] = {".toml": _load_toml, ".json": _load_json}
+    parse = parsers.get(Path(path).suffix, load_yaml)
+    try:
+        found: Any = parse(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise OptionError(f"{path}: cannot be read: {reason}") from error
+    content = {} if found is None else _checked(found, path)
     above = _TABLE if path == PYTHON_PROJECT else ()
     for number, key in enumerate(above, start=1):
         content = _checked(content.get(key, {}), f"{path} key {'.'.join(above[:number])}")
@@ -57,17 +64,6 @@ def is_about(message: str, spellings: Iterable[str], value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
     return any(float(each) == value for each in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?(?!\w)", message))
-
-
-def _read_settings(path: str) -> Mapping[str, Any]:
-    parsers: dict[str, Callable[[str], Any]] = {".toml": _load_toml, ".json": _load_json}
-    parse = parsers.get(Path(path).suffix, load_yaml)
-    try:
-        found: Any = parse(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise OptionError(f"{path}: cannot be read: {reason}") from error
-    return {} if found is None else _checked(found, path)
 
 
 _LONG_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++\s*+\.\s*+){100}")

@@ -70,7 +70,15 @@ def load_yaml(text: str) -> Any:
     if len(text) > MOST_CHARACTERS:
         raise YamlError(f"the text has {len(text):,} characters, allowed are {MOST_CHARACTERS:,}")
     try:
-        return _value_of(text)
+        try:
+            return _Reader(yaml.parse(text, Loader=_PARSER)).document()
+        except (yaml.scanner.ScannerError, yaml.parser.ParserError) as mistake:
+            if len(text) > _MOST_EXPLAINED:
+                raise
+            try:
+                return _Reader(yaml.parse(text, Loader=yaml.SafeLoader)).document()
+            except OverflowError:  # the number of a character that there is none of
+                raise mistake from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         problem = error.problem or error.context or "it cannot be parsed"
@@ -79,23 +87,6 @@ def load_yaml(text: str) -> Any:
         if isinstance(error, YamlError):
             raise
         raise YamlError(" ".join(str(error).split())) from error
-
-
-def _value_of(text: str) -> Any:
-    try:
-        return _Reader(yaml.parse(text, Loader=_PARSER)).document()
-    except (yaml.scanner.ScannerError, yaml.parser.ParserError) as mistake:
-        if len(text) > _MOST_EXPLAINED:
-            raise
-        return _read_again(text, mistake)
-
-
-def _read_again(text: str, mistake: yaml.YAMLError) -> Any:
-    """Parse with PyYAML's own parser, which takes ten times as long and locates a mistake better."""
-    try:
-        return _Reader(yaml.parse(text, Loader=yaml.SafeLoader)).document()
-    except OverflowError:  # the number of a character that there is none of
-        raise mistake from None
 
 
 def dump_yaml(value: Any, dumper: type[yaml.SafeDumper] | None = None, **style: Any) -> str:

@@ -121,7 +121,13 @@ def draw_panels(panels: Sequence[Panel], paths: str | Sequence[str], title: str 
 def panel_svg(panel: Panel) -> str:
     """Return a panel as an SVG element without a background, which takes its colours from the page around it."""
     text = compact(_picture(panel, panel.title, format="svg", metadata={"Date": None}, transparent=True).decode())
-    return use_css_variables(text[text.index("<svg") :])
+    # Replace the colours of the style by CSS variables.
+    svg = text[text.index("<svg") :]
+    names = {INK: "ink", MUTED: "muted", GRID: "grid", TARGET: "target"}
+    names |= {color: f"c{number}" for number, color in enumerate(COLORS)}
+    for color, name in names.items():
+        svg = svg.replace(color, f"var(--{name})")
+    return svg
 
 
 def panel_png(panel: Panel) -> bytes:
@@ -144,15 +150,6 @@ def _picture(panel: Panel, salt: str, **how: Any) -> bytes:
 def compact(svg: str) -> str:
     """Return an SVG whose paths have two decimals, a seventieth of a point, which halves it."""
     return re.sub(r' d="[^"]*"', lambda path: re.sub(r"([.][0-9]{2})[0-9]+", r"\1", path[0]), svg)
-
-
-def use_css_variables(svg: str) -> str:
-    """Replace the colours of the style by CSS variables."""
-    names = {INK: "ink", MUTED: "muted", GRID: "grid", TARGET: "target"}
-    names |= {color: f"c{number}" for number, color in enumerate(COLORS)}
-    for color, name in names.items():
-        svg = svg.replace(color, f"var(--{name})")
-    return svg
 
 
 def style_axes(axes: "Axes", panel: Panel, with_title: bool = True) -> None:

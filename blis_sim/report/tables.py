@@ -34,7 +34,13 @@ class TextTable(NamedTuple):
         widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))] if rows else []
         if _table_width(widths) > width:
             self._narrow(widths, width)
-        parts = _column_parts(widths, self.num_labels, width)
+        # The columns that stand beside each other; all parts begin with the labels.
+        labels = list(range(min(self.num_labels, len(widths))))
+        parts = [labels[:]]
+        for place in range(len(labels), len(widths)):
+            if len(parts[-1]) > len(labels) and _table_width([widths[each] for each in (*parts[-1], place)]) > width:
+                parts.append(labels[:])
+            parts[-1].append(place)
         return [line for number, part in enumerate(parts) for line in (*[""] * bool(number), *self._part(part, widths))]
 
     def _narrow(self, widths: list[int], width: int) -> None:
@@ -94,17 +100,6 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> TextTable:
 
 def _table_width(widths: Sequence[int]) -> int:
     return sum(widths) + len(_BETWEEN) * max(0, len(widths) - 1)
-
-
-def _column_parts(widths: Sequence[int], num_labels: int, width: int) -> list[list[int]]:
-    """Return the columns that stand beside each other; all parts begin with the labels."""
-    labels = list(range(min(num_labels, len(widths))))
-    parts = [labels[:]]
-    for place in range(len(labels), len(widths)):
-        if len(parts[-1]) > len(labels) and _table_width([widths[each] for each in (*parts[-1], place)]) > width:
-            parts.append(labels[:])
-        parts[-1].append(place)
-    return parts
 
 
 def _wrapped_lines(text: str, width: int) -> list[str]:

@@ -74,11 +74,6 @@ def json_bytes(data: bytes) -> int:
     return sum(data.count(character) * num_bytes for character, num_bytes in _JSON_BYTES)
 
 
-def is_parsable(data: bytes) -> bool:
-    """Whether the values of a text of JSON take little memory."""
-    return json_bytes(data) <= MAX_JSON_BYTES
-
-
 class MemoryBudget:
     """Bytes that all bodies under way may take together."""
 
@@ -813,7 +808,7 @@ class Exchange:
             body = decoded(self.head.header("content-encoding"), coded)
         except UnreadableBodyError:
             body = b""
-        self._request_body = body if is_parsable(body) else b""
+        self._request_body = body if json_bytes(body) <= MAX_JSON_BYTES else b""
         if not self._hold():
             self._request_body = b""
             self._hold()
@@ -918,7 +913,11 @@ class Exchange:
         elif self.is_whole:
             self.status = "ok"
             if reply is not None and reply.problem and not self.unread:
-                self._note_problem(reply)
+                self.status, self.message = "error", "streaming error" if reply.streaming else "malformed answer"
+                if reply.is_server_problem:
+                    self.detail = reply.problem
+                else:
+                    self.message += f": {reply.problem}"
         elif by_client:
             self.status, self.message = "incomplete", "the client closed the connection"
         elif reason:
@@ -930,13 +929,6 @@ class Exchange:
         """Give the memory of the bodies back."""
         self.memory.give_back(self._num_held_bytes)
         self._num_held_bytes = 0
-
-    def _note_problem(self, reply: Reply) -> None:
-        self.status, self.message = "error", "streaming error" if reply.streaming else "malformed answer"
-        if reply.is_server_problem:
-            self.detail = reply.problem
-        else:
-            self.message += f": {reply.problem}"
 
     def _give_up(self, reason: str) -> None:
         self.unread = reason
@@ -998,7 +990,13 @@ class Conversation:
         elif kind is EventKind.STOPPED:
             self.close(at)
         elif kind is EventKind.SERVER_GONE:
-            self._server_gone(at)
+            if self._open and self._open[0].reply_head is not None:
+                exchange = self._open[0]
+                exchange.parser.end()
+                if exchange.parser.complete:
+                    self._end(at, is_whole=True)
+            # A server that closes after its client has done so only follows.
+            self._end_all(at, by_client=self._has_client_ended)
         elif kind is EventKind.DROPPED:
             self._give_up()
 
@@ -1059,15 +1057,6 @@ class Conversation:
 
     def _read_request(self, exchange: Exchange) -> None:
         exchange.read_request(self._facts, is_body_needed=exchange.keeps_content or self._keeps_requests)
-
-    def _server_gone(self, at: Nanos) -> None:
-        if self._open and self._open[0].reply_head is not None:
-            exchange = self._open[0]
-            exchange.parser.end()
-            if exchange.parser.complete:
-                self._end(at, is_whole=True)
-        # A server that closes after its client has done so only follows.
-        self._end_all(at, by_client=self._has_client_ended)
 
     def _end_all(self, at: Nanos, *, by_client: bool = False, reason: str = "") -> None:
         while self._open:

@@ -106,7 +106,12 @@ class PartWriter:
 
         Another part begins before if the present one is large or old.
         """
-        self._rotate_if_due()
+        is_large = self.rotate_bytes and self._num_bytes >= self.rotate_bytes
+        is_old = self.rotate_s and monotonic() - self._began >= self.rotate_s
+        if self._num_bytes and (is_large or is_old):
+            self.close()
+            self.number += 1
+            self._open()
         if self._content is not None and content:
             self._content.write_lines(content)
         if self._itl is not None and chunks:
@@ -115,14 +120,6 @@ class PartWriter:
         self._rows.write_lines(lines)
         num_chunk_bytes = 28 * sum(len(times) for _, times in chunks) if self._itl is not None else 0
         self._num_bytes += sum(map(len, lines)) + sum(len(part) for line in content for part in line) + num_chunk_bytes
-
-    def _rotate_if_due(self) -> None:
-        is_large = self.rotate_bytes and self._num_bytes >= self.rotate_bytes
-        is_old = self.rotate_s and monotonic() - self._began >= self.rotate_s
-        if self._num_bytes and (is_large or is_old):
-            self.close()
-            self.number += 1
-            self._open()
 
     def close(self) -> None:
         """Close the files of the present part."""

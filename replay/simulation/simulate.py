@@ -181,7 +181,16 @@ class _Client:
         """Send the requests of `next_at`, or advance the engine up to the next action of the client."""
         send_at = self._next_send_at()
         if send_at == next_at:
-            self._send_due(next_at)
+            while self._replies and self._replies[0] < next_at:
+                heapq.heappop(self._replies)
+                self._num_in_flight -= 1
+            while self._next is not None and self._next.at == next_at:
+                self._line.append(self._next)
+                self._next = next(self._due, None)
+            while self._line and self._num_in_flight < self._cap:
+                arrival = self._line.popleft()
+                self._num_in_flight += 1
+                self._on_sent(self._simulation.submit(arrival.request, next_at), arrival.row)
             return []
         # While requests wait for the cap, the end of any step may free a place for the next request.
         until = next_at if self._line else next_at + CHUNK_US
@@ -204,15 +213,3 @@ class _Client:
         due_at = None if self._next is None else self._next.at
         reply_at = self._replies[0] + 1 if self._line and self._replies else None
         return min((at for at in (due_at, reply_at) if at is not None), default=None)
-
-    def _send_due(self, at: Micros) -> None:
-        while self._replies and self._replies[0] < at:
-            heapq.heappop(self._replies)
-            self._num_in_flight -= 1
-        while self._next is not None and self._next.at == at:
-            self._line.append(self._next)
-            self._next = next(self._due, None)
-        while self._line and self._num_in_flight < self._cap:
-            arrival = self._line.popleft()
-            self._num_in_flight += 1
-            self._on_sent(self._simulation.submit(arrival.request, at), arrival.row)

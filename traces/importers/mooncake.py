@@ -71,7 +71,14 @@ class _Reader:
         if entry.get("hash_ids") is not None:
             hash_ids = block_hashes(place, entry, given_tokens, self._block_tokens, OTHER_BLOCKS)
         if before is not None and self._adds_up:
-            prompt = _added_up(place, given_tokens, before, is_whole=bool(entry.get("messages")))
+            # The tokens of a later prompt of a session, the request before it, and how many tokens of that it repeats.
+            is_whole = bool(entry.get("messages"))
+            said = before.input_tokens + before.output_tokens
+            tokens = given_tokens if is_whole else said + given_tokens
+            if tokens > MOST_TOKENS:
+                raise TraceError(f"{place}: expected sessions that add up to at most {MOST_TOKENS} tokens, got more")
+            repeated = min(said, max(0, tokens - 1))
+            prompt = tokens, before.request_id if repeated else None, repeated
         else:
             prompt = given_tokens, *self._shared.repeated(len(self.rows), hash_ids, given_tokens, self._block_tokens)
             self._num_without_hashes += entry.get("hash_ids") is None
@@ -118,16 +125,6 @@ class _Reader:
                 f"{self._num_without_hashes} rows have no hash_ids: their prompts are taken as sharing nothing"
             )
         return (*found, *self.unread.note())
-
-
-def _added_up(place: str, given_tokens: int, before: TraceRow, *, is_whole: bool) -> tuple[int, int | None, int]:
-    """The tokens of a later prompt of a session, the request before it, and how many tokens of that it repeats."""
-    said = before.input_tokens + before.output_tokens
-    tokens = given_tokens if is_whole else said + given_tokens
-    if tokens > MOST_TOKENS:
-        raise TraceError(f"{place}: expected sessions that add up to at most {MOST_TOKENS} tokens, got more")
-    repeated = min(said, max(0, tokens - 1))
-    return tokens, before.request_id if repeated else None, repeated
 
 
 def _times_us(place: str, entry: dict[str, Any], before: TraceRow | None) -> tuple[int, int]:

@@ -135,7 +135,11 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
     drawn, reach_us = _draw_enough(sources, spec.num_requests, limit_us)
     kept = list(_kept(drawn, reach_us, spec.num_requests or None))
     if any(each.drawn.source.client.agent is not None for each in kept):
-        return _with_agents(spec, kept, timeout_us)
+        timeouts_us = [_timeout_us(each.drawn.source.client, timeout_us) for each in kept]
+        graph = rows_of(
+            [SelectedRequests(each.drawn, each.places, own) for each, own in zip(kept, timeouts_us, strict=True)]
+        )
+        return _of_rows(spec, graph.rows, graph.fixed_sessions)
     requests, sessions = _in_order(kept, timeout_us)
     for each in users:
         waiting = islice(user_sessions(each, _timeout_us(each.client, timeout_us)), spec.num_requests or None)
@@ -149,15 +153,6 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
     )
-
-
-def _with_agents(spec: WorkloadSpec, kept: Sequence["_KeptRequests"], timeout_us: int | None) -> Workload:
-    """The workload of these requests as rows; those of one instant stand in the order of sources."""
-    timeouts_us = [_timeout_us(each.drawn.source.client, timeout_us) for each in kept]
-    graph = rows_of(
-        [SelectedRequests(each.drawn, each.places, own) for each, own in zip(kept, timeouts_us, strict=True)]
-    )
-    return _of_rows(spec, graph.rows, graph.fixed_sessions)
 
 
 def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> Workload:
@@ -240,20 +235,16 @@ def _draw_enough(sources: Sequence[Source], num_requested: int, limit_us: int) -
         ]
         if until_us >= last_start_us:
             if last_start_us == NEVER:
-                _check_enough_requests(drawn, num_requested)
+                num_drawn = sum(len(each.arrival_us) for each in drawn)
+                if num_drawn < num_requested:
+                    raise TraceError(
+                        f"the workload has {num_drawn} of the {num_requested} requests of num_requests before"
+                        f" {NEVER:.2g} us: give it fewer or higher rates"
+                    )
             return drawn, limit_us
         if sum(int(np.count_nonzero(each.arrival_us <= until_us)) for each in drawn) >= num_requested:
             return drawn, until_us
         until_us = min(last_start_us, 2 * until_us)
-
-
-def _check_enough_requests(drawn: Sequence[AnyDrawn], num_requested: int) -> None:
-    num_drawn = sum(len(each.arrival_us) for each in drawn)
-    if num_drawn < num_requested:
-        raise TraceError(
-            f"the workload has {num_drawn} of the {num_requested} requests of num_requests before"
-            f" {NEVER:.2g} us: give it fewer or higher rates"
-        )
 
 
 def _guess(sources: Sequence[Source], num_requested: int) -> int:

@@ -437,13 +437,6 @@ def draw_agents(source: Source, until_us: int) -> DrawnAgents:
     )
 
 
-def requests_per_agent(source: Source) -> float:
-    """About how many requests an agent of this source sends. Raises TraceError for one that is longer than any."""
-    assert source.client.agent is not None
-    layout = _layout(source.client.agent, source.streams, _SESSIONS_TO_GUESS_FROM, source.label)
-    return len(layout.parents) / _SESSIONS_TO_GUESS_FROM
-
-
 def _drawn(distribution: Distribution | None, streams: Streams, quantity: Quantity, count: int) -> Ints | None:
     return None if distribution is None else sample(distribution, streams.of(quantity), count)
 
@@ -468,23 +461,18 @@ def _layout(agent: Agent, streams: Streams, num_sessions: int, label: str) -> _L
     fan_outs, lengths = iter(helpers.tolist()), iter(helper_turns.tolist())
     for num_turns in turns.tolist():
         layout.first_places.append(len(layout.parents))
-        _lay_out(layout, num_turns, fan_outs, lengths, is_spawned=agent.helper_context != FORK)
+        # Add a session: every turn but the last may start helpers, which the next one joins.
+        is_spawned = agent.helper_context != FORK
+        turn = layout.add((), None)
+        for _ in range(num_turns - 1):
+            ends = []
+            for _ in range(next(fan_outs)):
+                asked = layout.add((turn,), None if is_spawned else turn, is_spawned=is_spawned)
+                for _ in range(next(lengths) - 1):
+                    asked = layout.add((asked,), asked, is_spawned=is_spawned)
+                ends.append(asked)
+            turn = layout.add(tuple(ends) or (turn,), turn, joins=bool(ends))
     return layout
-
-
-def _lay_out(
-    layout: _Layout, num_turns: int, fan_outs: Iterator[int], lengths: Iterator[int], *, is_spawned: bool
-) -> None:
-    """Add a session: every turn but the last may start helpers, which the next one joins."""
-    turn = layout.add((), None)
-    for _ in range(num_turns - 1):
-        ends = []
-        for _ in range(next(fan_outs)):
-            asked = layout.add((turn,), None if is_spawned else turn, is_spawned=is_spawned)
-            for _ in range(next(lengths) - 1):
-                asked = layout.add((asked,), asked, is_spawned=is_spawned)
-            ends.append(asked)
-        turn = layout.add(tuple(ends) or (turn,), turn, joins=bool(ends))
 
 
 def _check_length(label: str, num_requests: Sequence[int] | Ints) -> None:
@@ -533,7 +521,9 @@ def check_users(clients: Sequence[Client], until_us: int) -> None:
 def requests_per_session(source: Source) -> float:
     """About how many requests belong together: rounds of a conversation, turns of an agent and its helpers."""
     if source.client.agent is not None:
-        return requests_per_agent(source)
+        assert source.client.agent is not None
+        layout = _layout(source.client.agent, source.streams, _SESSIONS_TO_GUESS_FROM, source.label)
+        return len(layout.parents) / _SESSIONS_TO_GUESS_FROM
     multi_turn = source.client.multi_turn
     return 1 if multi_turn is None else multi_turn.max_rounds
 

@@ -533,10 +533,7 @@ def _check_sources(spec: WorkloadSpec) -> None:
     if spec.clients or spec.cohorts:
         other = "clients" if spec.clients else "cohorts"
         raise _ProblemError(f"inference_perf: expected no {other} beside it, got both")
-    _check_inference_perf(spec.inference_perf)
-
-
-def _check_inference_perf(section: InferencePerf) -> None:
+    section = spec.inference_perf
     if bool(section.stages) == bool(section.concurrent_stages):
         got = "both" if section.stages else "none"
         raise _ProblemError(
