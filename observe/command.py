@@ -1,18 +1,16 @@
 """`blis observe`: put load on a server, record what it did, search the knee of its rate, and repeat runs."""
 
-import io
-import json
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, TextIO
 
 from blis_sim.options import options_of, with_settings
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.latency_targets import LatencyTargets, checks_of, percentiles_ms
-from blis_sim.options.printing import JSON, printed_format
+from blis_sim.options.printing import printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
@@ -75,17 +73,17 @@ class Search:
         return is_close or is_highest or len(self.runs) >= (_MOST_RUNS if met else _MOST_MISSES)
 
 
-def find_knee(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:
+def find_knee(options: ObserveOptions) -> int:
     """Measure at one rate after the other, each with a recording of its own, and print what was found.
 
-    `measure` prints the figures of a run as JSON and returns its exit code. Returns the code of the first run that was
-    interrupted, got no answer or could not be recorded; 1 where no rate meets the targets.
+    Returns the code of the first run that was interrupted, got no answer or could not be recorded; 1 where no rate
+    meets the targets.
     """
     assert options.rate is not None
     search, limits_ms = Search(options.rate), options.targets.targets_ms
     while not search.is_over:
         number, rate = len(search.runs) + 1, search.next_per_s
-        code, figures = _numbered_run(options, measure, number, rate=rate)
+        code, figures = _numbered_run(options, number, rate=rate)
         if code or not figures:
             return code or 1
         output = _recording_of(options, number)
@@ -126,23 +124,16 @@ _ONCE = {
 _NO_TARGETS = {each.name: each.default for each in options_of(LatencyTargets)}
 
 
-def _numbered_run(
-    options: ObserveOptions, measure: Callable[[ObserveOptions], int], number: int, **changes: Any
-) -> tuple[int, dict[str, Any]]:
+def _numbered_run(options: ObserveOptions, number: int, **changes: Any) -> tuple[int, dict[str, Any]]:
     """Measure once of several times, with a recording of its own: the exit code, and the figures."""
     # A run with the seed of an earlier one would find its prompts in the server's cache.
-    own = with_settings(
-        options, output=_recording_of(options, number), seed=options.prompt_seed + number, **_ONCE, **changes
-    )
-    return measured(own, measure)
+    seed = options.prompt_seed + number
+    return measured(with_settings(options, output=_recording_of(options, number), seed=seed, **_ONCE, **changes))
 
 
-def measured(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> tuple[int, dict[str, Any]]:
+def measured(options: ObserveOptions) -> tuple[int, dict[str, Any]]:
     """Measure without a verdict on percentiles, and print nothing: the exit code, and the figures."""
-    written = io.StringIO()
-    with redirect_stdout(written):
-        code = measure(with_settings(options, **_NO_TARGETS, format=JSON, json=False))
-    return code, json.loads(written.getvalue() or "{}")
+    return _recorded(with_settings(options, **_NO_TARGETS), None)
 
 
 def _print_report(
@@ -183,7 +174,7 @@ def interval_of(values: Sequence[float]) -> Interval:
     return Interval(mean, half / mean if mean else 0.0)
 
 
-def repeat_runs(options: ObserveOptions, measure: Callable[[ObserveOptions], int]) -> int:
+def repeat_runs(options: ObserveOptions) -> int:
     """Measure again, each time with a recording and a seed of its own, until the intervals of all means are narrow.
 
     Returns the code of the first run that was interrupted, got no answer or could not be recorded. It is 1 where the
@@ -193,7 +184,7 @@ def repeat_runs(options: ObserveOptions, measure: Callable[[ObserveOptions], int
     runs: list[dict[str, Any]] = []
     found: dict[str, Interval] = {}
     while len(runs) < options.most_runs:
-        code, figures = _numbered_run(options, measure, len(runs) + 1)
+        code, figures = _numbered_run(options, len(runs) + 1)
         if code or not figures:
             return code or 1
         runs.append(figures)
@@ -288,19 +279,23 @@ def run(options: ObserveOptions) -> int:
 
     Exit codes: 0 done, 1 nothing could be measured or written, 128 + n stopped by signal n. Bad input raises.
     """
+    if options.find_knee:
+        return find_knee(options)
+    if options.until_within is not None:
+        return repeat_runs(options)
+    return _recorded(options, sys.stdout)[0]
+
+
+def _recorded(options: ObserveOptions, result: TextIO | None) -> tuple[int, dict[str, Any]]:
+    """Record, and write the summary to `result` unless that is None: the exit code, and the figures of a load."""
     from traces.append_file import exclusive_writer, open_pipes
 
-    if options.find_knee:
-        return find_knee(options, run)
-    if options.until_within is not None:
-        return repeat_runs(options, run)
-    send = _record_through_proxy if options.proxying.proxy else _send_load
     with exclusive_writer(options.paths.header), open_pipes(options.paths.rows_and_companions), _redacted(options):
         try:
-            return send(options)
+            return (_record_through_proxy(options), {}) if options.proxying.proxy else _send_load(options, result)
         except RunError as error:
             print_message(f"blis observe: error: {error}")
-            return 1
+            return 1, {}
 
 
 def _redacted(options: ObserveOptions) -> AbstractContextManager[None]:
@@ -312,7 +307,7 @@ def _redacted(options: ObserveOptions) -> AbstractContextManager[None]:
     return messages_through(Redactor(options.proxying.redact).text)
 
 
-def _send_load(options: ObserveOptions) -> int:
+def _send_load(options: ObserveOptions, result: TextIO | None) -> tuple[int, dict[str, Any]]:
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
     from observe.sending import SENDERS
@@ -325,9 +320,8 @@ def _send_load(options: ObserveOptions) -> int:
     request_schedule = remaining_schedule(options, plan_of(options))
     if not request_schedule.plan:
         print_message(f"{options.paths.data} has all of the requests already, nothing is left to send")
-        return 0
+        return 0, {}
     allow_many_connections()
-    result = sys.stdout  # which means something else while a Ray cluster is open
     # Before any signal is listened to: Ray would take SIGTERM away.
     with SENDERS["ray"].connect(options.ray_address, options.processes) if options.ray else nullcontext():
         return run_loop(measure(options, request_schedule, result))

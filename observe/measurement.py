@@ -45,8 +45,10 @@ if TYPE_CHECKING:
 _LATE_P99_MS = 5.0
 
 
-def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO, *, num_not_sent: int) -> int:
-    """Write the summary to `result`, print its main figures as messages, and return the exit code."""
+def report(
+    recorder: Recorder, workload: Workload, interrupt: Interrupt, result: TextIO | None, *, num_not_sent: int
+) -> tuple[int, dict[str, Any]]:
+    """Write the summary to `result` unless that is None, print messages. Returns the exit code and the summary."""
     # First of all: standard output may lead to the disk that is full.
     if recorder.rescued:
         warn(recorder.rescued)
@@ -67,9 +69,10 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
     summary |= {"targets": checks_json(checks)} if checks else {}
     answer = _answer(summary, stats, workload)
     form = printed_format(workload.options)
-    result.write(answer.text(form))
-    result.flush()
-    if form != TABLE:
+    if result is not None:
+        result.write(answer.text(form))
+        result.flush()
+    if result is None or form != TABLE:
         print_message(answer.text(TABLE).rstrip("\n"))
     if recorder.num_earlier:
         print_message(f"{recorder.num_earlier} requests were recorded earlier and are not in these figures")
@@ -82,14 +85,21 @@ def report(recorder: Recorder, workload: Workload, interrupt: Interrupt, result:
         )
     if len(stats.log):
         _write_files(answer, workload.options)
-    if interrupt.exit_code is not None or recorder.failure:
-        return 1 if recorder.failure else interrupt.exit_code or 0
+    return _exit_code(recorder, interrupt) or int(not all(each.is_met for each in checks)), summary
+
+
+def _exit_code(recorder: Recorder, interrupt: Interrupt) -> int:
+    stats = recorder.stats
+    if recorder.failure:
+        return 1
+    if interrupt.exit_code is not None:
+        return interrupt.exit_code
     if not stats.num_ok and not stats.kinds[HUNG_UP]:
         print_message(
             f"blis observe: error: all requests failed, the first with: {' '.join(stats.first_error.split())}"
         )
         return 1
-    return int(not all(each.is_met for each in checks))
+    return 0
 
 
 def _write_files(answer: Report, options: ObserveOptions) -> None:
@@ -144,10 +154,12 @@ def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_outpu
     return warnings
 
 
-async def measure(options: ObserveOptions, request_schedule: RequestSchedule, result: TextIO) -> int:
-    """Send what is on the agenda, record it, write the summary to `result` and return the exit code.
+async def measure(
+    options: ObserveOptions, request_schedule: RequestSchedule, result: TextIO | None
+) -> tuple[int, dict[str, Any]]:
+    """Send what is on the agenda, record it, and write the summary to `result` unless that is None.
 
-    Raises RunError and BlisError.
+    Returns the exit code, and the summary, which is empty where nothing was sent. Raises RunError and BlisError.
     """
     num_spare = num_spare_connections(request_schedule.plan)
     for line in options.flags_without_effect:
@@ -164,7 +176,7 @@ async def measure(options: ObserveOptions, request_schedule: RequestSchedule, re
                 if not interrupt.consume_cancellation():
                     raise
                 print_message("interrupted before the first request was sent, nothing is recorded")
-                return interrupt.exit_code or 1
+                return interrupt.exit_code or 1, {}
     finally:
         await client.close()
     if options.tracing.otlp_traces_endpoint:

@@ -53,10 +53,9 @@ def run(options: LoopOptions) -> int:
     from calibrate.command import CalibrateOptions
     from calibrate.command import run as calibrate
     from observe.command import measured
-    from observe.command import run as observe
     from observe.errors import print_message
 
-    code, figures = measured(options, observe)
+    code, figures = measured(options)
     if code:
         return code
     checks = checks_of(options.targets.targets_ms, percentiles_ms(figures))

@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from io import StringIO
 from itertools import combinations, pairwise, product
 from math import comb, isfinite, prod
@@ -27,8 +27,9 @@ from blis_sim.options.option import Setting, check_value, find_setting, load_jso
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from replay.analysis.sampling import SampledRange, sampled_range
 from replay.analysis.steady import ResourceUse, resources_of
+from replay.output.findings import as_json
 from replay.output.metrics import aggregate
-from replay.output.report import report as print_report
+from replay.output.report import run_result
 from traces import beside
 from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.collector import gc_disabled
@@ -440,15 +441,15 @@ _BY_FAR = 1.5
 def _simulated(job: Job) -> Outcome:
     chosen = simulation(job.command)
     options = chosen.options_with(job.settings)
-    printed = StringIO()
-    with redirect_stdout(printed), redirect_stderr(StringIO()), gc_disabled():
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), gc_disabled():
         outcome = chosen.simulate(options)
         if job.limits_ms and _exceeds_by_far(aggregate(outcome.simulated), job.limits_ms):
             outcome = outcome._replace(judge=None)
         has_longer = outcome.judge is not None
-        print_report(options.report, outcome if job.by_longer else outcome._replace(judge=None))
-    report = json.loads(printed.getvalue())
-    found, result = report["metrics"], report["result"]
+        judged = outcome if job.by_longer else outcome._replace(judge=None)
+        findings = judged.findings()
+        found, result = as_json(findings), asdict(run_result(options.report, judged, findings))
+        described = outcome.describe()
     figures = {name: found.get(name) for name in _FROM_METRICS}
     if options.report.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
         figures |= {"goodput_rps": 0.0, "slo_attainment": 0.0}
@@ -467,7 +468,7 @@ def _simulated(job: Job) -> Outcome:
     checks = found.get("targets")
     figures |= {COLUMN_PREFIX + name: value for name, value in result["custom_metrics"].items()}
     figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
-    origin = {name: str(report["provenance"][name]) for name in ORIGIN}
+    origin = {name: str(getattr(described, name)) for name in ORIGIN}
     ranges = {name: sampled_range(outcome.simulated.requests, name) for name in job.limits_ms}
     is_known = figures["is_steady"] or figures["overload_queue_growth_per_min"] is not None
     return Outcome(

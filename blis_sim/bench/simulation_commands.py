@@ -96,15 +96,12 @@ class Simulation:
     simulate: Callable[[Any], "FinishedRun"]
 
     def options_with(self, settings: Mapping[str, Any]) -> Any:
-        """The options of one point, which prints a report as JSON.
-
-        Raises BlisError for settings that are wrong, or of one run.
-        """
+        """The options of one point. Raises BlisError for settings that are wrong, or of one run."""
         for name in _SINGLE_RUN_SETTINGS:
             if settings.get(name):
                 raise OptionError(f"--{name.replace('_', '-')} is for one run, here are many")
         check_required(self.options, settings)
-        return options_from(self.options, **{**settings, "format": "report"})
+        return options_from(self.options, **settings)
 
 
 def simulation(name: Any) -> Simulation:

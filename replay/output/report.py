@@ -75,19 +75,20 @@ def _is_pipe(stream: TextIO) -> bool:
         return False
 
 
+def run_result(options: ReportOptions, outcome: "FinishedRun", found: "Findings") -> "RunResult":
+    """Return the figures of a run, means over its runs where it has several."""
+    from replay.analysis.result import mean_result, result_of
+
+    runs, targets = outcome.runs or (outcome.simulated,), outcome.analysis_config.targets
+    known = [result_of(run, targets, found.goodput, options.min_attainment, outcome.judged) for run in runs]
+    return replace(mean_result(known), custom_metrics=found.custom_metrics)
+
+
 def answer_of(options: ReportOptions, outcome: "FinishedRun", found: "Findings") -> "Report":
     """Return the answer of a run."""
     from replay.output.table import run_report
 
-    @cache
-    def result() -> "RunResult":
-        from replay.analysis.result import mean_result, result_of
-
-        runs, targets = outcome.runs or (outcome.simulated,), outcome.analysis_config.targets
-        least = options.min_attainment
-        known = [result_of(run, targets, found.goodput, least, outcome.judged) for run in runs]
-        return replace(mean_result(known), custom_metrics=found.custom_metrics)
-
+    result = cache(lambda: run_result(options, outcome, found))
     return run_report(outcome, found, result, options.summarize_trace)
 
 
