@@ -31,7 +31,11 @@ _IMPORTS = """\
 from collections.abc import Sequence
 
 from blis_sim.api.settings import ClusterSettings, Json, Path, Policy"""
-_SHARED = {"Engine": DeploymentOptions, "Cluster": ClusterOptions, "Report": ReportOptions}
+_SHARED = {
+    "EngineSettings": DeploymentOptions,
+    "ClusterSettings": ClusterOptions,
+    "ReportSettings": ReportOptions,
+}
 _PATHS = ("FILE", "DIR", "FOLDER", "PREFIX", "PATH")
 _ALSO_PATHS = ("model", "model_config_folder", "hardware_config", "coefficients", "tokenizer")
 
@@ -59,22 +63,36 @@ def _text(functions: str, imports: str, classes: Iterable[_Class]) -> str:
 
 
 def _classes() -> Iterator[_Class]:
-    engine, cluster, report = (_named(kind) for kind in _SHARED.values())
-    yield _Class("EngineSettings", (), engine)
-    yield _Class("ClusterSettings", ("EngineSettings",), _without(cluster, engine))
-    yield _Class("ReportSettings", (), report)
-    of_base = {"EngineSettings": engine, "ClusterSettings": cluster, "ReportSettings": report}
-    found: dict[str, tuple[Setting, ...]] = {}
-    for command, name in KINDS.items():
+    shared = {name: _named(kind) for name, kind in _SHARED.items()}
+    found = {}
+    for command in KINDS:
         row = COMMANDS[command]
-        own = _named(getattr(importlib.import_module(row.module), row.options))
-        names = {each.name for each in own}
-        bases = ["ClusterSettings"] if "num_instances" in names else ["EngineSettings"] if "model" in names else []
-        bases += ["ReportSettings"] if "metrics_path" in names else []
-        found[command] = _without(own, [each for base in bases for each in of_base[base]])
-        if command in ("sweep", "plan"):  # which take the settings of what they simulate
-            bases, found[command] = ["RunSettings"], (*own, *_without(found["replay"], found["run"]))
-        yield _Class(name, tuple(bases), found[command])
+        found[command] = _named(getattr(importlib.import_module(row.module), row.options))
+    run, replay = found["run"], found["replay"]
+    known = (*shared["ClusterSettings"], *shared["ReportSettings"])
+    shared["SimulationSettings"] = _without([each for each in run if each in replay], known)
+    shared["TraceSettings"] = _without(replay, run)
+    found["sweep"], found["plan"] = ((*found[each], *shared["TraceSettings"]) for each in ("sweep", "plan"))
+    bases = {
+        "EngineSettings": (),
+        "ClusterSettings": ("EngineSettings",),
+        "ReportSettings": (),
+        "TraceSettings": (),
+        "SimulationSettings": ("ClusterSettings", "ReportSettings"),
+        KINDS["run"]: ("SimulationSettings",),
+        KINDS["replay"]: ("SimulationSettings", "TraceSettings"),
+        **{KINDS[each]: (KINDS["run"], "TraceSettings") for each in ("sweep", "plan")},
+        KINDS["calibrate"]: (),
+        KINDS["fit"]: ("EngineSettings",),
+        KINDS["serve"]: ("ClusterSettings",),
+    }
+    settings = {**shared, **{KINDS[command]: each for command, each in found.items()}}
+    inherited: dict[str, set[str]] = {}
+    for name, above in bases.items():
+        keys = {key for base in above for key in inherited[base]}
+        own = tuple(each for each in settings[name] if each.name not in keys)
+        inherited[name] = keys | {each.name for each in own}
+        yield _Class(name, above, own)
 
 
 def _named(kind: type) -> tuple[Setting, ...]:

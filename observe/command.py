@@ -95,15 +95,16 @@ def find_knee(options: ObserveOptions) -> int:
     knee = search.highest_met
     runs = [run._asdict() for run in search.runs]
     cells = [
-        [
-            *(run.recording, f"{run.rate_per_s:.3g}", "-" if run.share is None else f"{run.share:.1%}"),
-            "met" if run.is_met else "missed",
-        ]
+        {
+            "recording": run.recording,
+            "requests/s": f"{run.rate_per_s:.3g}",
+            "within targets": "-" if run.share is None else f"{run.share:.1%}",
+            "targets": "met" if run.is_met else "missed",
+        }
         for run in search.runs
     ]
     data = {"knee_requests_per_s": None if knee is None else round(knee.rate_per_s, 6), "runs": runs}
-    table = TextTable(("recording", "requests/s", "within targets", "targets"), cells)
-    _print_report(options, "Knee of a server", data, runs, table)
+    _print_report(options, "Knee of a server", data, runs, cells)
     if knee is None:
         print_message("no rate meets the targets")
         return 1
@@ -137,7 +138,11 @@ def measured(options: ObserveOptions) -> tuple[int, dict[str, Any]]:
 
 
 def _print_report(
-    options: ObserveOptions, title: str, data: dict[str, Any], rows: list[dict[str, Any]], table: TextTable
+    options: ObserveOptions,
+    title: str,
+    data: dict[str, Any],
+    rows: list[dict[str, Any]],
+    cells: list[dict[str, str]],
 ) -> None:
     """Print the answer of several runs, with one row for each."""
     answer = Report(
@@ -145,7 +150,7 @@ def _print_report(
         origin=lambda: Provenance(command=command_line("blis observe", options), inputs=input_hashes(options)),
         data=lambda: data,
         rows=lambda: rows,
-        sections=lambda: [Section(table=table)],
+        sections=lambda: [Section(table=TextTable.of(cells))],
     )
     answer.print(printed_format(options))
 
@@ -206,10 +211,13 @@ def repeat_runs(options: ObserveOptions) -> int:
     intervals = {
         _MEANS[name]: {"mean": round(each.mean, 6), "within": round(each.within, 6)} for name, each in found.items()
     }
-    cells = [[name, f"{each.mean:.3f}", f"± {each.within:.2%}"] for name, each in found.items()]
+    interval = f"{_CONFIDENCE:.0%} interval"
+    cells = [
+        {"mean over runs": name, "value": f"{each.mean:.3f}", interval: f"± {each.within:.2%}"}
+        for name, each in found.items()
+    ]
     data = {"is_within": is_narrow, "confidence": _CONFIDENCE, "means": intervals, "runs": means}
-    table = TextTable(("mean over runs", "value", f"{_CONFIDENCE:.0%} interval"), cells)
-    _print_report(options, "Repeated load on", data, means, table)
+    _print_report(options, "Repeated load on", data, means, cells)
     if not is_narrow:
         print_message(f"{len(runs)} runs are not enough for means within {options.until_within:.1%}")
     return 0 if is_narrow else 1

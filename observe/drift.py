@@ -146,9 +146,7 @@ def _report(options: DriftOptions, num_checked: int, different: Sequence[tuple[i
     rows = [
         {"request": number, "path": path, "difference": line} for number, path, lines in different for line in lines
     ]
-    table = TextTable(
-        ("request", "path", "difference"), [[*map(str, row.values())] for row in rows], num_left_aligned=3
-    )
+    table = TextTable.of([{title: str(each) for title, each in row.items()} for row in rows], num_left_aligned=3)
     return Report(
         title="Recorded replies",
         origin=lambda: Provenance(command=command_line("blis playback check", options), inputs=input_hashes(options)),

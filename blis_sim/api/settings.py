@@ -183,7 +183,35 @@ class ReportSettings(TypedDict, total=False):
     min_attainment: float
 
 
-class RunSettings(ClusterSettings, ReportSettings, total=False):
+class TraceSettings(TypedDict, total=False):
+    trace_data: Path | None
+    reissue: bool
+    session_mode: str
+    session_pool: int
+    speedup: float
+    scale_pauses: bool
+    think_time_dist: str | None
+    phase_average: int
+    intervals: int
+    ignore_server_settings: bool
+    include_failed: bool
+
+
+class SimulationSettings(ClusterSettings, ReportSettings, total=False):
+    kv_offload_config: Path | None
+    enable_lora: bool
+    max_loras: int
+    max_cpu_loras: int | None
+    lora_load_ms: float
+    lora_swap_ms: float
+    lora_config: Path | None
+    lora_adapter_capacity: int | None
+    lora_load_base_latency_us: float | None
+    lora_load_bandwidth_bytes_us: float | None
+    lora_footprint_bytes_per_rank: float | None
+
+
+class RunSettings(SimulationSettings, total=False):
     workload: str | None
     rate: float | None
     stages: Sequence[str]
@@ -198,17 +226,6 @@ class RunSettings(ClusterSettings, ReportSettings, total=False):
     output_tokens_stdev: float | None
     output_tokens_min: int | None
     output_tokens_max: int | None
-    kv_offload_config: Path | None
-    enable_lora: bool
-    max_loras: int
-    max_cpu_loras: int | None
-    lora_load_ms: float
-    lora_swap_ms: float
-    lora_config: Path | None
-    lora_adapter_capacity: int | None
-    lora_load_base_latency_us: float | None
-    lora_load_bandwidth_bytes_us: float | None
-    lora_footprint_bytes_per_rank: float | None
     workload_spec: Path | None
     concurrency: int
     think_time_ms: int
@@ -218,69 +235,25 @@ class RunSettings(ClusterSettings, ReportSettings, total=False):
     horizon: int | None
 
 
-class ReplaySettings(ClusterSettings, ReportSettings, total=False):
-    kv_offload_config: Path | None
-    enable_lora: bool
-    max_loras: int
-    max_cpu_loras: int | None
-    lora_load_ms: float
-    lora_swap_ms: float
-    lora_config: Path | None
-    lora_adapter_capacity: int | None
-    lora_load_base_latency_us: float | None
-    lora_load_bandwidth_bytes_us: float | None
-    lora_footprint_bytes_per_rank: float | None
-    trace_data: Path | None
+class ReplaySettings(SimulationSettings, TraceSettings, total=False):
     horizon: int | None
-    reissue: bool
-    session_mode: str
-    session_pool: int
     think_time_ms: int | None
-    speedup: float
-    scale_pauses: bool
-    think_time_dist: str | None
-    phase_average: int
-    intervals: int
     seed: int
-    ignore_server_settings: bool
-    include_failed: bool
 
 
-class SweepSettings(RunSettings, total=False):
+class SweepSettings(RunSettings, TraceSettings, total=False):
     sample: int | None
     sample_seed: int
     output: Path
     overwrite: bool
     parquet: Path | None
-    plot: Path | None
-    html: Path | None
     gpu_cost_per_hour: float | None
     processes: int | None
     ray: bool
     ray_address: str | None
-    trace_data: Path | None
-    reissue: bool
-    session_mode: str
-    session_pool: int
-    speedup: float
-    scale_pauses: bool
-    think_time_dist: str | None
-    phase_average: int
-    intervals: int
-    ignore_server_settings: bool
-    include_failed: bool
 
 
-class PlanSettings(RunSettings, total=False):
-    ttft_p90: str | None
-    ttft_p95: str | None
-    ttft_p99: str | None
-    itl_p90: str | None
-    itl_p95: str | None
-    itl_p99: str | None
-    e2e_p90: str | None
-    e2e_p95: str | None
-    e2e_p99: str | None
+class PlanSettings(RunSettings, TraceSettings, total=False):
     confidence: float | None
     gpus: Sequence[str]
     tp_sizes: Sequence[int]
@@ -298,20 +271,7 @@ class PlanSettings(RunSettings, total=False):
     ray: bool
     ray_address: str | None
     output: Path | None
-    plot: Path | None
-    html: Path | None
     manifests: Path | None
-    trace_data: Path | None
-    reissue: bool
-    session_mode: str
-    session_pool: int
-    speedup: float
-    scale_pauses: bool
-    think_time_dist: str | None
-    phase_average: int
-    intervals: int
-    ignore_server_settings: bool
-    include_failed: bool
 
 
 class CalibrateSettings(TypedDict, total=False):

@@ -377,6 +377,17 @@ LATER_FIGURES = (
 FIGURES = (*_FIRST, *LATER_FIGURES)
 """The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
 
+TITLES: Mapping[str, str] = {
+    "responses_per_sec": "requests/s",
+    "steady_requests_per_s": "steady/s",
+    "tokens_per_sec": "tokens/s",
+    "ttft_p50_ms": "TTFT p50 ms",
+    "ttft_p99_ms": "TTFT p99 ms",
+    "itl_p50_ms": "ITL p50 ms",
+    "itl_p99_ms": "ITL p99 ms",
+}
+"""Titles of the figures that tables show."""
+
 ORIGIN = ("latency_model", "step_error", "blis_version")
 """The origin of a row: from what its step times come, their expected error as a share, and the version."""
 

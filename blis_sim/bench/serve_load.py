@@ -584,10 +584,11 @@ def runs_table(runs: Sequence[Run]) -> TextTable:
     shown = {name: title for name, title in columns.items() if runs[0].result[name] is not None}
     rows = []
     for run in runs:
-        numbers = [*(run.result[name] for name in shown), run.p99_ttft_ms, run.p99_itl_ms]
-        rows.append([run.label, *(f"{each:.2f}" for each in numbers), str(run.result["failed"])])
-    titles = ["rate", *shown.values(), "p99 TTFT ms", "p99 ITL ms", "failed"]
-    return TextTable(titles, rows, num_left_aligned=0)
+        numbers = {title: run.result[name] for name, title in shown.items()}
+        numbers |= {"p99 TTFT ms": run.p99_ttft_ms, "p99 ITL ms": run.p99_itl_ms}
+        figures = {title: f"{each:.2f}" for title, each in numbers.items()}
+        rows.append({"rate": run.label, **figures, "failed": str(run.result["failed"])})
+    return TextTable.of(rows, num_left_aligned=0)
 
 
 def panels_of_runs(runs: Sequence[Run]) -> list[Panel]:

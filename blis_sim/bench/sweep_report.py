@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_sim.bench.points import Figures, Row, Table, costs
+from blis_sim.bench.points import TITLES, Row, Table, costs
 from blis_sim.options.custom_metrics import COLUMN_PREFIX
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Curve, Panel, Target, draw_panels, frontier_panels
@@ -227,46 +227,28 @@ def _shown(result: SweepResult) -> list[Row]:
 
 def shown_table(result: SweepResult) -> TextTable:
     """Return the table of the frontier, or with targets of all points with their verdicts."""
-    shown, price = _shown(result), result.table.gpu_cost_per_hour
-    figures = [row.outcome.figures for row in shown]
-    varied = list(result.table.varied)
-    has_rejected = any(each.get("rejected_requests") for each in figures)
-    titles = [*varied, "GPUs", *(["rejected"] if has_rejected else []), "requests/s", "steady/s", "tokens/s"]
-    titles += ["TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms"]
-    custom = result.table.custom
-    titles += [name.removeprefix(COLUMN_PREFIX) for name in custom]
-    titles += [
-        *(["$/M tokens"] if price is not None else []),
-        *(["within"] if result.has_goodput else []),
-        *(["verdict"] if result.has_targets else []),
-    ]
-    lines = [
-        [str(row.point.varied[name]) for name in varied]
-        + _cells(each, price, has_rejected, custom)
-        + _verdict(result, row)
-        for row, each in zip(shown, figures, strict=True)
-    ]
-    return TextTable(titles, lines, num_left_aligned=0, num_labels=len(varied))
+    shown = _shown(result)
+    has_rejected = any(row.outcome.figures.get("rejected_requests") for row in shown)
+    rows = [_shown_row(result, row, has_rejected) for row in shown]
+    return TextTable.of(rows, num_left_aligned=0, num_labels=len(result.table.varied))
 
 
-def _cells(figures: Figures, price: float | None, has_rejected: bool, custom: Sequence[str]) -> list[str]:
-    names = ["responses_per_sec", "steady_requests_per_s", "tokens_per_sec"]
-    names += ["ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", *custom]
-    values = [figures.get(name) for name in names]
+def _shown_row(result: SweepResult, row: Row, has_rejected: bool) -> dict[str, str]:
+    figures, price = row.outcome.figures, result.table.gpu_cost_per_hour
+    known = {name: str(row.point.varied[name]) for name in result.table.varied}
+    known["GPUs"] = str(figures["num_gpus"] or 0)
+    if has_rejected:
+        known["rejected"] = str(figures["rejected_requests"] or 0)
+    titles = {**TITLES, **{name: name.removeprefix(COLUMN_PREFIX) for name in result.table.custom}}
+    known |= {title: cell(figures.get(name)) for name, title in titles.items()}
     if price is not None:
-        values.append(costs(figures, price)["cost_per_million_tokens"])
-    counts = [str(figures[name] or 0) for name in ("num_gpus", *(["rejected_requests"] if has_rejected else []))]
-    return [*counts, *map(cell, values)]
-
-
-def _verdict(result: SweepResult, row: Row) -> list[str]:
-    if not result.has_targets:
-        return []
-    verdict = "meets" if result.meets_targets(row) else "misses"
-    if row is result.cheapest:
-        verdict = "cheapest"
-    overloaded = ", overloaded" if is_overloaded(row) else ""
-    return [*([_attainment(row)] if result.has_goodput else []), verdict + overloaded]
+        known["$/M tokens"] = cell(costs(figures, price)["cost_per_million_tokens"])
+    if result.has_goodput:
+        known["within"] = _attainment(row)
+    if result.has_targets:
+        verdict = "cheapest" if row is result.cheapest else "meets" if result.meets_targets(row) else "misses"
+        known["verdict"] = verdict + (", overloaded" if is_overloaded(row) else "")
+    return known
 
 
 def _panels(result: SweepResult) -> list[Panel]:

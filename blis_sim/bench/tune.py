@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blis_sim.bench.points import FIGURES, Figures, Job, Outcome, Point, compute
+from blis_sim.bench.points import FIGURES, TITLES, Figures, Job, Outcome, Point, compute
 from blis_sim.bench.rate_search import Trial, Verdict, search_rate
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Curve, Panel, Target, frontier_panels
@@ -87,29 +87,23 @@ def requests_per_s(outcome: Outcome) -> float:
     return outcome.figures.get("responses_per_sec") or 0.0
 
 
-_SHOWN = ("responses_per_sec", "steady_requests_per_s", "tokens_per_sec")
-_SHOWN_LATENCIES = ("ttft_p50_ms", "ttft_p99_ms", "itl_p50_ms", "itl_p99_ms", "e2e_p99_ms")
-_TITLES = (
-    *("rate", "requests/s", "steady/s", "tokens/s"),
-    *("TTFT p50 ms", "TTFT p99 ms", "ITL p50 ms", "ITL p99 ms", "E2E p99 ms", "verdict"),
-)
+_TITLES = {**TITLES, "e2e_p99_ms": "E2E p99 ms"}
 
 
 def table_of(combinations: Sequence[Combination], varied: Sequence[str]) -> TextTable:
     """A line per combination with the highest rate it can keep up, the best one marked."""
-    lines = []
     winner = best_of(combinations)
-    for combination in combinations:
-        settings = [str(combination.point.varied[name]) for name in varied]
-        best = combination.best
-        if best is None:
-            reason = _why_not(combination)
-            lines.append([*settings, *[""] * (len(_TITLES) - 1), reason])
-            continue
-        known = best.found.figures
-        values = [known.get(name) for name in (*_SHOWN, *_SHOWN_LATENCIES)]
-        lines.append([*settings, rate_text(best.rate), *map(cell, values), "best" if combination is winner else ""])
-    return TextTable([*varied, *_TITLES], lines, num_left_aligned=0, num_labels=len(varied))
+    rows = []
+    for each in combinations:
+        best = each.best
+        known = {} if best is None else best.found.figures
+        rows.append(
+            {name: str(each.point.varied[name]) for name in varied}
+            | {"rate": "" if best is None else rate_text(best.rate)}
+            | {title: "" if best is None else cell(known.get(name)) for name, title in _TITLES.items()}
+            | {"verdict": _why_not(each) if best is None else "best" if each is winner else ""}
+        )
+    return TextTable.of(rows, num_left_aligned=0, num_labels=len(varied))
 
 
 def _why_not(combination: Combination) -> str:

@@ -308,16 +308,13 @@ def run(options: DoctorOptions) -> int:
         found += try_load(options.request_rate, options.num_streams, options.itl_ms, options.duration)
     is_well = all(each.verdict != FAILED for each in found)
     rows = [asdict(each) for each in found]
+    cells = [{"check": each.check, "found": each.found, "verdict": _verdict_text(each)} for each in found]
     report = Report(
         title="Resources of this host",
         origin=lambda: Provenance(command=command_line("blis doctor", options)),
         data=lambda: {"ok": is_well, "checks": rows},
         rows=lambda: rows,
-        sections=lambda: [
-            Section(
-                table=TextTable(("check", "found", "verdict"), [[e.check, e.found, _verdict_text(e)] for e in found], 3)
-            )
-        ],
+        sections=lambda: [Section(table=TextTable.of(cells, 3))],
     )
     report.print(printed_format(options))
     return int(not is_well)

@@ -58,17 +58,27 @@ def run(options: GpusOptions) -> int:
 
 
 def _gpu_list(options: GpusOptions, entries: list[GpuEntry]) -> Report:
-    titles = ("GPU", "TFLOP/s", "FP8", "FP4", "TB/s", "GiB", "NVLink GB/s", "PCIe GB/s")
-    rates = ("tflops", "tflops_fp8", "tflops_fp4", "bandwidth_tb_s", "memory_gib", "nvlink_gb_s", "pcie_gb_s")
-    rows = [[each.gpu.name, *(f"{rate:g}" if (rate := getattr(each.gpu, name)) else "-" for name in rates)]
-            for each in entries]  # fmt: skip
+    rates = {
+        "TFLOP/s": "tflops",
+        "FP8": "tflops_fp8",
+        "FP4": "tflops_fp4",
+        "TB/s": "bandwidth_tb_s",
+        "GiB": "memory_gib",
+        "NVLink GB/s": "nvlink_gb_s",
+        "PCIe GB/s": "pcie_gb_s",
+    }
+    rows = [
+        {"GPU": each.gpu.name}
+        | {title: f"{rate:g}" if (rate := getattr(each.gpu, name)) else "-" for title, name in rates.items()}
+        for each in entries
+    ]
     found = [_as_json(each) for each in entries]
     return Report(
         title="GPUs",
         origin=lambda: Provenance(command=command_line("blis gpus", options)),
         data=lambda: {"gpus": found},
         rows=lambda: map(flat, found),
-        sections=lambda: [Section(table=TextTable(titles, rows))],
+        sections=lambda: [Section(table=TextTable.of(rows))],
     )
 
 

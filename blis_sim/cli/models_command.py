@@ -174,7 +174,12 @@ def plan_report(plan: ModelPlan, command: str) -> Report:
     """Return the plan as an answer of a command line."""
     sure = plan.latency_models.get(plan.automatic)
     groups = [
-        [group.kind, str(len(group.specs)), f"{group.block_tokens:,}", f"{group.page_bytes:,}"]
+        {
+            "KV group": group.kind,
+            "layers": str(len(group.specs)),
+            "block tokens": f"{group.block_tokens:,}",
+            "page bytes": f"{group.page_bytes:,}",
+        }
         for group in plan.layout.groups_of_stage(plan.layout.stages[0])
     ]
     return Report(
@@ -191,7 +196,7 @@ def plan_report(plan: ModelPlan, command: str) -> Report:
         data=lambda: as_json(plan),
         sections=lambda: [
             Section(table=facts_table(_plan_facts(plan))),
-            Section(table=TextTable(("KV group", "layers", "block tokens", "page bytes"), groups)),
+            Section(table=TextTable.of(groups)),
         ],
     )
 
@@ -353,13 +358,14 @@ def _model_list(command: str, entries: list[ModelEntry]) -> Report:
                 "source": entry.source,
             }
         )
-        cells.append([entry.name, f"{context:,}", f"{entry.tp} x {entry.gpu}", ", ".join(entry.aliases)])
+        gpus, names = f"{entry.tp} x {entry.gpu}", ", ".join(entry.aliases)
+        cells.append({"model": entry.name, "context": f"{context:,}", "GPUs": gpus, "other names": names})
     return Report(
         title="Models",
         origin=lambda: Provenance(command=command),
         data=lambda: {"models": rows},
         rows=lambda: map(flat, rows),
-        sections=lambda: [Section(table=TextTable(("model", "context", "GPUs", "other names"), cells, 4))],
+        sections=lambda: [Section(table=TextTable.of(cells, 4))],
     )
 
 

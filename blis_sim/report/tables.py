@@ -24,6 +24,12 @@ class TextTable(NamedTuple):
     num_labels: int = 1
     """Columns from the left that say what a row is; each part of a table that is wider than its reader has them."""
 
+    @classmethod
+    def of(cls, rows: Sequence[Mapping[str, str]], num_left_aligned: int = 1, num_labels: int = 1) -> "TextTable":
+        """Return the table of rows whose cells stand beside their titles, which all rows share."""
+        titles = list(rows[0]) if rows else []
+        return cls(titles, [[*row.values()] for row in rows], num_left_aligned, num_labels)
+
     def lines(self, width: int = PAGE_WIDTH) -> list[str]:
         """Return an aligned table without spaces at the ends of lines.
 
