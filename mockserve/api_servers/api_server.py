@@ -16,7 +16,6 @@ from typing import Any, NoReturn, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from blis_sim.options import BlisError, OptionError
@@ -58,7 +57,7 @@ from mockserve.options.serve import ServeOptions
 from mockserve.options.server import set_up_logging
 from mockserve.protocol.errors import ApiError
 from mockserve.realtime.driver import EngineFailedError, WriteCoalescer
-from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, TokenReceiver
+from mockserve.realtime.in_flight import InFlightRequest, ParentRequest
 from mockserve.serving.service import build_service
 
 # Fault control of an API server process, whose engines are in another process.
@@ -161,35 +160,19 @@ class RemoteDriver:
         """Do nothing: the engines do not wait for requests that another process prepares."""
         return nullcontext()
 
-    def submit(
-        self,
-        request: Request,
-        receiver: TokenReceiver,
-        arrived_at: Micros | None = None,
-        parent: ParentRequest | None = None,
-        rank: int | None = None,
-    ) -> InFlightRequest:
-        """Submit `request`; its tokens go to `receiver`. Raises EngineFailedError if the engines have failed."""
+    def submit(self, flight: InFlightRequest, arrived_at: Micros | None = None, rank: int | None = None) -> None:
+        """Submit a request, which gets its tokens. Raises EngineFailedError if the engines have failed."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
-        at = self.clock() if arrived_at is None else arrived_at
+        request, parent = flight.request, flight.parent
+        at = flight.arrived_at = flight.queued_at = self.clock() if arrived_at is None else arrived_at
         if parent is None or parent is not self._prompt[0]:
             self._prompt = (parent, next(self._prompt_numbers))
         number = next(self._numbers)
-        flight = self._flights[number] = InFlightRequest(request, receiver, at, at, parent=parent)
+        self._flights[number] = flight
         self._number_of[request.id] = number
-        self._send(
-            Submit(
-                number,
-                request,
-                at,
-                receiver.finish_reason,
-                self._prompt[1],
-                1 if parent is None else parent.number,
-                rank,
-            )
-        )
-        return flight
+        num_choices = 1 if parent is None else parent.number
+        self._send(Submit(number, request, at, flight.finish_reason, self._prompt[1], num_choices, rank))
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
@@ -230,7 +213,7 @@ class RemoteDriver:
                 flight = flights.get(number)
                 if flight is not None:
                     flight.num_tokens = count
-                    flight.receiver.token(count)
+                    flight.token(count)
         finally:
             wire.release()
 
@@ -245,9 +228,9 @@ class RemoteDriver:
             wire.due_s = message.due_s
             wire.is_held = True
             try:
-                if not flight.receiver.is_streamed:
+                if not flight.is_streamed:
                     wire.measure()
-                flight.receiver.finish(message.num_tokens)
+                flight.finish(message.num_tokens)
             finally:
                 wire.release()
 
@@ -255,7 +238,7 @@ class RemoteDriver:
         """Fail a request."""
         flight = self._remove_request(message.number)
         if flight is not None:
-            flight.receiver.fail(message.message, message.status)
+            flight.fail(message.message, message.status)
 
     def broken(self, message: Broken) -> None:
         """Fail all requests."""

@@ -60,27 +60,25 @@ from mockserve.serving.lifecycle import ENGINE_CHECK_INTERVAL_S
 # The engine process's end: receives requests from API server processes and sends tokens, one message per step.
 
 
-class RemoteReply:
-    """A reply that is written in another process."""
+class RemoteRequest(InFlightRequest):
+    """A request whose reply is written in another process."""
 
-    __slots__ = ("_end", "_number", "finish_reason", "flight", "is_streamed")
+    __slots__ = ("_end", "_number", "finish_reason")
 
-    def __init__(self, end: "ApiServerConnection", number: int, finish_reason: str) -> None:
+    finish_reason: str
+    is_streamed = True  # the API server process measures replies that are not streamed
+
+    def __init__(self, end: "ApiServerConnection", message: Submit, parent: ParentRequest | None) -> None:
+        super().__init__(message.request, parent)
         self._end = end
-        self._number = number
-        self.finish_reason = finish_reason
-        self.flight: InFlightRequest | None = None
-        self.is_streamed = True  # the API server process measures replies that are not streamed
+        self._number = message.number
+        self.finish_reason = message.finish_reason
 
     def token(self, number: int) -> None:
         self._end.token(self._number, number)
 
-    def tokens(self, first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            self.token(number)
-
     def finish(self, num_tokens: int) -> None:
-        self._end.finish(self._number, num_tokens, self.flight)
+        self._end.finish(self._number, num_tokens, self)
 
     def abort(self, num_tokens: int) -> None:
         self.finish(num_tokens)
@@ -105,15 +103,13 @@ class ApiServerConnection:
         """Handle messages for the engines; other messages are ignored."""
         if isinstance(message, Submit):
             number = message.number
-            reply = RemoteReply(self, number, message.finish_reason)
             if message.prompt_number != self._prompt[0]:
                 parent = ParentRequest(message.num_choices) if message.num_choices > 1 else None
                 self._prompt = (message.prompt_number, parent)
             self._ids[number] = message.request.id
             try:
-                reply.flight = self._engines.driver.submit(
-                    message.request, reply, message.arrived_at, self._prompt[1], message.rank
-                )
+                flight = RemoteRequest(self, message, self._prompt[1])
+                self._engines.driver.submit(flight, message.arrived_at, message.rank)
             except EngineFailedError as error:
                 self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
             except ValueError as error:
@@ -146,9 +142,8 @@ class ApiServerConnection:
         tokens.numbers.append(number)
         tokens.counts.append(count)
 
-    def finish(self, number: int, num_tokens: int, flight: InFlightRequest | None) -> None:
+    def finish(self, number: int, num_tokens: int, flight: InFlightRequest) -> None:
         """Send the end of a request."""
-        assert flight is not None  # set before the first token
         self._ids.pop(number, None)
         stats = RequestStateStats._make(getattr(flight, name) for name in RequestStateStats._fields)
         self.send(Finish(self._engines.wire.due_s, number, num_tokens, stats))

@@ -17,7 +17,7 @@ from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
 from mockserve.realtime.driver import EngineFailedError, EngineOutput, RealtimeDriver, WriteCoalescer
-from mockserve.realtime.in_flight import InFlightRequest, ParentRequest, TokenReceiver
+from mockserve.realtime.in_flight import InFlightRequest
 
 # The real-time driver of a cluster, with one clock for all instances, and the driver of one instance in it.
 
@@ -74,22 +74,17 @@ class ClusterDriver(RealtimeDriver):
                 self._unrouted.pop(request_id, None)
 
     def submit_to(
-        self,
-        number: int,
-        request: Request,
-        receiver: TokenReceiver,
-        arrived_at: Micros | None = None,
-        parent: ParentRequest | None = None,
-        rank: int | None = None,
-    ) -> InFlightRequest:
-        """Submit `request` to an instance without the router; with a `rank`, to that one of the instance."""
+        self, number: int, flight: InFlightRequest, arrived_at: Micros | None = None, rank: int | None = None
+    ) -> None:
+        """Submit a request to an instance without the router; with a `rank`, to that one of the instance."""
         if rank is not None and (numbers := self.engines_of(number)):
-            return self.submit(request, receiver, arrived_at, parent, numbers[min(rank, len(numbers) - 1)])
-        self._asked[request.id] = number
+            self.submit(flight, arrived_at, numbers[min(rank, len(numbers) - 1)])
+            return
+        self._asked[flight.request.id] = number
         try:
-            return self.submit(request, receiver, arrived_at, parent)
+            self.submit(flight, arrived_at)
         finally:
-            self._asked.pop(request.id, None)
+            self._asked.pop(flight.request.id, None)
 
     def engines_of(self, number: int) -> Sequence[int]:
         """Return the numbers of an instance's engines; none if it was removed."""
@@ -281,18 +276,11 @@ class InstanceDriver:
         """The reading of the monotonic clock at a simulated instant."""
         return self.shared_driver.seconds_at(at)
 
-    def submit(
-        self,
-        request: Request,
-        receiver: TokenReceiver,
-        arrived_at: Micros | None = None,
-        parent: ParentRequest | None = None,
-        rank: int | None = None,
-    ) -> InFlightRequest:
-        """Submit `request` to this instance. Raises EngineFailedError if it was killed or removed."""
+    def submit(self, flight: InFlightRequest, arrived_at: Micros | None = None, rank: int | None = None) -> None:
+        """Submit a request to this instance. Raises EngineFailedError if it was killed or removed."""
         if (failure := self.failure) is not None:
             raise EngineFailedError("the engine has failed") from failure
-        return self.shared_driver.submit_to(self.number, request, receiver, arrived_at, parent, rank)
+        self.shared_driver.submit_to(self.number, flight, arrived_at, rank)
 
     def abort(self, request_id: str) -> None:
         """Abort `request_id`, whose client has disconnected, and free its blocks now."""

@@ -29,7 +29,7 @@ from blis_sim.engine.simulation import Simulation
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
 from mockserve.metrics.counters import Lateness
-from mockserve.realtime.in_flight import ENDED, FlightRecorder, InFlightRequest, ParentRequest, TokenReceiver
+from mockserve.realtime.in_flight import FlightRecorder, InFlightRequest
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, Alarm, BacklogSlices, PendingArrivals, clock_of
 
 T = TypeVar("T")
@@ -200,18 +200,10 @@ class Driver(Protocol):
         """
         ...
 
-    def submit(
-        self,
-        request: Request,
-        receiver: TokenReceiver,
-        arrived_at: Micros | None = None,
-        parent: ParentRequest | None = None,
-        rank: int | None = None,
-    ) -> InFlightRequest:
-        """Submit `request`, which arrives now or at a recent instant; its tokens go to `receiver`.
+    def submit(self, flight: InFlightRequest, arrived_at: Micros | None = None, rank: int | None = None) -> None:
+        """Submit a request, which arrives now or at a recent instant and gets its tokens.
 
-        `parent` has the choices of the prompt if there are several. `rank` selects one of several engines. Raises
-        EngineFailedError if the engine has failed.
+        `rank` selects one of several engines. Raises EngineFailedError if the engine has failed.
         """
         ...
 
@@ -409,16 +401,10 @@ class RealtimeDriver:
             if self._alarm.is_set:
                 self._arm()
 
-    def submit(
-        self,
-        request: Request,
-        receiver: TokenReceiver,
-        arrived_at: Micros | None = None,
-        parent: ParentRequest | None = None,
-        rank: int | None = None,
-    ) -> InFlightRequest:
+    def submit(self, flight: InFlightRequest, arrived_at: Micros | None = None, rank: int | None = None) -> None:
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
+        request = flight.request
         queueing_us = self._simulation.queueing_time(request)
         leader = self._flights.get(request.follows) if request.follows else None
         if leader is not None:
@@ -429,10 +415,9 @@ class RealtimeDriver:
             queued_at = done_until + 1
         at = queued_at - queueing_us
         self._enter(request, at, rank)
-        arrived_at = at if leader is None else leader.arrived_at
-        flight = self._flights[request.id] = InFlightRequest(request, receiver, arrived_at, queued_at, parent=parent)
+        flight.arrived_at, flight.queued_at = at if leader is None else leader.arrived_at, queued_at
+        self._flights[request.id] = flight
         self._arm()
-        return flight
 
     def _enter(self, request: Request, at: Micros, _rank: int | None) -> None:
         self._simulation.submit(request, at)
@@ -472,7 +457,7 @@ class RealtimeDriver:
             output = self._output_of(flight.request.id)
             self._remove_request(flight.request.id)
             output.recorder.completed(flight, now - flight.arrived_at, "abort")
-            flight.receiver.abort(flight.num_tokens)
+            flight.abort(flight.num_tokens)
         return len(ending)
 
     def call_engine(self, function: Callable[[Engine, Micros], T]) -> T:
@@ -592,7 +577,7 @@ class RealtimeDriver:
         waiting = [*self._flights.values(), *(entry[2] for entry in self._outbox)]
         self.close()
         for flight in {id(flight): flight for flight in waiting}.values():
-            flight.receiver.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            flight.fail(str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
         self.on_failure(error)
 
     # --- what happens in the engine ---
@@ -704,7 +689,7 @@ class RealtimeDriver:
             num_before, flight.num_tokens = flight.num_tokens, sequence.tokens_at(last)
             flight.last_token_at = ends[-1]
             try:
-                flight.receiver.tokens(num_before + 1, flight.num_tokens)
+                flight.tokens(num_before + 1, flight.num_tokens)
             except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
                 _fail_reply(flight)
         num_unfinished_requests = sum(gaps.values())
@@ -733,13 +718,13 @@ class RealtimeDriver:
             due_at = event.at + overheads.step_us + output.num_outputs * overheads.sequence_us
             due_at += number * overheads.token_us + overheads.last_us + flight.turn_us
             flight.e2e_latency_us = due_at - flight.arrived_at
-            output.recorder.completed(flight, flight.e2e_latency_us, flight.receiver.finish_reason)
+            output.recorder.completed(flight, flight.e2e_latency_us, flight.finish_reason)
             if due_at <= now:
                 self._deliver(due_at, flight, number, True)
             else:
                 heappush(self._outbox, (due_at, next(self._numbers), flight, number, True))
         else:
-            flight.receiver.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
+            flight.fail(f"the request was {event.outcome}: {event.detail}", self._status_of(event))
 
     def _status_of(self, event: Finished) -> HTTPStatus:
         """Return the error for the client of a request that was not completed."""
@@ -749,11 +734,11 @@ class RealtimeDriver:
         self.wire.due_s = self.seconds_at(due_at)
         try:
             if not is_last:
-                flight.receiver.token(number)
+                flight.token(number)
                 return
-            if not flight.receiver.is_streamed:
+            if not flight.is_streamed:
                 self.wire.measure()
-            flight.receiver.finish(number)
+            flight.finish(number)
         except Exception:  # noqa: BLE001  (a fault in one reply ends that reply alone)
             _fail_reply(flight)
 
@@ -769,9 +754,9 @@ def _is_found_whole_outside(sequence: Sequence) -> bool:
 def _fail_reply(flight: InFlightRequest) -> None:
     """End a reply that failed to be written with a server error, so that other replies are unaffected."""
     _logger.exception("the reply to %s could not be written", flight.request.id)
-    receiver, flight.receiver = flight.receiver, ENDED
     with suppress(Exception):
-        receiver.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)
+        flight.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)
+    flight.detach()
 
 
 def _ignore_failure(_error: BaseException) -> None:

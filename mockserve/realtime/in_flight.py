@@ -1,4 +1,4 @@
-"""A request in the engine: its id, its state, and the reply that receives its tokens."""
+"""A request in the engine: its id, its state, and what becomes of its tokens."""
 
 import os
 from collections.abc import Iterator
@@ -31,47 +31,6 @@ def new_id() -> str:
     return os.urandom(ID_BYTES).hex()
 
 
-class TokenReceiver(Protocol):
-    """Receiver of a request's tokens, which by default ignores them. Methods are called in token order, at the due
-    times.
-
-    `finish` includes all tokens that have not been delivered; `fail` may replace any call.
-    """
-
-    finish_reason: str = "abort"
-    """The finish reason of the planned end."""
-    is_streamed: bool = False
-    """Whether tokens are sent as they are generated."""
-
-    def token(self, number: int) -> None:
-        """Deliver all tokens of one step up to token `number`, counted from 1."""
-        return
-
-    def tokens(self, first: int, last: int) -> None:
-        """Deliver tokens `first` to `last`, one per step; all earlier tokens have been delivered."""
-        return
-
-    def finish(self, num_tokens: int) -> None:
-        """Deliver the remaining tokens up to `num_tokens`, and the end."""
-        return
-
-    def abort(self, num_tokens: int) -> None:
-        """End the reply early with `num_tokens` tokens."""
-        return
-
-    def fail(self, message: str, status: int) -> None:
-        """End the reply with an error: the engine refused the request or failed."""
-        return
-
-
-class SilentReceiver(TokenReceiver):
-    """Ignores tokens and ends."""
-
-
-ENDED = SilentReceiver()
-"""Replaces an ended reply, so that the request does not keep the reply in memory."""
-
-
 @dataclass(slots=True)
 class ParentRequest:
     """The choices of one prompt, which vLLM counts as one request."""
@@ -82,17 +41,19 @@ class ParentRequest:
     """Output tokens of the longest complete choice."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class InFlightRequest:
-    """One request between submission and its last token. Instants are simulated microseconds.
+    """One request to the engine until its last token. Instants are simulated microseconds.
 
-    `num_tokens` counts each token once, even if the engine recomputes it after a preemption.
+    A driver reports its tokens, which it ignores unless a subclass takes them. The methods are called in token order,
+    at the due times. `num_tokens` counts each token once, even if the engine recomputes it after a preemption.
     """
 
     request: Request
-    receiver: TokenReceiver
-    arrived_at: Micros
-    queued_at: Micros
+    parent: ParentRequest | None = None
+    """The choices of its prompt, if there are several."""
+    arrived_at: Micros = 0
+    queued_at: Micros = 0
     first_scheduled_at: Micros | None = None
     first_token_at: Micros | None = None
     last_token_at: Micros = 0
@@ -108,8 +69,36 @@ class InFlightRequest:
     """Time from the arrival until the client receives the first token."""
     e2e_latency_us: Micros = 0
     """Time from the arrival until the client receives the last token."""
-    parent: ParentRequest | None = None
-    """The choices of its prompt, if there are several."""
+
+    @property
+    def finish_reason(self) -> str:
+        """The finish reason of the planned end."""
+        return "abort"
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether tokens are sent as they are generated."""
+        return False
+
+    def token(self, number: int) -> None:
+        """Take all tokens of one step up to token `number`, counted from 1."""
+
+    def tokens(self, first: int, last: int) -> None:
+        """Take tokens `first` to `last`, one per step; all earlier tokens have come."""
+        for number in range(first, last + 1):
+            self.token(number)
+
+    def finish(self, num_tokens: int) -> None:
+        """Take the remaining tokens up to `num_tokens`, and the end."""
+
+    def abort(self, num_tokens: int) -> None:
+        """End early with `num_tokens` tokens."""
+
+    def fail(self, message: str, status: int) -> None:
+        """End with an error: the engine refused the request or failed. It may replace any call."""
+
+    def detach(self) -> None:
+        """Ignore all later calls, and keep nothing in memory that takes them."""
 
 
 class FlightRecorder(Protocol):

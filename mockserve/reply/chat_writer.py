@@ -31,7 +31,7 @@ from mockserve.reply.call_style import (
     without_fillings,
 )
 from mockserve.reply.choice_writer import NewScorer, scored_tokens
-from mockserve.reply.plan import Generation, NewTextPiece, ParsingCounter, PlannedPrompt
+from mockserve.reply.reply import NewTextPiece, ParsingCounter, PlannedChoice, PlannedPrompt
 
 
 class ChatShape(NamedTuple):
@@ -54,16 +54,16 @@ class ChatShape(NamedTuple):
     reasoning: ReasoningStyle = NO_REASONING
     num_earlier_calls: int = 0
 
-    def text_pieces(self, generation: Generation) -> NewTextPiece | None:
+    def text_pieces(self, choice: PlannedChoice) -> NewTextPiece | None:
         """Return what makes the pieces of a choice whose tokens add only their text; None for other choices."""
-        answer = generation.answer
+        answer = choice.answer
         if answer.deltas is not None or self.new_scorer is not None or self.shows_token_ids:
             return None
         return None if self.calls.begin_mark and self.calls.may_hold(answer.texts) else _text_piece
 
-    def writer(self, prompt: PlannedPrompt, generation: Generation) -> "ChatWriter":
+    def writer(self, prompt: PlannedPrompt, choice: PlannedChoice) -> "ChatWriter":
         """The writer of one choice."""
-        return ChatWriter(self, prompt, generation)
+        return ChatWriter(self, prompt, choice)
 
 
 def _text_piece(text: str) -> Piece:
@@ -73,18 +73,18 @@ def _text_piece(text: str) -> Piece:
 class ChatWriter:
     """Writes one choice."""
 
-    def __init__(self, shape: ChatShape, prompt: PlannedPrompt, generation: Generation) -> None:
+    def __init__(self, shape: ChatShape, prompt: PlannedPrompt, choice: PlannedChoice) -> None:
         self._shape = shape
         self._prompt = prompt
-        self._generation = generation
-        self._answer = generation.answer
-        deltas = generation.answer.deltas
-        if deltas is None and shape.calls.begin_mark and shape.calls.may_hold(generation.answer.texts):
-            deltas = [(Delta(Kind.CONTENT, text),) if text else () for text in generation.answer.texts]
+        self._choice = choice
+        self._answer = choice.answer
+        deltas = choice.answer.deltas
+        if deltas is None and shape.calls.begin_mark and shape.calls.may_hold(choice.answer.texts):
+            deltas = [(Delta(Kind.CONTENT, text),) if text else () for text in choice.answer.texts]
         self._deltas = None if deltas is None else self._arranged(deltas)
         # What is hidden must not show through ids and log-probabilities either.
-        hides = generation.answer.deltas is not None and not shape.includes_reasoning
-        self._scorer = shape.new_scorer(generation) if shape.new_scorer is not None and not hides else None
+        hides = choice.answer.deltas is not None and not shape.includes_reasoning
+        self._scorer = shape.new_scorer(choice) if shape.new_scorer is not None and not hides else None
         self._shows_ids = shape.shows_token_ids and not hides
 
     def _arranged(self, deltas: Deltas) -> list[tuple[Delta, ...]]:
@@ -225,7 +225,7 @@ class ChatWriter:
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
         if self._scorer is None:
             return None
-        tokens = scored_tokens(self._scorer, self._generation, first, last)
+        tokens = scored_tokens(self._scorer, self._choice, first, last)
         shape = self._shape
         return chat_logprobs(tokens, shape.num_top, shape.tokens_as_ids, shape.tokens_have_bytes)
 

@@ -20,7 +20,7 @@ from mockserve.protocol.bodies import (
     completion_logprobs,
     next_offset,
 )
-from mockserve.reply.plan import ChoiceWriter, Generation, NewTextPiece, PlannedPrompt
+from mockserve.reply.reply import ChoiceWriter, NewTextPiece, PlannedChoice, PlannedPrompt
 
 
 class Scorer:
@@ -100,21 +100,21 @@ class PromptScores:
             yield self._scorer.score(place, self._token_ids[place])
 
 
-NewScorer: TypeAlias = Callable[[Generation], Scorer]
+NewScorer: TypeAlias = Callable[[PlannedChoice], Scorer]
 
 
-def scored_tokens(scorer: Scorer, generation: Generation, first: int, last: int) -> ScoredTokens:
+def scored_tokens(scorer: Scorer, choice: PlannedChoice, first: int, last: int) -> ScoredTokens:
     """Return the tokens of a choice with their log-probabilities; many tokens are scored anew in each iteration."""
-    found = AnswerScores(scorer, generation, first, last)
+    found = AnswerScores(scorer, choice, first, last)
     return found if len(found) > LONG_TOKENS else list(found)
 
 
 class AnswerScores:
     """A range of an answer's tokens, scored during iteration."""
 
-    def __init__(self, scorer: Scorer, generation: Generation, first: int, last: int) -> None:
+    def __init__(self, scorer: Scorer, choice: PlannedChoice, first: int, last: int) -> None:
         self._scorer = scorer
-        self._answer = generation.answer
+        self._answer = choice.answer
         self._places = range(first, last)
 
     def __len__(self) -> int:
@@ -138,24 +138,24 @@ class CompletionShape(NamedTuple):
     echo: bool = False
     only_echoes: bool = False
 
-    def text_pieces(self, _generation: Generation) -> NewTextPiece | None:
+    def text_pieces(self, _generation: PlannedChoice) -> NewTextPiece | None:
         """Return what makes the pieces of a choice whose tokens add only their text; None for other choices."""
         return None if self.new_scorer is not None or self.shows_token_ids or self.echo else Piece
 
-    def writer(self, prompt: PlannedPrompt, generation: Generation) -> "CompletionWriter":
+    def writer(self, prompt: PlannedPrompt, choice: PlannedChoice) -> "CompletionWriter":
         """The writer of one choice."""
-        return CompletionWriter(self, prompt, generation)
+        return CompletionWriter(self, prompt, choice)
 
 
 class CompletionWriter(ChoiceWriter):
     """Writes one choice."""
 
-    def __init__(self, shape: CompletionShape, prompt: PlannedPrompt, generation: Generation) -> None:
+    def __init__(self, shape: CompletionShape, prompt: PlannedPrompt, choice: PlannedChoice) -> None:
         self._shape = shape
         self._prompt = prompt
-        self._generation = generation
-        self._answer = generation.answer
-        self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
+        self._choice = choice
+        self._answer = choice.answer
+        self._scorer = None if shape.new_scorer is None else shape.new_scorer(choice)
         self._text_offset = 0
         """Offset of the next tokens in the names of all tokens so far."""
 
@@ -208,4 +208,4 @@ class CompletionWriter(ChoiceWriter):
                 yield opening if each is None else each
 
     def _answer_tokens(self, scorer: Scorer, first: int, last: int) -> Iterable[ScoredToken]:
-        return () if self._shape.only_echoes else scored_tokens(scorer, self._generation, first, last)
+        return () if self._shape.only_echoes else scored_tokens(scorer, self._choice, first, last)

@@ -1,7 +1,7 @@
 """Server-sent events as bytes: frames, templates for the text of each token, and error events."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -37,41 +37,23 @@ def http_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-class EventTemplate:
-    """An event that differs from token to token only in one text; `chunked` wraps each event as an HTTP chunk.
-
-    The length of a chunk precedes its text, so there is one beginning for each length of text.
-    """
-
-    __slots__ = ("_after", "_before", "_beginnings", "_chunked", "_size")
-
-    def __init__(self, before: bytes, after: bytes, chunked: bool) -> None:
-        self._before = before
-        self._after = after + b"\r\n" if chunked else after
-        self._size = len(before) + len(after)
-        self._chunked = chunked
-        self._beginnings: dict[int, bytes] = {}
-
-    def fill(self, text: str) -> bytes:
-        """Return the event with `text`."""
-        escaped = orjson.dumps(text)[1:-1]
-        if not self._chunked:
-            return self._before + escaped + self._after
-        size, known = len(escaped), self._beginnings
-        beginning = known.get(size)
-        if beginning is None:
-            beginning = known[size] = b"%x\r\n%b" % (self._size + size, self._before)
-        return beginning + escaped + self._after
-
-    def fill_all(self, texts: Sequence[str]) -> list[bytes]:
-        """Return an event for each text."""
-        return [*map(self.fill, texts)]
+TextFrame: TypeAlias = tuple[bytes, bytes]
+"""The bytes of an event before and after its text, for events of a choice that differ only in one text."""
 
 
-def event_template(body: dict[str, Any], chunked: bool) -> EventTemplate:
-    """Return the template of a body with `PLACEHOLDER`, which must be the last text chosen by a client."""
+def filled(frame: TextFrame, text: str, chunked: bool) -> bytes:
+    """Return the event of a frame with `text`; `chunked` wraps it as an HTTP chunk."""
+    before, after = frame
+    escaped = orjson.dumps(text)[1:-1]
+    if not chunked:
+        return before + escaped + after
+    return b"%x\r\n%b%b%b\r\n" % (len(before) + len(escaped) + len(after), before, escaped, after)
+
+
+def text_frame(body: dict[str, Any]) -> TextFrame:
+    """Return the frame of a body with `PLACEHOLDER`, which must be the last text chosen by a client."""
     before, _, after = event(body).rpartition(_ENCODED_PLACEHOLDER)
-    return EventTemplate(before, after, chunked)
+    return before, after
 
 
 MAX_CACHED = 256
@@ -97,10 +79,8 @@ class EventTemplates:
     def __init__(self) -> None:
         self._known = Memo[object, tuple[Parts, ...]](MAX_CACHED)
 
-    def text_event(
-        self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str | None, chunked: bool
-    ) -> EventTemplate:
-        """Return the template of an event of choice `index` with text: of the last one, with a finish reason."""
+    def text_frame(self, bodies: UsualBodies, index: int, new_piece: NewPiece, finish_reason: str | None) -> TextFrame:
+        """Return the frame of an event of choice `index` with text: of the last one, with a finish reason."""
         key = (bodies.__class__, bodies[2:], index, finish_reason)
         found = self._known.get(key)
         if found is None:
@@ -112,8 +92,7 @@ class EventTemplates:
             found = ((before, between, middle, after),)
             self._known.keep(key, found)
         ((before, between, middle, after),) = found
-        before += orjson.dumps(bodies.id)[1:-1] + between + b"%d" % bodies.created + middle
-        return EventTemplate(before, after, chunked)
+        return before + orjson.dumps(bodies.id)[1:-1] + between + b"%d" % bodies.created + middle, after
 
     def opening(self, bodies: UsualBodies, num_choices: int, chunked: bool) -> list[bytes]:
         """Return the events before all text, without data of the prompt."""

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -19,7 +19,7 @@ from mockserve.http.headers import Caller
 from mockserve.options.server import ObservabilityOptions, in_vllm_form
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.realtime.in_flight import InFlightRequest
-from mockserve.reply.plan import CompletedChoice, ReplyJob, external_id
+from mockserve.reply.reply import PlannedChoice, Reply, ReplyJob, RequestObserver
 
 MOST_QUEUED = 8192
 """Maximum number of spans that wait for the exporting process; further spans are dropped."""
@@ -53,10 +53,9 @@ class RequestSpans:
     def received(self, job: ReplyJob) -> None:
         """Do nothing: a span is made when it has ended."""
 
-    def completed(self, choice: CompletedChoice) -> None:
-        name, flight = external_id(choice.generation, choice.prompt_number), choice.flight
-        attributes = latency_attributes(flight) | {"gen_ai.request.id": name}
-        self._send_span(attributes | sampling_attributes(choice.job.sampling, flight), choice.caller, choice.started_ns)
+    def completed(self, reply: Reply, choice: PlannedChoice) -> None:
+        attributes = latency_attributes(choice) | {"gen_ai.request.id": choice.external_id(choice.prompt_number)}
+        self._send_span(attributes | sampling_attributes(reply.job.sampling, choice), reply.caller, reply.started_ns)
 
     def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
         name, _, _ = flight.request.id.rpartition("-")
@@ -126,30 +125,6 @@ def _in_seconds(us: Micros) -> float:
 _logger = logging.getLogger(__name__)
 
 
-class RequestObserver(Protocol):
-    """Observes each reply when its requests are submitted, and each choice with its last token."""
-
-    def tokenized(self, name: str, prompt: str | None, token_ids: Sequence[int], adapter: str) -> None:
-        """A prompt or token ids came to be converted. `name` is the id of the request."""
-        ...
-
-    def received(self, job: ReplyJob) -> None:
-        """A reply's requests are about to go to the engine."""
-        ...
-
-    def completed(self, choice: CompletedChoice) -> None:
-        """A choice is complete."""
-        ...
-
-    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
-        """The prefill of a pooling request has ended."""
-        ...
-
-    def close(self) -> None:
-        """Flush pending output."""
-        ...
-
-
 AdapterOf: TypeAlias = Callable[[str], object | None]
 """Returns the adapter with a name, or None."""
 
@@ -197,10 +172,10 @@ class RequestLog:
         if job.sampling is None:
             return
         for number, prompt in enumerate(job.prompts):
-            generation = prompt.generations[0]
-            request = generation.request
+            choice = prompt.choices[0]
+            request = choice.request
             params = sampling_text(job.sampling, request.max_output_tokens, job.extra_args)
-            self._log(external_id(generation, number), prompt.text, prompt.token_ids, params, request.adapter)
+            self._log(choice.external_id(number), prompt.text, prompt.token_ids, params, request.adapter)
 
     def tokenized(self, name: str, prompt: str | None, token_ids: Sequence[int], adapter: str) -> None:
         self._log(name, prompt, token_ids, None, adapter)
@@ -216,14 +191,14 @@ class RequestLog:
         message = "Received request %s: params: %s, lora_request: %s."
         _logger.info(message, name, params, lora, extra=in_vllm_form("request_logger.py:66", request_id=name))
 
-    def completed(self, choice: CompletedChoice) -> None:
+    def completed(self, reply: Reply, choice: PlannedChoice) -> None:
         if not self._logs_outputs:
             return
-        answer = choice.generation.answer
-        text = "".join(answer.texts[: choice.flight.num_tokens])[: self._max_log_len]
-        is_streamed = bool(choice.job.delivery.stream)
+        answer = choice.answer
+        text = "".join(answer.texts[: choice.num_tokens])[: self._max_log_len]
+        is_streamed = bool(reply.job.delivery.stream)
         reason = "streaming_complete" if is_streamed else answer.ending.finish_reason
-        name = external_id(choice.generation, choice.prompt_number)
+        name = choice.external_id(choice.prompt_number)
         message = "Generated response %s%s: output: %r, finish_reason: %s"
         kind = " (streaming complete)" if is_streamed else ""
         place = in_vllm_form("request_logger.py:119", request_id=name, finish_reason=reason)

@@ -4,7 +4,7 @@ import base64
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from mockserve.generation.answer import Answer
 from mockserve.options.content import PictureOptions
 from mockserve.protocol.bodies import Bodies, Choice, Choices, Ending, Piece, PromptOutput, Usage
 from mockserve.protocol.json_text import JsonBlocks
-from mockserve.reply.plan import AT_THE_END, Generation, ReplyJob
+from mockserve.reply.reply import AT_THE_END, PlannedChoice, ReplyJob
 
 SEND_HEADER = "X-Send-Image"
 """Header with which a request asks for a picture, or for none."""
@@ -81,9 +81,7 @@ class Pictures:
 
     def job_of(self, job: ReplyJob) -> ReplyJob:
         """Return the job of a reply with pictures in the place of its answers, of one token each."""
-        prompts = [
-            prompt._replace(generations=[_one_token(each) for each in prompt.generations]) for prompt in job.prompts
-        ]
+        prompts = [prompt._replace(choices=[_one_token(each) for each in prompt.choices]) for prompt in job.prompts]
         bodies = PictureBodies(job.bodies, self._picture())
         return job._replace(bodies=bodies, prompts=prompts, templates=None, stream_interval=AT_THE_END)
 
@@ -99,6 +97,6 @@ class Pictures:
         return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
-def _one_token(generation: Generation) -> Generation:
-    answer = Answer([""], Ending("stop"), [""], [generation.answer.token_ids[0]])
-    return generation._replace(request=generation.request._replace(output_tokens=1), answer=answer)
+def _one_token(choice: PlannedChoice) -> PlannedChoice:
+    answer = Answer([""], Ending("stop"), [""], [choice.answer.token_ids[0]])
+    return replace(choice, request=choice.request._replace(output_tokens=1), answer=answer)

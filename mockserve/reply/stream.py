@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -23,7 +22,7 @@ from mockserve.generation.answer import Answer, Kind
 from mockserve.http.aiohttp_internals import mark_reply_as_begun
 from mockserve.http.connection import TimestampedConnection
 from mockserve.http.headers import EVENT_STREAM, Caller, caller_of
-from mockserve.protocol.bodies import Ending, Piece, Usage
+from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.json_text import reply_blocks, reply_json
 from mockserve.realtime.driver import EngineInfo
@@ -31,14 +30,24 @@ from mockserve.reply.frames import (
     DONE,
     DONE_CHUNK,
     PLACEHOLDER,
-    EventTemplate,
+    TextFrame,
     event,
-    event_template,
+    filled,
     http_chunk,
+    text_frame,
     with_templates,
 )
-from mockserve.reply.plan import AT_THE_END, ChoiceWriter, Generation, NewTextPiece, PlannedPrompt, ReplyJob
-from mockserve.reply.reply import DELIVERY, PlannedChoice, Reply, ReplyDelivery, collect, ending_at, failure
+from mockserve.reply.reply import (
+    AT_THE_END,
+    DELIVERY,
+    ChoiceWriter,
+    NewTextPiece,
+    PlannedChoice,
+    Reply,
+    ReplyDelivery,
+    ReplyJob,
+    collect,
+)
 
 END_OF_CHUNKS = b"0\r\n\r\n"
 
@@ -234,14 +243,21 @@ class _LargeEvent(NamedTuple):
 class StreamedReply(Reply, SSEWriter):
     """One reply as a stream of events: those of its choices, and the events around them.
 
-    While a large event is made, later events wait for it.
+    An event is sent for each step with new tokens of a choice, or for every few tokens. Events that differ only in
+    their text are filled into a frame. While a large event is made, later events wait for it.
     """
+
+    is_streamed = True
 
     def __init__(self, request: web.Request, job: ReplyJob, arrived_at: Micros, caller: Caller) -> None:
         SSEWriter.__init__(self, request)
         Reply.__init__(self, self.delivery, job, arrived_at, caller)
         self.usual_bodies = None if job.templates is None else with_templates(job.bodies)
         """Bodies for which event templates are shared between streams."""
+        self._frames_by_kind: dict[tuple[int, Kind, int], TextFrame] = {}
+        """Frames of the events of a choice with one kind of text, of which a call has a number."""
+        self._fills = not job.delivery.continuous_usage and job.stream_interval == 1
+        """Whether events may be filled into frames."""
         self.has_begun = False
         """Whether the events before the first token have been sent."""
         self._waiting: deque[_LargeEvent | Callable[[], None]] | None = None
@@ -292,11 +308,58 @@ class StreamedReply(Reply, SSEWriter):
         elif not self.done.done():
             self.write_all(events)
 
-    def end_choice(self, num_tokens: int) -> None:
+    def begin_choice(self, choice: PlannedChoice) -> None:
+        choice.new_piece = self.job.text_pieces(choice)
+        if self._fills and choice.new_piece is not None:
+            choice.frame = self._text_frame(choice, choice.new_piece, None)
+
+    def token(self, choice: PlannedChoice, number: int) -> None:
+        num_sent, frame = choice.num_sent, choice.frame
+        if not self.has_begun:
+            self.begin()
+        if frame is None:
+            self._token_of_a_kind(choice, number)
+            return
+        choice.num_sent = number
+        texts = choice.answer.texts
+        text = texts[num_sent] if number == num_sent + 1 else "".join(texts[num_sent:number])
+        self.write_event(filled(frame, text, self.chunked))
+
+    def tokens(self, choice: PlannedChoice, first: int, last: int) -> None:
+        frame = choice.frame
+        if frame is None or not choice.num_sent:
+            super().tokens(choice, first, last)
+            return
+        choice.num_sent = last
+        self.write_events([filled(frame, text, self.chunked) for text in choice.answer.texts[first - 1 : last]])
+
+    def ending_of(self, choice: PlannedChoice, num_tokens: int) -> Ending:
+        return choice.ending_at(num_tokens, is_stream=True)
+
+    def end_choice(self, choice: PlannedChoice, num_tokens: int, ending: Ending) -> None:
+        first, job, params = choice.num_sent, self.job, self.job.kv_transfer_params
+        if not self.has_begun:
+            self.begin()
+        new_piece = choice.new_piece if choice.frame is not None and self.usual_bodies is not None else None
+        if num_tokens and new_piece is not None and ending.stop_reason is None and params is None:
+            frame = self._text_frame(choice, new_piece, ending.finish_reason)
+            self.write_event(filled(frame, "".join(choice.answer.texts[first:num_tokens]), self.chunked))
+            self._end_if_last(num_tokens)
+            return
+
+        def last_event() -> dict[str, Any]:
+            piece = self._writer_of(choice).last_piece(first, num_tokens)
+            piece = piece._replace(ending=ending, num_tokens=num_tokens, kv_transfer_params=params)
+            return job.bodies.chunk(choice.index, piece, self._usage_of(choice, num_tokens))
+
+        self.send_if_any(last_event, self._num_reported(choice, first, num_tokens))
+        self._end_if_last(num_tokens)
+
+    def _end_if_last(self, num_tokens: int) -> None:
         """Count a choice; after the last one, end the stream."""
         if self._waiting is not None:
-            self._waiting.append(lambda: self.end_choice(num_tokens))
-        elif self.choice_finished(num_tokens) and not self.done.done():
+            self._waiting.append(lambda: self._end_if_last(num_tokens))
+        elif self.count_ended(num_tokens) and not self.done.done():
             if self.job.delivery.include_usage:
                 usage, metrics = self.usage(is_stream=True), self.metrics(is_stream=True)
                 self.write(self._framed(event(self.job.bodies.usage_chunk(usage, metrics))))
@@ -342,138 +405,58 @@ class StreamedReply(Reply, SSEWriter):
                 self._waiting = waiting
         self._waiting = None
 
-
-class StreamedChoice(PlannedChoice):
-    """Choice `index` of a stream, number `number` of its prompt.
-
-    An event is sent for each step with new tokens, or for every few tokens. An event with only text is made from a
-    template.
-    """
-
-    is_streamed = True
-
-    def __init__(
-        self, stream: StreamedReply, index: int, prompt: PlannedPrompt, number: int, generation: Generation
-    ) -> None:
-        super().__init__(generation)
-        job = stream.job
-        self._stream = stream
-        self._new_piece = job.text_pieces(generation)
-        self._known_writer: ChoiceWriter | None = None
-        self._prompt = prompt
-        self._number = number
-        self._texts = generation.answer.texts
-        self._index = index
-        self._num_sent = 0
-        self._interval = job.stream_interval
-        self._template: EventTemplate | None = None
-        self._templates: dict[tuple[Kind, int], EventTemplate] = {}
-        self._fills = not job.delivery.continuous_usage and self._interval == 1
-        if self._fills and self._new_piece is not None:
-            self._template = self._text_template(self._new_piece, None)
-
-    @property
-    def _writer(self) -> ChoiceWriter:
-        """The writer of the choice, which a choice of only text does not need."""
-        writer = self._known_writer
+    def _writer_of(self, choice: PlannedChoice) -> ChoiceWriter:
+        """Return the writer of a choice, which a choice of only text does not need."""
+        writer = choice.writer
         if writer is None:
-            writer = self._known_writer = self._stream.job.new_writer(self._prompt, self._generation)
+            writer = choice.writer = self.job.new_writer(self.job.prompts[choice.prompt_number], choice)
         return writer
 
-    def token(self, number: int) -> None:
-        stream, num_sent, template = self._stream, self._num_sent, self._template
-        if not stream.has_begun:
-            stream.begin()
-        if template is None:
-            self._token_of_a_kind(number)
-            return
-        self._num_sent = number
-        text = self._texts[num_sent] if number == num_sent + 1 else "".join(self._texts[num_sent:number])
-        stream.write_event(template.fill(text))
-
-    def tokens(self, first: int, last: int) -> None:
-        template = self._template
-        if template is None or not self._num_sent:
-            for number in range(first, last + 1):
-                self.token(number)
-            return
-        self._num_sent = last
-        self._stream.write_events(template.fill_all(self._texts[first - 1 : last]))
-
-    def finish(self, num_tokens: int) -> None:
-        self._end_choice(num_tokens, ending_at(self._generation, num_tokens, is_stream=True))
-
-    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
-        stream, first, params = self._stream, self._num_sent, self._stream.job.kv_transfer_params
-        if not stream.has_begun:
-            stream.begin()
-        new_piece = self._new_piece if self._template is not None and stream.usual_bodies is not None else None
-        if num_tokens and new_piece is not None and ending.stop_reason is None and params is None:
-            template = self._text_template(new_piece, ending.finish_reason)
-            stream.write_event(template.fill("".join(self._texts[first:num_tokens])))
-            stream.end_choice(num_tokens)
-            return
-
-        def last_event() -> dict[str, Any]:
-            piece = self._writer.last_piece(first, num_tokens)
-            piece = piece._replace(ending=ending, num_tokens=num_tokens, kv_transfer_params=params)
-            return stream.job.bodies.chunk(self._index, piece, self._usage(num_tokens))
-
-        stream.send_if_any(last_event, self._num_reported(first, num_tokens))
-        stream.end_choice(num_tokens)
-
-    def fail(self, message: str, status: int) -> None:
-        self._stream.fail(failure(message, status))
-
-    def _token_of_a_kind(self, number: int) -> None:
-        """Make the event from the template for its kind of text, if a single token has only text."""
-        single_delta = (
-            self._writer.single_delta(self._num_sent) if self._fills and number == self._num_sent + 1 else None
-        )
+    def _token_of_a_kind(self, choice: PlannedChoice, number: int) -> None:
+        """Fill the event into the frame for its kind of text, if a single token has only text."""
+        is_single = self._fills and number == choice.num_sent + 1
+        single_delta = self._writer_of(choice).single_delta(choice.num_sent) if is_single else None
         if single_delta is None:
-            self._token_in_full(number)
+            self._token_in_full(choice, number)
             return
-        self._num_sent = number
-        key = (single_delta.kind, single_delta.call)
-        template = self._templates.get(key)
-        if template is None:
-            blank = self._writer.single_delta_piece(replace(single_delta, text=PLACEHOLDER))
-            template = self._templates[key] = self._new_template(blank)
-        self._stream.write_event(template.fill(single_delta.text))
+        choice.num_sent = number
+        key = (choice.index, single_delta.kind, single_delta.call)
+        frame = self._frames_by_kind.get(key)
+        if frame is None:
+            blank = self._writer_of(choice).single_delta_piece(replace(single_delta, text=PLACEHOLDER))
+            frame = self._frames_by_kind[key] = text_frame(self.job.bodies.chunk(choice.index, blank, None))
+        self.write_event(filled(frame, single_delta.text, self.chunked))
 
-    def _token_in_full(self, number: int) -> None:
-        """Make an event without a template, if one is due and has content."""
-        if self._interval == AT_THE_END or (self._num_sent and number < self._num_sent + self._interval):
+    def _token_in_full(self, choice: PlannedChoice, number: int) -> None:
+        """Make an event without a frame, if one is due and has content."""
+        interval, first = self.job.stream_interval, choice.num_sent
+        if interval == AT_THE_END or (first and number < first + interval):
             return
-        first = self._num_sent
-        self._num_sent = number
+        choice.num_sent = number
 
         def next_event() -> dict[str, Any] | None:
-            piece = self._writer.piece(first, number)
-            return None if piece is None else self._stream.job.bodies.chunk(self._index, piece, self._usage(number))
+            piece = self._writer_of(choice).piece(first, number)
+            if piece is None:
+                return None
+            return self.job.bodies.chunk(choice.index, piece, self._usage_of(choice, number))
 
-        self._stream.send_if_any(next_event, self._num_reported(first, number))
+        self.send_if_any(next_event, self._num_reported(choice, first, number))
 
-    def _num_reported(self, first: int, last: int) -> int:
+    def _num_reported(self, choice: PlannedChoice, first: int, last: int) -> int:
         """Return the number of tokens in an event, including tokens of a repeated prompt."""
-        return last - first + (0 if first else len(self._prompt.token_ids))
+        return last - first + (0 if first else len(self.job.prompts[choice.prompt_number].token_ids))
 
-    def _usage(self, num_tokens: int) -> Usage | None:
-        if not self._stream.job.delivery.continuous_usage:
+    def _usage_of(self, choice: PlannedChoice, num_tokens: int) -> Usage | None:
+        if not self.job.delivery.continuous_usage:
             return None
-        return self._stream.job.accounting.running_usage(self._prompt, self._number, num_tokens)
+        return self.job.accounting.running_usage(self.job.prompts[choice.prompt_number], choice.number, num_tokens)
 
-    def _text_template(self, new_piece: NewTextPiece, finish_reason: str | None) -> EventTemplate:
-        """Return the template of an event with only text, and of the last one a finish reason."""
-        stream = self._stream
-        templates, usual = stream.job.templates, stream.usual_bodies
+    def _text_frame(self, choice: PlannedChoice, new_piece: NewTextPiece, finish_reason: str | None) -> TextFrame:
+        """Return the frame of an event with only text, and of the last one a finish reason."""
+        templates, usual = self.job.templates, self.usual_bodies
         if templates is None or usual is None:
-            return self._new_template(new_piece(PLACEHOLDER))
-        return templates.text_event(usual, self._index, new_piece, finish_reason, stream.chunked)
-
-    def _new_template(self, blank: Piece) -> EventTemplate:
-        stream = self._stream
-        return event_template(stream.job.bodies.chunk(self._index, blank, None), stream.chunked)
+            return text_frame(self.job.bodies.chunk(choice.index, new_piece(PLACEHOLDER), None))
+        return templates.text_frame(usual, choice.index, new_piece, finish_reason)
 
 
 # The response to a request: streamed or whole, and released when the client disconnects.
@@ -505,7 +488,7 @@ async def answer(
         with delivery.open_replies, stream:
             # The response begins when the engine has placed the requests: a router refuses with a status.
             if not is_refused:
-                await stream.placed(partial(StreamedChoice, stream))
+                await stream.placed()
             async with stream:
                 if is_refused:
                     stream.fail(job.errors.paused())
@@ -525,12 +508,12 @@ def _with_threshold(delivery: ReplyDelivery, job: ReplyJob, threshold: object) -
     """Return the job without tokens if the KV cache holds less of a prompt. Raises ApiError for a bad threshold."""
     if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not 0 <= threshold <= 1:
         raise bad_value("cache_hit_threshold must be between 0 and 1", "cache_hit_threshold", repr(threshold)[:40])
-    requests = [prompt.generations[0].request for prompt in job.prompts]
+    requests = [prompt.choices[0].request for prompt in job.prompts]
     fractions = delivery.driver.call_engine(lambda engine, _at: [_cached_fraction(engine, each) for each in requests])
     if min(fractions) >= threshold:
         return job
     prompts = [
-        prompt._replace(generations=[each._replace(answer=_BELOW_THRESHOLD) for each in prompt.generations])
+        prompt._replace(choices=[replace(each, answer=_BELOW_THRESHOLD) for each in prompt.choices])
         for prompt in job.prompts
     ]
     return job._replace(prompts=prompts, is_empty=True)

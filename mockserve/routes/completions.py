@@ -13,7 +13,7 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import MOST_VALUE_BYTES, too_large
 from mockserve.reply.frames import DONE, OTHER_ERRORS
 from mockserve.reply.pictures import SEND_HEADER
-from mockserve.reply.plan import PlannedPrompt, ReplyJob
+from mockserve.reply.reply import PlannedPrompt, ReplyJob
 from mockserve.reply.stream import FORMAT_HEADER, answer, load_headers, refuse
 from mockserve.routes.shared import (
     GENERATES,

@@ -23,9 +23,9 @@ from mockserve.protocol.responses import (
 )
 from mockserve.realtime.in_flight import new_id
 from mockserve.reply.frames import named_event
-from mockserve.reply.reply import Reply, ReplyDelivery, collect
+from mockserve.reply.reply import ReplyDelivery, collect
 from mockserve.reply.stream import SSEWriter, json_body
-from mockserve.reply.typed_events import StreamAbortedError, stream_events, stream_to_client
+from mockserve.reply.typed_events import EncodedReply, StreamAbortedError, stream_to_client
 from mockserve.routes.render import keeps_special_tokens, rendered_chat
 from mockserve.routes.shared import (
     GENERATES,
@@ -163,7 +163,7 @@ async def _make_background(
 async def _make_stream(delivery: ReplyDelivery, plan: ResponsePlan, stored: StoredResponse, arrived: Micros) -> None:
     encoder = _event_encoder(plan)
     with delivery.open_replies, suppress(StreamAbortedError):
-        await stream_events(Reply(delivery, plan.job, arrived), encoder, stored.add_event)
+        await EncodedReply(delivery, plan.job, arrived, encoder, stored.add_event).run()
     stored.set_body(encoder.final or plan.response.body("failed"))
 
 

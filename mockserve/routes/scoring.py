@@ -24,7 +24,7 @@ from mockserve.protocol.scoring import (
 from mockserve.realtime.timer import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.shared import offload, read_body, reply_id
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner, draft_request, scope_of
 from mockserve.serving.prefill import prefill
 from mockserve.serving.prompts import LazyPrompts
 from mockserve.serving.service import SERVICE
@@ -53,11 +53,11 @@ async def generative_scoring(request: web.Request) -> web.StreamResponse:
     prompts = await offload(request, _scored_prompts, service.model.planner, api_request)
     check_number_of_labels(len(api_request.label_token_ids), service.options.replies.max_logprobs)
     await offload(request, prompts.check_ids, service.model.deployment.model.vocab_size)
-    request_context = RequestContext(id, api_request.cache_salt, adapter, api_request.priority)
+    draft, scope = draft_request(id, adapter, api_request.priority), scope_of(api_request.cache_salt, adapter)
     prompt_tokens = await offload(request, prompts.num_tokens)
     caller = caller_of(request)
     await prefill(
-        service.delivery, service.model.planner, prompts, prompt_tokens, request_context, arrived, "length", caller
+        service.delivery, service.model.planner, prompts, prompt_tokens, draft, scope, arrived, "length", caller
     )
 
     def reply() -> dict[str, Any]:

@@ -28,8 +28,7 @@ from mockserve.protocol.json_text import (
     value_bytes,
 )
 from mockserve.protocol.sampling import SamplingParams
-from mockserve.reply.plan import CHOICE_OVERHEAD_TOKENS, ReplyJob
-from mockserve.reply.reply import ReplyDelivery
+from mockserve.reply.reply import CHOICE_OVERHEAD_TOKENS, ReplyDelivery, ReplyJob
 from mockserve.serving.planner import likely_tokens
 from mockserve.serving.service import SERVICE, Service
 

@@ -10,7 +10,7 @@ from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.units import Micros
 from mockserve.engines import RankEngine
 from mockserve.realtime.driver import Driver
-from mockserve.realtime.in_flight import SilentReceiver
+from mockserve.realtime.in_flight import InFlightRequest
 
 MOST_RUNNING = 10_000
 MOST_KV_FRACTION = 0.99
@@ -27,7 +27,7 @@ class BackgroundLoad:
     num_running: int = 0
     kv_fraction: float = 0.0
     prompt_tokens: int = 1
-    _open: dict[str, "_SyntheticReply"] = field(default_factory=dict)
+    _open: dict[str, "_SyntheticRequest"] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
 
     def set(self, num_running: int, kv_fraction: float, prompt_tokens: int) -> None:
@@ -66,7 +66,6 @@ class BackgroundLoad:
 
     def _add_request(self) -> None:
         request_id = f"background-{next(self._numbers)}"
-        reply = self._open[request_id] = _SyntheticReply(self, request_id)
         request = Request(
             id=request_id,
             input_tokens=self.prompt_tokens,
@@ -74,25 +73,26 @@ class BackgroundLoad:
             blocks=UniqueBlocks(request_id),
             max_output_tokens=OUTPUT_TOKENS,
         )
-        self.driver.submit(request, reply)
+        flight = self._open[request_id] = _SyntheticRequest(self, request)
+        self.driver.submit(flight)
 
 
-class _SyntheticReply(SilentReceiver):
-    """The receiver of the tokens of one synthetic request."""
+class _SyntheticRequest(InFlightRequest):
+    """One synthetic request, whose tokens nobody reads."""
 
-    __slots__ = ("_load", "_request_id")
+    __slots__ = ("_load",)
 
     finish_reason = "length"
 
-    def __init__(self, load: BackgroundLoad, request_id: str) -> None:
+    def __init__(self, load: BackgroundLoad, request: Request) -> None:
+        super().__init__(request)
         self._load = load
-        self._request_id = request_id
 
     def finish(self, num_tokens: int) -> None:
-        self._load.ended(self._request_id, starts_another=True)
+        self._load.ended(self.request.id, starts_another=True)
 
     def abort(self, num_tokens: int) -> None:
-        self._load.ended(self._request_id, starts_another=False)
+        self._load.ended(self.request.id, starts_another=False)
 
     def fail(self, message: str, status: int) -> None:
-        self._load.ended(self._request_id, starts_another=False)
+        self._load.ended(self.request.id, starts_another=False)

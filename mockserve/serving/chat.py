@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from blis_sim.engine.request import Medium as PlacedMedium
+from blis_sim.engine.request import Request as EngineRequest
 from mockserve.generation.chat_turns import ChatTemplate, TemplateRequest, Turns
 from mockserve.generation.tool_calls import ToolConstraint, forced_schema, tool_constraint_of
 from mockserve.generation.writing import OutputSpec, chat_output_spec
@@ -21,9 +22,17 @@ from mockserve.protocol.sampling import (
 from mockserve.realtime.timer import unix_time
 from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.reply.chat_writer import ChatShape
-from mockserve.reply.plan import Accounting, ParsingCounter, PlannedPrompt, ReplyJob
+from mockserve.reply.reply import Accounting, ParsingCounter, PlannedPrompt, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import Planner, RequestContext, check_truncation, check_unicode, is_long_reply, text_ids
+from mockserve.serving.planner import (
+    Planner,
+    check_truncation,
+    check_unicode,
+    draft_request,
+    is_long_reply,
+    scope_of,
+    text_ids,
+)
 from mockserve.serving.prompts import (
     Beams,
     check_with_model,
@@ -110,8 +119,8 @@ class ChatSettings(NamedTuple):
     adds_marks: bool
     shows_text: bool
     form: OutputSpec
-    context: RequestContext
-    """The properties of the request to the engine, without its id."""
+    draft: EngineRequest
+    """The request to the engine, without its id, prompt and answer."""
     delivery: Delivery
     shape: ChatShape
     accounting: Accounting
@@ -143,10 +152,8 @@ async def plan_chat(
         settings, (template, request) = known, known.rendering
         text = template.render(Turns(chat.body["messages"], template.takes_parts), request)
         ids = text_ids(planner, text, settings.adds_marks, settings.sampling)
-        context = settings.context
     else:
         settings, text, ids = _checked(model, chat, refuses_unavailable, request_type)
-        context = settings.context
         if (
             shared is not None
             and refuses_unavailable
@@ -155,15 +162,16 @@ async def plan_chat(
         ):
             shared[_SETTINGS] = settings
     sampling, beams, params = settings.sampling, settings.beams, common.kv_transfer_params
-    context = context._replace(
-        request_id=reply_id,
-        lora=adapter,
+    draft = settings.draft._replace(
+        id=reply_id,
+        adapter="" if adapter is None else adapter.name,
         priority=common.priority if priority is None else priority,
         external=None if model.transfer is None else model.external_prompt(params, len(ids)),
     )
-    generations = await planner.plan(ids, sampling, context, settings.form, num_prompts=num_prompts)
-    scores = None if sampling.num_prompt_logprobs is None else prompt_scores(model, sampling, ids, generations)
-    prompt = PlannedPrompt(ids, text.replace(MEDIA_MARK, ""), generations, scores, shows_text=settings.shows_text)
+    scope = scope_of(common.cache_salt, adapter)
+    choices = await planner.plan(ids, sampling, draft, scope, settings.form, num_prompts=num_prompts)
+    scores = None if sampling.num_prompt_logprobs is None else prompt_scores(model, sampling, ids, choices)
+    prompt = PlannedPrompt(ids, text.replace(MEDIA_MARK, ""), choices, scores, shows_text=settings.shows_text)
     return ReplyJob(
         bodies=_chat_bodies(model, chat, reply_id, adapter, settings.delivery.include_usage),
         new_writer=settings.shape.writer,
@@ -175,7 +183,7 @@ async def plan_chat(
         stream_interval=settings.stream_interval,
         num_announced=None if beams is None else beams.num_announced,
         is_empty=beams is not None and beams.is_empty,
-        kv_transfer_params=None if model.transfer is None else model.handover(params, generations),
+        kv_transfer_params=None if model.transfer is None else model.handover(params, choices),
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=False),
         sampling=sampling,
         extra_args=settings.extra_args,
@@ -214,7 +222,7 @@ def _checked(
         adds_marks=adds_marks,
         shows_text=chat.response_options.prompt_text and not is_tokenized,
         form=form if beams is None else form._replace(constraint=None),
-        context=with_extra_arguments(RequestContext("", chat.common.cache_salt, media=places), body),
+        draft=with_extra_arguments(draft_request(""), body)._replace(media=places),
         delivery=delivery_of(model, chat.delivery),
         shape=_chat_shape(model, chat, form)._replace(parsing=parsing),
         accounting=_accounting_of(model, media, searches_beams=beams is not None),

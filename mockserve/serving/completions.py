@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from blis_sim.engine.request import Request
 from mockserve.generation.writing import completion_output_spec
+from mockserve.kv_events.naming import Scope
 from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest, check_prompts, has_plain_prompt
 from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.protocol.server_info import check_decodable
 from mockserve.realtime.timer import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
-from mockserve.reply.plan import Accounting, PlannedPrompt, ReplyJob
+from mockserve.reply.reply import Accounting, PlannedPrompt, ReplyJob
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext, given_ids, is_long_reply, text_ids
+from mockserve.serving.planner import draft_request, given_ids, is_long_reply, scope_of, text_ids
 from mockserve.serving.prompts import (
     check_with_model,
     delivery_of,
@@ -32,8 +34,8 @@ class CompletionSettings(NamedTuple):
 
     sampling: SamplingParams
     is_empty: bool
-    context: RequestContext
-    """The properties of the requests to the engine, without their id."""
+    draft: Request
+    """The request to the engine, without its id, prompt and answer."""
     delivery: Delivery
     shape: CompletionShape
     accounting: Accounting
@@ -64,10 +66,11 @@ async def plan_completion(
     sampling, options = settings.sampling, request.response_options
     if queue.limits_anything:
         queue.check_each(map(len, ids), sampling.n)
-    urgency = common.priority if priority is None else priority
-    context = settings.context._replace(request_id=reply_id, lora=adapter, priority=urgency)
+    urgency, adapter_name = common.priority if priority is None else priority, "" if adapter is None else adapter.name
+    draft = settings.draft._replace(id=reply_id, adapter=adapter_name, priority=urgency)
+    scope = scope_of(common.cache_salt, adapter)
     prompts = [
-        await _planned_prompt(model, request, prompt, prompt_ids, context, len(ids))
+        await _planned_prompt(model, request, prompt, prompt_ids, draft, scope, len(ids))
         for prompt, prompt_ids in zip(request.prompts, ids, strict=True)
     ]
     shows_version = options.weight_versions and not sampling.use_beam_search
@@ -90,7 +93,7 @@ async def plan_completion(
         stream_interval=settings.stream_interval,
         kv_transfer_params=None
         if model.transfer is None
-        else model.handover(common.kv_transfer_params, prompts[0].generations),
+        else model.handover(common.kv_transfer_params, prompts[0].choices),
         errors=OTHER_ERRORS,
         is_empty=settings.is_empty,
         is_long=is_long_reply(sampling, prompts, repeats_prompts=request.echo or options.token_ids),
@@ -126,7 +129,7 @@ def _checked(model: ServedModel, request: TextRequest) -> tuple[TextRequest, Com
     settings = CompletionSettings(
         sampling=sampling,
         is_empty=beams is not None and beams.is_empty,
-        context=with_extra_arguments(RequestContext("", request.common.cache_salt), body),
+        draft=with_extra_arguments(draft_request(""), body),
         delivery=delivery_of(model, request.delivery),
         shape=CompletionShape(
             new_scorer=new_scorers(model, sampling),
@@ -157,7 +160,8 @@ async def _planned_prompt(
     request: TextRequest,
     prompt: Prompt,
     ids: list[int],
-    request_context: RequestContext,
+    draft: Request,
+    scope: Scope,
     num_prompts: int,
 ) -> PlannedPrompt:
     planner = model.planner
@@ -167,15 +171,15 @@ async def _planned_prompt(
         form = form._replace(constraint=None)
     if model.transfer is not None:
         external = model.external_prompt(request.common.kv_transfer_params, len(ids))
-        request_context = request_context._replace(external=external)
-    generations = await planner.plan(ids, request.sampling, request_context, form, num_prompts=num_prompts)
+        draft = draft._replace(external=external)
+    choices = await planner.plan(ids, request.sampling, draft, scope, form, num_prompts=num_prompts)
     decodes = text is None and request.echo
     requested = request.sampling.num_prompt_logprobs
-    scores = None if requested is None else prompt_scores(model, request.sampling, ids, generations)
+    scores = None if requested is None else prompt_scores(model, request.sampling, ids, choices)
     return PlannedPrompt(
         token_ids=ids,
         text=planner.tokenizer.decode(ids) if decodes else text or "",
-        generations=generations,
+        choices=choices,
         scores=scores,
         first_token_text="" if scores is None else planner.tokenizer.decode(ids[:1]),
     )

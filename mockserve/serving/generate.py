@@ -13,17 +13,17 @@ from mockserve.reply.call_style import CallStyle, call_style
 from mockserve.reply.chat_writer import ChatShape, ChatWriter
 from mockserve.reply.choice_writer import NewScorer, scored_tokens
 from mockserve.reply.frames import OTHER_ERRORS
-from mockserve.reply.plan import (
+from mockserve.reply.reply import (
     Accounting,
     ChoiceWriter,
-    Generation,
-    Generations,
-    LazyGenerations,
+    LazyChoices,
+    PlannedChoice,
+    PlannedChoices,
     PlannedPrompt,
     ReplyJob,
 )
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext, is_long_reply
+from mockserve.serving.planner import draft_request, is_long_reply, scope_of
 from mockserve.serving.prompts import new_scorers, num_top, prompt_scores
 
 
@@ -47,17 +47,16 @@ async def plan_generate(
     urgency = request.common.priority if priority is None else priority
     params = request.common.kv_transfer_params
     external = model.external_prompt(params, len(request.token_ids))
-    request_context = RequestContext(reply_id, request.common.cache_salt, adapter, urgency, external)
-    generations = await planner.plan(
-        request.token_ids, sampling, request_context, _output_form(model, request), has_ceiling
-    )
+    draft = draft_request(reply_id, adapter, urgency)._replace(external=external)
+    scope, form = scope_of(request.common.cache_salt, adapter), _output_form(model, request)
+    choices = await planner.plan(request.token_ids, sampling, draft, scope, form, has_ceiling)
     if request.output_mode != "derender":
-        generations = _all_without_call_parsing(generations)
+        choices = _all_without_call_parsing(choices)
     prompt = PlannedPrompt(
         token_ids=request.token_ids,
         text="",
-        generations=generations,
-        scores=prompt_scores(model, sampling, request.token_ids, generations),
+        choices=choices,
+        scores=prompt_scores(model, sampling, request.token_ids, choices),
     )
     shape = GenerateShape(
         output_mode=request.output_mode,
@@ -83,7 +82,7 @@ async def plan_generate(
             shows_prompt_details=model.options.replies.enable_prompt_tokens_details,
         ),
         stream_interval=max(model.options.replies.stream_interval, request.stream_interval),
-        kv_transfer_params=model.handover(params, generations),
+        kv_transfer_params=model.handover(params, choices),
         errors=OTHER_ERRORS,
         gets_comments=False,
         is_long=is_long_reply(sampling, [prompt], repeats_prompts=request.returns_prompt_ids),
@@ -100,18 +99,18 @@ def _output_form(model: ServedModel, request: GenerationRequest) -> OutputSpec:
     return chat_output_spec({**context, **demanded, "messages": []}, "", model.answers, uses_prompt_text=False)
 
 
-def _all_without_call_parsing(generations: Generations) -> Generations:
-    if isinstance(generations, LazyGenerations):
-        return generations.changed(_without_call_parsing)
-    return [_without_call_parsing(each) for each in generations]
+def _all_without_call_parsing(choices: PlannedChoices) -> PlannedChoices:
+    if isinstance(choices, LazyChoices):
+        return choices.changed(_without_call_parsing)
+    return [_without_call_parsing(each) for each in choices]
 
 
-def _without_call_parsing(generation: Generation) -> Generation:
+def _without_call_parsing(choice: PlannedChoice) -> PlannedChoice:
     """Return the ending that a server without a parser of calls reports: `stop`."""
-    answer = generation.answer
+    answer = choice.answer
     if answer.ending.finish_reason != "tool_calls":
-        return generation
-    return generation._replace(answer=answer._replace(ending=Ending("stop", answer.ending.stop_reason)))
+        return choice
+    return replace(choice, answer=answer._replace(ending=Ending("stop", answer.ending.stop_reason)))
 
 
 def _check_server(model: ServedModel, request: GenerationRequest) -> None:
@@ -152,7 +151,7 @@ class GenerateShape:
     includes_reasoning: bool
     calls: CallStyle
 
-    def writer(self, prompt: PlannedPrompt, generation: Generation) -> ChoiceWriter:
+    def writer(self, prompt: PlannedPrompt, choice: PlannedChoice) -> ChoiceWriter:
         """The writer of one choice."""
         if self.output_mode == "derender":
             chat = ChatShape(
@@ -162,19 +161,19 @@ class GenerateShape:
                 includes_reasoning=self.includes_reasoning,
                 calls=self.calls,
             )
-            return MessageWriter(chat, prompt, generation)
-        return TokenWriter(self, prompt, generation)
+            return MessageWriter(chat, prompt, choice)
+        return TokenWriter(self, prompt, choice)
 
 
 class TokenWriter(ChoiceWriter):
     """Writes one choice as token ids."""
 
-    def __init__(self, shape: GenerateShape, prompt: PlannedPrompt, generation: Generation) -> None:
+    def __init__(self, shape: GenerateShape, prompt: PlannedPrompt, choice: PlannedChoice) -> None:
         self._shape = shape
         self._prompt = prompt
-        self._generation = generation
-        self._answer = generation.answer
-        self._scorer = None if shape.new_scorer is None else shape.new_scorer(generation)
+        self._choice = choice
+        self._answer = choice.answer
+        self._scorer = None if shape.new_scorer is None else shape.new_scorer(choice)
 
     def last_piece(self, first: int, last: int) -> Piece:
         has_prompt_ids = first == 0 and self._shape.shows_prompt_ids
@@ -201,7 +200,7 @@ class TokenWriter(ChoiceWriter):
     def _logprobs(self, first: int, last: int) -> dict[str, Any] | None:
         if self._scorer is None:
             return None
-        tokens = scored_tokens(self._scorer, self._generation, first, last)
+        tokens = scored_tokens(self._scorer, self._choice, first, last)
         if self._shape.output_mode == "text":
             return chat_logprobs(tokens, self._shape.num_top, as_ids=False)
         return token_logprobs(tokens)

@@ -19,7 +19,7 @@ from mockserve.options.server import RouteOptions, config_overrides, labels_of, 
 from mockserve.protocol.errors import ApiError, internal_error, unknown_model
 from mockserve.reply.call_style import ReasoningStyle
 from mockserve.reply.frames import EventTemplates
-from mockserve.reply.plan import Generations
+from mockserve.reply.reply import PlannedChoices
 from mockserve.serving.lifecycle import RequestQueue
 from mockserve.serving.planner import Planner
 
@@ -254,11 +254,11 @@ class ServedModel:
         """Return the part of a prompt that another instance computed, by the request's `kv_transfer_params`."""
         return None if self.transfer is None else self.transfer.incoming(params, prompt_tokens)
 
-    def handover(self, params: Mapping[str, Any] | None, generations: Generations) -> dict[str, Any] | None:
+    def handover(self, params: Mapping[str, Any] | None, choices: PlannedChoices) -> dict[str, Any] | None:
         """Return the reply's `kv_transfer_params` for the instance that continues the request."""
         if self.transfer is None:
             return None
-        first = generations[0]
+        first = choices[0]
         num_tokens = first.request.input_tokens + first.answer.num_tokens - 1
         return self.transfer.outgoing(params, num_tokens, first.request.id)
 

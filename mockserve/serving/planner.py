@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from random import Random
 from threading import local
-from typing import NamedTuple
 from zlib import crc32
 
-from blis_sim.engine.request import ExternalPrompt, Medium, Request
-from blis_sim.engine.units import Micros
+from blis_sim.engine.request import Request, UniqueBlocks
 from mockserve.engines import StructuredOutputBackend
 from mockserve.executor.executor import OffloadExecutor, run_to_completion
 from mockserve.executor.worker import Job
@@ -29,13 +27,13 @@ from mockserve.protocol.sampling import (
     check_engine_message,
     check_sampling,
 )
-from mockserve.reply.plan import (
+from mockserve.reply.reply import (
     CHOICE_OVERHEAD_TOKENS,
     MOST_PLANNED_TOKENS,
     PROMPT_TOKENS_PER_ANSWER_TOKEN,
-    Generation,
-    Generations,
-    LazyGenerations,
+    LazyChoices,
+    PlannedChoice,
+    PlannedChoices,
     PlannedPrompt,
 )
 
@@ -46,24 +44,18 @@ TYPICAL_MAX_TOKENS = 500
 """Upper estimate for the length of an answer without a requested length."""
 
 
-class RequestContext(NamedTuple):
-    """Properties of a request that apply to every prompt, independent of its sampling.
+def draft_request(request_id: str, adapter: Lora | None = None, priority: int = 0) -> Request:
+    """Return the request to the engine as far as it is known before its prompt and its answer.
 
-    Requests share cached blocks only with equal salt and adapter. A smaller `priority` is more urgent under priority
-    scheduling. `external` is the part of the prompt that another instance has computed.
+    A smaller `priority` is more urgent under priority scheduling.
     """
+    name = "" if adapter is None else adapter.name
+    return Request(request_id, 0, 0, UniqueBlocks(request_id), priority=priority, adapter=name)
 
-    request_id: str
-    cache_salt: str | None = None
-    lora: Lora | None = None
-    priority: int = 0
-    external: ExternalPrompt | None = None
-    slo_e2e_us: Micros = 0
-    """Target time to its last token, set by the client; 0 for none."""
-    media: tuple[Medium, ...] = ()
-    """Images and other media in the prompt, by the position of their tokens."""
-    reports_found_blocks: bool = False
-    """Whether KV-cache events name the blocks that are found in the prefix cache, too."""
+
+def scope_of(cache_salt: str | None, adapter: Lora | None = None) -> Scope:
+    """Return the scope of a prompt's blocks: prompts share cached blocks only with equal salt and adapter."""
+    return GLOBAL_SCOPE if adapter is None and not cache_salt else Scope(cache_salt or "", adapter)
 
 
 class _ThreadRandom(local):
@@ -74,7 +66,7 @@ class _ThreadRandom(local):
 
 
 class Planner:
-    """Turns prompts into generations, under one model's limits.
+    """Turns prompts into choices, under one model's limits.
 
     Equal server seed, prompt and request seed give equal answers. Without a request seed, every request with a
     temperature above 0 gets a different answer.
@@ -158,12 +150,15 @@ class Planner:
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
-        request_context: RequestContext,
+        draft: Request,
+        scope: Scope = GLOBAL_SCOPE,
         form: OutputSpec = PLAIN,
         has_ceiling: bool = True,
         num_prompts: int = 1,
-    ) -> Generations:
+    ) -> PlannedChoices:
         """Return the `sampling.n` choices for one of `num_prompts` prompts that are planned together.
+
+        `draft` is their request to the engine, without what depends on the prompt and the answer.
 
         Choices that would not all fit into memory are planned when they are requested, on a thread for long work.
 
@@ -173,13 +168,13 @@ class Planner:
         backend = None if form.constraint is None else form.constraint.backend
         if form.tools is not None or form.constraint is not None:
             backend = await self._checked_backend(form, backend)
-        check_engine_message(request_context.request_id, request_context.priority, sampling)
+        check_engine_message(draft.id, draft.priority or 0, sampling)
         if backend is not None:
             self._structured_outputs.claim(backend)
         numbers = [next(self._numbers) for _ in range(sampling.n)]
-        make = partial(self._generation, prompt, sampling, budget, request_context, form, token_digest(prompt))
+        make = partial(self._planned_choice, prompt, sampling, budget, draft, scope, form, token_digest(prompt))
         if num_prompts * sampling.n * self._planned_tokens(sampling, len(prompt), budget) > MOST_PLANNED_TOKENS:
-            return LazyGenerations(lambda index, number: run_to_completion(make(index, number)), numbers)
+            return LazyChoices(lambda index, number: run_to_completion(make(index, number)), numbers)
         return [await make(index, number) for index, number in enumerate(numbers)]
 
     def _planned_tokens(self, sampling: SamplingParams, num_prompt_tokens: int, budget: int) -> int:
@@ -187,20 +182,19 @@ class Planner:
         num_tokens = likely_tokens(sampling, budget) + num_prompt_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
         return CHOICE_OVERHEAD_TOKENS + num_tokens
 
-    async def _generation(
+    async def _planned_choice(
         self,
         prompt: Sequence[int],
         sampling: SamplingParams,
         budget: int,
-        request_context: RequestContext,
+        draft: Request,
+        scope: Scope,
         form: OutputSpec,
         digest: int,
         index: int,
         number: int,
-    ) -> Generation:
+    ) -> PlannedChoice:
         """Return one choice. Equal arguments give equal choices."""
-        request_id, cache_salt, lora, priority, external, slo_e2e_us, media, reports_found_blocks = request_context
-        scope = GLOBAL_SCOPE if lora is None and not cache_salt else Scope(cache_salt or "", lora)
         repeatable = sampling.is_greedy or sampling.seed is not None
         seed = f"{self._seed} {digest} {sampling.seed} {index} {'' if repeatable else number}"
         is_long = self.composer.is_long(sampling, budget, form, prompt)
@@ -213,28 +207,22 @@ class Planner:
         answer = await self._compose_answer(steps, is_long)
         if sampling.use_beam_search:
             answer = as_beam(answer, self.tokenizer.eos_token_id, sampling.include_stop_str_in_output)
-        engine_id = f"{request_id}-{number}"
+        engine_id = f"{draft.id}-{number}"
         # Blocks cover prompt and answer: a next turn that repeats both finds both in the cache.
         token_ids = [*prompt, *answer.token_ids]
         if len(answer.texts) > MOST_TOKENS_AT_ONCE:
             blocks = await self.executor.in_thread(self._name_blocks, engine_id, token_ids, scope)
         else:
             blocks = self._name_blocks(engine_id, token_ids, scope)
-        request = Request(
+        request = draft._replace(
             id=engine_id,
             input_tokens=len(prompt),
             output_tokens=len(answer.texts),
             blocks=blocks,
             max_output_tokens=budget,
-            priority=priority,
             reads_prefix_cache=sampling.num_prompt_logprobs is None,
-            adapter="" if lora is None else lora.name,
-            external=external,
-            slo_e2e_us=slo_e2e_us,
-            media=media,
-            reports_found_blocks=reports_found_blocks,
         )
-        return Generation(request, answer, crc32(seed.encode("utf-8", "surrogatepass")))
+        return PlannedChoice(request, answer=answer, seed=crc32(seed.encode("utf-8", "surrogatepass")))
 
     async def _checked_backend(self, form: OutputSpec, backend: str | None) -> str | None:
         """Return the structured-output backend for the answer. Raises ApiError if no backend supports it."""
@@ -255,37 +243,21 @@ class Planner:
             written = await self.executor.done(found)
 
     def recorded_request(
-        self, prompt: Sequence[int], request_context: RequestContext, num_output_tokens: int, reply: Sequence[int] = ()
+        self, prompt: Sequence[int], draft: Request, num_output_tokens: int, reply: Sequence[int] = ()
     ) -> Request:
         """Return the engine request for a recorded reply; `reply` has the known tokens of the reply."""
-        whole = self.prefill_request(prompt, request_context)
-        named = self._name_blocks(whole.id, [*prompt, *reply], GLOBAL_SCOPE) if reply else whole.blocks
-        return Request(
-            id=whole.id,
-            input_tokens=whole.input_tokens,
-            output_tokens=num_output_tokens,
-            blocks=named,
-            max_output_tokens=num_output_tokens,
-            priority=whole.priority,
+        whole = self.prefill_request([*prompt, *reply], draft, GLOBAL_SCOPE)
+        return whole._replace(
+            input_tokens=len(prompt), output_tokens=num_output_tokens, max_output_tokens=num_output_tokens
         )
 
-    def prefill_request(
-        self,
-        prompt: Sequence[int],
-        request_context: RequestContext,
-    ) -> Request:
+    def prefill_request(self, prompt: Sequence[int], draft: Request, scope: Scope) -> Request:
         """Return a request that ends with the token of its prefill."""
-        request_id, cache_salt, lora, priority = request_context[:4]
-        check_engine_message(request_id, priority)
-        engine_id = f"{request_id}-{next(self._numbers)}"
-        return Request(
-            id=engine_id,
-            input_tokens=len(prompt),
-            output_tokens=1,
-            blocks=self._name_blocks(engine_id, prompt, Scope(cache_salt or "", lora)),
-            max_output_tokens=1,
-            priority=priority,
-            adapter="" if lora is None else lora.name,
+        check_engine_message(draft.id, draft.priority or 0)
+        engine_id = f"{draft.id}-{next(self._numbers)}"
+        blocks = self._name_blocks(engine_id, prompt, scope)
+        return draft._replace(
+            id=engine_id, input_tokens=len(prompt), output_tokens=1, blocks=blocks, max_output_tokens=1
         )
 
 
@@ -408,11 +380,11 @@ def is_long_reply(sampling: SamplingParams, prompts: Sequence[PlannedPrompt], re
         prompt_us += _scoring_us(sampling.num_prompt_logprobs)
     num_choices, writing_us = 0, 0.0
     for prompt in prompts:
-        if isinstance(prompt.generations, LazyGenerations):
+        if isinstance(prompt.choices, LazyChoices):
             return True
-        num_choices += len(prompt.generations)
-        writing_us += len(prompt.generations) * len(prompt.token_ids) * prompt_us
-        for each in prompt.generations:
+        num_choices += len(prompt.choices)
+        writing_us += len(prompt.choices) * len(prompt.token_ids) * prompt_us
+        for each in prompt.choices:
             writing_us += len(each.answer.texts) * answer_us
     return num_choices > CHOICES_AT_ONCE or writing_us > LONG_US
 

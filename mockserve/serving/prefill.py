@@ -8,10 +8,11 @@ from functools import partial
 from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from mockserve.http.headers import UNKNOWN_CALLER, Caller
+from mockserve.kv_events.naming import Scope
 from mockserve.protocol.errors import ApiError, internal_error, paused
-from mockserve.realtime.in_flight import InFlightRequest, SilentReceiver
+from mockserve.realtime.in_flight import InFlightRequest
 from mockserve.reply.reply import MAX_OPEN, PLANNING_S, SLICE_S, ReplyDelivery, failure
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner
 
 PROMPTS_AT_ONCE = 256
 """Number of prompts that become engine requests at a time."""
@@ -28,7 +29,6 @@ class _Batch:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.open: set[str] = set()
         """Ids of the requests in the engine."""
-        self._flights: dict[str, InFlightRequest] = {}
         self._note = note
         self._num_left = num_requests
         self._moved = asyncio.Event()
@@ -40,14 +40,9 @@ class _Batch:
         self._moved.clear()
         await self._moved.wait()
 
-    def submitted(self, flight: InFlightRequest) -> None:
-        """Keep a request that is in the engine, if prefilled requests are reported to `note`."""
+    def request_ended(self, flight: InFlightRequest) -> None:
+        self.open.discard(flight.request.id)
         if self._note is not None:
-            self._flights[flight.request.id] = flight
-
-    def request_ended(self, request_id: str) -> None:
-        self.open.discard(request_id)
-        if self._note is not None and (flight := self._flights.pop(request_id, None)) is not None:
             self._note(flight)
         self._moved.set()
         self._num_left -= 1
@@ -60,16 +55,20 @@ class _Batch:
             self.done.set_exception(error)
 
 
-class _Prefill(SilentReceiver):
+class _Prefill(InFlightRequest):
     """One prompt. Its only token marks the end of prefill."""
 
-    def __init__(self, batch: _Batch, request_id: str, finish_reason: str) -> None:
+    __slots__ = ("_batch", "finish_reason")
+
+    finish_reason: str
+
+    def __init__(self, request: Request, batch: _Batch, finish_reason: str) -> None:
+        super().__init__(request)
         self._batch = batch
-        self._request_id = request_id
         self.finish_reason = finish_reason
 
     def finish(self, num_tokens: int) -> None:
-        self._batch.request_ended(self._request_id)
+        self._batch.request_ended(self)
 
     def abort(self, num_tokens: int) -> None:
         self._batch.fail(internal_error("Failed to generate results for all prompts"))
@@ -83,7 +82,8 @@ async def prefill(
     planner: Planner,
     prompts: Sequence[Sequence[int]],
     num_tokens: int,
-    request_context: RequestContext,
+    draft: Request,
+    scope: Scope,
     arrived_at: Micros,
     finish_reason: str = "stop",
     caller: Caller = UNKNOWN_CALLER,
@@ -106,7 +106,7 @@ async def prefill(
     try:
         with delivery.open_replies:
             await _submit_all(
-                delivery, planner, batch, prompts, num_tokens > LONG_TOKENS, request_context, arrived_at, finish_reason
+                delivery, planner, batch, prompts, num_tokens > LONG_TOKENS, draft, scope, arrived_at, finish_reason
             )
             await batch.done
     finally:
@@ -121,14 +121,15 @@ async def _submit_all(
     batch: _Batch,
     prompts: Sequence[Sequence[int]],
     is_long: bool,
-    request_context: RequestContext,
+    draft: Request,
+    scope: Scope,
     arrived_at: Micros,
     finish_reason: str,
 ) -> None:
     until_s = time.monotonic() + SLICE_S
     num_planned = 0
     while num_planned < len(prompts):
-        some = partial(_some_requests, planner, prompts, num_planned, request_context)
+        some = partial(_some_requests, planner, prompts, num_planned, draft, scope)
         requests = await delivery.executor.run(len(prompts) > PROMPTS_AT_ONCE, some) if is_long else some()
         num_planned += len(requests)
         for request in requests:
@@ -139,20 +140,20 @@ async def _submit_all(
             following = request._replace(follows=batch.leader) if batch.leader else request
             batch.leader = batch.leader or request.id
             batch.open.add(request.id)
-            batch.submitted(delivery.driver.submit(following, _Prefill(batch, request.id, finish_reason), arrived_at))
+            delivery.driver.submit(_Prefill(following, batch, finish_reason), arrived_at)
             if time.monotonic() >= until_s:
                 await asyncio.sleep(0)
                 until_s = time.monotonic() + SLICE_S
 
 
 def _some_requests(
-    planner: Planner, prompts: Sequence[Sequence[int]], first: int, request_context: RequestContext
+    planner: Planner, prompts: Sequence[Sequence[int]], first: int, draft: Request, scope: Scope
 ) -> list[Request]:
     """Return engine requests for the next prompts, at least one of them."""
     until_s = time.monotonic() + PLANNING_S
     found: list[Request] = []
     for index in range(first, min(len(prompts), first + PROMPTS_AT_ONCE)):
-        found.append(planner.prefill_request(prompts[index], request_context))
+        found.append(planner.prefill_request(prompts[index], draft, scope))
         if time.monotonic() >= until_s:
             break
     return found

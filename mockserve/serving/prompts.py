@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, overload
 
+from blis_sim.engine.request import Request
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.protocol.bodies import ScoredPrompt
@@ -23,22 +24,22 @@ from mockserve.protocol.sampling import (
     refuse_thinking_budget,
 )
 from mockserve.reply.choice_writer import NewScorer, Scorer
-from mockserve.reply.plan import AT_THE_END, Generation, Generations
+from mockserve.reply.reply import AT_THE_END, PlannedChoice, PlannedChoices
 from mockserve.serving.model import ServedModel
-from mockserve.serving.planner import Planner, RequestContext, check_unicode
+from mockserve.serving.planner import Planner, check_unicode
 
 
-def with_extra_arguments(request_context: RequestContext, body: Mapping[str, Any]) -> RequestContext:
-    """Return the request context with the arguments in `vllm_xargs`.
+def with_extra_arguments(draft: Request, body: Mapping[str, Any]) -> Request:
+    """Return the request with the arguments in `vllm_xargs`.
 
     `slo_e2e_ms` is the target time to the last token; `kv_cache_report_mode` full includes found blocks in KV-cache
     events.
     """
     arguments = body.get("vllm_xargs")
     if not arguments:
-        return request_context
+        return draft
     reports_found_blocks = arguments.get("kv_cache_report_mode") == "full"
-    return request_context._replace(slo_e2e_us=_target_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
+    return draft._replace(slo_e2e_us=_target_e2e_us(arguments), reports_found_blocks=reports_found_blocks)
 
 
 def extra_args_of(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,24 +218,24 @@ def new_scorers(model: ServedModel, sampling: SamplingParams) -> NewScorer | Non
 
 
 def prompt_scores(
-    model: ServedModel, sampling: SamplingParams, token_ids: Sequence[int], generations: Generations
+    model: ServedModel, sampling: SamplingParams, token_ids: Sequence[int], choices: PlannedChoices
 ) -> ScoredPrompt | None:
     """Return log-probabilities of the prompt's tokens, if they are requested."""
     requested = sampling.num_prompt_logprobs
     if requested is None:
         return None
-    seed = generations[0].seed ^ PROMPT_SEED
+    seed = choices[0].seed ^ PROMPT_SEED
     return _scorer_for(model, seed, _num_logprobs(model, requested), is_greedy=False).score_all(token_ids)
 
 
-def _new_scorer(model: ServedModel, sampling: SamplingParams, generation: Generation) -> Scorer:
+def _new_scorer(model: ServedModel, sampling: SamplingParams, choice: PlannedChoice) -> Scorer:
     if sampling.use_beam_search:
         planner = model.planner
         num_candidates = CANDIDATES_PER_BEAM * sampling.n
         candidates = planner.composer.prose.token_ids
-        return Scorer(planner.tokenizer, candidates, generation.seed, False, num_candidates, is_beam=True)
+        return Scorer(planner.tokenizer, candidates, choice.seed, False, num_candidates, is_beam=True)
     requested = _num_logprobs(model, sampling.num_logprobs or 0)
-    return _scorer_for(model, generation.seed, requested, sampling.is_greedy, sampling.logprob_token_ids)
+    return _scorer_for(model, choice.seed, requested, sampling.is_greedy, sampling.logprob_token_ids)
 
 
 def _scorer_for(

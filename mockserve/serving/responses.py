@@ -19,7 +19,7 @@ from mockserve.protocol.responses import (
 )
 from mockserve.realtime.in_flight import new_id
 from mockserve.realtime.timer import unix_time
-from mockserve.reply.plan import ReplyJob
+from mockserve.reply.reply import ReplyJob
 from mockserve.serving.chat import conversation_ids, forced_calls_schema, media_in, plan_chat, tool_constraint_of_chat
 from mockserve.serving.model import ServedModel
 from mockserve.serving.response_store import ResponseStore
@@ -87,12 +87,12 @@ async def plan_response(
         raise RefusedStreamError(replace(response, budget=_token_budget(model, chat))) from error
     accounting = job.accounting._replace(shows_prompt_details=True, counts_reasoning=True)
     prompt = job.prompts[0]
-    answer = prompt.generations[0].answer
+    answer = prompt.choices[0].answer
     raw = None
     if api_request.shows_messages:
         text = "".join(answer.texts)
         raw = [raw_message(prompt.text, prompt.token_ids)], [raw_message(text, answer.token_ids)]
-    budget = prompt.generations[0].request.max_output_tokens or 0
+    budget = prompt.choices[0].request.max_output_tokens or 0
     response = replace(response, budget=budget, kv_transfer_params=job.kv_transfer_params)
     has_parser = model.answers.parses_answers
     return ResponsePlan(response, job._replace(accounting=accounting), messages, has_parser, raw)

@@ -20,8 +20,9 @@ from mockserve.reply.frames import (
     EventTemplates,
     UsualBodies,
     event,
-    event_template,
+    filled,
     http_chunk,
+    text_frame,
     with_templates,
 )
 
@@ -40,10 +41,9 @@ def test_a_template_fills_as_encoding_does(reply_id: str, model: str, token: str
     )
     for chunk in chunks:
         encoded = event(chunk(token))
-        whole, chunked = (event_template(chunk(PLACEHOLDER), chunked) for chunked in (False, True))
-        assert whole.fill(token) == encoded
-        assert chunked.fill(token) == http_chunk(encoded)
-        assert chunked.fill_all([token, "", token]) == [chunked.fill(token), chunked.fill(""), http_chunk(encoded)]
+        frame = text_frame(chunk(PLACEHOLDER))
+        assert filled(frame, token, chunked=False) == encoded
+        assert filled(frame, token, chunked=True) == http_chunk(encoded)
 
 
 @given(text, text, text)
@@ -58,9 +58,9 @@ def test_shared_templates_fill_as_encoding_does_for_every_id_and_second(reply_id
         )
         for bodies, new_piece in usual:
             encoded = event(bodies.chunk(1, new_piece(token), None))
-            assert templates.text_event(bodies, 1, new_piece, None, chunked=False).fill(token) == encoded
+            assert filled(templates.text_frame(bodies, 1, new_piece, None), token, chunked=False) == encoded
             last = event(bodies.chunk(1, new_piece(token)._replace(ending=Ending("stop")), None))
-            assert templates.text_event(bodies, 1, new_piece, "stop", chunked=True).fill(token) == http_chunk(last)
+            assert filled(templates.text_frame(bodies, 1, new_piece, "stop"), token, chunked=True) == http_chunk(last)
             openings = [http_chunk(event(each)) for each in bodies.opening_chunks(2, PromptOutput(), None)]
             assert templates.opening(bodies, 2, chunked=True) == openings
 

@@ -105,9 +105,9 @@ def test_a_served_burst_ends_in_the_order_of_the_replay_of_its_recording(
     taken: list[InFlightRequest] = []
     submit = ClusterDriver.submit
 
-    def noting(driver: ClusterDriver, *given: Any, **named: Any) -> InFlightRequest:
-        taken.append(submit(driver, *given, **named))
-        return taken[-1]
+    def noting(driver: ClusterDriver, flight: InFlightRequest, *given: Any) -> None:
+        submit(driver, flight, *given)
+        taken.append(flight)
 
     monkeypatch.setattr(ClusterDriver, "submit", noting)
     recording = record(tmp_path, resolve(options_from(ClusterOptions, **FLAGS).deployment).latency, taken)

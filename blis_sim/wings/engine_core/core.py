@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 
 from blis_sim.engine.events import BatchDone
-from blis_sim.engine.request import Medium, Request
+from blis_sim.engine.request import Medium
 from blis_sim.wings.engine_core import messages
 from blis_sim.wings.engine_core.messages import (
     EngineOutput,
@@ -39,12 +39,10 @@ from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerationRequest, parse_generate
 from mockserve.protocol.sampling import SamplingParams, check_vocabulary
 from mockserve.realtime.driver import EngineFailedError, ignore_batch
-from mockserve.realtime.in_flight import InFlightRequest
 from mockserve.reply.choice_writer import Scorer
-from mockserve.reply.plan import Generation
 from mockserve.reply.reply import PlannedChoice
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext
+from mockserve.serving.planner import draft_request, scope_of
 from mockserve.serving.prompts import new_scorers, prompt_scores
 from mockserve.serving.service import Service
 
@@ -167,13 +165,13 @@ class CoreRequest(PlannedChoice):
         self,
         core: "RankCore",
         request: EngineRequest,
-        generation: Generation,
+        choice: PlannedChoice,
         sampling: SamplingParams,
         scorer: Scorer | None,
         prompt_scores: "_Scores | None",
         pooled: "np.typing.NDArray[np.float32] | None" = None,
     ) -> None:
-        super().__init__(generation)
+        super().__init__(choice.request, answer=choice.answer, seed=choice.seed)
         self._core, self._outputs = core, core.outputs
         self._id, self.client = request.request_id, request.client_index
         self._trace_headers = request.trace_headers
@@ -181,16 +179,12 @@ class CoreRequest(PlannedChoice):
         self._scorer, self._prompt_scores = scorer, prompt_scores
         self.pooled = pooled
         """The result of a request that is pooled; it has no tokens."""
-        self.is_streamed = pooled is None
-        self._num_sent = 0
-        self._num_preemptions = 0
-        self.flight: InFlightRequest | None = None
+        self._num_shown_preemptions = 0
         self.kv_transfer_params: dict[str, object] | None = None
 
     @property
-    def engine_request(self) -> Request:
-        """The request as the simulated engine sees it."""
-        return self._generation.request
+    def is_streamed(self) -> bool:
+        return self.pooled is None
 
     def token(self, number: int) -> None:
         self._put(number, None)
@@ -203,13 +197,19 @@ class CoreRequest(PlannedChoice):
         error = None if status == HTTPStatus.INTERNAL_SERVER_ERROR else RequestError(INVALID, message)
         self._outputs.put(self.client, EngineOutput(self._id, [], finish_reason=Finish.ERROR, error=error))
 
-    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
+    def finish(self, num_tokens: int) -> None:
+        self._end(num_tokens, self.ending_at(num_tokens))
+
+    def abort(self, num_tokens: int) -> None:
+        self._end(num_tokens, Ending("abort"))
+
+    def _end(self, num_tokens: int, ending: Ending) -> None:
         self._core.ended(self._id)
         self._put(num_tokens, ending)
 
     def _put(self, number: int, ending: Ending | None) -> None:
-        first, self._num_sent = self._num_sent, number
-        token_ids = list(self._generation.answer.token_ids[first:number])
+        first, self.num_sent = self.num_sent, number
+        token_ids = list(self.answer.token_ids[first:number])
         output = EngineOutput(self._id, token_ids, trace_headers=self._trace_headers)
         if self._scorer is not None and token_ids:
             output.new_logprobs = self._scores(self._scorer, first, token_ids)
@@ -232,34 +232,31 @@ class CoreRequest(PlannedChoice):
             ids, logprobs, ranks = map(add, self._prompt_scores)
             output.new_prompt_logprobs_tensors = PromptLogprobs(ids, logprobs, ranks)
             self._prompt_scores = None
-        flight = self.flight
-        if flight is None:
-            return
         self._core.statistics.num_looked_up += 1
         seconds_at = self._core.seconds_at
-        taken_at = self._core.statistics.taken_at(flight.queued_at)
+        taken_at = self._core.statistics.taken_at(self.queued_at)
         output.events = [Event(EventKind.QUEUED, seconds_at(taken_at))]
-        if flight.first_scheduled_at is not None:
-            output.events.append(Event(EventKind.SCHEDULED, seconds_at(flight.first_scheduled_at)))
+        if self.first_scheduled_at is not None:
+            output.events.append(Event(EventKind.SCHEDULED, seconds_at(self.first_scheduled_at)))
         output.events += self._preemptions()
-        num_prompt, num_cached = flight.request.input_tokens, flight.num_cached_tokens
+        num_prompt, num_cached = self.request.input_tokens, self.num_cached_tokens
         block = self._core.block_size_tokens
         output.prefill_stats = PrefillStats(
             num_prompt_tokens=num_prompt,
             num_computed_tokens=num_prompt - num_cached,
             num_cached_tokens=num_cached,
-            num_local_cached_tokens=num_cached - flight.num_external_tokens,
-            num_external_cached_tokens=flight.num_external_tokens,
+            num_local_cached_tokens=num_cached - self.num_external_tokens,
+            num_external_cached_tokens=self.num_external_tokens,
             num_cache_creation_tokens=max(0, num_prompt // block * block - num_cached)
             if self._core.caches_prefixes
             else 0,
         )
 
     def _preemptions(self) -> list[Event]:
-        if self.flight is None or self.flight.num_preemptions == self._num_preemptions:
+        number = self.num_preemptions - self._num_shown_preemptions
+        if not number:
             return []
-        number = self.flight.num_preemptions - self._num_preemptions
-        self._num_preemptions = self.flight.num_preemptions
+        self._num_shown_preemptions = self.num_preemptions
         now_s = time.monotonic()
         return [Event(kind, now_s) for _ in range(number) for kind in (EventKind.PREEMPTED, EventKind.SCHEDULED)]
 
@@ -349,7 +346,7 @@ class RankCore:
                 task.cancel()
             found = self._open.pop(each, None)
             if found is not None:
-                self._driver.abort(found.engine_request.id)
+                self._driver.abort(found.request.id)
                 self.outputs.name_finished(found.client, each)
 
     def abort_all(self) -> None:
@@ -373,7 +370,7 @@ class RankCore:
                     return
                 # Numbered before it is submitted: with time that jumps its first token may come at once.
                 self._open[request.request_id] = choice
-                choice.flight = driver.submit(choice.engine_request, choice, at, rank=self._number)
+                driver.submit(choice, at, self._number)
         except ApiError as error:
             _logger.info("request %s is refused: %s", printable(request.request_id), printable(error.message))
             self._refuse(request, Finish.ERROR, RequestError(INVALID, error.message))
@@ -414,29 +411,25 @@ class RankCore:
         extra = params.get("extra_args")
         transfer_params = extra.get("kv_transfer_params") if isinstance(extra, dict) else None
         transfer_params = transfer_params if isinstance(transfer_params, dict) else None
-        context = RequestContext(
-            request.request_id,
-            request.cache_salt,
-            None if request.lora_request is None else self.adapter(request.lora_request),
-            request.priority,
-            model.external_prompt(transfer_params, len(ids)),
-            media=media,
-        )
+        adapter = None if request.lora_request is None else self.adapter(request.lora_request)
+        external = model.external_prompt(transfer_params, len(ids))
+        draft = draft_request(request.request_id, adapter, request.priority)._replace(external=external, media=media)
+        scope = scope_of(request.cache_salt, adapter)
         form = completion_output_spec({"structured_outputs": parsed.structured_outputs}, None, model.answers)
-        generations = await planner.plan(ids, sampling, context, form, has_ceiling=False)
+        choices = await planner.plan(ids, sampling, draft, scope, form, has_ceiling=False)
         new_scorer = new_scorers(model, sampling)
-        scored = prompt_scores(model, sampling, ids, generations)
+        scored = prompt_scores(model, sampling, ids, choices)
         num_top = max(0, sampling.num_prompt_logprobs or 0)
         scores = None if scored is None else await delivery.executor.run(True, _score_arrays, scored, num_top)
         choice = CoreRequest(
             self,
             request,
-            generations[0],
+            choices[0],
             sampling,
-            None if new_scorer is None else new_scorer(generations[0]),
+            None if new_scorer is None else new_scorer(choices[0]),
             scores,
         )
-        choice.kv_transfer_params = model.handover(transfer_params, generations)
+        choice.kv_transfer_params = model.handover(transfer_params, choices)
         return choice
 
     async def _pooled(self, request: EngineRequest, ids: list[int], params: PoolingParams) -> CoreRequest:
@@ -444,15 +437,15 @@ class RankCore:
         planner = self.service.model.planner
         planner.check_ids(ids)
         lora = None if request.lora_request is None else self.adapter(request.lora_request)
-        context = RequestContext(request.request_id, request.cache_salt, lora, request.priority)
+        draft, scope = draft_request(request.request_id, lora, request.priority), scope_of(request.cache_salt, lora)
 
-        def computed() -> tuple[Generation, "np.typing.NDArray[np.float32]"]:
-            prefill = planner.prefill_request(ids, context)
-            return Generation(prefill, Answer([], Ending("stop"), [], [])), self._pooling.of(params, ids)
+        def computed() -> tuple[PlannedChoice, "np.typing.NDArray[np.float32]"]:
+            prefill = planner.prefill_request(ids, draft, scope)
+            return PlannedChoice(prefill, answer=Answer([], Ending("stop"), [], [])), self._pooling.of(params, ids)
 
         is_long = len(ids) > LONG_POOLED_TOKENS
-        generation, pooled = await self.service.delivery.executor.run(False, computed) if is_long else computed()
-        return CoreRequest(self, request, generation, SamplingParams(), None, None, pooled)
+        choice, pooled = await self.service.delivery.executor.run(False, computed) if is_long else computed()
+        return CoreRequest(self, request, choice, SamplingParams(), None, None, pooled)
 
     def adapter(self, wanted: messages.LoraRequest) -> Adapter:
         """Return an adapter of the frontend's number, loaded if it is not. Raises ApiError without --enable-lora."""

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -20,17 +19,18 @@ from smg_grpc_proto import vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
 from blis_sim.engine.core import Engine
+from blis_sim.engine.units import Micros
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
 from mockserve.http.headers import Caller
+from mockserve.kv_events.naming import GLOBAL_SCOPE
 from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError, paused
 from mockserve.protocol.generate import GenerationRequest, parse_generate
-from mockserve.reply.choice_writer import NewScorer
-from mockserve.reply.plan import Generation, PlannedPrompt, ReplyJob
-from mockserve.reply.reply import PlannedChoice, Reply, failure
+from mockserve.reply.choice_writer import NewScorer, Scorer
+from mockserve.reply.reply import PlannedChoice, Reply, ReplyDelivery, ReplyJob
 from mockserve.serving.generate import plan_generate
-from mockserve.serving.planner import RequestContext
+from mockserve.serving.planner import draft_request
 from mockserve.serving.prefill import prefill
 from mockserve.serving.prompts import new_scorers
 from mockserve.serving.service import VLLM_VERSION, Service
@@ -231,61 +231,53 @@ def code_of(error: ApiError) -> grpc.StatusCode:
     return CODES.get(HTTPStatus(error.status), grpc.StatusCode.INVALID_ARGUMENT)
 
 
-class RpcChoice(PlannedChoice):
-    """One choice whose responses go to a queue: in a stream one chunk per step, and a complete response at the end."""
+class RpcReply(Reply):
+    """A reply whose responses go to a queue: in a stream one chunk per step, and a complete response at the end."""
 
     is_streamed = True
 
     def __init__(
         self,
-        reply: Reply,
+        delivery: ReplyDelivery,
+        job: ReplyJob,
+        arrived_at: Micros,
+        caller: Caller,
         api_request: GenerationRequest,
         new_scorer: NewScorer | None,
-        queue: "asyncio.Queue[Any]",
-        index: int,
-        prompt: PlannedPrompt,
-        _number: int,
-        generation: Generation,
     ) -> None:
-        super().__init__(generation)
-        self._reply, self._prompt, self._index, self._api_request = reply, prompt, index, api_request
-        self._scorer, self._queue = None if new_scorer is None else new_scorer(generation), queue
-        self._num_sent = 0
+        super().__init__(delivery, job, arrived_at, caller)
+        self._api_request, self._new_scorer = api_request, new_scorer
+        self._scorers: dict[int, Scorer] = {}
+        self.queue: asyncio.Queue[Any] = asyncio.Queue()
 
-    def token(self, number: int) -> None:
+    def token(self, choice: PlannedChoice, number: int) -> None:
         if self._api_request.delivery.stream:
-            self._queue.put_nowait(self._chunk(number))
+            self.queue.put_nowait(self._chunk(choice, number))
 
-    def tokens(self, first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            self.token(number)
-
-    def fail(self, message: str, status: int) -> None:
-        self._reply.fail(failure(message, status))
-
-    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
-        first = self._num_sent
+    def end_choice(self, choice: PlannedChoice, num_tokens: int, ending: Ending) -> None:
+        first = choice.num_sent
         if self._api_request.delivery.stream:
-            self._queue.put_nowait(self._chunk(num_tokens))
-        self._queue.put_nowait(complete_of(self._tokens(first, num_tokens, shows_prompt=True), ending))
-        if self._reply.choice_finished(num_tokens):
-            self._reply.resolve()
+            self.queue.put_nowait(self._chunk(choice, num_tokens))
+        self.queue.put_nowait(complete_of(self._tokens(choice, first, num_tokens, shows_prompt=True), ending))
+        super().end_choice(choice, num_tokens, ending)
 
-    def _chunk(self, number: int) -> Any:
-        first, self._num_sent = self._num_sent, number
-        return chunk_of(self._tokens(first, number, shows_prompt=first == 0))
+    def _chunk(self, choice: PlannedChoice, number: int) -> Any:
+        first, choice.num_sent = choice.num_sent, number
+        return chunk_of(self._tokens(choice, first, number, shows_prompt=first == 0))
 
-    def _tokens(self, first: int, last: int, shows_prompt: bool) -> ChoiceTokens:
-        ids, scorer = self._generation.answer.token_ids, self._scorer
-        flight = self._reply.flights.get(self._generation.request.id)
-        prompt_scores = self._prompt.scores if shows_prompt and self._prompt.scores is not None else ()
+    def _tokens(self, choice: PlannedChoice, first: int, last: int, shows_prompt: bool) -> ChoiceTokens:
+        ids, prompt = choice.answer.token_ids, self.job.prompts[choice.prompt_number]
+        scorer = self._scorers.get(choice.index)
+        if scorer is None and self._new_scorer is not None:
+            scorer = self._scorers[choice.index] = self._new_scorer(choice)
+        prompt_scores = prompt.scores if shows_prompt and prompt.scores is not None else ()
         return ChoiceTokens(
-            index=self._index,
+            index=choice.index,
             token_ids=ids[first:last],
             scores=[] if scorer is None else [scorer.score(place, ids[place]) for place in range(first, last)],
-            prompt_ids=self._prompt.token_ids,
+            prompt_ids=prompt.token_ids,
             prompt_scores=prompt_scores,
-            num_cached_tokens=0 if flight is None else flight.num_cached_tokens,
+            num_cached_tokens=choice.num_cached_tokens,
             num_top=max(0, self._api_request.sampling.num_logprobs or 0),
             num_prompt_top=max(0, self._api_request.sampling.num_prompt_logprobs or 0),
         )
@@ -309,10 +301,11 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         except ApiError as error:
             _refuse(context, code_of(error), error.message)
             return
-        reply = Reply(self._service.delivery, job, arrived_at, _caller(request, context))
+        caller, new_scorer = _caller(request, context), new_scorers(self._service.model, api_request.sampling)
+        reply = RpcReply(self._service.delivery, job, arrived_at, caller, api_request, new_scorer)
         self._open[request.request_id] = reply
         try:
-            async for response in self._responses(reply, api_request):
+            async for response in self._responses(reply):
                 yield response
         except ApiError as error:
             _refuse(context, code_of(error), error.message)
@@ -330,8 +323,10 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
                 raise ApiError("This model does not support pooling")
             prompt = _ids(request, service.model.planner.max_model_len)
             service.model.planner.check_ids(prompt)
-            arrived_at, request_context = service.delivery.driver.clock(), RequestContext(request.request_id)
-            await prefill(service.delivery, service.model.planner, [prompt], len(prompt), request_context, arrived_at)
+            arrived_at, draft = service.delivery.driver.clock(), draft_request(request.request_id)
+            await prefill(
+                service.delivery, service.model.planner, [prompt], len(prompt), draft, GLOBAL_SCOPE, arrived_at
+            )
         except ApiError as error:
             return _refuse(context, code_of(error), error.message)
         assert service.model.pooler is not None
@@ -462,13 +457,11 @@ class VllmEngine(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]
         name = request.request_id or next(self._service.ids)
         return api_request, await plan_generate(model, api_request, name, None, None)
 
-    async def _responses(self, reply: Reply, api_request: GenerationRequest) -> AsyncIterator[Any]:
+    async def _responses(self, reply: RpcReply) -> AsyncIterator[Any]:
         """Yield responses as tokens come. Closing the generator aborts unfinished requests. Raises ApiError."""
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        new_scorer = new_scorers(self._service.model, api_request.sampling)
-        receiver = partial(RpcChoice, reply, api_request, new_scorer, queue)
+        queue = reply.queue
         with self._service.delivery.open_replies:
-            submitted = asyncio.ensure_future(reply.run(receiver))
+            submitted = asyncio.ensure_future(reply.run())
             submitted.add_done_callback(lambda _: queue.put_nowait(None))
             try:
                 while (response := await queue.get()) is not None:

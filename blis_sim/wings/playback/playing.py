@@ -35,10 +35,10 @@ from mockserve.http.connection import arrived_at
 from mockserve.protocol.completions import chat_bodies_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import CHECKED_BYTES, LARGE_BYTES
-from mockserve.realtime.in_flight import new_id
+from mockserve.realtime.in_flight import InFlightRequest, new_id
 from mockserve.reply.reply import failure
 from mockserve.routes.shared import BODY_RESERVATION, JSON, NUM_BODY_BYTES, PARSED_BODY, Handler, receive_body
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner, draft_request
 from mockserve.serving.service import SERVICE, Service
 from traces.append_file import AppendFile
 from traces.content import RecordedExchange, line_of
@@ -57,7 +57,7 @@ def played_request(planner: Planner, body: Any, conversation: Conversation, raw:
     ids = ids[:requested] if len(ids) >= requested else [*ids, *[ids[-1]] * (requested - len(ids))]
     planner.check_length(len(ids) + reply.num_output_tokens)
     return planner.recorded_request(
-        ids, RequestContext(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply)
+        ids, draft_request(f"playback-{new_id()}"), reply.num_output_tokens, _reply_ids(planner, reply)
     )
 
 
@@ -445,9 +445,9 @@ async def _played(
             )
         else:
             engine_request = _engine_request(service, playback_request, reply)
-        tokens = _Tokens()
+        tokens = _Tokens(engine_request)
         try:
-            driver.submit(engine_request, tokens, arrived_at(request, driver))
+            driver.submit(tokens, arrived_at(request, driver))
             await tokens.wait_for_token(1)  # the engine may still refuse the request
             return await _send(request, reply, tokens)
         finally:
@@ -506,13 +506,14 @@ class _RecordedTimes:
         return self._started + piece.after_us / 1e6 / self._speed - time.monotonic()
 
 
-class _Tokens:
+class _Tokens(InFlightRequest):
     """Sends pieces with the engine's tokens."""
 
     is_streamed = True
     finish_reason = "stop"
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
         self._number = 0
         self._has_ended = False
         self._error: ApiError | None = None

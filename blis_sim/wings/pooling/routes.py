@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from aiohttp import web
 
+from blis_sim.engine.request import Request
 from blis_sim.engine.units import Micros
 from blis_sim.wings.pooling.bodies import CohereEmbedInput, CohereEmbedRequest
 from blis_sim.wings.pooling.pooler import Pooler
@@ -34,6 +35,7 @@ from blis_sim.wings.pooling.requests import (
 from mockserve.generation.chat_turns import free
 from mockserve.http.connection import arrived_at
 from mockserve.http.headers import caller_of
+from mockserve.kv_events.naming import Scope
 from mockserve.protocol.bodies import read_as
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
@@ -43,7 +45,7 @@ from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.chat import media_in
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext, check_truncation
+from mockserve.serving.planner import check_truncation, draft_request, scope_of
 from mockserve.serving.prefill import prefill
 from mockserve.serving.prompts import pad_prompt, truncate_prompt
 from mockserve.serving.service import SERVICE, Service
@@ -199,14 +201,15 @@ async def prefill_prompts(
     service: Service,
     prompts: Sequence[list[int]],
     num_tokens: int,
-    request_context: RequestContext,
+    draft: Request,
+    scope: Scope,
     arrived: Micros,
     lengths: Iterable[int] | None = None,
 ) -> None:
     """Compute the prompts in the engine. Raises ApiError for a full queue, or if the engine refuses one."""
     service.model.queue.check_each(map(len, prompts) if lengths is None else lengths)
     planner, caller = service.model.planner, caller_of(request)
-    await prefill(service.delivery, planner, prompts, num_tokens, request_context, arrived, caller=caller)
+    await prefill(service.delivery, planner, prompts, num_tokens, draft, scope, arrived, caller=caller)
 
 
 class _Prefilled(NamedTuple):
@@ -231,8 +234,8 @@ async def _prefill(
     head = PoolingHead(
         reply_id(request, prefix, api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
-    request_context = RequestContext(head.id, api_request.cache_salt, adapter, api_request.priority)
-    await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived)
+    draft, scope = draft_request(head.id, adapter, api_request.priority), scope_of(api_request.cache_salt, adapter)
+    await prefill_prompts(request, service, prompts, num_tokens, draft, scope, arrived)
     return _Prefilled(head, prompts, num_tokens)
 
 
@@ -308,8 +311,8 @@ async def cohere_embed(request: web.Request) -> web.StreamResponse:
     check_lengths(api_request, [len(each) for each in prompts])
     id = reply_id(request, "embd", None)
     num_tokens = sum(map(len, prompts))
-    request_context = RequestContext(id, lora=adapter)
-    await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived)
+    draft, scope = draft_request(id, adapter), scope_of(None, adapter)
+    await prefill_prompts(request, service, prompts, num_tokens, draft, scope, arrived)
 
     def reply() -> dict[str, Any]:
         vectors = [pooler.embedding(each, api_request.output_dimension) for each in prompts]

@@ -22,7 +22,7 @@ from mockserve.reply.stream import json_body
 from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.model import ServedModel
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner, draft_request, scope_of
 from mockserve.serving.prompts import LazyPrompts, cut_text, pad_prompt, truncate_prompt
 
 NUM_SCORE_KINDS = 4
@@ -133,8 +133,8 @@ async def _scored(request: web.Request, api_request: ScoringRequest) -> tuple[Po
         reply_id(request, "score", api_request.request_id), unix_time(), service.model.reply_name(adapter)
     )
     num_tokens = await offload(request, prompts.num_tokens)
-    request_context = RequestContext(head.id, api_request.cache_salt, adapter)
-    await prefill_prompts(request, service, prompts, num_tokens, request_context, arrived, prompts.lengths())
+    draft, scope = draft_request(head.id, adapter), scope_of(api_request.cache_salt, adapter)
+    await prefill_prompts(request, service, prompts, num_tokens, draft, scope, arrived, prompts.lengths())
 
     def scores() -> list[float]:
         query_of = api_request.query_of

@@ -17,10 +17,10 @@ from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.realtime.timer import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
-from mockserve.reply.plan import PlannedPrompt, ReplyJob
+from mockserve.reply.reply import PlannedPrompt, ReplyJob
 from mockserve.serving.chat import medium_ids
 from mockserve.serving.model import Adapter, ServedModel
-from mockserve.serving.planner import RequestContext
+from mockserve.serving.planner import draft_request, scope_of
 from mockserve.serving.prompts import new_scorers, read_beams
 
 MP3_BYTES_PER_S = 16_000
@@ -170,14 +170,14 @@ async def plan_stretch(model: ServedModel, before: Sequence[int], source: str, l
     ids = [*before, *medium_ids(planner, Medium("audio", source), num_audio_tokens)]
     sampling = SamplingParams(temperature=0.0, max_tokens=MOST_REALTIME_TOKENS)
     form = OutputSpec(asked=("",), natural_tokens=max(1, round(length_s * SPOKEN_TOKENS_PER_S)))
-    generations = await planner.plan(ids, sampling, RequestContext(name), form)
+    choices = await planner.plan(ids, sampling, draft_request(name), form=form)
     return ReplyJob(
         bodies=CompletionBodies(
             id=name, created=unix_time(), model=model.reply_name(None), fingerprint=model.fingerprint
         ),
         new_writer=CompletionShape(new_scorer=new_scorers(model, sampling)).writer,
         delivery=Delivery(True, False, False),
-        prompts=[PlannedPrompt(token_ids=ids, text="", generations=generations)],
+        prompts=[PlannedPrompt(token_ids=ids, text="", choices=choices)],
         errors=OTHER_ERRORS,
         sampling=sampling,
     )
@@ -193,12 +193,12 @@ async def _planned(
     if asked.form.prompt:
         ids += planner.encode(asked.form.prompt)
     form = OutputSpec(asked=(asked.form.prompt,), natural_tokens=max(2, round(length_s * SPOKEN_TOKENS_PER_S)))
-    generations = await planner.plan(ids, asked.sampling, RequestContext(name, lora=adapter), form)
-    return PlannedPrompt(token_ids=ids, text=asked.form.prompt, generations=generations)
+    choices = await planner.plan(ids, asked.sampling, draft_request(name, adapter), scope_of(None, adapter), form)
+    return PlannedPrompt(token_ids=ids, text=asked.form.prompt, choices=choices)
 
 
 def _speech_segment(plan: SpeechPlan, number: int, choice: Choice) -> SpeechSegment:
-    answer = plan.job.prompts[number].generations[0].answer
+    answer = plan.job.prompts[number].choices[0].answer
     start_s = number * CLIP_S
     scores = choice.logprobs["token_logprobs"] if choice.logprobs is not None else [0.0]
     return SpeechSegment(

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from aiohttp import WSMsgType, hdrs, web
@@ -43,41 +43,62 @@ from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.forms import form_reader
 from mockserve.realtime.timer import unix_time
 from mockserve.reply.frames import DONE, event
-from mockserve.reply.plan import Generation, PlannedPrompt
-from mockserve.reply.reply import Reply, ReplyDelivery, collect, failure
+from mockserve.reply.reply import PlannedChoice, Reply, ReplyDelivery, ReplyJob, collect
 from mockserve.reply.stream import SSEWriter
-from mockserve.reply.typed_events import StepwiseChoice
 from mockserve.routes.shared import json_reply, receive_body, reply_id
 from mockserve.serving.service import SERVICE, Service
 
 
-class SpeechStream:
+class SegmentedReply(Reply):
+    """A reply to speech: its choices are the segments of a recording, whose texts `add` takes.
+
+    `separator` stands between the text of a segment and that of the preceding one.
+    """
+
+    is_streamed = True
+    separator = ""
+
+    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
+        """Add new text of segment `number`."""
+        raise NotImplementedError
+
+    def token(self, choice: PlannedChoice, number: int) -> None:
+        self._add(choice, number, None)
+
+    def end_choice(self, choice: PlannedChoice, num_tokens: int, ending: Ending) -> None:
+        self._add(choice, num_tokens, ending)
+
+    def _add(self, choice: PlannedChoice, number: int, ending: Ending | None) -> None:
+        first, choice.num_sent = choice.num_sent, number
+        texts = choice.answer.texts
+        text = "".join(texts[first:number])
+        if choice.index and text and not any(texts[:first]):
+            text = self.separator + text
+        self.add(choice.index, text, ending, number - first)
+
+
+class SpeechStream(SegmentedReply):
     """The events of one stream. Text of a later segment is held back until all earlier segments have ended."""
 
     def __init__(
         self,
-        reply: Reply,
-        api_request: SpeechRequest,
+        delivery: ReplyDelivery,
+        job: ReplyJob,
+        arrived_at: Micros,
+        caller: Caller,
+        separator: str,
         chunks: SpeechChunks,
         send: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._reply = reply
-        self._job = reply.job
-        self._asked = api_request
+        super().__init__(delivery, job, arrived_at, caller)
+        self.separator = separator
         self.chunks = chunks
         self._send = send
         self._current = 0
-        self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in reply.job.prompts]
+        self._waiting: list[list[tuple[str, Ending | None, int]]] = [[] for _ in job.prompts]
         self._num_tokens = 0
 
-    def receiver(
-        self, index: int, _prompt: PlannedPrompt, _number: int, generation: Generation
-    ) -> "SpeechSegmentChoice":
-        """Return the receiver of the tokens of segment `index`."""
-        return SpeechSegmentChoice(self, index, generation, self._asked.separator)
-
     def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
-        """Add new text of segment `number`."""
         self._waiting[number].append((text, ending, num_new))
         while self._current < len(self._waiting) and self._waiting[self._current]:
             self._send_text(*self._waiting[self._current].pop(0))
@@ -85,61 +106,20 @@ class SpeechStream:
     def fail(self, error: ApiError) -> None:
         """Send the error as an event, since the status has been sent."""
         self._send(error.body())
-        self._reply.resolve()
+        self.resolve()
 
     def _send_text(self, text: str, ending: Ending | None, num_new: int) -> None:
         self._num_tokens += num_new
-        usage = Usage(len(self._job.prompts[self._current].token_ids), self._num_tokens)
+        usage = Usage(len(self.job.prompts[self._current].token_ids), self._num_tokens)
         if text or ending is not None:
-            self._send(self.chunks.text(text, ending, usage if self._job.delivery.continuous_usage else None))
+            self._send(self.chunks.text(text, ending, usage if self.job.delivery.continuous_usage else None))
         if ending is None:
             return
         self._current += 1
         if self._current == len(self._waiting):
-            if self._job.delivery.include_usage:
+            if self.job.delivery.include_usage:
                 self._send(self.chunks.usage(usage))
-            self._reply.resolve()
-
-
-class Listener(Protocol):
-    """Receiver of the text of segments."""
-
-    def add(self, number: int, text: str, ending: Ending | None, num_new: int) -> None:
-        """Add new text of segment `number`."""
-        ...
-
-    def fail(self, error: ApiError) -> None:
-        """End all segments with an error."""
-        ...
-
-
-class SpeechSegmentChoice(StepwiseChoice):
-    """One segment of a stream, with `separator` between its text and the text of the preceding segment."""
-
-    def __init__(self, stream: Listener, number: int, generation: Generation, separator: str = "") -> None:
-        super().__init__(generation)
-        self._stream = stream
-        self._separator = separator
-        self._number = number
-        self._num_sent = 0
-        self._has_text = number == 0
-
-    def token(self, number: int) -> None:
-        self._add(number, None)
-
-    def fail(self, message: str, status: int) -> None:
-        self._stream.fail(failure(message, status))
-
-    def _end_choice(self, num_tokens: int, ending: Ending) -> None:
-        self._add(num_tokens, ending)
-
-    def _add(self, number: int, ending: Ending | None) -> None:
-        text = "".join(self._generation.answer.texts[self._num_sent : number])
-        if text and not self._has_text:
-            self._has_text = True
-            text = self._separator + text
-        self._stream.add(self._number, text, ending, number - self._num_sent)
-        self._num_sent = number
+            self.resolve()
 
 
 MAX_FILE_BYTES = 25 * 2**20
@@ -201,16 +181,21 @@ async def _stream(
     chunks: SpeechChunks,
     arrived: Micros,
 ) -> web.StreamResponse:
-    reply = Reply(delivery, plan.job, arrived, _trace_context(request))
+    caller, separator = _trace_context(request), api_request.separator
     with delivery.open_replies:
         async with SSEWriter(request) as writer:
-            stream = SpeechStream(reply, api_request, chunks, lambda chunk: writer.send(event(chunk)))
+            send = partial(_send_event, writer)
+            stream = SpeechStream(delivery, plan.job, arrived, caller, separator, chunks, send)
             if delivery.suspension.rejects_new:
                 stream.fail(plan.job.errors.paused())
             else:
-                await reply.run(stream.receiver)
+                await stream.run()
             writer.send(DONE)
         return writer.response
+
+
+def _send_event(writer: SSEWriter, chunk: dict[str, Any]) -> None:
+    writer.send(event(chunk))
 
 
 def _trace_context(request: web.Request) -> Caller:
@@ -322,9 +307,8 @@ class _Connection:
         utterance.num_prompt_tokens = utterance.num_prompt_tokens or len(prompt.token_ids)
         if delivery.suspension.rejects_new:
             raise job.errors.paused()
-        texts = _SegmentReply(Reply(delivery, job, delivery.driver.clock(), self._caller))
-        stretch = SpeechSegmentChoice(texts, 0, prompt.generations[0])
-        submitted = asyncio.ensure_future(texts.reply.run(lambda *_choice: stretch))
+        texts = _SegmentReply(delivery, job, delivery.driver.clock(), self._caller)
+        submitted = asyncio.ensure_future(texts.run())
         submitted.add_done_callback(lambda _: texts.queue.put_nowait(None))
         try:
             while (piece := await texts.queue.get()) is not None:
@@ -337,7 +321,7 @@ class _Connection:
             submitted.cancel()
         if texts.error is not None:
             raise texts.error
-        utterance.ids = [*prompt.token_ids, *prompt.generations[0].answer.token_ids]
+        utterance.ids = [*prompt.token_ids, *prompt.choices[0].answer.token_ids]
 
 
 class _Utterance:
@@ -350,11 +334,11 @@ class _Utterance:
         self.num_tokens = 0
 
 
-class _SegmentReply:
+class _SegmentReply(SegmentedReply):
     """Queue of new text of one segment for the connection."""
 
-    def __init__(self, reply: Reply) -> None:
-        self.reply = reply
+    def __init__(self, delivery: ReplyDelivery, job: ReplyJob, arrived_at: Micros, caller: Caller) -> None:
+        super().__init__(delivery, job, arrived_at, caller)
         self.queue: asyncio.Queue[tuple[str, int] | None] = asyncio.Queue()
         self.error: ApiError | None = None
 
@@ -364,9 +348,9 @@ class _SegmentReply:
         if num_new:
             self.queue.put_nowait((text, num_new))
         if ending is not None:
-            self.reply.resolve()
+            self.resolve()
 
     def fail(self, error: ApiError) -> None:
         """End the segment with an error."""
         self.error = error
-        self.reply.resolve()
+        self.resolve()

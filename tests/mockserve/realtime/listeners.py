@@ -5,30 +5,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.units import Micros
+from mockserve.realtime.driver import Driver
 from mockserve.realtime.in_flight import InFlightRequest
 
 
-@dataclass(slots=True)
-class Listener:
-    """A reply that records its calls and their times."""
+class Listener(InFlightRequest):
+    """A request that records its calls and their times."""
 
-    heard: list[int] = field(default_factory=list)
-    instants: list[float] = field(default_factory=list)
-    failure: str | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
-    on_token: Callable[[int], None] = lambda number: None
-    finish_reason: str = "length"
-    is_streamed: bool = False
+    finish_reason = "length"
+
+    def __init__(self, on_token: Callable[[int], None] = lambda number: None) -> None:
+        super().__init__(Request("", 0, 0, UniqueBlocks("")))
+        self.heard: list[int] = []
+        self.instants: list[float] = []
+        self.failure: str | None = None
+        self.done = asyncio.Event()
+        self.on_token = on_token
+        self.is_detached = False
 
     def token(self, number: int) -> None:
+        if self.is_detached:
+            return
         self.instants.append(time.monotonic())
         self.heard.append(number)
         self.on_token(number)
-
-    def tokens(self, first: int, last: int) -> None:
-        for number in range(first, last + 1):
-            self.token(number)
 
     def finish(self, num_tokens: int) -> None:
         self.token(num_tokens)
@@ -40,6 +42,22 @@ class Listener:
     def fail(self, message: str, status: int) -> None:
         self.failure = message
         self.done.set()
+
+    def detach(self) -> None:
+        self.is_detached = True
+
+
+def submit(
+    driver: Driver,
+    request: Request,
+    listener: Listener,
+    arrived_at: Micros | None = None,
+    rank: int | None = None,
+) -> Listener:
+    """Submit `request` with what `listener` does of its tokens. Returns the listener."""
+    listener.request = request
+    driver.submit(listener, arrived_at, rank)
+    return listener
 
 
 @dataclass(slots=True)

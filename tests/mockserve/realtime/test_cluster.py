@@ -22,7 +22,7 @@ from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import EngineFailedError, EngineOutput, WriteCoalescer
 from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
-from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 from tests.patience import PATIENCE_S
 
 LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900, output_token_time=250)
@@ -67,7 +67,7 @@ async def served(driver: ClusterDriver, requests: list[Request]) -> list[InFligh
     listeners, flights = [], []
     for each in requests:
         listeners.append(Listener())
-        flights.append(driver.submit(each, listeners[-1]))
+        flights.append(submit(driver, each, listeners[-1]))
         await asyncio.sleep(0.0003)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     for each, listener in zip(requests, listeners, strict=True):
@@ -110,8 +110,8 @@ async def test_a_request_that_names_an_instance_is_neither_admitted_nor_routed()
     driver, logbooks = driven(cluster)
     alone = InstanceDriver(driver, 2, cluster.instances[2])
     direct, routed = Listener(), Listener()
-    alone.submit(request("a"), direct)
-    driver.submit(request("b"), routed)
+    submit(alone, request("a"), direct)
+    submit(driver, request("b"), routed)
     await asyncio.gather(direct.done.wait(), routed.done.wait())
     assert direct.heard == [1, 2, 3]
     assert routed.failure == "the request was rejected: the cluster does not admit it"
@@ -122,7 +122,7 @@ async def test_a_request_that_names_an_instance_is_neither_admitted_nor_routed()
 async def test_waiting_to_be_routed_ends_with_the_request() -> None:
     driver, _ = driven(built(admission_policy="reject-all"))
     listener = Listener()
-    driver.submit(request("a"), listener)
+    submit(driver, request("a"), listener)
     await asyncio.wait_for(driver.until_routed(["a"]), PATIENCE_S)
     assert listener.done.is_set()
     await driver.until_routed(["a", "never heard of"])
@@ -134,7 +134,7 @@ async def test_actions_on_one_instance_leave_the_others_alone() -> None:
     driver, _ = driven(cluster, speed=0.1)
     listeners = [Listener(), Listener()]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"r{number}", output_tokens=80), listener)
+        submit(driver, request(f"r{number}", output_tokens=80), listener)
     await driver.until_routed(["r0", "r1"])
     first, second = (InstanceDriver(driver, number, cluster.instances[number]) for number in range(2))
     assert (first.request_ids, second.request_ids) == ({"r0"}, {"r1"})
@@ -147,7 +147,7 @@ async def test_actions_on_one_instance_leave_the_others_alone() -> None:
     assert listeners[1].failure == "the request was failed: "
     assert isinstance(second.failure, EngineFailedError)
     with pytest.raises(EngineFailedError):
-        second.submit(request("r3"), Listener())
+        submit(second, request("r3"), Listener())
     await asyncio.wait_for(second.until(lambda _: False), PATIENCE_S)  # it is removed then
     for driver_of_rank in (second, InstanceDriver(driver, 1, second.engine, rank=0)):
         with pytest.raises(EngineFailedError):

@@ -17,7 +17,7 @@ from blis_sim.engine.units import Micros
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.driver import RealtimeDriver, WriteCoalescer
 from tests.fakes import TestLatency, config, request
-from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_a_served_run_replayed_in_virtual_time_has_identical_instants(
     listeners = []
     for number, each in enumerate(requests):
         listeners.append(Listener())
-        driver.submit(each, listeners[-1])
+        submit(driver, each, listeners[-1])
         if number >= 15:  # however slow the machine is, the others are there together
             await asyncio.sleep(0.0002)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
@@ -76,7 +76,7 @@ async def test_frames_are_never_early_whatever_they_wait_for(drive: Callable[...
     driver = drive(latency)
     listeners = [Listener() for _ in range(5)]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"r{number}", output_tokens=10), listener)
+        submit(driver, request(f"r{number}", output_tokens=10), listener)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     ends = driver.engine.steps.ends()
     for listener in listeners:
@@ -97,8 +97,8 @@ async def test_a_reply_that_cannot_be_written_ends_no_other_reply(
 
     driver = drive(TestLatency(step_us=step_us))
     broken, other = Listener(on_token=raises), Listener()
-    driver.submit(request("broken", output_tokens=10), broken)
-    driver.submit(request("other", output_tokens=20), other)
+    submit(driver, request("broken", output_tokens=10), broken)
+    submit(driver, request("other", output_tokens=20), other)
     await asyncio.gather(broken.done.wait(), other.done.wait())
 
     assert broken.failure == "the reply could not be written"
@@ -109,7 +109,7 @@ async def test_a_reply_that_cannot_be_written_ends_no_other_reply(
 async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[..., RealtimeDriver]) -> None:
     driver = drive(TestLatency(step_us=10_000))
     stall = Listener(on_token=lambda number: time.sleep(0.3) if number == 3 else None)
-    driver.submit(request(output_tokens=60), stall)
+    submit(driver, request(output_tokens=60), stall)
     await stall.done.wait()
     due = [driver.seconds_at(int(end)) for end in driver.engine.steps.ends()]
     lateness = [instant - at for instant, at in zip(stall.instants, due, strict=True)]
@@ -122,7 +122,7 @@ async def test_being_late_once_delays_nothing_that_comes_after(drive: Callable[.
 async def test_a_driver_that_is_behind_goes_on_serving_the_loop(drive: Callable[..., RealtimeDriver]) -> None:
     driver = drive(TestLatency(step_us=1), total_kv_blocks=20_000)
     listener = Listener(on_token=lambda number: time.sleep(0.0001))
-    driver.submit(request(output_tokens=5_000), listener)
+    submit(driver, request(output_tokens=5_000), listener)
     num_turns = 0
     while not listener.done.is_set():
         await asyncio.sleep(0)
@@ -144,7 +144,7 @@ async def test_a_step_and_the_delivery_of_its_token_take_one_wake() -> None:
     latency = TestLatency(step_us=5_000, output_token_time=1_000)
     engine = Engine(config(engine="vllm"), latency)
     driver, listener = CountingDriver(engine, Logbook(), WriteCoalescer(Lateness())), Listener()
-    driver.submit(request(output_tokens=20), listener)
+    submit(driver, request(output_tokens=20), listener)
     await listener.done.wait()
     driver.close()
     assert listener.heard == list(range(1, 21))
@@ -157,9 +157,9 @@ async def test_tokens_of_a_batch_that_shrinks_are_in_time(drive: Callable[..., R
     """A token is due the sooner the fewer tokens its step has, so requests that leave bring the others' forward."""
     driver = drive(TestLatency(step_us=400_000, output_sequence_time=25_000), max_num_seqs=64)
     begun, kept = asyncio.Event(), Listener(on_token=lambda number: begun.set())
-    driver.submit(request("kept", output_tokens=4), kept)
+    submit(driver, request("kept", output_tokens=4), kept)
     for number in range(15):
-        driver.submit(request(f"r{number}", output_tokens=50), Listener())
+        submit(driver, request(f"r{number}", output_tokens=50), Listener())
     await begun.wait()
     for number in range(15):
         driver.abort(f"r{number}")
@@ -175,9 +175,9 @@ async def test_a_large_batch_is_computed_before_its_tokens_are_due(drive: Callab
     driver = drive(TestLatency(step_us=20_000, output_sequence_time=5_000), max_num_seqs=64)
     done_until: list[Micros] = []
     first = Listener(on_token=lambda number: done_until.append(driver.engine.now or 0))
-    driver.submit(request("first", output_tokens=20), first)
+    submit(driver, request("first", output_tokens=20), first)
     for number in range(39):
-        driver.submit(request(f"r{number}", output_tokens=20), Listener())
+        submit(driver, request(f"r{number}", output_tokens=20), Listener())
     await first.done.wait()
     ahead_us = [at - int(end) for at, end in zip(done_until, driver.engine.steps.ends(), strict=False)]
     assert min(ahead_us[1:8]) > 100_000, "the engine waited until 200 ms after each step"
@@ -189,8 +189,8 @@ async def test_an_aborted_request_gets_nothing_more_and_leaves_the_engine(
     driver = drive(TestLatency(step_us=2_000))
     under_way = asyncio.Event()
     leaving, staying = Listener(on_token=lambda number: under_way.set()), Listener()
-    driver.submit(request("a", output_tokens=2000), leaving)
-    driver.submit(request("b", output_tokens=20), staying)
+    submit(driver, request("a", output_tokens=2000), leaving)
+    submit(driver, request("b", output_tokens=20), staying)
     await under_way.wait()
     driver.abort("a")
     heard = len(leaving.heard)
@@ -208,7 +208,7 @@ async def test_a_clock_that_jumps_lets_no_time_pass_but_the_engines(drive: Calla
     driver = drive(latency, math.inf, logbook, engine="vllm")
     listeners = [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"r{number}", output_tokens=100), listener, parent=None)
+        submit(driver, request(f"r{number}", output_tokens=100), listener)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     assert [listener.heard for listener in listeners] == [list(range(1, 101))] * 3
     assert {latency_us for _, latency_us in logbook.completions} == {100 * 3_600_000_000 + 500 + 70}
@@ -222,9 +222,9 @@ async def test_a_clock_that_jumps_waits_for_requests_that_are_coming_in(
     logbook = Logbook()
     driver = drive(TestLatency(step_us=1_000_000), math.inf, logbook, engine="vllm")
     first, second = Listener(), Listener()
-    driver.submit(request("a", output_tokens=10), first)
+    submit(driver, request("a", output_tokens=10), first)
     driver.wire.num_received += 1
-    asyncio.get_running_loop().call_soon(lambda: driver.submit(request("b", output_tokens=10), second))
+    asyncio.get_running_loop().call_soon(lambda: submit(driver, request("b", output_tokens=10), second))
     await asyncio.gather(first.done.wait(), second.done.wait())
     assert max(flight.arrived_at for flight, _ in logbook.completions) < 1_000_000, "before the first step"
 
@@ -236,7 +236,7 @@ async def test_tokens_of_many_steps_that_are_due_come_one_by_one_and_are_counted
     driver = drive(TestLatency(step_us=10), 1.0, logbook, engine="vllm")
     listeners = [Listener(on_token=lambda number: time.sleep(0.001) if number == 3 else None) for _ in range(3)]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"r{number}", output_tokens=300), listener)
+        submit(driver, request(f"r{number}", output_tokens=300), listener)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     assert [listener.heard for listener in listeners] == [list(range(1, 301))] * 3
     assert logbook.num_tokens == 900
@@ -248,7 +248,7 @@ async def test_a_request_that_can_never_be_served_is_refused_with_the_reason(
 ) -> None:
     driver = drive(TestLatency(), total_kv_blocks=2)
     listener = Listener()
-    driver.submit(request(input_tokens=100), listener)
+    submit(driver, request(input_tokens=100), listener)
     await listener.done.wait()
     assert listener.failure is not None
     assert "the cache has 2" in listener.failure
@@ -260,7 +260,7 @@ async def test_an_arrival_just_past_is_stamped_with_its_own_instant(drive: Calla
     arrived_at = driver.clock()
     time.sleep(0.002)  # noqa: ASYNC251 (as long as it takes to read a request)
     listener = Listener()
-    driver.submit(request(output_tokens=1), listener, arrived_at)
+    submit(driver, request(output_tokens=1), listener, arrived_at)
     await listener.done.wait()
     ((flight, latency_us),) = logbook.completions
     assert flight.arrived_at == arrived_at
@@ -272,7 +272,7 @@ async def test_every_token_is_recorded_once_with_the_gap_before_it(drive: Callab
     driver = drive(TestLatency(step_us=1_000), 10.0, logbook)
     listeners = [Listener() for _ in range(3)]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"r{number}", output_tokens=50), listener)
+        submit(driver, request(f"r{number}", output_tokens=50), listener)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     assert logbook.num_tokens == 150
     assert logbook.num_scheduled == 3
@@ -284,7 +284,7 @@ async def test_tokens_of_one_step_are_handed_over_together_and_counted_one_by_on
     limits = replace(config(engine="vllm"), speculation=speculation)
     logbook, listener = Logbook(), Listener()
     driver = RealtimeDriver(Engine(limits, TestLatency(step_us=1_000)), logbook, WriteCoalescer(Lateness()), speed=10.0)
-    driver.submit(request(output_tokens=9), listener)
+    submit(driver, request(output_tokens=9), listener)
     await listener.done.wait()
     driver.close()
     assert listener.heard == [1, 4, 7, 9]
@@ -299,7 +299,7 @@ async def test_a_served_run_accepts_the_drafts_that_its_replay_accepts() -> None
     driver = RealtimeDriver(Engine(limits, latency), logbook, WriteCoalescer(Lateness()), speed=50.0)
     listeners = [Listener() for _ in range(12)]
     for number, listener in enumerate(listeners):
-        driver.submit(request(f"{number}", output_tokens=20 + number), listener)
+        submit(driver, request(f"{number}", output_tokens=20 + number), listener)
         await asyncio.sleep(0.0002)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     driver.close()
@@ -330,14 +330,14 @@ async def test_an_engine_that_breaks_fails_waiting_and_later_requests(
     driver = drive(BrokenLatency(step_us=2_000, output_token_time=500_000))
     first, second = Listener(), Listener()
     arrived_at = driver.clock()
-    driver.submit(_ask("a"), first, arrived_at)
-    driver.submit(_ask("b"), second, arrived_at)
+    submit(driver, _ask("a"), first, arrived_at)
+    submit(driver, _ask("b"), second, arrived_at)
     await asyncio.gather(first.done.wait(), second.done.wait())
     assert first.failure == second.failure == "out of numbers"
     assert isinstance(driver.failure, ArithmeticError)
     assert unhandled == [driver.failure]
     with pytest.raises(RuntimeError, match="the engine has failed"):
-        driver.submit(_ask("c"), Listener())
+        submit(driver, _ask("c"), Listener())
     driver.abort("a")
 
 

@@ -16,7 +16,7 @@ from replay.arrivals import Arrival
 from replay.simulation.simulate import simulate
 from tests.coefficients_file import CONTENT, written
 from tests.fakes import config, request
-from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 from tests.replay.small_traces import row
 
 STEP = StepCoefficients(**CONTENT["step"], idle_start_us=2_500.0)
@@ -32,7 +32,7 @@ async def test_a_served_run_has_the_latencies_of_a_replayed_one() -> None:
     requests = [request(f"r{n}", input_tokens=50 + 170 * n % 900, output_tokens=3 + 11 * n % 30) for n in range(30)]
     listeners = [Listener() for _ in requests]
     for number, (each, listener) in enumerate(zip(requests, listeners, strict=True)):
-        driver.submit(each, listener)
+        submit(driver, each, listener)
         if number > 15:
             await asyncio.sleep(0.001)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))

@@ -12,7 +12,7 @@ from mockserve.metrics.counters import Lateness
 from mockserve.realtime.driver import RealtimeDriver, WriteCoalescer
 from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, MAX_PENDING_ARRIVALS
 from tests.fakes import TestLatency, config, request
-from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 from tests.patience import PATIENCE_S, attempts
 
 SLOWNESS = 50
@@ -48,7 +48,7 @@ async def heard(listener: Listener, num_tokens: int = 1) -> None:
 async def running(driver: RealtimeDriver) -> Listener:
     """Return a listener of a request that has had a token."""
     listener = Listener()
-    driver.submit(request("running", output_tokens=1_000_000), listener)
+    submit(driver, request("running", output_tokens=1_000_000), listener)
     await heard(listener)
     return listener
 
@@ -63,7 +63,7 @@ async def test_the_engine_does_not_pass_a_request_that_is_being_prepared(drive: 
             await asyncio.sleep(0.002 * SLOWNESS)
     else:
         await asyncio.sleep(0.002 * SLOWNESS)
-    assert (driver.submit(request("prepared"), Listener(), at).arrived_at == at) is waits
+    assert (submit(driver, request("prepared"), Listener(), at).arrived_at == at) is waits
 
 
 async def test_the_engine_runs_on_after_a_request_was_prepared(drive: NewDriver) -> None:
@@ -84,7 +84,7 @@ async def test_the_engine_waits_for_the_first_of_several_arrivals(drive: NewDriv
         await asyncio.sleep(0.001 * SLOWNESS)
         with driver.pending_arrival(driver.clock()):
             await asyncio.sleep(0.001 * SLOWNESS)
-        late_us = driver.submit(request("first"), Listener(), first).arrived_at - first
+        late_us = submit(driver, request("first"), Listener(), first).arrived_at - first
         assert 0 <= late_us <= 1  # one when a step ended at that very instant
 
 
@@ -129,7 +129,7 @@ async def test_the_engine_waits_for_the_earliest_arrival_whenever_it_is_added(dr
     at = driver.clock()
     with driver.pending_arrival(at + 500), driver.pending_arrival(at):
         await asyncio.sleep(0.002 * SLOWNESS)
-        assert driver.submit(request("first"), Listener(), at).arrived_at == at
+        assert submit(driver, request("first"), Listener(), at).arrived_at == at
 
 
 async def test_a_call_of_the_engine_follows_all_that_was_due(drive: NewDriver) -> None:
@@ -153,7 +153,7 @@ async def test_tokens_of_earlier_steps_are_sent_while_the_engine_waits(drive: Ne
     for _ in attempts():
         driver = drive(TestLatency(step_us=300, output_token_time=4_000))
         listener = Listener()
-        driver.submit(request(output_tokens=1), listener)
+        submit(driver, request(output_tokens=1), listener)
         await driver.until(lambda engine: not engine.stats.num_running and bool(engine.now))
         began = slow_clock()
         with driver.pending_arrival(driver.clock()):

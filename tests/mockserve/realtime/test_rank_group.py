@@ -16,7 +16,7 @@ from mockserve.realtime.cluster import RankDriver, RankGroupDriver
 from mockserve.realtime.driver import EngineOutput, WriteCoalescer
 from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
-from tests.mockserve.realtime.listeners import Listener, Logbook
+from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 
 LATENCY = TestLatency(step_us=3_000, prefill_token_us=70, decode_us=400, queueing_us=900, output_token_time=250)
 LIMITS: dict[str, Any] = {
@@ -45,7 +45,7 @@ async def served(driver: RankGroupDriver, requests: list[Request]) -> list[InFli
     listeners, flights = [], []
     for each in requests:
         listeners.append(Listener())
-        flights.append(driver.submit(each, listeners[-1]))
+        flights.append(submit(driver, each, listeners[-1]))
         await asyncio.sleep(0.0003)
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     for each, listener in zip(requests, listeners, strict=True):
@@ -90,7 +90,7 @@ async def test_a_rank_is_acted_on_alone_and_fails_with_all_others(shares_experts
     assert driver.call_engine(act)
     assert acted == [second.engine, first.engine, second.engine]
     listener = Listener()
-    driver.submit(request("a", 9, 3), listener, rank=1)
+    submit(driver, request("a", 9, 3), listener, rank=1)
     first.fail(RuntimeError("broken"))
     await listener.done.wait()
     assert str(second.failure) == "broken"

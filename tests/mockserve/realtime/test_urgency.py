@@ -20,7 +20,7 @@ from blis_sim.options import options_from
 from mockserve.realtime.cluster import ClusterDriver
 from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import config
-from tests.mockserve.realtime.listeners import Listener
+from tests.mockserve.realtime.listeners import Listener, submit
 from tests.mockserve.realtime.test_cluster import LATENCY, driven
 
 POLICIES: dict[str, Any] = {
@@ -71,7 +71,7 @@ async def served(driver: ClusterDriver, requests: list[Request]) -> list[InFligh
     """Let the first arrive, then the others, and wait for all of them."""
     listeners, flights = [Listener() for _ in requests], []
     for number, (each, listener) in enumerate(zip(requests, listeners, strict=True)):
-        flights.append(driver.submit(each, listener))
+        flights.append(submit(driver, each, listener))
         await asyncio.sleep(0.01 if number == NUM_FIRST - 1 else 0)  # the first have places when the others come
     await asyncio.gather(*(listener.done.wait() for listener in listeners))
     assert [listener.failure for listener in listeners] == [None] * len(listeners)

@@ -8,7 +8,7 @@ from mockserve.kv_events.naming import FastNaming
 from mockserve.protocol.chat_messages import MEDIA_MARK, Medium
 from mockserve.protocol.sampling import SamplingParams
 from mockserve.serving.chat import conversation_ids, placed_conversation
-from mockserve.serving.planner import Planner, RequestContext
+from mockserve.serving.planner import Planner, draft_request
 
 MEDIA = [Medium("image", "a"), Medium("image", "b"), Medium("audio", "c")]
 
@@ -29,6 +29,6 @@ def test_media_lie_where_the_template_shows_them_and_others_at_the_end() -> None
 
 def test_the_request_has_the_places_of_its_media() -> None:
     media = (PlacedMedium(1, 2, "a"),)
-    asked = planner().plan([1, 2, 3], SamplingParams(max_tokens=1), RequestContext("id", media=media))
+    asked = planner().plan([1, 2, 3], SamplingParams(max_tokens=1), draft_request("id")._replace(media=media))
     (generation,) = asyncio.run(asked)
     assert generation.request.media == media

@@ -16,40 +16,40 @@ from mockserve.kv_events.naming import FastNaming, block_hashes, token_digest
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import compact_json
 from mockserve.protocol.sampling import SamplingParams
-from mockserve.reply.plan import Generation
-from mockserve.serving.planner import TYPICAL_MAX_TOKENS, Planner, RequestContext, likely_tokens
+from mockserve.reply.reply import PlannedChoice
+from mockserve.serving.planner import TYPICAL_MAX_TOKENS, Planner, draft_request, likely_tokens
 
 
 def planner(seed: int = 0, max_model_len: int = 1000) -> Planner:
     return Planner(BuiltinTokenizer(), max_model_len, FastNaming(16), seed)
 
 
-def planned(by: Planner, *asked: Any) -> list[Generation]:
+def planned(by: Planner, *asked: Any) -> list[PlannedChoice]:
     return list(asyncio.run(by.plan(*asked)))
 
 
 def test_each_choice_is_a_request_of_its_own() -> None:
-    generations = planned(planner(), [1, 2, 3], SamplingParams(n=3, max_tokens=20), RequestContext("id"))
-    assert len({each.request.id for each in generations}) == 3
-    assert {each.request.input_tokens for each in generations} == {3}
-    assert all(each.request.output_tokens == each.answer.num_tokens for each in generations)
+    choices = planned(planner(), [1, 2, 3], SamplingParams(n=3, max_tokens=20), draft_request("id"))
+    assert len({each.request.id for each in choices}) == 3
+    assert {each.request.input_tokens for each in choices} == {3}
+    assert all(each.request.output_tokens == each.answer.num_tokens for each in choices)
 
 
 def test_an_id_may_be_used_again() -> None:
     shared = planner()
-    (first,), (second,) = (planned(shared, [1], SamplingParams(max_tokens=1), RequestContext("id")) for _ in range(2))
+    (first,), (second,) = (planned(shared, [1], SamplingParams(max_tokens=1), draft_request("id")) for _ in range(2))
     assert first.request.id != second.request.id
 
 
 def test_without_a_limit_the_rest_of_the_context_is_the_budget() -> None:
-    (generation,) = planned(planner(), [1] * 300, SamplingParams(ignore_eos=True), RequestContext("id"))
+    (generation,) = planned(planner(), [1] * 300, SamplingParams(ignore_eos=True), draft_request("id"))
     assert generation.request.max_output_tokens == generation.request.output_tokens == 700
 
 
 @given(st.integers(1, 999), st.integers(1, 1000))
 def test_prompt_and_answer_fit_the_context(prompt_tokens: int, max_tokens: int) -> None:
     (generation,) = planned(
-        planner(), [1] * prompt_tokens, SamplingParams(max_tokens=max_tokens, ignore_eos=True), RequestContext("id")
+        planner(), [1] * prompt_tokens, SamplingParams(max_tokens=max_tokens, ignore_eos=True), draft_request("id")
     )
     assert generation.request.output_tokens == min(max_tokens, 1000 - prompt_tokens)
 
@@ -57,7 +57,7 @@ def test_prompt_and_answer_fit_the_context(prompt_tokens: int, max_tokens: int) 
 def test_blocks_cover_the_prompt_and_the_answer() -> None:
     tokenizer = BuiltinTokenizer()
     prompt = tokenizer.encode("a prompt of some length " * 10)
-    (generation,) = planned(planner(), prompt, SamplingParams(max_tokens=40, ignore_eos=True), RequestContext("id"))
+    (generation,) = planned(planner(), prompt, SamplingParams(max_tokens=40, ignore_eos=True), draft_request("id"))
     tokens = prompt + tokenizer.encode("".join(generation.answer.texts))
     blocks = generation.request.blocks
     assert [blocks.identity(index) for index in range(len(tokens) // 16)] == list(block_hashes(tokens, 16))
@@ -73,16 +73,16 @@ def test_blocks_cover_the_prompt_and_the_answer() -> None:
 )
 def test_an_answer_repeats_only_when_the_request_fixes_it(sampling: SamplingParams, repeats: bool) -> None:
     shared = planner()
-    (first,), (second,) = (planned(shared, [1, 2], sampling, RequestContext("id")) for _ in range(2))
+    (first,), (second,) = (planned(shared, [1, 2], sampling, draft_request("id")) for _ in range(2))
     assert (first.answer == second.answer) == repeats
-    (other_prompt,) = planned(shared, [1, 3], sampling, RequestContext("id"))
-    (other_server,) = planned(planner(seed=5), [1, 2], sampling, RequestContext("id"))
+    (other_prompt,) = planned(shared, [1, 3], sampling, draft_request("id"))
+    (other_server,) = planned(planner(seed=5), [1, 2], sampling, draft_request("id"))
     assert other_prompt.answer != first.answer != other_server.answer
 
 
 def test_two_servers_with_equal_seeds_give_equal_answers() -> None:
     answers = [
-        [planned(planner(), [1], SamplingParams(max_tokens=30), RequestContext("id"))[0].answer for _ in range(2)]
+        [planned(planner(), [1], SamplingParams(max_tokens=30), draft_request("id"))[0].answer for _ in range(2)]
         for _ in range(2)
     ]
     assert answers[0] == answers[1]
@@ -109,7 +109,9 @@ async def test_a_worker_writes_what_would_be_written_in_place(demand: dict[str, 
     by, sampling = planner(), SamplingParams(seed=3, n=2)
     try:
         first, second = [
-            await by.plan([1, 2], sampling, RequestContext("id"), OutputSpec(constraint=each, thinking=Thinking(20)))
+            await by.plan(
+                [1, 2], sampling, draft_request("id"), form=OutputSpec(constraint=each, thinking=Thinking(20))
+            )
             for each in (in_place, deferred)
         ]
         assert by.executor.pool.pids
@@ -122,10 +124,10 @@ async def test_requests_that_come_while_a_worker_writes_change_nothing_of_its_an
     form = OutputSpec(constraint=DeferredForm(compact_json(["regex", "[a-z]{3,9}", None])), thinking=Thinking(20))
     by, sampling = planner(), SamplingParams(seed=3, n=3)
     try:
-        alone = await by.plan([1, 2], sampling, RequestContext("id"), form)
-        beside = asyncio.create_task(by.plan([1, 2], sampling, RequestContext("id"), form))
+        alone = await by.plan([1, 2], sampling, draft_request("id"), form=form)
+        beside = asyncio.create_task(by.plan([1, 2], sampling, draft_request("id"), form=form))
         while not beside.done():
-            await by.plan([7], SamplingParams(max_tokens=5), RequestContext("other"))
+            await by.plan([7], SamplingParams(max_tokens=5), draft_request("other"))
             await asyncio.sleep(0)
     finally:
         by.executor.close()
@@ -136,7 +138,7 @@ async def test_a_long_answer_is_the_same_wherever_it_is_made() -> None:
     by = planner(max_model_len=10_000)
     sampling = SamplingParams(seed=3, ignore_eos=True, max_tokens=5000)
     assert by.composer.is_long(sampling, 5000, OutputSpec(), [1])
-    (found,) = await by.plan([1], sampling, RequestContext("id"))
+    (found,) = await by.plan([1], sampling, draft_request("id"))
     random = Random(f"0 {token_digest([1])} 3 0 ")
     assert found.answer == by.composer.compose(random, sampling, 5000, OutputSpec(), [1])
     by.executor.close()
