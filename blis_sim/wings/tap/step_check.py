@@ -188,10 +188,15 @@ class _Messages:
             first = self._ending[-1].earliest
 
     def _message(self, requests: Sequence[int], at_us: int, first: int, is_between: bool = False) -> _Message:
-        """Return a message by the time at which it passed. Where `is_between`, it is taken before a step."""
+        """Return a message by the time at which it passed. Where `is_between`, it is taken before a step.
+
+        It may always have come a place later: the time between two steps is in no recording.
+        """
         at_s = at_us / 1e6 + self._offset_s
-        found = [self._at(each, is_between) for each in (at_s - EARLIER_S, at_s, at_s + LATER_S)]
-        return _Message(requests, *(max(each, first) for each in found))
+        earliest, expected, latest = (
+            max(first, self._at(each, is_between)) for each in (at_s - EARLIER_S, at_s, at_s + LATER_S)
+        )
+        return _Message(requests, earliest, expected, max(latest, expected + 1 + is_between))
 
     def _at(self, at_s: float, is_between: bool) -> int:
         index = bisect_right(self._ends_s, at_s)
@@ -353,10 +358,16 @@ def _composed(events: Sequence[Event], known: dict[int, int]) -> Step:
 
 def run(options: StepCheckOptions) -> int:
     """Print the first step that differs. Returns 0 if none does, else 1."""
-    recording = read_recordings(Path(options.recording)).get(options.engine, LinkRecording())
-    engine = engine_of(recording, options)
-    difference = first_difference(recording, engine)
-    report = _report(options, recording.steps, difference)
+    starts = [each for each in read_recordings(Path(options.recording)) if each.rank == options.engine]
+    engines = [engine_of(each, options) for each in starts or [LinkRecording(options.engine)]]
+    difference, num_before = None, 0
+    for recording, engine in zip(starts, engines, strict=True):
+        difference = first_difference(recording, engine)
+        if difference is not None:
+            difference = num_before + difference[0], *difference[1:]
+            break
+        num_before += len(recording.steps)
+    report = _report(options, [step for each in starts for step in each.steps], difference)
     report.print(printed_format(options))
     report.write(None, options.plot)
     return int(difference is not None)
