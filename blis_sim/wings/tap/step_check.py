@@ -170,6 +170,8 @@ class _Messages:
         self._order: dict[int, tuple[float, int]] = {}
         """By request: where it stands in the queue among those that joined it before the same step."""
         self._joining, self._ending = list[_Message](), list[_Message]()
+        self._ended_by: dict[int, int] = {}
+        """By request: how many messages are taken with the one that ends it."""
         first, before_s = 0, 0.0
         for number, line in sorted(requests.items()):
             if number in queued_s:
@@ -186,6 +188,7 @@ class _Messages:
             follows = max(2 * last.get(number, -1) + 2 for number in abort.requests)
             self._ending.append(self._message(abort.requests, abort.at_us, max(first, follows)))
             first = self._ending[-1].earliest
+            self._ended_by |= dict.fromkeys(abort.requests, len(self._ending))
 
     def _message(self, requests: Sequence[int], at_us: int, first: int, is_between: bool = False) -> _Message:
         """Return a message by the time at which it passed. Where `is_between`, it is taken before a step.
@@ -226,9 +229,13 @@ class _Messages:
         return sorted(found)
 
     def of(self, index: int, taken: _Place, place: _Place) -> tuple[list[Request], list[int], list[int]]:
-        """Return the requests that join before step `index`, those that end before it, and those that end in it."""
+        """Return the requests that join before step `index`, those that end before it, and those that end in it.
+
+        An end overtakes a request that waits for the end of a step to join: that one joins and ends at once.
+        """
         unseen = [each.requests[0] for each in self._joining[taken.joining : place.joining]]
-        numbers = sorted([*self._known.get(index, ()), *unseen], key=self._order.__getitem__)
+        left = [each for each in unseen if self._ended_by.get(each, taken.during + 1) > taken.during]
+        numbers = sorted([*self._known.get(index, ()), *left], key=self._order.__getitem__)
         before, during = self._ending[taken.during : place.before], self._ending[place.before : place.during]
         return (
             [self._request(number) for number in numbers],
