@@ -350,11 +350,14 @@ class RankCore:
                 self.outputs.name_finished(found.client, each)
 
     def abort_all(self) -> None:
-        """End all requests without outputs, and take no more batches: the frontend has gone."""
+        """End all requests without outputs, take no more batches, and unload adapters: the frontend has gone."""
         names, self.outputs.names_finished = self.outputs.names_finished, False
         self.abort([*self._planning, *self._open])
         self.outputs.names_finished = names
         self._driver.outputs[self._place].on_batch = ignore_batch
+        for adapter in self.adapters.values():
+            if adapter.name in self.service.model.adapters:
+                self.service.model.adapters.unload(adapter.name)
 
     def ended(self, request_id: str) -> None:
         """Forget a request that has its last output."""

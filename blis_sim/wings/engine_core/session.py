@@ -76,6 +76,9 @@ class Session:
         """Meet the frontend. Raises LinkError."""
         address = self._options.handshake_address
         await asyncio.gather(*(link.greet(address) for link in self.links))
+        # A frontend meets an engine that has just started: vLLM's ends with its frontend.
+        self._service.delivery.suspension.wake_up(None)
+        self._service.delivery.suspension.reset_prefix_cache(preempts_running=True)
         size = self._options.deployment.dp
         welcome = self.links[0].welcome
         assert welcome is not None
@@ -142,7 +145,7 @@ class Session:
         return number
 
     async def close(self) -> None:
-        """Forget all requests, and close the links."""
+        """Forget all requests and adapters, and close the links."""
         for task in self._tasks:
             task.cancel()
         for core in self.cores:

@@ -1,6 +1,5 @@
 """The lines of `PREFIX.link.jsonl`: what a tap writes, and `blis tap-check` reads."""
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -10,8 +9,12 @@ import msgspec
 from blis_sim.options import OptionError
 
 
-class EngineLine(msgspec.Struct, tag="engine", tag_field="event", rename={"rank": "engine"}):
-    """The limits of an engine, as its first message has them."""
+class _Line(msgspec.Struct, tag_field="event", rename={"rank": "engine"}):
+    """What all lines have in common."""
+
+
+class EngineLine(_Line, tag="engine"):
+    """The limits of an engine that has started, as its first message has them."""
 
     rank: int
     max_model_len: int
@@ -25,7 +28,7 @@ class EngineLine(msgspec.Struct, tag="engine", tag_field="event", rename={"rank"
     at_us: int = 0
 
 
-class RequestLine(msgspec.Struct, tag="request", tag_field="event", rename={"rank": "engine"}):
+class RequestLine(_Line, tag="request"):
     """A request, when it passed the tap. Its media are offsets and lengths."""
 
     rank: int
@@ -38,7 +41,7 @@ class RequestLine(msgspec.Struct, tag="request", tag_field="event", rename={"ran
     media: list[tuple[int, int]] = []
 
 
-class AbortLine(msgspec.Struct, tag="abort", tag_field="event", rename={"rank": "engine"}):
+class AbortLine(_Line, tag="abort"):
     """Requests that the frontend ended."""
 
     rank: int
@@ -46,14 +49,14 @@ class AbortLine(msgspec.Struct, tag="abort", tag_field="event", rename={"rank": 
     requests: list[int]
 
 
-class BlocksLine(msgspec.Struct, tag="blocks", tag_field="event"):
+class BlocksLine(_Line, tag="blocks"):
     """Digests of the full blocks of a request that has ended."""
 
     request: int
     blocks: list[Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{2})*$")]]
 
 
-class StepLine(msgspec.Struct, tag="step", tag_field="event", rename={"rank": "engine"}):
+class StepLine(_Line, tag="step"):
     """A step of the engine: by request its new tokens, the cached ones of its prompt, and why it finished."""
 
     rank: int
@@ -77,18 +80,35 @@ Line = EngineLine | RequestLine | AbortLine | BlocksLine | StepLine
 
 @dataclass(slots=True)
 class LinkRecording:
-    """The lines of one engine."""
+    """The lines of one engine from its start to its end."""
 
+    rank: int
     limits: EngineLine | None = None
     requests: dict[int, RequestLine] = field(default_factory=dict)
     aborts: list[AbortLine] = field(default_factory=list)
     blocks: dict[int, list[str]] = field(default_factory=dict)
     steps: list[StepLine] = field(default_factory=list)
 
+    def add(self, line: EngineLine | RequestLine | AbortLine | StepLine) -> None:
+        """Add a line about it."""
+        match line:
+            case EngineLine():
+                self.limits = line
+            case RequestLine():
+                self.requests[line.request] = line
+            case AbortLine():
+                self.aborts.append(line)
+            case StepLine():
+                self.steps.append(line)
 
-def read_recordings(path: Path) -> dict[int, LinkRecording]:
-    """Return what a tap recorded, by rank. Raises OptionError, with the line, for a file that is none."""
-    found: defaultdict[int, LinkRecording] = defaultdict(LinkRecording)
+
+def read_recordings(path: Path) -> list[LinkRecording]:
+    """Return what a tap recorded of each engine, in the order of their starts, whose ranks may be the same.
+
+    Raises OptionError, with the line, for a file that is no recording.
+    """
+    found: list[LinkRecording] = []
+    latest: dict[int, LinkRecording] = {}
     blocks: dict[int, list[str]] = {}
     decoder = msgspec.json.Decoder(Line)
     try:
@@ -104,14 +124,11 @@ def read_recordings(path: Path) -> dict[int, LinkRecording]:
             raise OptionError(f"{path} line {number}: {error}") from None
         if isinstance(line, BlocksLine):
             blocks[line.request] = line.blocks
-        elif isinstance(line, EngineLine):
-            found[line.rank].limits = line
-        elif isinstance(line, RequestLine):
-            found[line.rank].requests[line.request] = line
-        elif isinstance(line, AbortLine):
-            found[line.rank].aborts.append(line)
-        else:
-            found[line.rank].steps.append(line)
-    for each in found.values():
+            continue
+        if isinstance(line, EngineLine) or line.rank not in latest:
+            latest[line.rank] = LinkRecording(line.rank)
+            found.append(latest[line.rank])
+        latest[line.rank].add(line)
+    for each in found:
         each.blocks = {number: blocks[number] for number in each.requests if number in blocks}
-    return dict(sorted(found.items()))
+    return found

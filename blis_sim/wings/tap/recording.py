@@ -57,7 +57,11 @@ class _HeldStep:
 
 @dataclass(slots=True)
 class _Rank:
+    """An engine since its start."""
+
     block_size: int = 16
+    instance: object = None
+    """What the engine calls itself since its start."""
     open: dict[str, _OpenRequest] = field(default_factory=dict)
     leaving: dict[str, int] = field(default_factory=dict)
     """Requests that the frontend has ended, with the number of steps without a token until they are forgotten."""
@@ -102,7 +106,7 @@ class LinkRecorder:
     def close(self) -> None:
         """Write what is held, and close the files."""
         for rank in self._ranks.values():
-            self._end_steps(rank, 0)
+            self._end(rank)
         self._write()
         self._link.close()
         self._table.close()
@@ -187,6 +191,12 @@ class LinkRecorder:
             )
         )
 
+    def _end(self, rank: _Rank) -> None:
+        """Write what is held of an engine that has gone."""
+        self._end_steps(rank, 0)
+        for request in rank.open.values():
+            self._ended(rank, request)
+
     def _ended(self, rank: _Rank, request: _OpenRequest) -> None:
         """Note what its KV blocks are known by, now that all of its tokens are known."""
         content, parent, digests = array("q", request.ids).tobytes(), request.salt.encode(), []
@@ -205,13 +215,12 @@ class LinkRecorder:
             return
         first = msgspec.msgpack.decode(content)  # a map: what the engine was started with
         line = msgspec.convert(first | {"event": "engine", "engine": piece.rank, "at_us": _us(piece.at_s)}, EngineLine)
-        rank.block_size = max(1, line.block_size)
-        if not rank.servers:  # an engine that has started, perhaps again: requests of an earlier one are gone
-            self._end_steps(rank, 0)
-            rank.open.clear()
-            rank.leaving.clear()
+        if not rank.servers or rank.instance != first.get("instance_id"):  # one that has started, perhaps again
+            self._end(rank)
+            instance, size = first.get("instance_id"), max(1, line.block_size)
+            self._ranks[piece.rank] = rank = _Rank(size, instance, num_steps=rank.num_steps)
+            self._lines.append(line)
         rank.servers.add(piece.stream)
-        self._lines.append(line)
 
     def _step(self, piece: Piece, rank: _Rank, outputs: EngineOutputs) -> None:
         """Note outputs of a step for an API server; those for others have the same time, and one has statistics."""

@@ -2,9 +2,11 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from heapq import heapify, heappop
+from itertools import count, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,13 +27,17 @@ from blis_sim.options.printing import format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.figures import Panel, time_panel
 from blis_sim.report.report import Report
-from blis_sim.wings.tap.lines import LinkRecording, RequestLine, StepLine, read_recordings
+from blis_sim.wings.tap.lines import LinkRecording, StepLine, read_recordings
 
 __all__ = ["StepCheckOptions", "run"]
 
 STEP_US: Micros = 1000
 """Duration of each step: only the order of steps and arrivals counts."""
 MOST_SHOWN = 8
+EARLIER_S, LATER_S = 0.002, 0.02
+"""By how much a message may have come to the engine earlier or later than the fastest ones did."""
+STEPS_BACK, MOST_TRIED = 50, 500
+"""Steps to go back where one differs, and how many places of messages are tried before it counts as different."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,28 +132,217 @@ def engine_of(recording: LinkRecording, options: StepCheckOptions) -> Engine:
     return Engine(config, _EqualSteps(), reports_batches=True)
 
 
-def simulated_steps(recording: LinkRecording, engine: Engine) -> Iterator[Step]:
-    """Yield the steps that our scheduler composes for the recorded requests.
+class _Message(NamedTuple):
+    """Requests of a message, and when the engine took it: at 2 n before step n is composed, at 2 n + 1 during it."""
 
-    A request joins the queue between two steps of the real engine, whose clock says when. An end by the frontend that
-    arrives during a step takes that step's token with it.
-    """
-    arriving, before, during = _by_step(recording)
-    known: dict[int, int] = {}
-    of_ended = _tokens_of_ended(recording)
+    requests: Sequence[int]
+    earliest: int
+    expected: int
+    latest: int
+
+
+class _Place(NamedTuple):
+    """How many messages were taken up to a step: requests without an output, and ends before and during it."""
+
+    joining: int
+    before: int
+    during: int
+
+
+class _Messages:
+    """The frontend's messages in their order. The engine's clock places requests with outputs; others have a range."""
+
+    def __init__(self, recording: LinkRecording) -> None:
+        self._recording, steps = recording, recording.steps
+        totals: Counter[int] = Counter()
+        queued_s, last = dict[int, float](), dict[int, int]()
+        for index, step in enumerate(steps):
+            totals.update(step.tokens)
+            queued_s |= step.queued_s
+            last |= dict.fromkeys(step.tokens, index)
+        self._num_tokens = {number: totals[number] for step in steps for number in step.finished}
+        """Output tokens of requests that the engine ended."""
+        self._ends_s = [step.ended_s for step in steps]
+        requests = recording.requests
+        delays = [at - requests[number].at_us / 1e6 for number, at in queued_s.items() if number in requests]
+        self._offset_s = min(delays, default=0.0)  # other messages waited for the end of a step
+        self._known: dict[int, list[int]] = {}
+        self._order: dict[int, tuple[float, int]] = {}
+        """By request: where it stands in the queue among those that joined it before the same step."""
+        self._joining, self._ending = list[_Message](), list[_Message]()
+        self._ended_by: dict[int, int] = {}
+        """By request: how many messages are taken with the one that ends it."""
+        first, before_s = 0, 0.0
+        for number, line in sorted(requests.items()):
+            if number in queued_s:
+                before_s = queued_s[number]
+                index = bisect_right(self._ends_s, before_s)
+                self._known.setdefault(index, []).append(number)
+                first = max(first, 2 * index)
+            else:
+                self._joining.append(self._message([number], line.at_us, first, is_between=True))
+                first = self._joining[-1].earliest
+            self._order[number] = (before_s, number)
+        first = 0
+        for abort in recording.aborts:
+            follows = max(2 * last.get(number, -1) + 2 for number in abort.requests)
+            self._ending.append(self._message(abort.requests, abort.at_us, max(first, follows)))
+            first = self._ending[-1].earliest
+            self._ended_by |= dict.fromkeys(abort.requests, len(self._ending))
+
+    def _message(self, requests: Sequence[int], at_us: int, first: int, is_between: bool = False) -> _Message:
+        """Return a message by the time at which it passed. Where `is_between`, it is taken before a step.
+
+        It may always have come a place later: the time between two steps is in no recording.
+        """
+        at_s = at_us / 1e6 + self._offset_s
+        earliest, expected, latest = (
+            max(first, self._at(each, is_between)) for each in (at_s - EARLIER_S, at_s, at_s + LATER_S)
+        )
+        return _Message(requests, earliest, expected, max(latest, expected + 1 + is_between))
+
+    def _at(self, at_s: float, is_between: bool) -> int:
+        index = bisect_right(self._ends_s, at_s)
+        if index == len(self._ends_s):
+            return 2 * index
+        batch = self._recording.steps[index].batch
+        began_s = self._ends_s[index] - batch[4] / 1e6 if batch is not None else 0.0
+        return 2 * index + (2 if is_between else 1) * (at_s >= began_s)
+
+    def places(self, index: int, taken: _Place) -> list[tuple[int, _Place]]:
+        """Return what step `index` may have taken, and how far that is from what the times say, which comes first."""
+        ranges = [
+            _counts(messages, first, 2 * index + is_during)
+            for messages, first, is_during in (
+                (self._joining, taken.joining, 0),
+                (self._ending, taken.during, 0),
+                (self._ending, taken.during, 1),
+            )
+        ]
+        expected = [each[1] for each in ranges]
+        expected[2] = max(expected[1:])
+        found = [
+            (sum(abs(a - b) for a, b in zip(each, expected, strict=True)), _Place(*each))
+            for each in product(*(range(least, most + 1) for least, _, most in ranges))
+            if each[1] <= each[2]
+        ]
+        return sorted(found)
+
+    def of(self, index: int, taken: _Place, place: _Place) -> tuple[list[Request], list[int], list[int]]:
+        """Return the requests that join before step `index`, those that end before it, and those that end in it.
+
+        An end overtakes a request that waits for the end of a step to join: that one joins and ends at once.
+        """
+        unseen = [each.requests[0] for each in self._joining[taken.joining : place.joining]]
+        left = [each for each in unseen if self._ended_by.get(each, taken.during + 1) > taken.during]
+        numbers = sorted([*self._known.get(index, ()), *left], key=self._order.__getitem__)
+        before, during = self._ending[taken.during : place.before], self._ending[place.before : place.during]
+        return (
+            [self._request(number) for number in numbers],
+            [number for each in before for number in each.requests],
+            [number for each in during for number in each.requests],
+        )
+
+    def _request(self, number: int) -> Request:
+        line, limits = self._recording.requests[number], self._recording.limits
+        assert limits is not None
+        most = limits.max_model_len - line.prompt_tokens
+        blocks = tuple(bytes.fromhex(each) for each in self._recording.blocks.get(number, ()))
+        return Request(
+            id=str(number),
+            input_tokens=line.prompt_tokens,
+            output_tokens=max(1, self._num_tokens.get(number, most)),
+            blocks=HashedBlocks(str(number), blocks),
+            max_output_tokens=min(line.max_tokens or most, most),
+            priority=line.priority,
+            media=tuple(Medium(offset, length, (number, offset)) for offset, length in line.media),
+        )
+
+
+def _counts(messages: Sequence[_Message], first: int, slot: int) -> tuple[int, int, int]:
+    """Return how many messages are taken up to a slot: at least, by their times, and at most; `first` are already."""
+    least = expected = most = first
+    for number in range(first, len(messages)):
+        message = messages[number]
+        if message.earliest > slot:
+            break
+        most = number + 1
+        if message.expected <= slot:
+            expected = most
+        if message.latest <= slot:
+            least = most
+    return least, max(least, expected), most
+
+
+@dataclass(slots=True)
+class _Ours:
+    """Our engine before a step."""
+
+    engine: Engine
+    known: dict[int, int] = field(default_factory=dict)
+    """Tokens of each request."""
     at: Micros = 1
-    for index in range(len(recording.steps) + 1):
-        for line in arriving.get(index, ()):
-            engine.submit(_request(line, recording, of_ended.get(line.request)), at)
-        for number in before.get(index, ()):
-            engine.abort(str(number), at)
-        ended = _composed(engine.advance(at), known)
-        if index:
-            yield ended._replace(loses_requests=index - 1 in during)
-        due_at = engine.next_event_at()
-        for number in during.get(index, ()):
-            engine.abort(str(number), at + STEP_US // 2)
-        at = at + STEP_US if due_at is None else due_at
+    taken: _Place = field(default_factory=lambda: _Place(0, 0, 0))
+    """Messages that earlier steps have taken."""
+    loses_requests: bool = False
+
+    def begin(self, messages: _Messages, index: int, place: _Place) -> Step:
+        """Begin step `index` with messages that it takes. Returns the step that has ended with its beginning.
+
+        An end by the frontend that the engine takes during a step takes that step's token with it.
+        """
+        joining, before, during = messages.of(index, self.taken, place)
+        for request in joining:
+            self.engine.submit(request, self.at)
+        for number in before:
+            self.engine.abort(str(number), self.at)
+        ended = _composed(self.engine.advance(self.at), self.known)._replace(loses_requests=self.loses_requests)
+        due_at = self.engine.next_event_at()
+        for number in during:
+            self.engine.abort(str(number), self.at + STEP_US // 2)
+        self.at = self.at + STEP_US if due_at is None else due_at
+        self.taken, self.loses_requests = place, bool(during)
+        return ended
+
+
+def first_difference(recording: LinkRecording, engine: Engine) -> tuple[int, Step, Step] | None:
+    """Return the first step that our scheduler composes otherwise: its index, the recorded composition, and ours.
+
+    A request joins the queue between two steps of the real engine, whose clock says when. Messages about requests
+    without an output have no such time: they may have come just before a step was composed, or just after. Such a
+    message is first placed by the time at which it passed. Where a step then differs, the next likely place is tried.
+    """
+    messages, ours = _Messages(recording), _Ours(engine)
+    recorded = [Step(step.tokens, None if step.batch is None else step.batch[:4]) for step in recording.steps]
+    others: list[tuple[int, int, int, _Ours, _Place]] = []
+    """Places to try: how far they are from the times, minus the step, a number, and our engine before the step."""
+    numbers, index, furthest, distance, num_tried = count(), 0, 0, 0, 0
+    difference: tuple[int, Step, Step] | None = None
+    place: _Place | None = None
+    while index <= len(recorded):
+        rest: list[tuple[int, _Place]] = []
+        if place is None:
+            (_, place), *rest = messages.places(index, ours.taken)
+        before = deepcopy(ours) if rest else ours
+        ended = ours.begin(messages, index, place)
+        place = None
+        if not index or recorded[index - 1].equals(ended):
+            if rest:
+                others = [each for each in others if each[1] <= STEPS_BACK - index]
+                others += [(distance + more, -index, next(numbers), before, each) for more, each in rest]
+                heapify(others)
+            index += 1
+            if index > furthest:
+                furthest, distance, num_tried = index, 0, 0
+            continue
+        if index >= furthest:
+            difference = index - 1, recorded[index - 1], ended
+        num_tried += 1
+        if not others or num_tried > MOST_TRIED:
+            return difference
+        distance, index, _, before, place = heappop(others)
+        index, ours = -index, deepcopy(before)
+    return None
 
 
 def _composed(events: Sequence[Event], known: dict[int, int]) -> Step:
@@ -168,83 +363,18 @@ def _composed(events: Sequence[Event], known: dict[int, int]) -> Step:
     return Step(tokens, batch)
 
 
-def _by_step(
-    recording: LinkRecording,
-) -> tuple[dict[int, list[RequestLine]], dict[int, list[int]], dict[int, list[int]]]:
-    """Return by step the requests that may join it, in their order, those that end before it, and those that end in it.
-
-    A request that the frontend ended was in the step after its last token if that step decoded more requests than it
-    had tokens for.
-    """
-    steps, requests = recording.steps, recording.requests
-    ends = [step.ended_s for step in steps]
-    queued_s = {number: at for step in steps for number, at in step.queued_s.items()}
-    last = {number: index for index, step in enumerate(steps) for number in step.tokens}
-    delays = [at - requests[number].at_us / 1e6 for number, at in queued_s.items() if number in requests]
-    offset_s = min(delays, default=0.0)  # other requests waited for the end of a step
-    arriving: dict[int, list[tuple[float, int, RequestLine]]] = {}
-    for number, line in requests.items():
-        at_s = queued_s.get(number, line.at_us / 1e6 + offset_s)
-        arriving.setdefault(bisect_right(ends, at_s), []).append((at_s, number, line))
-    before: dict[int, list[int]] = {}
-    during: dict[int, list[int]] = {}
-    for abort in recording.aborts:
-        timed = bisect_right(ends, abort.at_us / 1e6 + offset_s)
-        for number in abort.requests:
-            follows = last.get(number, -1) + 1
-            index = max(timed, follows)
-            is_in_step = timed >= index
-            if 0 < follows < len(steps) and (batch := steps[follows].batch) is not None:
-                step = steps[follows]
-                if batch[2] > sum(each not in step.queued_s for each in step.tokens):
-                    index, is_in_step = follows, True
-                elif index == follows:
-                    is_in_step = False
-            (during if is_in_step else before).setdefault(index, []).append(number)
-    ordered = {index: [line for *_, line in sorted(found, key=itemgetter(0, 1))] for index, found in arriving.items()}
-    return ordered, before, during
-
-
-def _tokens_of_ended(recording: LinkRecording) -> dict[int, int]:
-    """Return the output tokens of each request that the engine ended."""
-    totals: Counter[int] = Counter()
-    for step in recording.steps:
-        totals.update(step.tokens)
-    return {number: totals[number] for step in recording.steps for number in step.finished}
-
-
-def _request(line: RequestLine, recording: LinkRecording, num_tokens: int | None) -> Request:
-    """Return the request of a line. `num_tokens` are those of its output; None where the engine did not end it."""
-    limits = recording.limits
-    assert limits is not None
-    most = limits.max_model_len - line.prompt_tokens
-    number = line.request
-    return Request(
-        id=str(number),
-        input_tokens=line.prompt_tokens,
-        output_tokens=max(1, most if num_tokens is None else num_tokens),
-        blocks=HashedBlocks(str(number), tuple(bytes.fromhex(each) for each in recording.blocks.get(number, ()))),
-        max_output_tokens=min(line.max_tokens or most, most),
-        priority=line.priority,
-        media=tuple(Medium(offset, length, (number, offset)) for offset, length in line.media),
-    )
-
-
-def first_difference(real: Sequence[StepLine], simulated: Iterator[Step]) -> tuple[int, Step, Step] | None:
-    """Return the first step that differs: its index, the recorded composition, and ours. None if all are equal."""
-    for index, (step, ours) in enumerate(zip(real, simulated, strict=False)):
-        recorded = Step(step.tokens, None if step.batch is None else step.batch[:4])
-        if not recorded.equals(ours):
-            return index, recorded, ours
-    return None
-
-
 def run(options: StepCheckOptions) -> int:
     """Print the first step that differs. Returns 0 if none does, else 1."""
-    recording = read_recordings(Path(options.recording)).get(options.engine, LinkRecording())
-    engine = engine_of(recording, options)
-    difference = first_difference(recording.steps, simulated_steps(recording, engine))
-    report = _report(options, recording.steps, difference)
+    starts = [each for each in read_recordings(Path(options.recording)) if each.rank == options.engine]
+    engines = [engine_of(each, options) for each in starts or [LinkRecording(options.engine)]]
+    difference, num_before = None, 0
+    for recording, engine in zip(starts, engines, strict=True):
+        difference = first_difference(recording, engine)
+        if difference is not None:
+            difference = num_before + difference[0], *difference[1:]
+            break
+        num_before += len(recording.steps)
+    report = _report(options, [step for each in starts for step in each.steps], difference)
     report.print(printed_format(options))
     report.write(None, options.plot)
     return int(difference is not None)

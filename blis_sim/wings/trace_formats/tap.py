@@ -1,7 +1,7 @@
 """The requests that `blis tap` recorded before a real engine (`PREFIX.link.jsonl`): a recording made at the engine."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from blis_sim.wings.tap.lines import LinkRecording, RequestLine, read_recordings
@@ -19,12 +19,12 @@ _NOTE = (
 def convert(options: ConvertOptions) -> Imported:
     """The requests of all engines, each from when it passed until its last tokens passed. Raises BlisError."""
     engines = read_recordings(options.path)
-    limits = [each.limits for each in engines.values() if each.limits is not None]
+    limits = [each.limits for each in engines if each.limits is not None]
     if not limits:
         raise TraceError(f"{options.path}: expected a line about an engine, got none: the tap came after its start")
     left_out: Counter[str] = Counter()
     notes = [_NOTE]
-    num_with_media = sum(bool(line.media) for each in engines.values() for line in each.requests.values())
+    num_with_media = sum(bool(line.media) for each in engines for line in each.requests.values())
     if num_with_media:
         notes.append(f"media of {num_with_media} requests count as text")
     imported = recording(options, _requests(engines), tuple(notes), left_out)
@@ -33,7 +33,7 @@ def convert(options: ConvertOptions) -> Imported:
         "version": first.vllm_version,
         "tensor_parallel": first.tensor_parallel_size,
         "pipeline_parallel": first.pipeline_parallel_size,
-        "data_parallel": len(limits),
+        "data_parallel": len({each.rank for each in limits}),
         "max_num_seqs": first.max_num_seqs,
         "max_num_batched_tokens": first.max_num_batched_tokens,
         "block_size": first.block_size,
@@ -43,18 +43,18 @@ def convert(options: ConvertOptions) -> Imported:
     return replace(imported, settings={name: value for name, value in settings.items() if value})
 
 
-def _requests(engines: Mapping[int, LinkRecording]) -> Iterator[tuple[TraceRow, list[int]]]:
+def _requests(engines: Sequence[LinkRecording]) -> Iterator[tuple[TraceRow, list[int]]]:
     """Yield all requests in the order in which they came, with the times of their tokens."""
-    lines = sorted((line for each in engines.values() for line in each.requests.values()), key=lambda line: line.at_us)
-    start_us = min((line.at_us for line in lines), default=0)
-    shared = {rank: BlockHashTree() for rank in engines}
-    told = {rank: _Told(each) for rank, each in engines.items()}
-    for number, line in enumerate(lines):
-        engine = engines[line.rank]
+    told = [(each, _Told(each)) for each in engines]
+    lines = [(line, *each) for each in told for line in each[0].requests.values()]
+    lines.sort(key=lambda each: each[0].at_us)
+    start_us = lines[0][0].at_us if lines else 0
+    shared = {each.rank: BlockHashTree() for each in engines}
+    for number, (line, engine, tokens_of) in enumerate(lines):
         size = 1 if engine.limits is None else engine.limits.block_size
         digests = [int(each, 16) for each in engine.blocks.get(line.request, ())]
         context, tokens = shared[line.rank].repeated(number, digests, line.prompt_tokens, size)
-        row, times = told[line.rank].row(line, start_us)
+        row, times = tokens_of.row(line, start_us)
         yield (
             replace(row, request_id=number, context_of="" if context is None else str(context), context_tokens=tokens),
             times,

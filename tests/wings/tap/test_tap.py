@@ -109,23 +109,34 @@ async def test_every_byte_passes_and_every_step_is_recorded(frontend: Frontend, 
     assert run(StepCheckOptions(recording=str(tmp_path / "tap.link.jsonl"))) == 0
 
 
-async def test_an_engine_that_meets_its_next_frontend_passes_the_tap_again(frontend: Frontend, tmp_path: Path) -> None:
-    async with tapped(frontend, tmp_path / "tap") as port, served(port):
+async def test_a_new_pair_passes_the_same_tap_and_its_steps_are_those_of_an_engine_that_has_just_started(
+    frontend: Frontend, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = list(range(1, 100))
+    engine = {"enable_logging_iteration_details": True, "async_scheduling": False, "enable_lora": True}
+    async with tapped(frontend, tmp_path / "tap") as port, served(port, **engine):
         await frontend.meet()
-        await frontend.complete(request("a", [1, 2, 3]))
+        await frontend.complete(request("a", prompt), request("open", prompt, 4000))
+        await frontend.call("add_lora", messages.LoraRequest("adapter", 1, "/a"))
         await frontend.until_ended("a")
+        await frontend.call("pause_scheduler", "keep", False)
         await frontend.close()
         second = Frontend(frontend.port)
         try:
             await second.meet()
-            await second.complete(request("b", [1, 2, 3]))
+            assert (await second.call("list_loras")).result == (None, [])
+            await second.complete(request("b", prompt))
             await second.until_ended("b")
             await asyncio.sleep(0.1)
         finally:
             await second.close()
     lines = [json.loads(line) for line in (tmp_path / "tap.link.jsonl").read_text().splitlines()]
-    assert [line["request"] for line in lines if line["event"] == "request"] == [1, 2]
+    assert [line["request"] for line in lines if line["event"] == "request"] == [1, 2, 3]
+    assert sorted(line["request"] for line in lines if line["event"] == "blocks") == [1, 2, 3]
     assert sum(line["event"] == "engine" for line in lines) == 2
+    steps = [line["step"] for line in lines if line["event"] == "step"]
+    assert steps == list(range(len(steps)))
+    assert run(StepCheckOptions(recording=str(tmp_path / "tap.link.jsonl"))) == 0, capsys.readouterr().out
 
 
 @given(
@@ -290,6 +301,30 @@ def test_a_request_that_its_frontend_ends_leaves_with_the_step_that_computed_it(
     ended = {"event": "abort", "engine": 0, "at_us": 1_550_000, "requests": [1]}
     file.write_text(lines.replace('"finished":{"1":"length"}', '"finished":{}') + json.dumps(ended) + "\n")
     assert run(StepCheckOptions(recording=str(file))) == 0, capsys.readouterr().out
+
+
+def test_a_request_without_an_output_is_placed_where_the_batches_have_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _written(tmp_path, batch=[1, 40, 0, 0, 900])
+    came = {"event": "request", "engine": 0, "request": 2, "at_us": 1_499_900, "prompt_tokens": 600, "max_tokens": 2}
+    left = {"event": "abort", "engine": 0, "at_us": 1_600_100, "requests": [2]}
+    step = {"event": "step", "engine": 0, "at_us": 0, "finished": {}, "queued_s": {}}
+    lines = file.read_text().replace('"finished":{"1":"length"},"tokens"', '"finished":{},"tokens"')
+    lines = lines.replace('"max_tokens":2', '"max_tokens":9')
+    more = [
+        came,
+        {**step, "step": 2, "ended_s": 1.601, "tokens": {"1": 1}, "batch": [1, 511, 1, 1, 700]},
+        {**step, "step": 3, "ended_s": 1.602, "tokens": {"1": 1}, "batch": [1, 89, 1, 1, 700]},
+        left,
+        {**step, "step": 4, "ended_s": 1.603, "tokens": {"1": 1}, "batch": [0, 0, 1, 1, 700]},
+    ]
+    text = lines + "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in more)
+    file.write_text(text)
+    assert run(StepCheckOptions(recording=str(file))) == 0, capsys.readouterr().out
+    file.write_text(text.replace("[1,89,1,1,700]", "[1,88,1,1,700]"))
+    assert run(StepCheckOptions(recording=str(file))) == 1
+    assert "step 3 of 5 differs" in capsys.readouterr().out
 
 
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
