@@ -171,10 +171,6 @@ def test_the_last_blocks_of_the_request_used_least_recently_are_evicted_first() 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": "blis"}, "KV blocks are offloaded with engine vllm only, got blis"),
     (
-        {"speculation": Speculation(method="mtp", num_tokens=2, acceptance_rates=(0.5, 0.5))},
-        "hashes_next_token must be False where KV blocks are offloaded",
-    ),
-    (
         {
             "enable_prefix_caching": False,
             "kv_groups": (KVCacheGroupSpec(FULL, 4), KVCacheGroupSpec(SLIDING, 8, 16)),
