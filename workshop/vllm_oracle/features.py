@@ -331,8 +331,11 @@ FEATURES: Mapping[str, Callable[[Workload, int], Workload]] = {
     "content": with_content,
 }
 """How a workload gets each feature, in the order in which they are laid over each other."""
-ALTERNATIVES: tuple[tuple[str, ...], ...] = (tuple(KINDS), ("2-stages", "3-stages"))
-"""Features of which a workload has one at most."""
+ALTERNATIVES: tuple[Mapping[str, float], ...] = (
+    {"full": 0.06, "latent": 0.21, "windows": 0.21, "chunks": 0.21, "states": 0.21},
+    {"2-stages": 0.4, "3-stages": 0.4},
+)
+"""Features of which a workload has one at most, with the shares of those that have it where none are named."""
 
 
 def draw_features(seed: int) -> list[str]:
@@ -341,8 +344,11 @@ def draw_features(seed: int) -> list[str]:
     chosen = {name for name in FEATURES if generator.random() < 0.45}
     for alternatives in ALTERNATIVES:
         chosen.difference_update(alternatives)
-        if generator.random() < 0.8:
-            chosen.add(str(generator.choice(alternatives)))
+        draw = generator.random()
+        for name, share in alternatives.items():
+            if 0 <= draw < share:
+                chosen.add(name)
+            draw -= share
     return [name for name in FEATURES if name in chosen]
 
 
