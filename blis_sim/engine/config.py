@@ -3,7 +3,7 @@ stages.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import BLIS_LIMITS, engine_defaults
@@ -201,6 +201,8 @@ class EngineConfig:
         if not 0 <= self.watermark_fraction < 1:
             raise EngineError(f"watermark_fraction must be at least 0 and below 1, got {self.watermark_fraction}")
         if self.speculation is not None:
+            if self.offload is not None:  # vLLM's connectors find blocks by their own tokens alone
+                object.__setattr__(self, "speculation", replace(self.speculation, hashes_next_token=False))
             self._check_speculation(self.speculation)
         if self.cpu_tier is not None:
             self._check_cpu_tier(self.cpu_tier)
@@ -309,8 +311,6 @@ class EngineConfig:
             raise EngineError(f"KV blocks are offloaded with engine vllm only, got {self.engine}")
         if self.timing is not None:
             raise EngineError("KV blocks are offloaded with computed step times only, got times set request by request")
-        if self.num_hash_lookahead_tokens:
-            raise EngineError("hashes_next_token must be False where KV blocks are offloaded")
         if not self.enable_prefix_caching and len({group.block_tokens for group in self.kv_groups}) > 1:
             raise EngineError(
                 "KV blocks of several sizes are offloaded only with enable_prefix_caching, which aligns them"

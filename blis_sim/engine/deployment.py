@@ -599,8 +599,6 @@ def _config(
     speculation = speculation_of(options, notes)
     block_bytes = bytes_per_block(model, tp, options.engine, cache.block_size_tokens, cache.memory)
     offload = offload_of(options, model, gpu, block_bytes, tp, notes)
-    if offload is not None and speculation is not None:  # vLLM's connectors find blocks by their own tokens alone
-        speculation = replace(speculation, hashes_next_token=False)
     config = EngineConfig(
         total_kv_blocks=cache.num_blocks,
         block_size_tokens=cache.block_size_tokens,

@@ -9,7 +9,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished, Preempted, Scheduled
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from tests.examples import examples
-from workshop.vllm_oracle.groups import KINDS, with_groups
+from workshop.vllm_oracle.features import KINDS, with_groups
 from workshop.vllm_oracle.simulated import requests_of
 from workshop.vllm_oracle.workload import Workload, draw_workload
 

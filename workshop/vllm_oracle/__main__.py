@@ -1,43 +1,42 @@
 """Our scheduling against vLLM's own, line by line, on random workloads.
 
     PYTHON_WITH_VLLM -m workshop.vllm_oracle --seeds 0:1000 --both
+    PYTHON_WITH_VLLM -m workshop.vllm_oracle --seeds 0:300 --features windows,drafts,2-stages
+    PYTHON_WITH_VLLM -m workshop.vllm_oracle --seeds 0:3000 --mixed
 
 Run it from the root of the checkout with the Python of an environment that has vLLM 0.33 installed; the one with
 `VLLM_TARGET_DEVICE=empty`, which needs neither a GPU nor CUDA, is enough. Ours needs nothing there but numpy. Compared
 are all compositions (instant, tokens per request in batch order, new block ids, preemptions, running and waiting
 requests, free blocks, prefix cache queries and hits), all processed outputs and all hang-ups. Then ours is run once
-more without reporting steps, which must change nothing. With `--speculation` tokens are drafted, in any of the
-supported ways, and both accept the same: our draws. With `--groups` the model has several kinds of layers: windows,
-chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
-N` there are N pipeline stages, and vLLM's core keeps its queue of batches. With `--media` prompts have pictures, which
-an encoder has to compute and to keep. With `--offloading` KV blocks are copied to CPU memory and loaded from there, by
-vLLM's OffloadingConnector, whose transfers take virtual time. With `--content` the events of what the prefix cache
-holds are compared too.
+more without reporting steps, which must change nothing.
+
+`--features` names what the workloads have, and `--mixed` draws it for each. With drafts, both accept the same: our
+draws. Where the model has several kinds of layers, all block tables of the requests in a step are compared. With
+pipeline stages vLLM's core keeps its queue of batches. Pictures have an encoder, which computes and keeps them.
+Offloading copies KV blocks to CPU memory and loads them from there. It is vLLM's OffloadingConnector, whose transfers
+take virtual time. `content` compares the events of what the prefix cache holds, too. A table at the end has a row for
+each pair of features.
 """
 
 import argparse
 import os
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from itertools import combinations
 
+from blis_sim.engine.errors import EngineError
 from workshop.ending import run_command
-from workshop.vllm_oracle.budgets import with_budgets
-from workshop.vllm_oracle.content import with_content
-from workshop.vllm_oracle.groups import KINDS, with_groups
-from workshop.vllm_oracle.media import with_media
-from workshop.vllm_oracle.offloaded import with_offloading
-from workshop.vllm_oracle.pipeline import with_pipeline
+from workshop.vllm_oracle.features import ALTERNATIVES, FEATURES, KINDS, draw_features, drawn_workload
 from workshop.vllm_oracle.simulated import changes, simulated_story
-from workshop.vllm_oracle.speculation import with_speculation
 from workshop.vllm_oracle.table import block_rows, composition_rows, content_rows
 from workshop.vllm_oracle.workload import (
     AbortedRequest,
     ProcessedOutputs,
     Reported,
     ScheduledStep,
+    RunRecord,
     Workload,
-    draw_workload,
 )
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
@@ -53,79 +52,90 @@ FIGURES = (
     "endless",
     "changes of content",
 )
+COUNTED = ("workloads", "steps", "differences", "refused by vLLM", "refused by ours")
+"""Columns of the table of pairs."""
+MOST_PRINTED = 20
+"""Most differences that are printed."""
 
 
 def main() -> int:
-    """Exit code 1 at the first difference."""
+    """Return the exit code: 1 with differences."""
     arguments = _arguments()
     os.environ.update(ENVIRONMENT)
     from workshop.vllm_oracle.genuine import Oracle  # vLLM reads its environment when it is imported
 
     oracle = Oracle()
+    pairs: dict[tuple[str, ...], Counter[str]] = {}
+    refusals: Counter[str] = Counter()
+    num_differences = 0
     for async_scheduling in arguments.kinds:
         kind = "async" if async_scheduling else "sync"
         seen: Counter[str] = Counter()
         for seed in arguments.seeds:
-            workload = _workload(arguments, seed, async_scheduling)
-            story = oracle.story(workload)
-            simulated = simulated_story(workload)
-            theirs, ours = story.reported(), simulated.reported()
-            if arguments.table:
-                rows = content_rows(arguments.groups, async_scheduling, seed, story.content)
-                print("\n".join(rows if arguments.content else _rows(arguments, async_scheduling, seed, theirs)))
-            if arguments.trace:
-                print("\n".join(map(str, ours)))
-            if theirs != ours:
-                _print_difference(kind, seed, workload, theirs, ours)
-                return 1
-            if story.content != simulated.content and not story.is_endless:
-                _print_difference(kind, seed, workload, story.content, simulated.content)
-                return 1
-            seen["changes of content"] += len(story.content)
-            if changes(workload, reports_steps=True) != changes(workload, reports_steps=False):
-                print(f"{kind}, seed {seed}: leaping over steps changes the run\n{workload.config}")
-                return 1
-            seen["endless"] += story.is_endless
-            _count(seen, workload, theirs)
+            features = draw_features(seed) if arguments.mixed else arguments.features
+            counts = Counter(workloads=1)
+            try:
+                workload = drawn_workload(seed, async_scheduling, features)
+                story = oracle.story(workload)
+            except EngineError as error:
+                refusals[f"ours: {error}"] += 1
+                counts["refused by ours"] = 1
+            except Exception as error:  # whatever vLLM says
+                refusals[f"vLLM: {_words(error)}"] += 1
+                counts["refused by vLLM"] = 1
+            else:
+                difference = _difference(workload, story)
+                _count(seen, workload, story)
+                counts["steps"] = sum(isinstance(line, ProcessedOutputs) for line in story.lines)
+                counts["differences"] = bool(difference)
+                num_differences += bool(difference)
+                if arguments.table:
+                    print("\n".join(_rows(features, async_scheduling, seed, story)))
+                if difference and num_differences <= MOST_PRINTED:
+                    print(f"{kind}, seed {seed}, {','.join(features)}: {difference}", flush=True)
+            for pair in combinations(features, 2) if len(features) > 1 else [tuple(features)]:
+                pairs.setdefault(pair, Counter()).update(counts)
         figures = ", ".join(f"{seen[name]} {name}" for name in FIGURES)
-        print(f"{kind}: {len(arguments.seeds)} workloads, {seen['steps']} steps, 0 differences ({figures})", flush=True)
-    return 0
+        print(f"{kind}: {seen['workloads']} workloads, {seen['steps']} steps ({figures})", flush=True)
+    if arguments.features or arguments.mixed:
+        print(f"{'pair':24}" + "".join(f"{name:>17}" for name in COUNTED))
+        for pair, counts in sorted(pairs.items()):
+            print(f"{' x '.join(pair):24}" + "".join(f"{counts[name]:17,}" for name in COUNTED))
+    for words, number in refusals.most_common():
+        print(f"{number} refused by {words}")
+    print(f"{num_differences} differences")
+    return min(1, num_differences)
 
 
-def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) -> Workload:
-    """Return the workload of a seed, with the features that the command line names."""
-    workload = draw_workload(seed, async_scheduling)
-    if arguments.groups and arguments.offloading:  # which vLLM does only with prefix caching where blocks differ
-        workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
-    if arguments.groups:
-        workload = with_groups(workload, seed, arguments.groups)
-    if arguments.speculation:
-        workload = with_speculation(workload, seed)
-    if arguments.media:
-        workload = with_media(workload, seed)
-    if arguments.budgets:
-        workload = with_budgets(workload, seed)
-    if arguments.offloading:
-        workload = with_offloading(workload, seed)
-    if arguments.pipeline_parallel_size > 1:
-        workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
-    if arguments.content:
-        workload = with_content(workload, seed)
-    return workload
+def _difference(workload: Workload, story: RunRecord) -> str:
+    """Return where ours first differs from vLLM's record; empty where it does not."""
+    try:
+        simulated = simulated_story(workload)
+        theirs, ours = story.reported(), simulated.reported()
+        if theirs != ours:
+            return _first_difference(workload, theirs, ours)
+        if story.content != simulated.content and not story.is_endless:
+            return _first_difference(workload, story.content, simulated.content)
+        if not story.is_endless and simulated.changes != changes(workload, reports_steps=False):
+            return f"leaping over steps changes the run\n{workload.config}"
+    except Exception:  # a difference, too
+        return f"ours fails\n{workload.config}\n{traceback.format_exc()}"
+    return ""
+
+
+def _words(error: Exception) -> str:
+    """Return an error of vLLM's with the place that raises it."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error or place.line} ({place.filename.rpartition('site-packages/')[2]}:{place.lineno})"
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="vllm_oracle", description="Our scheduling against vLLM's own.")
     parser.add_argument("--seeds", type=_seeds, default=range(1000), help="one seed, or FIRST:END")
-    parser.add_argument("--speculation", action="store_true", help="with speculative decoding")
-    parser.add_argument("--groups", choices=KINDS, help="what the layers of the model keep in the KV cache")
-    parser.add_argument("--pipeline-parallel-size", type=int, default=1, help="pipeline stages")
-    parser.add_argument("--media", action="store_true", help="with pictures in prompts, and limits of their encoder")
-    parser.add_argument("--budgets", action="store_true", help="with limits of a step that few deployments set")
-    parser.add_argument("--offloading", action="store_true", help="with CPU memory to which KV blocks are copied")
-    parser.add_argument("--content", action="store_true", help="with the changes of the content of the prefix cache")
+    features = parser.add_mutually_exclusive_group()
+    features.add_argument("--features", type=_features, default=[], help=f"some of {','.join(FEATURES)}")
+    features.add_argument("--mixed", action="store_true", help="draw the features of each workload")
     parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
-    parser.add_argument("--trace", action="store_true", help="print all lines of ours")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--sync", dest="kinds", action="store_const", const=(False,))
     kinds.add_argument("--async", dest="kinds", action="store_const", const=(True,))
@@ -139,29 +149,49 @@ def _seeds(text: str) -> range:
     return range(int(first), int(end) if end else int(first) + 1)
 
 
-def _rows(arguments: argparse.Namespace, async_scheduling: bool, seed: int, lines: list[Reported]) -> Iterator[str]:
-    if arguments.groups:
-        return block_rows(arguments.groups, async_scheduling, seed, lines)
-    return composition_rows(arguments.pipeline_parallel_size, async_scheduling, seed, lines)
+def _features(text: str) -> list[str]:
+    chosen = text.split(",")
+    if unknown := set(chosen) - FEATURES.keys():
+        raise argparse.ArgumentTypeError(f"unknown features: {', '.join(sorted(unknown))}")
+    for alternatives in ALTERNATIVES:
+        if len(set(chosen).intersection(alternatives)) > 1:
+            raise argparse.ArgumentTypeError(f"at most one of {', '.join(alternatives)}")
+    return [name for name in FEATURES if name in chosen]
 
 
-def _print_difference(
-    kind: str, seed: int, workload: Workload, theirs: Sequence[object], ours: Sequence[object]
-) -> None:
+def _rows(features: Sequence[str], async_scheduling: bool, seed: int, story: RunRecord) -> Iterator[str]:
+    kind = next((name for name in features if name in KINDS), None)
+    if "content" in features:
+        return content_rows(kind, async_scheduling, seed, story.content)
+    if kind is not None:
+        return block_rows(kind, async_scheduling, seed, story.reported())
+    num_stages = next((int(name[0]) for name in features if name.endswith("stages")), 1)
+    return composition_rows(num_stages, async_scheduling, seed, story.reported())
+
+
+def _first_difference(workload: Workload, theirs: Sequence[object], ours: Sequence[object]) -> str:
     index = next(
         (i for i, (their, our) in enumerate(zip(theirs, ours, strict=False)) if their != our),
         min(len(theirs), len(ours)),
     )
     step = sum(isinstance(line, ScheduledStep) for line in theirs[:index])
-    print(f"{kind}, seed {seed}: line {index} (step {step}) differs\n{workload.config}\n{workload.latency}")
-    for line in theirs[max(0, index - 3) : index]:
-        print(f"  both   {line}")
-    print(f"  vLLM   {theirs[index] if index < len(theirs) else 'nothing more'}")
-    print(f"  ours   {ours[index] if index < len(ours) else 'nothing more'}", flush=True)
+    return "\n".join(
+        [
+            f"line {index} (step {step}) differs",
+            f"{workload.config}\n{workload.latency}",
+            *(f"  both   {line}" for line in theirs[max(0, index - 3) : index]),
+            f"  vLLM   {theirs[index] if index < len(theirs) else 'nothing more'}",
+            f"  ours   {ours[index] if index < len(ours) else 'nothing more'}",
+        ]
+    )
 
 
-def _count(seen: Counter[str], workload: Workload, lines: list[Reported]) -> None:
+def _count(seen: Counter[str], workload: Workload, story: RunRecord) -> None:
+    seen["workloads"] += 1
     seen["requests"] += len(workload.arrivals)
+    seen["changes of content"] += len(story.content)
+    seen["endless"] += story.is_endless
+    lines: list[Reported] = story.reported()
     for line in lines:
         if isinstance(line, ScheduledStep):
             seen["preemptions"] += len(line.preempted)

@@ -4,10 +4,7 @@ Contents have numbers in the order in which they are first named, so that hashes
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from blis_sim.engine.kv_cache.changes import (
     AllBlocksCleared,
@@ -16,20 +13,8 @@ from blis_sim.engine.kv_cache.changes import (
     CpuBlocksRemoved,
     CpuBlockStored,
 )
-from workshop.vllm_oracle.workload import Workload
 
 Change: TypeAlias = tuple[Any, ...]
-
-
-def with_content(workload: Workload, seed: int) -> Workload:
-    """Return the workload with changes of the prefix cache reported, for some requests those of found blocks, too.
-
-    Not with CPU memory: while a request waits for transfers, vLLM's idle core looks it up as often as time allows.
-    """
-    generator = np.random.default_rng((seed, 5))
-    share = 0.3 if workload.config.offload is None else 0.0
-    arrivals = [replace(each, reports_found_blocks=bool(generator.random() < share)) for each in workload.arrivals]
-    return replace(workload, config=replace(workload.config, reports_kv_changes=True), arrivals=arrivals)
 
 
 class Contents:

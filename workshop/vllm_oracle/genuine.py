@@ -20,12 +20,14 @@ from vllm.config import (  # type: ignore[import-not-found]
     CacheConfig,
     KVEventsConfig,
     KVTransferConfig,
+    LoRAConfig,
     ModelConfig,
     ParallelConfig,
     SchedulerConfig,
     SpeculativeConfig,
     VllmConfig,
 )
+from vllm.lora.request import LoRARequest  # type: ignore[import-not-found]
 from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange  # type: ignore[import-not-found]
 from vllm.sampling_params import SamplingParams  # type: ignore[import-not-found]
 from vllm.utils.hashing import sha256  # type: ignore[import-not-found]
@@ -146,6 +148,7 @@ class Oracle:
         scheduling.watermark = ours.watermark_fraction
         scheduling.prefill_schedule_interval = ours.prefill_schedule_interval
         config.parallel_config.pipeline_parallel_size = ours.num_stages
+        config.lora_config = None if ours.lora is None else LoRAConfig(max_loras=ours.lora.max_loras)
         config.speculative_config = self._speculative_config(ours.speculation)
         config.cache_config.block_size = attention_block_tokens(ours)
         config.cache_config.mamba_cache_mode = "align" if ours.enable_prefix_caching else "none"
@@ -239,14 +242,14 @@ class VirtualRun:
         num_idle = 0
         while not self._story.is_endless:
             self._take_in()
-            if self._transfers is not None:
-                now_idle = (self._now, len(self._story.lines), self._transfers.num_changes)
-                num_idle = num_idle + 1 if now_idle == idle else 0
-                idle = now_idle
-                if num_idle > 8:
-                    if not self._pass_idle_time():
-                        break  # vLLM would wait for ever
-                    continue
+            num_changes = 0 if self._transfers is None else self._transfers.num_changes
+            now_idle = (self._now, len(self._story.lines), num_changes)
+            num_idle = num_idle + 1 if now_idle == idle else 0
+            idle = now_idle
+            if num_idle > 8:
+                if not self._pass_idle_time():
+                    break  # vLLM would wait for ever
+                continue
             if self._scheduler.has_requests() or core.batch_queue:
                 _, executed = core.step() if core.batch_queue is None else core.step_with_batch_queue()
                 core.post_step(executed)
@@ -258,10 +261,10 @@ class VirtualRun:
         return self._story
 
     def _pass_idle_time(self) -> bool:
-        """Let time pass until something else happens, where vLLM's core only waits for transfers. False without any."""
-        assert self._transfers is not None
+        """Let time pass until something else happens, where vLLM's core composes nothing. False without anything."""
         soonest = [events[0][0] for events in (self._arrival_instants(), self._aborts) if events]
-        soonest += [at for at in (self._transfers.next_end(self._now),) if at is not None]
+        if self._transfers is not None and (end := self._transfers.next_end(self._now)) is not None:
+            soonest.append(end)
         if not soonest:
             return False
         self._now = min(soonest)
@@ -490,6 +493,8 @@ class VirtualRun:
             pooling_params=None,
             arrival_time=arrival.at / 1e6,
             priority=arrival.priority,
+            lora_request=_adapter(arrival.adapter),
+            cache_salt=arrival.salt or None,
             block_hasher=self._hasher,
             mm_features=[
                 MultiModalFeatureSpec(
@@ -509,6 +514,11 @@ class VirtualRun:
 
     def _num_free(self) -> int:
         return int(self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
+def _adapter(name: str) -> Any:
+    """Return vLLM's description of an adapter, whose name ends with its number; None without any."""
+    return LoRARequest(name, int(name.removeprefix("adapter")), "nowhere") if name else None
 
 
 def _suits_newer_runner(speculation: Speculation) -> bool:

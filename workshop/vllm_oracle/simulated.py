@@ -1,6 +1,7 @@
 """Our engine on a workload, with a record of its actions."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
@@ -29,16 +30,17 @@ def simulated_story(workload: Workload) -> RunRecord:
     scheduler = ReportingScheduler(engine._context, workload)
     engine._scheduler = scheduler
     contents = Contents()
-    while not scheduler.story.is_endless and (due_at := engine.next_event_at()) is not None:
+    story = scheduler.story
+    while not story.is_endless and (due_at := engine.next_event_at()) is not None:
         for event in engine.advance(due_at):
             if isinstance(event, CacheChanged):
                 for change in event.changes:
                     contents.reported(change, workload.config.block_size_tokens)
+            story.changes += _changes_of(event)
         engine.check_integrity()
-    scheduler.story.content = contents.changes
-    stats = engine.stats
-    assert scheduler.story.is_endless or not stats.num_running + stats.num_waiting, f"the engine idles with {stats}"
-    return scheduler.story
+    story.content = contents.changes
+    story.changes += _steps_of(engine)
+    return story
 
 
 def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]:
@@ -47,13 +49,21 @@ def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]
     reported: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
         for event in engine.advance(due_at):
-            if isinstance(event, Scheduled | Preempted | Finished):
-                reported.append((type(event).__name__, event.at, event.sequence.request.id))
-            if isinstance(event, Finished):
-                reported.append((event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)))
+            reported += _changes_of(event)
         engine.check_integrity()
-    steps = [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
-    return [] if len(steps) >= MANY_LINES else [*reported, *steps]
+    return [] if len(engine.steps) >= MANY_LINES else [*reported, *_steps_of(engine)]
+
+
+def _changes_of(event: Event) -> Iterator[tuple[object, ...]]:
+    """Yield what an event tells of a request."""
+    if isinstance(event, Scheduled | Preempted | Finished):
+        yield type(event).__name__, event.at, event.sequence.request.id
+    if isinstance(event, Finished):
+        yield event.outcome, event.sequence.first_token_at, *map(tuple, event.sequence.token_runs)
+
+
+def _steps_of(engine: Engine) -> list[tuple[object, ...]]:
+    return [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
 
 
 class ReportingScheduler(VllmScheduler):
@@ -183,10 +193,10 @@ def _reason(event: Finished) -> str:
 
 
 def _block_hashes(arrival: Arrival, config: EngineConfig) -> tuple[int, ...]:
-    """Return the names of the content of each full block and all before it."""
+    """Return the names of the content of each full block and all before it, of an adapter and under a salt."""
     tokens, size = arrival.tokens, config.block_size_tokens
-    ahead = config.speculation.num_hash_lookahead_tokens if config.speculation else 0
-    return tuple(hash(tokens[: end + ahead]) for end in range(size, len(tokens) - ahead + 1, size))
+    ahead, keys = config.num_hash_lookahead_tokens, (arrival.salt, arrival.adapter)
+    return tuple(hash((keys, tokens[: end + ahead])) for end in range(size, len(tokens) - ahead + 1, size))
 
 
 def _request(arrival: Arrival, shared_hashes: tuple[int, ...]) -> Request:
@@ -199,6 +209,7 @@ def _request(arrival: Arrival, shared_hashes: tuple[int, ...]) -> Request:
         deadline_us=arrival.deadline_us,
         priority=arrival.priority,
         reads_prefix_cache=arrival.reads_prefix_cache,
+        adapter=arrival.adapter,
         media=arrival.media,
         reports_found_blocks=arrival.reports_found_blocks,
     )

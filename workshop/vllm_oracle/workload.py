@@ -40,6 +40,8 @@ class Arrival:
     reads_prefix_cache: bool
     media: tuple[Medium, ...] = ()
     reports_found_blocks: bool = False
+    adapter: str = ""
+    salt: str = ""
 
     @property
     def id(self) -> str:
@@ -150,6 +152,8 @@ class RunRecord:
     aborted: list[AbortedRequest] = field(default_factory=list)
     content: list[tuple[Any, ...]] = field(default_factory=list)
     """The changes of what the prefix cache holds, where these are recorded."""
+    changes: list[tuple[object, ...]] = field(default_factory=list)
+    """Changes of each request, and all steps, of ours."""
 
     @property
     def is_endless(self) -> bool:

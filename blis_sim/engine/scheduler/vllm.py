@@ -173,7 +173,7 @@ class BatchQueue:
                     return
             at = ends_at
             self._end_first(at)
-        self._context.clock = max(at, self._context.clock)
+        self._idle(at)
 
     def _take_one_by_one(self, drafter: "Drafter", at: Micros, last: Micros) -> None:
         """Compose batches from `at` on, each after the drafts of the one before, up to one that ends after `last`.
@@ -210,7 +210,12 @@ class BatchQueue:
                     return
             at = ends_at
             self._take_in_drafts(drafter)
+        self._idle(at)
+
+    def _idle(self, at: Micros) -> None:
+        """Note that nothing is left to be composed or to be processed at `at`."""
         self._context.clock = max(at, self._context.clock)
+        self._scheduler.report_cache_changes(at, self._context.events)
 
     def _has_work(self) -> bool:
         """Whether vLLM's core would compose: it also does so to inform its workers of requests that have ended."""
@@ -455,9 +460,10 @@ class VllmScheduler(BatchScheduler):
             else:
                 self.schedule(at)
         if not self.in_flight:  # an idle core publishes, too
-            self._report_cache_changes(at, self._context.events)
+            self.report_cache_changes(at, self._context.events)
 
-    def _report_cache_changes(self, at: Micros, events: list[Event]) -> None:
+    def report_cache_changes(self, at: Micros, events: list[Event]) -> None:
+        """Add what the prefix cache holds anew, and what it has lost, to `events`."""
         changes = self._context.cache_changes
         if changes:
             events.append(CacheChanged(at, tuple(changes)))
@@ -846,7 +852,7 @@ class VllmScheduler(BatchScheduler):
             self._offloader.step_ended()
             events = super().update(at)
             self._offloader.step_processed()
-        self._report_cache_changes(at, events)
+        self.report_cache_changes(at, events)
         return events
 
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
@@ -1167,8 +1173,12 @@ class VllmScheduler(BatchScheduler):
 
     @property
     def can_compose_batch(self) -> bool:
-        """Whether requests are here that can be composed."""
-        return self._composes and bool(self.explicit or (self._admits and self.waiting))
+        """Whether requests or transfers are here for which vLLM's core composes."""
+        if not self._composes:
+            return False
+        if self._offloader is not None and self._offloader.has_work:
+            return True
+        return bool(self.explicit or (self._admits and self.waiting))
 
     def compose_batch(self, at: Micros) -> bool:
         """Compose a batch. False when it is empty."""

@@ -13,7 +13,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.request import EncoderLimits, Medium, Request, UniqueBlocks
 from tests.fakes import TestLatency
-from workshop.vllm_oracle.media import with_media
+from workshop.vllm_oracle.features import with_media
 from workshop.vllm_oracle.simulated import changes, simulated_story
 from workshop.vllm_oracle.table import composition_rows
 from workshop.vllm_oracle.workload import draw_workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.groups import with_groups
+from workshop.vllm_oracle.features import with_groups
 from workshop.vllm_oracle.simulated import changes, simulated_story
 from workshop.vllm_oracle.table import block_rows
 from workshop.vllm_oracle.workload import draw_workload

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from blis_sim.engine.config import PipelineStages
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import CacheChanged, Finished
@@ -171,10 +172,6 @@ def test_the_last_blocks_of_the_request_used_least_recently_are_evicted_first() 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": "blis"}, "KV blocks are offloaded with engine vllm only, got blis"),
     (
-        {"speculation": Speculation(method="mtp", num_tokens=2, acceptance_rates=(0.5, 0.5))},
-        "hashes_next_token must be False where KV blocks are offloaded",
-    ),
-    (
         {
             "enable_prefix_caching": False,
             "kv_groups": (KVCacheGroupSpec(FULL, 4), KVCacheGroupSpec(SLIDING, 8, 16)),
@@ -192,13 +189,25 @@ def test_what_vllm_refuses_is_refused_in_a_line(settings: dict[str, Any], messag
     assert str(raised.value) == message
 
 
+def test_drafts_find_blocks_in_cpu_memory_by_the_own_tokens_of_these() -> None:
+    """As vLLM's connectors do, whatever is asked of the names of blocks."""
+    drafts = Speculation(method="mtp", num_tokens=2, acceptance_rates=(0.5, 0.5))
+    assert drafts.num_hash_lookahead_tokens == 1
+    plain, offloading = config(**LIMITS, speculation=drafts), engine(OffloadConfig(5, 1.0), speculation=drafts).config
+    assert (plain.num_hash_lookahead_tokens, offloading.num_hash_lookahead_tokens) == (1, 0)
+
+
 def test_cpu_memory_holds_a_block_at_least() -> None:
     with pytest.raises(EngineError, match="num_blocks must be at least 1"):
         OffloadConfig(0, 1.0)
 
 
-def test_blocks_that_come_to_cpu_memory_and_leave_it_are_reported_though_the_engine_is_idle() -> None:
-    simulated = engine(OffloadConfig(7, 10_000.0), reports_kv_changes=True)
+@pytest.mark.parametrize("pipeline", [None, PipelineStages((0.5, 0.5))])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_blocks_that_come_to_cpu_memory_and_leave_it_are_reported_though_the_engine_is_idle(
+    pipeline: PipelineStages | None, is_async: bool
+) -> None:
+    simulated = engine(OffloadConfig(7, 10_000.0), reports_kv_changes=True, pipeline=pipeline, async_scheduling=is_async)
     arrivals = [(at, request(name, 24, 1, PrefixGroupBlocks(name, name, 5))) for at, name in ((0, "a"), (500_000, "b"))]
     changes = [
         (event.at, change)

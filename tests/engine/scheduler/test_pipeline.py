@@ -13,9 +13,8 @@ from blis_sim.engine.events import StepDone
 from blis_sim.engine.request import Request, UniqueBlocks
 from blis_sim.engine.speculation import Speculation
 from tests.fakes import TestLatency
-from workshop.vllm_oracle.pipeline import with_pipeline
+from workshop.vllm_oracle.features import with_pipeline, with_speculation
 from workshop.vllm_oracle.simulated import changes, simulated_story
-from workshop.vllm_oracle.speculation import with_speculation
 from workshop.vllm_oracle.table import composition_rows
 from workshop.vllm_oracle.workload import draw_workload
 

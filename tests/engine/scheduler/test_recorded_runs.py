@@ -13,12 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.groups import with_groups
-from workshop.vllm_oracle.media import with_media
-from workshop.vllm_oracle.offloaded import with_offloading
-from workshop.vllm_oracle.pipeline import with_pipeline
+from workshop.vllm_oracle.features import with_groups, with_media, with_offloading, with_pipeline, with_speculation
 from workshop.vllm_oracle.simulated import changes
-from workshop.vllm_oracle.speculation import with_speculation
 from workshop.vllm_oracle.workload import Workload, draw_workload
 
 TABLE = Path(__file__).parent / "tables" / "runs.csv"
