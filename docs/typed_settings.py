@@ -16,7 +16,6 @@ from replay.report_options import ReportOptions
 
 FOLDER = Path(__file__).resolve().parent.parent / "blis_sim" / "api"
 
-_HEAD = '''"""The keyword arguments of {functions}. Written by `python docs/generate.py`."""'''
 _ALIASES = """\
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
@@ -27,10 +26,6 @@ Json: TypeAlias = str | Mapping[str, Any]
 \"\"\"A JSON text, or the object itself.\"\"\"
 Policy: TypeAlias = str | Callable[..., Any]
 \"\"\"The name of a policy, or a class or function of a module in its place.\"\"\""""
-_IMPORTS = """\
-from collections.abc import Sequence
-
-from blis_sim.api.settings import ClusterSettings, Json, Path, Policy"""
 _SHARED = {
     "EngineSettings": DeploymentOptions,
     "ClusterSettings": ClusterOptions,
@@ -48,18 +43,9 @@ class _Class:
 
 
 def texts() -> Mapping[Path, str]:
-    """The content of the files."""
-    classes = {each.name: each for each in _classes()}
-    serve = classes.pop(KINDS["serve"])
-    return {
-        FOLDER / "settings.py": _text("all functions but `server`", _ALIASES, classes.values()),
-        FOLDER / "serve_settings.py": _text("`server`", _IMPORTS, [serve]),
-    }
-
-
-def _text(functions: str, imports: str, classes: Iterable[_Class]) -> str:
-    head = f"{_HEAD.format(functions=functions)}\n\n{imports}"
-    return "\n\n\n".join([head, *map(_source, classes)]) + "\n"
+    """The content of the file."""
+    head = f'"""The keyword arguments of all functions. Written by `python docs/generate.py`."""\n\n{_ALIASES}'
+    return {FOLDER / "settings.py": "\n\n\n".join([head, *map(_source, _classes())]) + "\n"}
 
 
 def _classes() -> Iterator[_Class]:

@@ -7,8 +7,7 @@ packages, only `blis_sim.options` is imported here.
 from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.file_fields import number_text
 from traces.append_file import JsonLinesWriter
-from traces.results import ResultRow, read_results, write_results
-from traces.rows import TRACE_COLUMNS, TraceRow, columns_worth_writing
+from traces.rows import TRACE_COLUMNS, ResultRow, TraceRow, columns_worth_writing, read_results, write_results
 from traces.slo import SloTargets, slo_targets
 from traces.text_file import TraceError, dump_json, write_json
 from traces.trace_v2 import (

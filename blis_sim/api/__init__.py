@@ -1,8 +1,7 @@
 """The Python interface: functions that act as the commands do, return typed results and print nothing.
 
-`commands.py` has the functions and makes options of their keyword arguments. `settings.py` and `serve_settings.py` are
-generated and list these arguments, one for each setting of the command. `import blis_sim` offers the names in
-`__all__`.
+`commands.py` has the functions and makes options of their keyword arguments. `settings.py` is generated and lists these
+arguments, one for each setting of the command. `import blis_sim` offers the names in `__all__`.
 """
 
 from blis_sim.api.commands import (

@@ -18,13 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Unpack
 
-from blis_sim.api.serve_settings import ServeSettings
 from blis_sim.api.settings import (
     CalibrateSettings,
     FitSettings,
     PlanSettings,
     ReplaySettings,
     RunSettings,
+    ServeSettings,
     SweepSettings,
 )
 from blis_sim.installation import install_command

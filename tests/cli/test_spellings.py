@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from blis_sim.api import serve_settings, settings
+from blis_sim.api import settings
 from blis_sim.api.commands import KINDS, OMITTED_SETTINGS, value_from_python
 from blis_sim.cli.commands import COMMANDS, commands_in
 from blis_sim.cli.main import run
@@ -95,7 +95,7 @@ def test_every_setting_has_the_same_value_in_every_spelling(
 
 @pytest.mark.parametrize("command", KINDS)
 def test_every_setting_of_a_command_with_a_function_is_a_keyword(command: str) -> None:
-    module = serve_settings if command == "serve" else settings
+    module = settings
     keywords = typing.get_type_hints(getattr(module, KINDS[command]))
     expected = by_flags(
         options_class(command), {each.name: sample(each) for each in options_of(options_class(command))}

@@ -13,8 +13,8 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.testing import serving
-from observe.engine_log import EngineLog
 from observe.errors import ObserveError
+from observe.measurement import EngineLog
 from tests.traces.test_steps import LINE
 from traces.steps import read_steps
 
@@ -60,7 +60,7 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 async def test_a_log_that_never_ends_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("observe.engine_log._LONGEST_END_S", 0.1)
+    monkeypatch.setattr("observe.measurement._LONGEST_END_S", 0.1)
     pipe, is_over = tmp_path / "pipe", threading.Event()
     os.mkfifo(pipe)
     made = EngineLog(pipe, tmp_path / "a.steps.csv")

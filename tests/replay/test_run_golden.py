@@ -12,7 +12,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from replay.closed_loop import simulate_workload
 from replay.output.findings import AnalysisConfig, analyze
-from replay.output.summary import summary
+from replay.output.table import summary
 from replay.simulation.simulate import Simulated
 from tests.golden.same_files import assert_printed
 from tests.replay.detailed import in_detail

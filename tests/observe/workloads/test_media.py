@@ -13,8 +13,8 @@ import pytest
 from blis_sim.options import OptionError
 from blis_sim.testing import server
 from observe.command import run
-from observe.media import png, wav
 from observe.options import ObserveOptions
+from observe.workload import png, wav
 from traces import read_trace
 
 Observe = Callable[..., Any]

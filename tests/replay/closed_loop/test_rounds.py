@@ -14,7 +14,7 @@ from blis_sim.options import BlisError, options_from
 from replay.arrivals import arrivals_of
 from replay.closed_loop import RecordedRounds, run_closed_loop
 from replay.output.findings import AnalysisConfig, analyze
-from replay.output.summary import summary
+from replay.output.table import summary
 from replay.replay_options import ReplayOptions
 from replay.simulation.simulate import Simulated
 from tests.fakes import TestLatency, config

@@ -3,7 +3,7 @@
 import json
 
 from replay.output.findings import AnalysisConfig, Findings, analyze, as_json
-from replay.output.summary import summary
+from replay.output.table import summary
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
 from tests.replay.labelled_runs import ran
