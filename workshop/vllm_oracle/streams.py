@@ -29,7 +29,7 @@ from workshop.ending import refuse, run_command
 from workshop.server_load.client import HOST, Case, Stream, request_bytes
 
 STEP_MS, WITHIN_MS = 20, 2.0
-NUM_TOKENS, FIRST_TOKENS = 150, 20
+NUM_TOKENS, FIRST_TOKENS = 100, 20
 """Tokens of a stream, and those at its beginning that are left out: all streams begin within them."""
 GRID = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384)
 STARTS_WITHIN_S, ENDS_WITHIN_S = 240.0, 60.0
