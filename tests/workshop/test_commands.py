@@ -70,7 +70,9 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.vllm_oracle.mutated_requests": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.route_search": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.speech_search": (BOTH_NOWHERE, f"cannot reach {NOWHERE}"),
+    "workshop.vllm_oracle.streams": (("--python", "nowhere", "--stand-in", "."), "nowhere: no such file or folder"),
     "workshop.vllm_oracle.structured": (BOTH_NOWHERE, "cannot reach the server"),
+    "workshop.vllm_oracle.tapped_steps": (("--url", NOWHERE), f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.wire_search": (("--genuine", NOWHERE, "--model", "nowhere"), f"cannot reach {NOWHERE}"),
     "workshop.vllm_oracle.wire_search.shapes": (
         ("--genuine", NOWHERE, "--model", "nowhere"),

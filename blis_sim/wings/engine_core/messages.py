@@ -7,9 +7,9 @@ An array of numbers is its type, its shape, and either its bytes or the number o
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -73,6 +73,10 @@ class Addresses(msgspec.Struct, forbid_unknown_fields=True):
     coordinator_input: str | None = None
     coordinator_output: str | None = None
     frontend_stats_publish_address: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.inputs or len(self.inputs) != len(self.outputs):
+            raise ValueError(f"{len(self.inputs)} input and {len(self.outputs)} output addresses")
 
 
 class Welcome(msgspec.Struct, forbid_unknown_fields=True):
@@ -168,7 +172,7 @@ class PoolingParams(msgspec.Struct, array_like=True):
     late_interaction_params: LateInteraction | None = None
 
 
-class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+class EngineRequest(msgspec.Struct, array_like=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A request, as the frontend sends it after `ADD`."""
 
     request_id: str
@@ -337,7 +341,7 @@ class UtilityOutput(msgspec.Struct, array_like=True, gc=False):
     result: tuple[None, Any] | None = None
 
 
-class EngineOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+class EngineOutputs(msgspec.Struct, array_like=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A message of an engine to one API server, or to the coordinator, after a step."""
 
     engine_index: int = 0
@@ -369,38 +373,30 @@ def _raw_array(code: int, data: memoryview) -> memoryview:
     return data
 
 
-class Reader(Generic[T]):
-    """Reads messages of one kind."""
+def _reader(kind: type[T], name: str) -> Callable[[bytes], T]:
+    """Return a function that reads a message. It raises MessageError, also for fields that release 0.33 has not."""
+    decoder = msgpack.Decoder(kind, ext_hook=_raw_array)
 
-    def __init__(self, kind: type[T], name: str) -> None:
-        """`name` is for errors."""
-        self._decoder, self._name = msgpack.Decoder(kind, ext_hook=_raw_array), name
-        self._num_fields = len(getattr(kind, "__struct_fields__", ()))
-
-    def __call__(self, frame: bytes | memoryview) -> T:
-        """Return a message. Raises MessageError, also for one with fields that release 0.33 does not have."""
-        if 0 < self._num_fields < array_length(frame):
-            raise MessageError(
-                f"{self._name} has {array_length(frame)} fields, but at most {self._num_fields} in vLLM {VLLM_VERSION}"
-            )
+    def read(frame: bytes) -> T:
         try:
-            return self._decoder.decode(frame)
+            return decoder.decode(frame)
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-            raise MessageError(f"{self._name} of {len(frame)} bytes cannot be read: {error}") from None
+            raise MessageError(f"{name} of {len(frame)} bytes is none of vLLM {VLLM_VERSION}: {error}") from None
+
+    return read
 
 
-read_request = Reader(EngineRequest, "a request")
-read_outputs = Reader(EngineOutputs, "an output")
-read_aborted = Reader(list[str], "an abort")
+read_request = _reader(EngineRequest, "a request")
+read_outputs = _reader(EngineOutputs, "an output")
+read_aborted = _reader(list[str], "an abort")
 """The ids of requests that are to end."""
-read_call = Reader(tuple[int, int, str, list[Any]], "a call")
+read_call = _reader(tuple[int, int, str, list[Any]], "a call")
 """Index of the API server, number of the call, name, arguments."""
-read_wave = Reader(tuple[int, int | None], "the start of a wave")
+read_wave = _reader(tuple[int, int | None], "the start of a wave")
 """The number of a wave that starts, and the rank that knows of it already."""
-_read_welcome = Reader(Welcome, "the answer to HELLO")
+read_welcome = _reader(Welcome, "the answer to HELLO")
 
-_ENCODER = msgpack.Encoder()
-encode = _ENCODER.encode
+encode = msgpack.Encoder().encode
 """Return the bytes of a message without arrays of its own frames."""
 
 
@@ -422,23 +418,3 @@ class Frames:
     def encoded(self, message: msgspec.Struct) -> list[bytes]:
         """Return all frames."""
         return [encode(message), *self._arrays]
-
-
-def array_length(frame: bytes | memoryview) -> int:
-    """Return the number of items of a message that is an array; -1 for another message."""
-    head = bytes(frame[:5])
-    kind = head[0] if head else 0
-    if kind & 0xF0 == 0x90:
-        return kind & 0x0F
-    return int.from_bytes(head[1 : 3 if kind == 0xDC else 5]) if kind in (0xDC, 0xDD) else -1
-
-
-def read_welcome(frame: bytes) -> Welcome:
-    """Return the frontend's answer to HELLO. Raises MessageError, also for a frontend of another release."""
-    welcome = _read_welcome(frame)
-    addresses = welcome.addresses
-    if not addresses.inputs or len(addresses.inputs) != len(addresses.outputs):
-        raise MessageError(
-            f"the answer to HELLO has {len(addresses.inputs)} input and {len(addresses.outputs)} output addresses"
-        )
-    return welcome

@@ -4,9 +4,10 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import asdict
 from functools import partial
+from math import isinf
 from typing import Any
 from uuid import uuid4
 
@@ -134,15 +135,23 @@ class Session:
 
     async def until_lost(self) -> None:
         """Return when the frontend has gone."""
-        await _first(*(link.lost.wait() for link in self.links))
+        waits = [asyncio.ensure_future(link.lost.wait()) for link in self.links]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancelled(*waits)
 
-    def end_requests(self) -> int:
-        """End all requests with outputs, as vLLM's engine does on a signal. Returns their number."""
-        number = sum(core.num_open for core in self.cores)
+    def end(self, is_dead: bool) -> None:
+        """Tell the frontend that the engine is dead, or end all requests with outputs, as vLLM's does on a signal."""
+        if is_dead:
+            _logger.error("the engine has failed: its frontend is told")
+            for link in self.links:
+                link.send_death()
+            return
+        _logger.info("stopping: requests ended: %d", sum(core.num_open for core in self.cores))
         self._service.delivery.driver.end_early()
         for core in self.cores:
             core.outputs.leave()
-        return number
 
     async def close(self) -> None:
         """Forget all requests and adapters, and close the links."""
@@ -236,19 +245,27 @@ async def serve_frontends(options: EngineCoreOptions, deployment: Deployment, en
 
     Raises StartError if the first frontend does not answer, or is of another release.
     """
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    ending: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def end(code: int) -> None:
+        if not ending.done():
+            ending.set_result(code)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
+        asyncio.get_running_loop().add_signal_handler(number, end, 0)
     local = options.of_local_ranks
     service = build_service(local, deployment, environment, local_backend(local, deployment, environment))
     service.metrics_source.record_history(is_recording=False)
-    died = asyncio.Event()
-    driver_of(service.engines).on_failure = lambda _error: died.set()
+    driver_of(service.engines).on_failure = lambda _error: end(1)
     context = zmq.asyncio.Context()
+    serving = asyncio.ensure_future(_frontends(service, options, deployment, context, ending))
     try:
-        return await _frontends(service, options, deployment, context, (stopping, died))
+        await asyncio.wait((serving, ending), return_when=asyncio.FIRST_COMPLETED)
+        if not ending.done():
+            serving.result()
+        return ending.result() if ending.done() else 0
     finally:
+        await cancelled(serving)
         service.close()
         await service.delivery.executor.wait_closed()
         context.destroy(linger=0)
@@ -259,60 +276,33 @@ async def _frontends(
     options: EngineCoreOptions,
     deployment: Deployment,
     context: zmq.asyncio.Context,
-    endings: Sequence[asyncio.Event],
-) -> int:
-    stopping, died = endings
-    is_first = True
-    while not stopping.is_set():
+    ending: "asyncio.Future[int]",
+) -> None:
+    """Serve until cancelled. Only the first frontend has to come within a time."""
+    timeout_s = None if isinf(options.handshake_timeout_s) else options.handshake_timeout_s
+    while True:
         session = Session(service, options, deployment, context)
+        _logger.info("waiting for a frontend at %s", options.handshake_address)
+        is_ready = False
         try:
-            if not await _met(session, options, stopping, is_first):
-                return 0
+            async with asyncio.timeout(timeout_s):
+                await session.open()
+            is_ready, timeout_s = True, None
             _logger.info("ready: rank %s", ", ".join(str(core.rank) for core in session.cores))
-            await _first(session.until_lost(), stopping.wait(), died.wait())
-            if died.is_set():
-                _logger.error("the engine has failed: its frontend is told")
-                for link in session.links:
-                    link.send_death()
-                return 1
-            if stopping.is_set():
-                _logger.info("stopping: requests ended: %d", session.end_requests())
-                return 0
+            await session.until_lost()
             _logger.warning("the frontend has gone: open requests ended: %d", sum(c.num_open for c in session.cores))
             if options.once:
-                return 0
-            is_first = False
-        finally:
-            await session.close()
-    return 0
-
-
-async def _met(session: Session, options: EngineCoreOptions, stopping: asyncio.Event, is_first: bool) -> bool:
-    """Meet a frontend. Returns False after a signal. Only the first one has to come within a time."""
-    _logger.info("waiting for a frontend at %s", options.handshake_address)
-    meeting = asyncio.ensure_future(session.open())
-    stopped = asyncio.ensure_future(stopping.wait())
-    timeout_s = options.handshake_timeout_s if is_first and options.handshake_timeout_s != float("inf") else None
-    try:
-        await asyncio.wait((meeting, stopped), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        if stopping.is_set():
-            return False
-        if not meeting.done():
+                return
+        except TimeoutError:
             raise StartError(
                 f"no frontend answered at {options.handshake_address} within {options.handshake_timeout_s:g} s: start "
                 "it with --data-parallel-size-local 0 and this --data-parallel-address and --data-parallel-rpc-port"
-            )
-        meeting.result()
-    except LinkError as error:
-        raise StartError(str(error)) from None
-    finally:
-        await cancelled(meeting, stopped)
-    return True
-
-
-async def _first(*waits: Coroutine[Any, Any, object]) -> None:
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await cancelled(*tasks)
+            ) from None
+        except LinkError as error:
+            raise StartError(str(error)) from None
+        except asyncio.CancelledError:
+            if is_ready and ending.done():
+                session.end(is_dead=bool(ending.result()))
+            raise
+        finally:
+            await session.close()

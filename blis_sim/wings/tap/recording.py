@@ -33,6 +33,8 @@ MOST_HELD = 100
 """Steps that are held for outputs to other API servers: what several steps sent to one may come at once."""
 COUNTS = Step._fields[2:6]
 SUMS = Step._fields[8:13]
+FEW_ITEMS = 0x90
+"""First byte of an array of up to 15 items, but for their number."""
 UNREADABLE = (ValueError, OverflowError, TypeError, IndexError, RecursionError)
 """Errors of msgspec, or of figures out of all bounds."""
 
@@ -208,7 +210,7 @@ class LinkRecorder:
         self._lines.append(BlocksLine(request.number, digests))
 
     def _from_engine(self, piece: Piece, rank: _Rank, content: bytes) -> None:
-        if messages.array_length(content) >= 0:
+        if content[0] & 0xF0 == FEW_ITEMS:
             outputs = messages.read_outputs(content)
             if outputs.outputs or outputs.scheduler_stats is not None:
                 self._step(piece, rank, outputs)

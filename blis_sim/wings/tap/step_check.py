@@ -36,8 +36,8 @@ STEP_US: Micros = 1000
 MOST_SHOWN = 8
 EARLIER_S, LATER_S = 0.002, 0.02
 """By how much a message may have come to the engine earlier or later than the fastest ones did."""
-STEPS_BACK, MOST_TRIED = 50, 500
-"""Steps to go back where one differs, and how many places of messages are tried before it counts as different."""
+STEPS_BACK, MOST_MOVED, MOST_TRIED = 50, 8, 500
+"""Where a step differs: how many steps to go back, messages to move at one of them, and places to try in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,9 +221,10 @@ class _Messages:
         ]
         expected = [each[1] for each in ranges]
         expected[2] = max(expected[1:])
+        near = [(max(least, some - MOST_MOVED), min(most, some + MOST_MOVED)) for least, some, most in ranges]
         found = [
             (sum(abs(a - b) for a, b in zip(each, expected, strict=True)), _Place(*each))
-            for each in product(*(range(least, most + 1) for least, _, most in ranges))
+            for each in product(*(range(least, most + 1) for least, most in near))
             if each[1] <= each[2]
         ]
         return sorted(found)
