@@ -5,7 +5,7 @@ microseconds.
 from bisect import bisect_right
 from collections.abc import Container, Mapping
 from collections.abc import Sequence as SequenceOf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig, max_always_accepted_tokens, refusal_reason
@@ -87,6 +87,9 @@ class Engine:
     `submit` and `abort` name an instant after everything already done; `advance` does all that is due. How often or
     how far a driver advances changes no instant.
     """
+
+    vain_kills: ClassVar[tuple[Micros, ...]] = ()
+    """Only a cluster kills instances."""
 
     def __init__(
         self,

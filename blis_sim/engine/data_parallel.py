@@ -6,6 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import count, groupby
+from typing import ClassVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
@@ -192,6 +193,9 @@ class RankGroup(ABC):
 
     A cluster takes a group as it takes an engine: its figures are those of all ranks together.
     """
+
+    vain_kills: ClassVar[tuple[Micros, ...]] = ()
+    """Only a cluster kills instances."""
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
         self.now: Micros | None = None

@@ -33,6 +33,11 @@ class Simulation(Protocol):
         """Instant of the last event: the end of the simulated run."""
         ...
 
+    @property
+    def vain_kills(self) -> SequenceOf[Micros]:
+        """When an instance was to be killed that there was not, or not any more."""
+        ...
+
     def submit(self, request: Request, at: Micros) -> Sequence:
         """Let `request` arrive at `at`. Returns its sequence, for reading.
 
@@ -78,6 +83,10 @@ class WrappedSimulation:
     @property
     def clock(self) -> Micros:
         return self._simulation.clock
+
+    @property
+    def vain_kills(self) -> SequenceOf[Micros]:
+        return self._simulation.vain_kills
 
     def submit(self, request: Request, at: Micros) -> Sequence:
         return self._simulation.submit(request, at)

@@ -350,6 +350,14 @@ class CompletionRequest(OpenObject):
 # The bodies of POST /v1/completions, /v1/chat/completions and its batches; repeated bodies are parsed once.
 
 
+@dataclass(slots=True)
+class BodyShape:
+    """What bodies have in common that differ in their plain messages or their plain prompt alone."""
+
+    settings: object = None
+    """What planning has made of it; None before the first."""
+
+
 class ChatRequest(NamedTuple):
     """A parsed chat request. An empty `model` means the first served name; `body` is as it was received.
 
@@ -367,8 +375,7 @@ class ChatRequest(NamedTuple):
     echoes: bool = False
     add_special_tokens: bool = False
     includes_reasoning: bool = True
-    shared: dict[str, Any] | None = None
-    """Results kept for all requests that differ in plain messages alone."""
+    shape: BodyShape | None = None
 
     @property
     def messages(self) -> list[Any]:
@@ -423,7 +430,7 @@ def parse_chat(
         role=role,
         echoes=request.echo and bool(messages),
         add_special_tokens=request.add_special_tokens,
-        shared={},
+        shape=BodyShape(),
         includes_reasoning=request.include_reasoning,
     )
 
@@ -494,8 +501,7 @@ class TextRequest(NamedTuple):
     echo: bool = False
     only_echoes: bool = False
     add_special_tokens: bool = True
-    shared: dict[str, Any] | None = None
-    """Results kept for all requests that differ in one plain prompt alone."""
+    shape: BodyShape | None = None
 
 
 def parse_completion(body: dict[str, Any]) -> TextRequest:
@@ -526,7 +532,7 @@ def parse_completion(body: dict[str, Any]) -> TextRequest:
         echo=echo,
         only_echoes=only_echoes,
         add_special_tokens=request.add_special_tokens,
-        shared={},
+        shape=BodyShape(),
     )
 
 
@@ -586,12 +592,17 @@ class ParsedBodyCache(Generic[T]):
         self,
         parse: Callable[[dict[str, Any]], T],
         varying: str,
+        blank: object,
         is_plain: Callable[[dict[str, Any]], bool],
         with_body: Callable[[T, dict[str, Any]], T],
     ) -> None:
-        """`is_plain` returns whether `varying` has a form that does not affect other fields."""
+        """`is_plain` returns whether `varying` has a form that does not affect other fields.
+
+        What is cached has `blank` in its place: texts of a client are not kept.
+        """
         self._parse = parse
         self._varying = varying
+        self._blank = blank
         self._is_plain = is_plain
         self._with_body = with_body
         self._cache = Memo[bytes, T](MAX_CACHED)
@@ -611,7 +622,9 @@ class ParsedBodyCache(Generic[T]):
         found = self._cache.get(key)
         if found is not None:
             return self._with_body(found, body)
-        return self._cache.keep(key, self._parse(body))
+        parsed = self._parse(body)
+        self._cache.keep(key, self._with_body(parsed, {**rest, self._varying: self._blank}))
+        return parsed
 
     def parse_long(self, body: dict[str, Any]) -> T:
         """Parse a long body without caching. Raises ApiError."""
@@ -620,14 +633,14 @@ class ParsedBodyCache(Generic[T]):
 
 def completion_body_cache() -> ParsedBodyCache[TextRequest]:
     """Return the cache of text completions."""
-    return ParsedBodyCache(parse_completion, "prompt", has_plain_prompt, _with_prompt)
+    return ParsedBodyCache(parse_completion, "prompt", "", has_plain_prompt, _with_prompt)
 
 
 def chat_body_cache(refuse: Callable[[dict[str, Any]], object]) -> ParsedBodyCache[ChatRequest]:
     """Return the cache of chat completions. `refuse` is as for `parse_chat`, and is not called for repeated bodies."""
     parse = partial(parse_chat, refuse=refuse)
     return ParsedBodyCache(
-        parse, "messages", has_plain_messages, lambda api_request, body: api_request._replace(body=body)
+        parse, "messages", [], has_plain_messages, lambda api_request, body: api_request._replace(body=body)
     )
 
 

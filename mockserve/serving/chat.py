@@ -146,21 +146,16 @@ async def plan_chat(
     queue = model.queue
     if queue.limits_anything or queue.driver.failure is not None:
         queue.check(chat.sampling.n)
-    planner, common, shared = model.planner, chat.common, chat.shared
-    known: ChatSettings | None = shared.get(_SETTINGS) if shared else None
-    if known is not None and known.rendering is not None and not planner.composer.uses_prompt_text:
+    planner, common, shape = model.planner, chat.common, chat.shape
+    known = None if shape is None else shape.settings
+    if isinstance(known, ChatSettings) and known.rendering is not None and not planner.composer.uses_prompt_text:
         settings, (template, request) = known, known.rendering
         text = template.render(Turns(chat.body["messages"], template.takes_parts), request)
         ids = text_ids(planner, text, settings.adds_marks, settings.sampling)
     else:
         settings, text, ids = _checked(model, chat, refuses_unavailable, request_type)
-        if (
-            shared is not None
-            and refuses_unavailable
-            and request_type == CHAT
-            and _is_repeatable(model, chat, settings)
-        ):
-            shared[_SETTINGS] = settings
+        if shape is not None and refuses_unavailable and request_type == CHAT and _is_repeatable(model, chat, settings):
+            shape.settings = settings
     sampling, beams, params = settings.sampling, settings.beams, common.kv_transfer_params
     draft = settings.draft._replace(
         id=reply_id,
@@ -188,9 +183,6 @@ async def plan_chat(
         sampling=sampling,
         extra_args=settings.extra_args,
     )
-
-
-_SETTINGS = "settings"
 
 
 def _checked(

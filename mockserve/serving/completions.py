@@ -51,18 +51,19 @@ async def plan_completion(
     priority: int | None = None,
 ) -> ReplyJob:
     """Plan the reply. Raises ApiError for refusals that depend on the model. `priority` overrides that of the body."""
-    queue, common, shared = model.queue, request.common, request.shared
+    queue, common, shape = model.queue, request.common, request.shape
     if queue.limits_anything or queue.driver.failure is not None:
         queue.check(request.sampling.n)
-    settings: CompletionSettings | None = shared.get(_SETTINGS) if shared else None
-    if settings is not None:
+    known = None if shape is None else shape.settings
+    if isinstance(known, CompletionSettings):
+        settings = known
         request = request._replace(sampling=settings.sampling)
         ids = [_prompt_ids(model, each, request) for each in request.prompts]
     else:
         request, settings, ids = _checked(model, request)
         depends_on_length = common.routed_experts_prompt_start or common.kv_transfer_params is not None
-        if shared is not None and has_plain_prompt(request.body) and not depends_on_length:
-            shared[_SETTINGS] = settings
+        if shape is not None and has_plain_prompt(request.body) and not depends_on_length:
+            shape.settings = settings
     sampling, options = settings.sampling, request.response_options
     if queue.limits_anything:
         queue.check_each(map(len, ids), sampling.n)
@@ -100,9 +101,6 @@ async def plan_completion(
         sampling=sampling,
         extra_args=settings.extra_args,
     )
-
-
-_SETTINGS = "settings"
 
 
 def _checked(model: ServedModel, request: TextRequest) -> tuple[TextRequest, CompletionSettings, list[list[int]]]:

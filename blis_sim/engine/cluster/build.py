@@ -175,7 +175,7 @@ def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterato
 def notes_after_run(simulation: Simulation, kills: Iterable[tuple[Micros, int | None]] = ()) -> Iterator[str]:
     """Warnings about a simulation that has ended, and kills that it should have had, in a line each."""
     yield from notes_on_late_kills(kills, simulation.clock)
-    for at in getattr(simulation, "vain_kills", ()):
+    for at in simulation.vain_kills:
         yield f"warning: --kill at {at / 1e6:g} s killed nothing: that instance had been killed, or none served"
     num_evicted = sum(engine.counters.num_reservations_evicted for engine in simulation.instances)
     if num_evicted:

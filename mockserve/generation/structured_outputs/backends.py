@@ -48,6 +48,11 @@ def _objects_in(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 yield each
 
 
+_HIDE_LENGTHS = {"enum", "const", "pattern", "format"}
+_MAPS_OF_VALUES = ("properties", "patternProperties")
+_PARTS = ("propertyNames", "items", "additionalProperties", "prefixItems", "anyOf", "oneOf", "allOf", *_MAPS_OF_VALUES)
+
+
 def negative_lengths(root: Any) -> tuple[int, int] | None:
     """Return the first lengths of a text whose least one is below zero, with -1 for no limit; None without any.
 
@@ -55,32 +60,23 @@ def negative_lengths(root: Any) -> tuple[int, int] | None:
     """
     pending, seen = [(root, False)], set[int]()
     while pending:
-        schema, is_text = pending.pop()
+        schema, is_name = pending.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
         if "$ref" in schema:
             with suppress(SchemaError):  # xgrammar takes such a reference for any value
-                pending.append((find_referenced(schema["$ref"], root), is_text))
+                pending.append((find_referenced(schema["$ref"], root), is_name))
             continue
-        least = schema.get("minLength", 0)
-        if (is_text or _is_text(schema)) and isinstance(least, int) and least < 0:
+        given, least = schema.get("type"), schema.get("minLength", 0)
+        is_text = "string" in (given if isinstance(given, list) else [given]) and not _HIDE_LENGTHS & schema.keys()
+        if (is_name or is_text) and isinstance(least, int) and least < 0:
             return least, schema.get("maxLength", -1)
-        pending += [(schema.get("propertyNames"), True)]
-        for name in ("properties", "patternProperties"):
-            members = schema.get(name)
-            pending += [(each, False) for each in members.values()] if isinstance(members, Mapping) else []
-        for name in ("items", "additionalProperties", "prefixItems", "anyOf", "oneOf", "allOf"):
-            found = schema.get(name)
-            pending += [(each, False) for each in (found if isinstance(found, list) else [found])]
+        for name in _PARTS:
+            part = schema.get(name)
+            values = [*part.values()] if name in _MAPS_OF_VALUES and isinstance(part, Mapping) else part
+            pending += [(each, name == "propertyNames") for each in (values if isinstance(values, list) else [values])]
     return None
-
-
-def _is_text(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema is of texts whose length xgrammar looks at."""
-    given = schema.get("type")
-    has_text = given == "string" or (isinstance(given, list) and "string" in given)
-    return has_text and not {"enum", "const", "pattern", "format"} & schema.keys()
 
 
 def _is_unsupported(schema: Mapping[str, Any]) -> bool:

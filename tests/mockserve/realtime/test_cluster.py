@@ -20,7 +20,6 @@ from blis_sim.options import options_from
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver
 from mockserve.realtime.driver import EngineFailedError, EngineOutput, WriteCoalescer
-from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 from tests.patience import PATIENCE_S
@@ -62,7 +61,7 @@ def workload(number: int) -> list[Request]:
     ]
 
 
-async def served(driver: ClusterDriver, requests: list[Request]) -> list[InFlightRequest]:
+async def served(driver: ClusterDriver, requests: list[Request]) -> list[Listener]:
     """Let them arrive one after the other and wait for all of them."""
     listeners, flights = [], []
     for each in requests:

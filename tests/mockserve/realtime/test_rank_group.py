@@ -14,7 +14,6 @@ from blis_sim.engine.units import Micros
 from mockserve.metrics.counters import Lateness
 from mockserve.realtime.cluster import RankDriver, RankGroupDriver
 from mockserve.realtime.driver import EngineOutput, WriteCoalescer
-from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 
@@ -41,7 +40,7 @@ def workload(number: int) -> list[Request]:
     ]
 
 
-async def served(driver: RankGroupDriver, requests: list[Request]) -> list[InFlightRequest]:
+async def served(driver: RankGroupDriver, requests: list[Request]) -> list[Listener]:
     listeners, flights = [], []
     for each in requests:
         listeners.append(Listener())

@@ -18,7 +18,6 @@ from blis_sim.engine.speculation import Speculation, SpeculationGates
 from blis_sim.engine.urgency import UrgencySettings
 from blis_sim.options import options_from
 from mockserve.realtime.cluster import ClusterDriver
-from mockserve.realtime.in_flight import InFlightRequest
 from tests.fakes import config
 from tests.mockserve.realtime.listeners import Listener, submit
 from tests.mockserve.realtime.test_cluster import LATENCY, driven
@@ -67,7 +66,7 @@ def workload(number: int) -> list[Request]:
     ]
 
 
-async def served(driver: ClusterDriver, requests: list[Request]) -> list[InFlightRequest]:
+async def served(driver: ClusterDriver, requests: list[Request]) -> list[Listener]:
     """Let the first arrive, then the others, and wait for all of them."""
     listeners, flights = [Listener() for _ in requests], []
     for number, (each, listener) in enumerate(zip(requests, listeners, strict=True)):
