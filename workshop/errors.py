@@ -51,6 +51,8 @@ from blis_sim.engine.latency.confidence import (
     MeasuredKind,
     ServerKind,
     errors_like,
+    flags_of,
+    is_waiting,
     kind_of,
     nearest_kinds,
     ratio_spread,
@@ -73,12 +75,13 @@ _LARGEST_ERROR = 10.0
 _MOST_UNLIKE = 5
 PREAMBLE = """# Errors by kind of server
 
-The errors behind [every statement](models.md#how-sure-a-prediction-is) of how sure a prediction is: those of the means
-of TTFT, ITL and throughput over a recording, as the median of the recordings of a kind and what nine of ten stay
-within. The recordings are the deployments of [silicon](silicon.md), the [published servers](published.md), those of
-[Qwen3-14B](accuracy.md), and servers that others have measured in bursts and with users; of these the spread of lengths
-or the users are assumed. Throughput is one over the time of a request. Errors beyond ten times the figure count as
-that. *Learned from* is a server from other recordings of which coefficients or overheads were learned.
+These errors are behind [every statement](models.md#how-sure-a-prediction-is) of how sure a prediction is. They are the
+errors of the means of TTFT, ITL and throughput over a recording. Each kind has the median of its recordings, and the
+bound of nine of ten. The recordings are the deployments of [silicon](silicon.md), the [published
+servers](published.md), those of [Qwen3-14B](accuracy.md), and servers that others have measured in bursts and with
+users. For the latter the spread of lengths or the users are assumed. Throughput is one over the time of a request.
+Errors beyond ten times the figure count as that. *Learned from* is a server from other recordings of which coefficients
+or overheads were learned.
 
 The tables are produced by `python -m workshop.errors`, and so is the file that commands read.
 """
@@ -105,6 +108,8 @@ class Seen(NamedTuple):
     errors: Mapping[str, float]
     ratios: Mapping[str, float]
     """Logarithms of the measured over the predicted time."""
+    waiting: bool = False
+    """Whether requests were predicted to wait for their first token."""
 
 
 def main() -> int:
@@ -150,7 +155,8 @@ def score_again(path: Path, page: Path | None, of_points: Path | None = None) ->
     for predictor, of_metrics in content["spread"].items():
         kinds = kinds_of(seen, predictor)
         for metric, spread in of_metrics.items():
-            spread["scores"] = all_scores(kinds, metric)
+            spread.pop("waiting_scores", None)
+            spread.update(scores_by_wait(kinds, metric))
     path.write_text(_text_of(content))
     lines = interval_lines(seen)
     sys.stdout.writelines(f"{line}\n" for line in lines)
@@ -176,10 +182,10 @@ def seen_in(content: Mapping[str, Any]) -> list[Seen]:
         cell = Cell(ServerKind(*row["kind"]), row["model"], (row["shape"][0], row["shape"][1]))
         for predictor, figures in row["errors"].items():
             sources = [name for name, count in figures["sources"].items() for _ in range(count)]
-            for place, source in enumerate(sources):
+            for place, (source, waiting) in enumerate(zip(sources, flags_of(figures), strict=True)):
                 ratios = {name: figures["ratios"][name][place] for name in METRICS}
                 errors = {name: abs(exp(each if name == "throughput" else -each) - 1) for name, each in ratios.items()}
-                found.append(Seen(source, cell, predictor, errors, ratios))
+                found.append(Seen(source, cell, predictor, errors, ratios, waiting))
     return found
 
 
@@ -199,6 +205,7 @@ def _seen(source: str, cell: Cell, predictor: str, real: Mapping[str, float], si
         predictor,
         {name: min(each, _LARGEST_ERROR) for name, each in errors.items()},
         {name: min(max(each, -most), most) for name, each in ratios.items()},
+        is_waiting(simulated["ttft"], simulated["e2e"]),
     )
 
 
@@ -241,10 +248,11 @@ def _of_points(path: Path) -> Iterator[Seen]:
             sides = [{name: float(row[f"{name}{side}"]) for name in points.METRICS} for side in ("", "_sim")]
             if any(isnan(each) for each in sides[0].values()):
                 continue
+            waiting = is_waiting(sides[1]["ttft"], sides[1]["e2e"])
             if sides[0]["duration"]:  # of a burst, means of single requests say little about the throughput
                 sides = [{**each, "e2e": each["duration"]} for each in sides]
             cell = Cell(kind, row["model"], (int(row["layers"]), int(row["width"])))
-            yield _seen(POINTS, cell, row["predictor"], *sides)
+            yield _seen(POINTS, cell, row["predictor"], *sides)._replace(waiting=waiting)
 
 
 def _of_published(folder: Path) -> Iterator[Seen]:
@@ -317,6 +325,7 @@ def kinds_of(seen: Sequence[Seen], predictor: str) -> list[MeasuredKind]:
             {name: _figures([one.errors[name] for one in found]) for name in METRICS},
             (cell.model, *cell.kind[2:]) == _LEARNED_FROM and predictor in _LEARNING,
             {name: [round(one.ratios[name], 3) for one in found] for name in METRICS},
+            [one.waiting for one in found],
         )
         for cell, found in members.items()
     ]
@@ -345,37 +354,68 @@ def spread_of(kinds: Sequence[MeasuredKind], seen: Sequence[Seen], metric: str) 
     return {
         "all": [round(each, 4) for each in of_all],
         "growth": [[round(each, 2) for each in pair] for pair in growth[1:]],
-        "scores": all_scores(kinds, metric),
+        **scores_by_wait(kinds, metric),
     }
 
 
-def all_scores(kinds: Sequence[MeasuredKind], metric: str) -> dict[str, list[float]]:
-    """Return the scores at each level, of recordings whose kind is known from others and of those whose kind is not."""
+_BY_WAIT = ("itl", "throughput")
+"""The metrics with scores of their own where requests wait. TTFT has none: those of bursts are as sure as others."""
+_LEAST_WAITING = 20
+"""Recordings whose requests wait, below which their scores are those of all."""
+
+
+def scores_by_wait(kinds: Sequence[MeasuredKind], metric: str) -> dict[str, dict[str, list[float]]]:
+    """Return `scores`, and `waiting_scores` where enough is known of recordings whose requests wait."""
+    if not _is_told_apart(kinds, metric):
+        return {"scores": all_scores(kinds, metric)}
+    return {
+        "scores": all_scores(kinds, metric, waiting=False),
+        "waiting_scores": all_scores(kinds, metric, waiting=True),
+    }
+
+
+def _is_told_apart(kinds: Sequence[MeasuredKind], metric: str) -> bool:
+    """Whether recordings whose requests wait have scores of their own."""
+    return metric in _BY_WAIT and sum(sum(each.waiting) for each in kinds if not each.is_learned_from) >= _LEAST_WAITING
+
+
+def all_scores(kinds: Sequence[MeasuredKind], metric: str, waiting: bool | None = None) -> dict[str, list[float]]:
+    """Return the scores at each level, of recordings whose kind is known from others and of those whose kind is not.
+
+    `waiting` takes only the recordings whose requests wait, or do not.
+    """
     kinds = [each for each in kinds if not each.is_learned_from]
-    return {name: _quantiles(scores_of(kinds, metric, name == "alike")) for name in ("alike", "unlike")}
+    return {name: _quantiles(scores_of(kinds, metric, name == "alike", waiting)) for name in ("alike", "unlike")}
 
 
 _NO_SCORES = {"alike": (0.0,), "unlike": (0.0,)}
 
 
-def scores_of(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool) -> list[float]:
+def scores_of(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool, waiting: bool | None = None) -> list[float]:
     """Return how many scales each recording lies above the centre of what is said of it without its kind, or without
     the recording alone where others of its kind remain."""
-    return [each for found in scores_by_kind(kinds, metric, is_alike) for each in found]
+    return [each for found in scores_by_kind(kinds, metric, is_alike, waiting) for each in found]
 
 
-def scores_by_kind(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool) -> list[list[float]]:
-    """Return the scores of the recordings of each kind."""
+def scores_by_kind(
+    kinds: Sequence[MeasuredKind], metric: str, is_alike: bool, waiting: bool | None = None
+) -> list[list[float]]:
+    """Return the scores of the recordings of each kind, of those alone whose requests wait or do not if asked to."""
     scores: list[list[float]] = []
     for kind in kinds:
         others = [each for each in kinds if each is not kind]
-        ratios = kind.ratios[metric]
+        flags = kind.waiting or [False] * kind.num_recordings
+        asked = [
+            (place, ratio)
+            for place, (ratio, flag) in enumerate(zip(kind.ratios[metric], flags, strict=True))
+            if waiting in (None, flag)
+        ]
         of_kind: list[float] = []
-        if is_alike and len(ratios) > 1:
-            for place, ratio in enumerate(ratios):
-                of_kind += _scores(kind, [ratio], [*others, _without(kind, place)], metric)
+        if is_alike and kind.num_recordings > 1:
+            for place, ratio in asked:
+                of_kind += _scores(kind, [ratio], [*others, _without(kind, place)], metric, waiting)
         elif not is_alike and others:
-            of_kind += _scores(kind, ratios, others, metric)
+            of_kind += _scores(kind, [ratio for _, ratio in asked], others, metric, waiting)
         scores.append(of_kind)
     return scores
 
@@ -383,11 +423,14 @@ def scores_by_kind(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool) -
 def _without(kind: MeasuredKind, place: int) -> MeasuredKind:
     """Return a kind without one of its recordings."""
     ratios = {name: [*each[:place], *each[place + 1 :]] for name, each in kind.ratios.items()}
-    return kind._replace(num_recordings=kind.num_recordings - 1, ratios=ratios)
+    waiting = [*kind.waiting[:place], *kind.waiting[place + 1 :]]
+    return kind._replace(num_recordings=kind.num_recordings - 1, ratios=ratios, waiting=waiting)
 
 
-def _scores(kind: MeasuredKind, ratios: Sequence[float], known: Sequence[MeasuredKind], metric: str) -> list[float]:
-    said = ratio_spread(metric, nearest_kinds(kind.kind, kind.shape, known), known, _NO_SCORES)
+def _scores(
+    kind: MeasuredKind, ratios: Sequence[float], known: Sequence[MeasuredKind], metric: str, waiting: bool | None
+) -> list[float]:
+    said = ratio_spread(metric, nearest_kinds(kind.kind, kind.shape, known), known, _NO_SCORES, waiting)
     return [(ratio - said.centre) / said.scale for ratio in ratios]
 
 
@@ -441,8 +484,10 @@ def table_text(seen: Sequence[Seen]) -> str:
             of_cell = rows.setdefault(Cell(each.kind, each.model, each.shape), {})
             cell = Cell(each.kind, each.model, each.shape)
             sources = Counter(one.source for one in _by(predictor, seen) if one.cell == cell)
+            places = [place for place, waiting in enumerate(each.waiting) if waiting]
             of_cell[predictor] = {
-                "n": each.num_recordings, **errors, **learned, "sources": sources, "ratios": each.ratios
+                "n": each.num_recordings, **errors, **learned, "sources": sources, "ratios": each.ratios,
+                **({"waiting": places} if places else {}),
             }  # fmt: skip
     spread = {
         predictor: {name: spread_of(kinds, _by(predictor, seen), name) for name in METRICS}
@@ -500,8 +545,12 @@ _INTERVALS_PREAMBLE = f"""{_INTERVALS}
 
 How many recordings lie in the interval of nine of ten that would be stated without them, and how many above it. The
 half width of an interval is a share of the predicted time, and so is the error. Both are medians. What is left out is
-the recording alone, all of its kind and model, or all of its model and GPU. Of normal errors the half width is 2.4
-times the median error, and only what tells small errors from large ones makes that less.
+the recording alone, all of its kind and model, or all of its model and GPU. Where requests wait for their first token
+for a tenth of their time or more, ITL and time have scores of their own. Bursts do, and the last line of `kernels` has
+them alone.
+
+Of normal errors the half width is 2.44 times the median error (1.645 / 0.674), of uniform ones 1.8 times (0.9 / 0.5).
+Where larger errors are rarer it is never less. Only what tells servers with small errors from others can change that.
 """
 _NINE_OF_TEN = 0.9
 _LEFT_OUT = ("the recording", "its kind", "its model and GPU")
@@ -513,6 +562,7 @@ class Covered(NamedTuple):
     source: str
     ratio: float
     factors: tuple[float, float]
+    waiting: bool = False
 
 
 def interval_lines(seen: Sequence[Seen]) -> list[str]:
@@ -528,16 +578,19 @@ def interval_lines(seen: Sequence[Seen]) -> list[str]:
                 for source in dict.fromkeys(each.source for each in found["ttft"]):
                     of_source = {name: [one for one in each if one.source == source] for name, each in found.items()}
                     lines.append(_interval_line(f"{predictor}, {source} | {left_out}", of_source))
+                waiting = {name: [one for one in each if one.waiting] for name, each in found.items()}
+                if waiting["ttft"]:
+                    lines.append(_interval_line(f"{predictor}, requests wait | {left_out}", waiting))
     return [*lines, ""]
 
 
 def _interval_line(name: str, found: Mapping[str, Sequence[Covered]]) -> str:
     cells = []
     for each in found.values():
-        inside = sum(low <= exp(ratio) <= high for _, ratio, (low, high) in each) / len(each)
-        above = sum(exp(ratio) > high for _, ratio, (_, high) in each) / len(each)
-        width = np.median([(high - low) / 2 for _, _, (low, high) in each])
-        error = np.median([abs(exp(ratio) - 1) for _, ratio, _ in each])
+        inside = sum(low <= exp(ratio) <= high for _, ratio, (low, high), _ in each) / len(each)
+        above = sum(exp(ratio) > high for _, ratio, (_, high), _ in each) / len(each)
+        width = np.median([(high - low) / 2 for _, _, (low, high), _ in each])
+        error = np.median([abs(exp(ratio) - 1) for _, ratio, _, _ in each])
         cells.append(f"{inside:.0%} in, {above:.0%} above; +-{width:.1%}, error {error:.1%}")
     return f"| {name} | {len(found['ttft'])} | {' | '.join(cells)} |"
 
@@ -548,21 +601,24 @@ def covered(seen: Sequence[Seen], metric: str, left_out: str) -> list[Covered]:
     The scores are those of other kinds than the recording's.
     """
     kinds = [each for each in kinds_of(seen, seen[0].predictor) if not each.is_learned_from]
-    alike = scores_by_kind(kinds, metric, is_alike=True) if left_out == _LEFT_OUT[0] else []
+    flags: tuple[bool | None, ...] = (False, True) if _is_told_apart(kinds, metric) else (None,)
+    alike = {each: scores_by_kind(kinds, metric, is_alike=True, waiting=each) for each in flags}
     found = []
     for number, kind in enumerate(kinds):
         of_kind = [one for one in seen if one.cell == Cell(kind.kind, kind.model, kind.shape)]
         others = [each for each in kinds if not _is_left_out(each, kind, left_out)]
-        if alike and len(of_kind) > 1:
-            scores = _quantiles([score for each in (*alike[:number], *alike[number + 1 :]) for score in each])
+        if left_out == _LEFT_OUT[0] and len(of_kind) > 1:
+            listed = {flag: [*of_flag[:number], *of_flag[number + 1 :]] for flag, of_flag in alike.items()}
             known = [[*others, _without(kind, place)] for place in range(len(of_kind))]
         else:
-            scores = _quantiles(scores_of(others, metric, is_alike=False))
+            listed = {flag: scores_by_kind(others, metric, is_alike=False, waiting=flag) for flag in flags}
             known = [others] * len(of_kind)
+        scores = {flag: _quantiles([score for each in of_flag for score in each]) for flag, of_flag in listed.items()}
         for one, those in zip(of_kind, known, strict=True):
             like = nearest_kinds(kind.kind, kind.shape, those)
-            spread = ratio_spread(metric, like, those, {"alike": scores, "unlike": scores})
-            found.append(Covered(one.source, one.ratios[metric], spread.factors(_NINE_OF_TEN)))
+            flag = one.waiting if one.waiting in scores else None
+            spread = ratio_spread(metric, like, those, dict.fromkeys(_NO_SCORES, scores[flag]), flag)
+            found.append(Covered(one.source, one.ratios[metric], spread.factors(_NINE_OF_TEN), one.waiting))
     return found
 
 

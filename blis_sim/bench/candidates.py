@@ -19,7 +19,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.deployment import Deployment, latency_choice, resolve
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import load_gpu
-from blis_sim.engine.latency.confidence import Sureness
+from blis_sim.engine.latency.confidence import RatioSpread, Sureness, is_waiting
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.memory.planner import MemoryLayout
 from blis_sim.options import BlisError
@@ -163,6 +163,12 @@ _METRICS = {"ttft": "ttft", "itl": "itl", "e2e": "throughput"}
 """The stated errors of each latency."""
 
 
+def _ratios(sureness: Sureness, outcome: Outcome) -> Mapping[str, RatioSpread]:
+    """Return what measured times are over predicted ones, by whether the requests of a simulation wait."""
+    ttft_ms, e2e_ms = (outcome.figures.get(f"{name}_mean_ms") or 0.0 for name in ("ttft", "e2e"))
+    return sureness.ratios_where(is_waiting(ttft_ms, e2e_ms))
+
+
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Limits in milliseconds by the figure of a row, such as `ttft_p99_ms`. At least one."""
@@ -171,13 +177,12 @@ class Targets:
     confidence: float | None = None
     """The least probability that a server meets each of them; None takes predicted times as they are."""
 
-    def for_server(self, sureness: Sureness) -> "Targets":
+    def for_server(self, sureness: Sureness, outcome: Outcome) -> "Targets":
         """Return the limits that predicted times must meet, for real ones to meet these with the confidence."""
         if self.confidence is None or not sureness.ratios:
             return self
-        factors = {
-            name: sureness.ratios[_METRICS[name.split("_")[0]]].factor_at(self.confidence) for name in self.limits_ms
-        }
+        ratios = _ratios(sureness, outcome)
+        factors = {name: ratios[_METRICS[name.split("_")[0]]].factor_at(self.confidence) for name in self.limits_ms}
         return Targets({name: limit_ms / max(1.0, factors[name]) for name, limit_ms in self.limits_ms.items()})
 
     def probability(self, outcome: Outcome, sureness: Sureness) -> float | None:
@@ -186,8 +191,9 @@ class Targets:
         figures = [(name, limit_ms, outcome.figures.get(name)) for name, limit_ms in self.limits_ms.items()]
         if not sureness.ratios or not all(figure for _, _, figure in figures):
             return None
+        ratios = _ratios(sureness, outcome)
         return min(
-            sureness.ratios[_METRICS[name.split("_")[0]]].probability(limit_ms / figure)
+            ratios[_METRICS[name.split("_")[0]]].probability(limit_ms / figure)
             for name, limit_ms, figure in figures
             if figure
         )

@@ -664,7 +664,7 @@ def judge_with(sims: Simulations, targets: Targets, on_trial: Callable[[], None]
                 on_trial()
             yield (
                 place,
-                targets.for_server(asked[place].candidate.sureness)
+                targets.for_server(asked[place].candidate.sureness, outcome)
                 .tightened(asked[place].candidate.step_scale)
                 .judge(outcome),
             )

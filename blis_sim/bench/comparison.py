@@ -20,6 +20,7 @@ from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.engine_defaults import adaptive_blocks
+from blis_sim.engine.latency.confidence import is_waiting
 from blis_sim.options import OptionError, options_from
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, values_of
@@ -518,7 +519,7 @@ def comparison_report(
     figures = figures_of([run for of_seed in runs for run in of_seed])
     values = {figure: [[figure.value(of_seed, place) for of_seed in runs] for place in range(len(sides))]
               for figure in figures}  # fmt: skip
-    intervals = _intervals(sides, values)
+    intervals = _intervals(sides, values, runs[0])
 
     def data() -> dict[str, dict[str, Any]]:
         content: dict[str, dict[str, Any]] = {
@@ -572,15 +573,23 @@ Intervals = Mapping[str, Sequence[tuple[float, float] | None]]
 """For each latency, by side, between which values nine servers of ten lie, if that is known."""
 
 
-def _intervals(sides: Sequence[Configuration], values: Values) -> Intervals:
+def _intervals(sides: Sequence[Configuration], values: Values, of_seed: Sequence[Run]) -> Intervals:
+    waits = list(map(_requests_wait, of_seed))
     found = {}
     for figure, of_sides in values.items():
         if figure.latency:
-            pairs = zip(sides, of_sides, strict=True)
             found[figure.label] = [
-                each.deployment.sureness.interval_ms(figure.latency, fmean(of_side), 0.9) for each, of_side in pairs
+                side.deployment.sureness.interval_ms(figure.latency, fmean(of_side), 0.9, waiting=waiting)
+                for side, of_side, waiting in zip(sides, of_sides, waits, strict=True)
             ]
     return {label: each for label, each in found.items() if any(each)}
+
+
+def _requests_wait(run: Run) -> bool:
+    """Return whether completed requests wait for their first token, on average."""
+    is_done = run.ended_s >= 0
+    ttft_s, e2e_s = ((ends - run.arrived_s)[is_done] for ends in (run.first_s, run.ended_s))
+    return bool(is_done.any()) and is_waiting(float(ttft_s.mean()), float(e2e_s.mean()))
 
 
 def _sections(sides: Sequence[Configuration], values: Values, intervals: Intervals) -> Iterator[Section]:

@@ -111,7 +111,13 @@ _METRICS = {"TTFT": "ttft", "ITL": "itl", "E2E": "throughput"}
 
 def stated_intervals(figures: dict[str, float], sureness: "Sureness") -> dict[str, tuple[float, float]]:
     """Return for each figure between which values nine servers of ten lie that are as unlike those measured."""
-    found = {name: sureness.interval_ms(_METRICS[name.split()[0]], value, 0.9) for name, value in figures.items()}
+    from blis_sim.engine.latency.confidence import is_waiting  # few runs have intervals
+
+    waiting = is_waiting(figures.get("TTFT mean", 0.0), figures.get("E2E mean", 0.0))
+    found = {
+        name: sureness.interval_ms(_METRICS[name.split()[0]], value, 0.9, waiting=waiting)
+        for name, value in figures.items()
+    }
     return {name: interval for name, interval in found.items() if interval is not None}
 
 

@@ -119,16 +119,28 @@ def test_the_target_that_is_least_sure_decides() -> None:
 @pytest.mark.parametrize("confidence", [0.6, 0.9])
 def test_what_is_judged_with_a_confidence_meets_the_targets_as_probably(confidence: float) -> None:
     targets, servers = Targets({"ttft_p99_ms": 10.0}, confidence), sure(1.5)
-    (limit_ms,) = targets.for_server(servers).limits_ms.values()
+    (limit_ms,) = targets.for_server(servers, Outcome({})).limits_ms.values()
     assert targets.probability(Outcome({"ttft_p99_ms": limit_ms}), servers) == pytest.approx(confidence)
 
 
+@pytest.mark.parametrize(("ttft_ms", "factor"), [(99.0, 1.5), (100.0, 3.0)])
+def test_what_servers_are_slower_by_is_that_of_bursts_where_requests_wait_for_a_tenth_of_their_time(
+    ttft_ms: float, factor: float
+) -> None:
+    servers = sure(1.5)._replace(waiting_ratios=sure(3.0).ratios)
+    outcome = Outcome({"ttft_mean_ms": ttft_ms, "e2e_mean_ms": 1000.0, "itl_p99_ms": 10.0})
+    targets = Targets({"itl_p99_ms": 30.0}, 0.5)
+    (limit_ms,) = targets.for_server(servers, outcome).limits_ms.values()
+    assert limit_ms == pytest.approx(30.0 / factor)
+    assert Targets({"itl_p99_ms": 10.0 * factor}).probability(outcome, servers) == pytest.approx(0.5)
+
+
 def test_a_confidence_never_allows_more_than_the_target() -> None:
-    assert Targets({"ttft_p99_ms": 10.0}, 0.9).for_server(sure(0.1)).limits_ms == {"ttft_p99_ms": 10.0}
+    assert Targets({"ttft_p99_ms": 10.0}, 0.9).for_server(sure(0.1), Outcome({})).limits_ms == {"ttft_p99_ms": 10.0}
 
 
 def test_without_a_confidence_predicted_times_are_taken_as_they_are() -> None:
-    assert Targets({"ttft_p99_ms": 10.0}).for_server(sure(3.0)).limits_ms == {"ttft_p99_ms": 10.0}
+    assert Targets({"ttft_p99_ms": 10.0}).for_server(sure(3.0), Outcome({})).limits_ms == {"ttft_p99_ms": 10.0}
 
 
 def test_an_overloaded_deployment_meets_no_target() -> None:

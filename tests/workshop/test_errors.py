@@ -5,6 +5,7 @@ import json
 from math import exp, log
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import pytest
 
@@ -17,6 +18,7 @@ from workshop.errors import (
     covered,
     kinds_of,
     score_again,
+    scores_by_wait,
     scores_of,
     seen_in,
     spread_of,
@@ -74,6 +76,42 @@ def test_scores_tell_slower_servers_from_faster_ones() -> None:
 def test_scores_of_alike_servers_need_another_recording_of_the_kind() -> None:
     assert scores_of(kinds_of(seen(LARGE, 0.1) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True) == []
     assert len(scores_of(kinds_of(seen(LARGE, 0.1, 0.2) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True)) == 2
+
+
+@pytest.mark.parametrize("left_out", ["the recording", "its model and GPU"])
+def test_steps_of_requests_that_wait_have_intervals_of_their_own(left_out: str) -> None:
+    draws = Random(5)
+    calm = [one for place in range(6) for one in of_model(place, *(draws.gauss(0, 0.02) for _ in range(12)))]
+    bursts = [one for place in range(6) for one in of_model(place, *(draws.gauss(0, 0.2) for _ in range(12)))]
+    found = [*calm, *(each._replace(waiting=True) for each in bursts)]
+    widths = {
+        metric: [
+            median(high - low for _, _, (low, high), flag in covered(found, metric, left_out) if flag == waiting)
+            for waiting in (False, True)
+        ]
+        for metric in METRICS
+    }
+    assert widths["itl"][1] > 5 * widths["itl"][0]
+    assert widths["throughput"][1] > 5 * widths["throughput"][0]
+    assert widths["ttft"][1] == pytest.approx(widths["ttft"][0], rel=0.2)
+    inside = [low <= exp(ratio) <= high for _, ratio, (low, high), flag in covered(found, "itl", left_out) if flag]
+    assert 0.8 <= sum(inside) / len(inside) <= 1
+
+
+def test_few_recordings_whose_requests_wait_have_the_scores_of_all() -> None:
+    found = [one for place in range(4) for one in of_model(place, *(0.01 * each for each in range(-5, 6)))]
+    found[:5] = [each._replace(waiting=True) for each in found[:5]]
+    kinds = kinds_of(found, "kernels")
+    assert scores_by_wait(kinds, "itl") == {"scores": all_scores(kinds, "itl")}
+
+
+def test_a_table_keeps_whose_requests_wait() -> None:
+    found = [each._replace(waiting=place % 2 == 1) for place, each in enumerate(seen(LARGE, 0.1, 0.2, 0.3))]
+    assert [each.waiting for each in seen_in(json.loads(table_text(found)))] == [False, True, False]
+
+
+def of_model(place: int, *errors: float) -> list[Seen]:
+    return seen(LARGE._replace(model=f"model {place}", shape=(place, 1)), *errors)
 
 
 def test_few_recordings_promise_nothing_beyond_their_number() -> None:
@@ -143,5 +181,5 @@ def test_most_recordings_lie_in_the_intervals_of_the_others() -> None:
         )
     ]
     for left_out in ("the recording", "its kind", "its model and GPU"):
-        inside = [low <= exp(ratio) <= high for _, ratio, (low, high) in covered(found, "itl", left_out)]
+        inside = [low <= exp(ratio) <= high for _, ratio, (low, high), _ in covered(found, "itl", left_out)]
         assert 0.85 <= sum(inside) / len(inside) <= 0.95

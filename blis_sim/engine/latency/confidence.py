@@ -161,6 +161,18 @@ class MeasuredKind(NamedTuple):
     ratios: Mapping[str, Sequence[float]] = {}
     """By metric, the logarithms of the measured over the predicted time of each recording; for throughput, of the time
     of a request."""
+    waiting: Sequence[bool] = ()
+    """For each recording whether requests were predicted to wait for their first token, by `is_waiting`."""
+
+
+WAITING_SHARE = 0.1
+"""Least share of the time of requests that passes before their first token where they are said to wait for it. In
+bursts it is 0.25 to 0.98, in all other recordings at most 0.08."""
+
+
+def is_waiting(ttft_ms: float, e2e_ms: float) -> bool:
+    """Return whether requests wait for their first token, by the means of a prediction."""
+    return ttft_ms >= WAITING_SHARE * e2e_ms > 0
 
 
 LEVELS = (
@@ -234,6 +246,8 @@ class Sureness(NamedTuple):
     """A part of the time that nothing is known about, empty without one."""
     ratios: Mapping[str, RatioSpread] = {}
     """By metric, what measured times are over predicted ones."""
+    waiting_ratios: Mapping[str, RatioSpread] = {}
+    """The same where requests wait for their first token, by `is_waiting`."""
 
     @property
     def step_error(self) -> float:
@@ -247,11 +261,21 @@ class Sureness(NamedTuple):
             return float("inf")
         return sum(each.median for each in self.errors.values()) / len(self.errors)
 
-    def interval_ms(self, metric: str, predicted_ms: float, share: float) -> tuple[float, float] | None:
-        """Return between which times a share of servers lies; None where nothing is known. `throughput` is of E2E."""
-        if metric not in self.ratios:
+    def ratios_where(self, waiting: bool) -> Mapping[str, RatioSpread]:
+        """Return by metric what measured times are over predicted ones, where requests wait or do not."""
+        return (self.waiting_ratios if waiting else {}) or self.ratios
+
+    def interval_ms(
+        self, metric: str, predicted_ms: float, share: float, *, waiting: bool = False
+    ) -> tuple[float, float] | None:
+        """Return between which times a share of servers lies; None where nothing is known. `throughput` is of E2E.
+
+        `waiting` says whether requests wait for their first token, by `is_waiting`.
+        """
+        ratios = self.ratios_where(waiting)
+        if metric not in ratios:
             return None
-        low, high = self.ratios[metric].factors(share)
+        low, high = ratios[metric].factors(share)
         return low * predicted_ms, high * predicted_ms
 
     @property
@@ -300,8 +324,13 @@ class Sureness(NamedTuple):
         }
 
     def _as_json(self, metric: str, errors: Errors) -> dict[str, Any]:
-        factors = [round(each, _DIGITS) for each in self.ratios[metric].factors(0.9)] if self.ratios else None
-        return {"median": errors.median, "p90": None if self.unknown else errors.p90, "factors_90": factors}
+        of_both = {
+            name: [round(each, _DIGITS) for each in self.ratios_where(waiting)[metric].factors(0.9)]
+            if self.ratios
+            else None
+            for name, waiting in (("factors_90", False), ("factors_90_waiting", True))
+        }
+        return {"median": errors.median, "p90": None if self.unknown else errors.p90, **of_both}
 
 
 _PROPERTIES = ("class of the model", "precision", "GPU", "sharing of the work")
@@ -373,7 +402,10 @@ def sureness_of(
         _described(like.nearest, is_learned),
         like.unlike,
         unknown,
-        {metric: ratio_spread(metric, like, known, spread[metric]["scores"]) for metric in METRICS},
+        *(
+            {metric: _spread_in(spread[metric], metric, like, known, waiting) for metric in METRICS}
+            for waiting in (False, True)
+        ),
     )
 
 
@@ -475,21 +507,50 @@ def errors_like(metric: str, like: Likeness, known: Sequence[MeasuredKind], spre
 
 
 def ratio_spread(
-    metric: str, like: Likeness, known: Sequence[MeasuredKind], scores: Mapping[str, Sequence[float]]
+    metric: str,
+    like: Likeness,
+    known: Sequence[MeasuredKind],
+    scores: Mapping[str, Sequence[float]],
+    waiting: bool | None = None,
 ) -> RatioSpread:
     """Return what measured times are over predicted ones, by the recordings of the nearest servers.
 
-    Few recordings count together with all, and those of a server like it apart from those of others.
+    Few recordings count together with all, and those of a server like it apart from those of others. `waiting` takes
+    only recordings whose requests wait, or do not, as long as any are known; without it all count alike.
     """
-    near = [ratio for each in like.nearest for ratio in each.ratios[metric]]
-    of_all = [ratio for each in known if not each.is_learned_from for ratio in each.ratios[metric]] or near
+    near = _ratios_of(like.nearest, metric, waiting)
+    of_all = _ratios_of([each for each in known if not each.is_learned_from], metric, waiting) or near
+    if not of_all:
+        return ratio_spread(metric, like, known, scores)
     counts = _OF_UNLIKE if like.num_unlike else _OF_ALIKE
     own_centre, own_scale = (len(near) / (len(near) + count) for count in counts)
-    middle, middle_of_all = median(near), median(of_all)
-    apart = _apart(near, middle) if len(near) > 1 else _apart(of_all, middle_of_all)
-    scale = apart**own_scale * _apart(of_all, middle_of_all) ** (1 - own_scale)
+    middle_of_all = median(of_all)
+    middle, apart_of_all = median(near or of_all), _apart(of_all, middle_of_all)
+    apart = _apart(near, middle) if len(near) > 1 else apart_of_all
+    scale = apart**own_scale * apart_of_all ** (1 - own_scale)
     centre = own_centre * middle + (1 - own_centre) * middle_of_all
     return RatioSpread(centre, scale, scores["unlike" if like.num_unlike else "alike"])
+
+
+def _spread_in(
+    spread: Mapping[str, Any], metric: str, like: Likeness, known: Sequence[MeasuredKind], waiting: bool
+) -> RatioSpread:
+    """Return what measured times are over predicted ones, where requests wait or do not.
+
+    A metric whose `spread` has no `waiting_scores` is as sure in either case.
+    """
+    if "waiting_scores" not in spread:
+        return ratio_spread(metric, like, known, spread["scores"])
+    return ratio_spread(metric, like, known, spread["waiting_scores" if waiting else "scores"], waiting)
+
+
+def _ratios_of(kinds: Sequence[MeasuredKind], metric: str, waiting: bool | None) -> list[float]:
+    return [
+        ratio
+        for each in kinds
+        for ratio, flag in zip(each.ratios[metric], each.waiting or [False] * each.num_recordings, strict=True)
+        if waiting in (None, flag)
+    ]
 
 
 def _apart(ratios: Sequence[float], middle: float) -> float:
@@ -523,6 +584,12 @@ def _table() -> Mapping[str, Any]:
     return content
 
 
+def flags_of(errors: Mapping[str, Any]) -> list[bool]:
+    """Return for each recording of a row of the table whether requests wait: it has the places of those that do."""
+    places = set(errors.get("waiting", ()))
+    return [place in places for place in range(errors["n"])]
+
+
 @cache
 def measured_kinds(latency_model: str) -> tuple[MeasuredKind, ...]:
     """Return the measured servers that a latency model was compared with."""
@@ -535,6 +602,7 @@ def measured_kinds(latency_model: str) -> tuple[MeasuredKind, ...]:
             {name: Errors(*row["errors"][latency_model][name]) for name in METRICS},
             row["errors"][latency_model].get("learned_from", False),
             row["errors"][latency_model]["ratios"],
+            flags_of(row["errors"][latency_model]),
         )
         for row in _table()["kinds"]
         if latency_model in row["errors"]

@@ -13,11 +13,15 @@ from blis_sim.engine.latency.confidence import (
     LEVELS,
     METRICS,
     Likeness,
+    MeasuredKind,
     RatioSpread,
+    ServerKind,
     Sureness,
     errors_like,
     expected,
+    is_waiting,
     measured_kinds,
+    ratio_spread,
     sureness_of,
 )
 from blis_sim.engine.latency.model_operations import KernelPlacement
@@ -173,6 +177,42 @@ def test_every_latency_model_with_measured_errors_has_intervals() -> None:
         low, high = found.interval_ms("ttft", 100.0, 0.9) or (0.0, 0.0)
         assert 0 < low < high
     assert Sureness("roofline", {}).interval_ms("ttft", 100.0, 0.9) is None
+
+
+@pytest.mark.parametrize(("ttft_ms", "e2e_ms", "waits"), [(9.9, 100.0, False), (10.0, 100.0, True), (0.0, 0.0, False)])
+def test_requests_wait_that_have_no_token_for_a_tenth_of_their_time(ttft_ms: float, e2e_ms: float, waits: bool) -> None:
+    assert is_waiting(ttft_ms, e2e_ms) is waits
+
+
+def test_bursts_of_a_kind_that_has_none_are_centred_where_those_of_others_are() -> None:
+    calm, burst = (
+        MeasuredKind(
+            ServerKind("dense models", "16 bits", gpu, "one GPU"),
+            gpu,
+            (1, 1),
+            3,
+            {},
+            ratios={"itl": ratios},
+            waiting=waiting,
+        )
+        for gpu, ratios, waiting in (("H100", [0.0, 0.01, 0.02], [False] * 3), ("B200", [0.5, 0.5, 0.6], [True] * 3))
+    )
+    like, scores = Likeness([calm], (), 0), {"alike": [0.0], "unlike": [0.0]}
+    found = [ratio_spread("itl", like, (calm, burst), scores, waiting).centre for waiting in (True, False)]
+    assert found == [0.5, pytest.approx(0.01)]
+    assert ratio_spread("itl", like, (calm,), scores, True) == ratio_spread("itl", like, (calm,), scores)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_steps_are_less_sure_where_requests_wait_and_first_tokens_as_sure(metric: str) -> None:
+    """Bursts of a kind that has some, and of one that has none."""
+    for found in (stated("gpt-oss-120b", tp=2), stated("llama-3.1-70b", "B200", 4)):
+        calm, burst = (found.interval_ms(metric, 100.0, 0.9, waiting=waiting) for waiting in (False, True))
+        assert calm is not None
+        assert burst is not None
+        assert (burst == calm) if metric == "ttft" else (burst[1] - burst[0] > 1.2 * (calm[1] - calm[0]))
+        factors = [found.as_json[metric][name] for name in ("factors_90", "factors_90_waiting")]
+        assert [100 * each for pair in factors for each in pair] == pytest.approx([*calm, *burst], abs=0.01)
 
 
 @pytest.mark.parametrize("metric", METRICS)
