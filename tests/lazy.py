@@ -9,7 +9,12 @@ from typing import Any
 
 
 class LazyModule(ModuleType):
-    """Stands for the module of its name, and imports it when an attribute is read."""
+    """Stands for the module of its name, and imports it when a public attribute is read.
+
+    Of every name in a file of tests, pytest asks private ones: whether it is a mock, or wraps a fixture.
+    """
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(import_module(self.__name__), name)

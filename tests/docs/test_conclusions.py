@@ -1,4 +1,7 @@
-"""Conclusions of pages, pictures and notebooks from a simulation hold with ten times as many requests."""
+"""Conclusions of pages, pictures and notebooks from a simulation hold with ten times as many requests.
+
+The nightly run shows this of all, and every day's of one sweep. The comparisons have the length that their page shows.
+"""
 
 import json
 import re
@@ -12,10 +15,12 @@ import pytest
 from blis_sim.cli.main import run
 from replay.closed_loop import FIRST_LENGTH
 from tests.docs.pages import PROJECT, fences
+from tests.examples import is_nightly
 
 Captured = pytest.CaptureFixture[str]
 PAGES_WITH_CONCLUSIONS = ("quick-start.md", "tutorial-capacity.md", "sweep.md")
 TIMES = 10
+LENGTHS = (1, TIMES) if is_nightly() else (1,)
 NOTEBOOK_LOAD = "--prompt-tokens 1000 --output-tokens 200"
 NOTEBOOK_SWEEP = f"blis sweep --model qwen/qwen3-14b --hardware H100 --vary rate=2,4,8,12 {NOTEBOOK_LOAD}"
 NOTEBOOK_PLAN = (
@@ -32,6 +37,9 @@ def commands(start: str) -> list[str]:
         for command in fence.commands
         if command.text.startswith(start)
     ]
+
+
+SWEEPS = [*commands("blis sweep --model"), NOTEBOOK_SWEEP]
 
 
 def without(arguments: list[str], *flags: str) -> list[str]:
@@ -64,7 +72,7 @@ def is_overloaded(point: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", [*commands("blis sweep --model"), NOTEBOOK_SWEEP])
+@pytest.mark.parametrize("text", SWEEPS if is_nightly() else SWEEPS[:1])
 def test_a_sweep_concludes_the_same_from_ten_times_as_many_requests(
     text: str, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -78,6 +86,7 @@ def test_a_sweep_concludes_the_same_from_ten_times_as_many_requests(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not is_nightly(), reason="takes 15 s of CPU each: for the nightly run")
 @pytest.mark.parametrize("text", [*commands("blis plan --model"), NOTEBOOK_PLAN])
 def test_a_plan_finds_the_same_deployments_from_ten_times_as_many_requests(text: str, capsys: Captured) -> None:
     arguments = without(shlex.split(text)[1:], "--num-requests")
@@ -131,8 +140,8 @@ LATE = "SLO violations, critical (%)"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, TIMES])
-def test_urgency_spares_chats_and_costs_no_throughput_at_both_lengths(
+@pytest.mark.parametrize("times", LENGTHS)
+def test_urgency_spares_chats_and_costs_no_throughput_at_each_length(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
     fifo, urgency, gap = compared("fifo,urgency,gap", times, tmp_path, capsys)
@@ -144,8 +153,8 @@ def test_urgency_spares_chats_and_costs_no_throughput_at_both_lengths(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, TIMES])
-def test_a_router_that_knows_caches_halves_late_questions_at_both_lengths(
+@pytest.mark.parametrize("times", LENGTHS)
+def test_a_router_that_knows_caches_halves_late_questions_at_each_length(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
     round_robin, cached = compared("round-robin,cache", times, tmp_path, capsys)
@@ -154,8 +163,8 @@ def test_a_router_that_knows_caches_halves_late_questions_at_both_lengths(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, TIMES])
-def test_drafts_behind_gates_make_decoding_faster_and_some_chats_late_at_both_lengths(
+@pytest.mark.parametrize("times", LENGTHS)
+def test_drafts_behind_gates_make_decoding_faster_and_some_chats_late_at_each_length(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
     none, gated = compared("none,gated", times, tmp_path, capsys)
@@ -165,8 +174,8 @@ def test_drafts_behind_gates_make_decoding_faster_and_some_chats_late_at_both_le
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, TIMES])
-def test_long_prompts_apart_do_not_delay_short_ones_at_both_lengths(
+@pytest.mark.parametrize("times", LENGTHS)
+def test_long_prompts_apart_do_not_delay_short_ones_at_each_length(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The conclusion of the tutorial about a policy and of the notebook about a router."""
