@@ -11,8 +11,8 @@ supported ways, and both accept the same: our draws. With `--groups` the model h
 chunks, recurrent states; compared are then all block tables of the requests in a step. With `--pipeline-parallel-size
 N` there are N pipeline stages, and vLLM's core keeps its queue of batches. With `--media` prompts have pictures, which
 an encoder has to compute and to keep. With `--offloading` KV blocks are copied to CPU memory and loaded from there, by
-vLLM's OffloadingConnector, whose transfers take virtual time. With `--content` the events of what the prefix cache
-holds are compared too.
+vLLM's OffloadingConnector, whose transfers take virtual time. With `--tiers` vLLM's file-system tier is behind that
+memory. With `--content` the events of what the prefix cache holds are compared too.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from workshop.vllm_oracle.budgets import with_budgets
 from workshop.vllm_oracle.content import with_content
 from workshop.vllm_oracle.groups import KINDS, with_groups
 from workshop.vllm_oracle.media import with_media
-from workshop.vllm_oracle.offloaded import with_offloading
+from workshop.vllm_oracle.offloaded import with_offloading, with_tiers
 from workshop.vllm_oracle.pipeline import with_pipeline
 from workshop.vllm_oracle.simulated import changes, simulated_story
 from workshop.vllm_oracle.speculation import with_speculation
@@ -47,6 +47,7 @@ FIGURES = (
     "preemptions",
     "hit tokens",
     "loaded tokens",
+    "blocks from devices",
     "drafts",
     "accepted tokens",
     "hang-ups",
@@ -107,6 +108,8 @@ def _workload(arguments: argparse.Namespace, seed: int, async_scheduling: bool) 
         workload = with_budgets(workload, seed)
     if arguments.offloading:
         workload = with_offloading(workload, seed)
+    if arguments.tiers:
+        workload = with_tiers(workload, seed)
     if arguments.pipeline_parallel_size > 1:
         workload = with_pipeline(workload, seed, arguments.pipeline_parallel_size)
     if arguments.content:
@@ -123,6 +126,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--media", action="store_true", help="with pictures in prompts, and limits of their encoder")
     parser.add_argument("--budgets", action="store_true", help="with limits of a step that few deployments set")
     parser.add_argument("--offloading", action="store_true", help="with CPU memory to which KV blocks are copied")
+    parser.add_argument("--tiers", action="store_true", help="with --offloading: with devices behind that memory")
     parser.add_argument("--content", action="store_true", help="with the changes of the content of the prefix cache")
     parser.add_argument("--table", action="store_true", help="print vLLM's compositions as rows of a table")
     parser.add_argument("--trace", action="store_true", help="print all lines of ours")
@@ -162,6 +166,8 @@ def _print_difference(
 
 def _count(seen: Counter[str], workload: Workload, lines: list[Reported]) -> None:
     seen["requests"] += len(workload.arrivals)
+    steps = [line for line in lines if isinstance(line, ScheduledStep)]
+    seen["blocks from devices"] += steps[-1].num_behind[0] if steps and steps[-1].num_behind else 0
     for line in lines:
         if isinstance(line, ScheduledStep):
             seen["preemptions"] += len(line.preempted)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from blis_sim.engine.offloading import OffloadConfig
+from blis_sim.engine.offloading import Device, OffloadConfig
 from workshop.vllm_oracle.workload import TICK_US, Workload
 
 
@@ -28,4 +28,27 @@ def with_offloading(workload: Workload, seed: int) -> Workload:
         enable_prefix_caching=config.enable_prefix_caching or bool(config.kv_groups),
         offload=OffloadConfig(num_blocks, block_us),
     )
+    return replace(workload, config=config)
+
+
+def with_tiers(workload: Workload, seed: int) -> Workload:
+    """Return a workload that has CPU memory, with one or two devices behind it, slow or fast, narrow or wide."""
+    generator = np.random.default_rng((seed, 7))
+    offload = workload.config.offload
+    assert offload is not None
+    block_us = TICK_US * float(generator.choice([0.0, 0.1, 0.5, 2.0, 8.0]))
+    devices = tuple(
+        Device(
+            read_bytes_us=1.0,
+            write_bytes_us=float(generator.choice([0.5, 1.0])),
+            base_us=int(generator.integers(0, TICK_US)),
+            num_readers=int(generator.integers(1, 4)),
+            num_writers=int(generator.integers(1, 4)),
+            saturation_depth=int(generator.choice([1, 1, 4])),
+            single_fraction=0.5,
+            jitter_stdev=float(generator.choice([0.0, 0.2])),
+        )
+        for _ in range(int(generator.integers(1, 3)))
+    )
+    config = replace(workload.config, offload=replace(offload, stored_bytes=block_us, devices=devices, seed=seed))
     return replace(workload, config=config)
