@@ -30,8 +30,8 @@ class OffloadFileOptions:
 
     kv_offload_config: str | None = option(
         None,
-        "CPU memory to which KV blocks are copied, and devices behind it (YAML, kv_offload): as BLIS has them with "
-        "--engine blis, as vLLM's TieringOffloadingSpec with --engine vllm.",
+        "CPU memory to which KV blocks are copied, and devices behind it (YAML, kv_offload). The engine's own rules say "
+        "how they act.",
         metavar="FILE",
         heading="KV cache on devices",
     )
