@@ -30,8 +30,8 @@ class OffloadFileOptions:
 
     kv_offload_config: str | None = option(
         None,
-        "CPU memory to which KV blocks are copied, and devices behind it (YAML, kv_offload). The engine's own rules say "
-        "how they act.",
+        "CPU memory to which KV blocks are copied, and devices behind it (YAML, kv_offload). How they act "
+        "depends on --engine.",
         metavar="FILE",
         heading="KV cache on devices",
     )
