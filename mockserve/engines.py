@@ -20,6 +20,7 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.latency.wrapped import ApiServers, BalancedRanks, JointSteps, SlowedLatency, with_joint_steps
 from blis_sim.engine.memory.planner import bytes_per_block
+from blis_sim.engine.offload_file import OffloadFile, read_offload, with_chain
 from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError, StartError
 from blis_sim.options.custom_metrics import custom_metrics
@@ -28,7 +29,6 @@ from mockserve.kv_events.setup import KVTransfer, open_publisher
 from mockserve.metrics.counters import HOST, PEER, UNSPECIFIED, EngineMetrics, Lateness, ToolParsing
 from mockserve.metrics.families import cache_config_labels
 from mockserve.metrics.page import IterationLog, MeasuredEngine, Metrics, MetricsSource, new_source
-from mockserve.options.engine_features import TransferConfig
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
 from mockserve.options.server import GENERATING_TASKS, config_overrides, read_fake_metrics, tasks_of
@@ -80,11 +80,12 @@ _MODEL_OF_SET_TIMES = "qwen/qwen3-14b"
 def deployment_of(options: ServeOptions) -> Deployment:
     """Return the deployment to simulate. Raises EngineError if model or GPU are unknown or do not fit together."""
     known, notes = _simulated_options(options)
-    with_store = _with_store(known, options.kv_sharing.transfer)
+    with_store, file, offload_notes = _with_store(options, known)
     deployment = _with_rank(resolve(with_store)) if options.serves_cluster else _resolved_deployment(with_store)
+    deployment = with_chain(file, deployment, options.content.seed)
     window = _overridden_window(options, known) or deployment.model.max_model_len
     model = replace(deployment.model, max_model_len=window)
-    deployment = replace(deployment, model=model, notes=(*notes, *deployment.notes))
+    deployment = replace(deployment, model=model, notes=(*notes, *offload_notes, *deployment.notes))
     return _with_api_servers(deployment, options.network.num_api_servers)
 
 
@@ -95,7 +96,7 @@ def _with_api_servers(deployment: Deployment, count: int) -> Deployment:
 
 def simulated_deployment(options: ServeOptions) -> ServedDeploymentOptions:
     """Return the deployment to simulate, with a known model and with the CPU memory of a connector."""
-    return _with_store(_simulated_options(options)[0], options.kv_sharing.transfer)
+    return _with_store(options, _simulated_options(options)[0])[0]
 
 
 def _simulated_options(options: ServeOptions) -> tuple[ServedDeploymentOptions, list[str]]:
@@ -121,12 +122,20 @@ def _overridden_window(options: ServeOptions, known: DeploymentOptions) -> int:
     return context_window({"max_position_embeddings": model.max_model_len, **stated}, "--hf-overrides")
 
 
-def _with_store(options: ServedDeploymentOptions, transfer: TransferConfig) -> ServedDeploymentOptions:
-    """Return the options with the CPU memory to which a connector copies KV blocks."""
-    if not transfer.has_store or options.kv_cpu_blocks or options.kv_offloading_size is not None:
-        return options
-    gib = transfer.offloaded_gib + transfer.offloaded_gib_per_gpu * max(1, options.tp)
-    return replace(options, kv_offloading_size=gib)
+def _with_store(
+    options: ServeOptions, deployment: ServedDeploymentOptions
+) -> tuple[ServedDeploymentOptions, OffloadFile | None, list[str]]:
+    """Return the deployment with CPU memory and devices of a file or a connector, the file, and notes."""
+    if options.offload.kv_offload_config is not None:
+        cluster, file, notes = read_offload(options.offload, replace(options.cluster, deployment=deployment))
+        return cluster.deployment, file, notes
+    transfer = options.kv_sharing.transfer
+    if not transfer.has_store:
+        return deployment, None, []
+    if not deployment.kv_cpu_blocks and deployment.kv_offloading_size is None:
+        gib = transfer.offloaded_gib + transfer.offloaded_gib_per_gpu * max(1, deployment.tp)
+        deployment = replace(deployment, kv_offloading_size=gib)
+    return replace(deployment, kv_devices=transfer.devices), None, []
 
 
 def _resolved_deployment(options: DeploymentOptions) -> Deployment:
@@ -207,7 +216,8 @@ _PEER_CONNECTORS = (
 def external_source(options: ServeOptions) -> str | None:
     """Return the source that vLLM's metrics name for KV blocks from outside the GPU; None without a KV connector."""
     deployment, connector = options.deployment, options.kv_sharing.transfer.connector
-    if deployment.kv_offloading_size is not None or deployment.kv_cpu_blocks or connector in _HOST_CONNECTORS:
+    has_memory = deployment.kv_offloading_size is not None or deployment.kv_cpu_blocks > 0
+    if has_memory or options.offload.kv_offload_config is not None or connector in _HOST_CONNECTORS:
         return HOST
     if not connector:
         return None

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from blis_sim.engine.data_parallel import RankGroup
     from blis_sim.engine.deployment import Deployment
     from blis_sim.engine.latency.model import LatencyModel
+    from blis_sim.engine.offload_file import OffloadFile
     from blis_sim.engine.simulation import Simulation
     from blis_sim.engine.units import Micros
     from blis_sim.options.progress import NoteCallback, Progress
     from blis_sim.options.provenance import Provenance
     from replay.arrivals import Arrivals
-    from replay.engine_options import OffloadFile
     from replay.output.findings import FinishedRun
     from replay.simulation.record import OnTokens
     from replay.simulation.simulate import Simulated
@@ -75,9 +75,10 @@ def simulate_replay(
     from blis_sim.engine.cluster.build import notes_on_cluster, with_one_latency_model
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
+    from blis_sim.engine.offload_file import with_chain
     from replay.analysis.breakdown import with_deadlines
     from replay.arrivals import arrivals_of, sped_up
-    from replay.engine_options import check_declared, with_adapters, with_chain
+    from replay.engine_options import check_declared, with_adapters
     from replay.output.findings import FinishedRun, SendPolicy
     from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
@@ -248,7 +249,7 @@ def _with_offload_file(
 
     Raises EngineError or OptionError.
     """
-    from replay.engine_options import offload_of_header, read_offload, with_offload
+    from blis_sim.engine.offload_file import offload_of_header, read_offload, with_offload
 
     header = trace.header
     if not header.kv_offload or header.mode == "real":

@@ -4,10 +4,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from blis_sim.engine.cluster.options import ClusterOptions
-from blis_sim.engine.file_parts import given, problem_in, read_part
+from blis_sim.engine.file_parts import problem_in, read_part
 from blis_sim.engine.lora import Adapter, LoraOptions, LoraSettings
 from blis_sim.options import (
     ExclusionError,
@@ -17,16 +16,11 @@ from blis_sim.options import (
     option,
     options_of,
     section,
-    with_settings,
 )
 from blis_sim.options.file_fields import Bounds, Positive
-from traces.kv_offload import DEVICE_CLASSES, KVOffload, Tier
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from blis_sim.engine.deployment import Deployment
-    from blis_sim.engine.offloading import Device
 
 # The settings of LoRA adapters in `blis run` and `blis replay`, and the file of `--lora-config`.
 
@@ -230,130 +224,3 @@ def _read_adapters(path: str) -> AdapterFile:
         bandwidth_bytes_us=keys.get("load_bandwidth_bytes_us"),
         bytes_per_rank=keys.get("footprint_bytes_per_rank"),
     )
-
-
-# The file of `--kv-offload-config`: CPU memory behind the KV cache, and devices behind that.
-
-Options = TypeVar("Options", bound=ClusterOptions)
-
-
-class OffloadFileKeys(TypedDict, total=False):
-    """The keys of the file."""
-
-    kv_offload: KVOffload
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffloadFileOptions:
-    """CPU memory and devices behind the KV cache."""
-
-    kv_offload_config: str | None = option(
-        None,
-        "CPU memory to which KV blocks are copied, and devices behind it (YAML, kv_offload). --engine blis simulates "
-        "both as BLIS does; --engine vllm takes cpu_bytes_to_use for --kv-offloading-size.",
-        metavar="FILE",
-        heading="KV cache on devices",
-    )
-
-    def __post_init__(self) -> None:
-        check_options(self)
-
-
-@dataclass(frozen=True, slots=True)
-class OffloadFile:
-    """The content of a file: CPU memory and devices."""
-
-    cpu_bytes: int
-    prompt_only: bool
-    devices: "tuple[Device, ...]"
-    content: "Mapping[str, Any]"
-    """The section itself, for the headers of traces."""
-
-
-def read_offload(options: OffloadFileOptions, cluster: Options) -> tuple[Options, OffloadFile | None, list[str]]:
-    """Return the options of a cluster with the file's CPU memory, the file, and notes. Raises EngineError."""
-    if options.kv_offload_config is None:
-        return cluster, None, []
-    from blis_sim.engine.latency.catalogue import read_mapping
-
-    path = Path(options.kv_offload_config)
-    return with_offload(_offload_file(path, read_mapping(path)), cluster, f"{path}")
-
-
-def with_offload(file: OffloadFile, cluster: Options, source: str) -> tuple[Options, OffloadFile, list[str]]:
-    """Return what `read_offload` returns for a file that has been read from `source`."""
-    deployment = cluster.deployment
-    if deployment.kv_cpu_blocks or deployment.kv_offloading_size is not None:
-        raise OptionError("--kv-offload-config excludes --kv-cpu-blocks and --kv-offloading-size, give one of them")
-    if deployment.engine == "blis":
-        return cluster, file, []
-    if deployment.engine != "vllm":
-        raise OptionError(f"--kv-offload-config needs --engine vllm or blis, got {deployment.engine}")
-    notes = []
-    if file.devices:
-        notes.append(
-            f"warning: secondary_tiers of {source} have no effect with --engine vllm, which has no devices behind CPU "
-            "memory here; --engine blis simulates them"
-        )
-    return with_settings(cluster, kv_offloading_size=file.cpu_bytes / 2**30), file, notes
-
-
-def with_chain(file: OffloadFile | None, deployment: "Deployment", seed: int) -> "Deployment":
-    """Return a deployment with BLIS's chain of CPU memory and devices. Raises EngineError."""
-    if file is None or deployment.config.engine != "blis":
-        return deployment
-    from blis_sim.engine.memory.planner import kv_bytes_per_token
-    from blis_sim.engine.offloading import OffloadChain
-
-    config = deployment.config
-    if config.lora is not None:
-        raise ExclusionError("--kv-offload-config", "--lora-config", " with --engine blis")
-    block_bytes = int(kv_bytes_per_token(deployment.model, deployment.tp, "blis") * config.block_size_tokens)
-    chain = OffloadChain(
-        num_blocks=file.cpu_bytes // block_bytes,
-        block_bytes=block_bytes,
-        prompt_only=file.prompt_only,
-        devices=file.devices,
-        seed=seed,
-    )
-    return replace(deployment, config=replace(config, offload_chain=chain))
-
-
-def offload_of_header(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
-    """Return the chain that the header of a simulated trace describes. Raises EngineError."""
-    return _offload_file(path, {"kv_offload": content})
-
-
-def _offload_file(path: Path, content: "Mapping[str, Any]") -> OffloadFile:
-    section: KVOffload = read_part(path, OffloadFileKeys, content).get("kv_offload", {})
-    if "cpu_bytes_to_use" not in section:
-        raise problem_in(path, "kv_offload", "cpu_bytes_to_use must be given")
-    if section.get("blocks_per_chunk", 1) != 1:
-        raise problem_in(path, "kv_offload", "blocks_per_chunk must be 1")
-    devices = tuple(_device_of(path, *each) for each in enumerate(section.get("secondary_tiers", [])))
-    prompt_only = section.get("offload_prompt_only", True)
-    return OffloadFile(section["cpu_bytes_to_use"], prompt_only, devices, content["kv_offload"])
-
-
-def _device_of(path: Path, number: int, keys: Tier) -> "Device":
-    from blis_sim.engine.offloading import Device
-
-    within = f"kv_offload.secondary_tiers[{number}]"
-    for key, allowed in (("type", "fs"), ("direct_io", "true or false")):
-        if key not in keys:
-            raise problem_in(path, within, f"{key} must be given, {allowed}")
-    read, write, base_us = DEVICE_CLASSES[keys["device_class"]] if "device_class" in keys else (None, None, None)
-    read, write = keys.get("read_bandwidth", read), keys.get("write_bandwidth", write)
-    base_us = round(keys["base_latency"]) if "base_latency" in keys else base_us
-    if read is None or write is None or base_us is None:
-        needed = "device_class, or read_bandwidth, write_bandwidth and base_latency, must be given"
-        raise problem_in(path, within, needed)
-    own = given(
-        keys,
-        num_readers="n_read_threads",
-        num_writers="n_write_threads",
-        saturation_depth="saturation_queue_depth",
-        single_fraction="single_transfer_fraction",
-        jitter_stdev="latency_jitter_stddev",
-    )
-    return Device(read_bytes_us=read, write_bytes_us=write, base_us=base_us, **own)

@@ -12,13 +12,14 @@ from blis_sim.engine.cluster.options import DEFAULT_MAX_CONCURRENCY, ClusterOpti
 from blis_sim.engine.cluster.settings import DEFAULT_SEED
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.lora import LoraOptions
+from blis_sim.engine.offload_file import OffloadFileOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import ExclusionError, OptionError, check_options, option, options_of, section
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.option import MOST_REQUESTS, Setting
 from blis_sim.options.printing import printable
 from blis_sim.options.without_effect import BlisOptions
-from replay.engine_options import AdapterOptions, OffloadFileOptions
+from replay.engine_options import AdapterOptions
 from replay.report_options import ReportOptions
 from traces import beside
 from traces.load import (

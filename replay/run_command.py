@@ -6,12 +6,13 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.offload_file import OffloadFileOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import ExclusionError, OptionError, check_options, option, section
 from blis_sim.options.option import MOST_REQUESTS
 from blis_sim.options.printing import print_note
 from blis_sim.options.without_effect import BlisOptions
-from replay.engine_options import AdapterOptions, OffloadFileOptions
+from replay.engine_options import AdapterOptions
 from replay.report_options import ReportOptions, ignore_note
 from traces.collector import gc_disabled
 from traces.workload.presets import DEFAULT_SEED, SyntheticOptions
@@ -155,8 +156,9 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
     from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster, with_one_latency_model
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import notes_after, resolve
+    from blis_sim.engine.offload_file import read_offload, with_chain
     from replay.analysis.breakdown import notes_on_targets, with_deadlines
-    from replay.engine_options import read_offload, with_adapters, with_chain
+    from replay.engine_options import with_adapters
     from replay.output.findings import FinishedRun
     from replay.output.report import analysis_config_of
     from replay.provenance import title_of

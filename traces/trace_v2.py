@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from blis_sim.options.file_fields import Amount, Bounds, Count, number_text, shortened
+from blis_sim.options.kv_offload import KVOffload
 from blis_sim.options.option import LATEST_US
 from blis_sim.options.yaml_text import Dumper, dump_yaml
 from traces.append_file import AppendFile, RowWriter, complete_records, open_with_header
 from traces.collector import gc_disabled
 from traces.graph import check_graph
-from traces.kv_offload import KVOffload
 from traces.packed import PackedRows
 from traces.rows import TRACE_COLUMNS, TraceRow
 from traces.slo import SloTargets

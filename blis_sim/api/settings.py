@@ -378,6 +378,7 @@ class ServeSettings(ClusterSettings, total=False):
     kv_transfer_gb_per_s: float
     kv_transfer_latency_ms: float
     prefix_caching_hash_algo: str
+    kv_offload_config: Path | None
     fault_rates: Sequence[str]
     fault_settings: Sequence[str]
     fault_engine: Sequence[str]

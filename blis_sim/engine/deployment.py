@@ -359,8 +359,8 @@ def offload_of(
     from blis_sim.engine.offloading import OffloadConfig  # few engines have one
 
     num_blocks = options.kv_cpu_blocks
+    stored_bytes = block_bytes * (1 if model.is_mla and options.pp == 1 else tp * options.pp)
     if options.kv_offloading_size is not None:
-        stored_bytes = block_bytes * (1 if model.is_mla and options.pp == 1 else tp * options.pp)
         num_blocks = int(options.kv_offloading_size * 2**30 // stored_bytes)
         if num_blocks < 1:
             raise EngineError(
@@ -371,7 +371,8 @@ def offload_of(
     if not rate_gb_s:
         rate_gb_s = USUAL_PCIE_GB_S
         notes.append(f"the link of {gpu.name} to the CPU is not known: KV blocks move at {rate_gb_s:g} GB/s")
-    return OffloadConfig(num_blocks, block_bytes / (rate_gb_s * 1e3), block_bytes, tp * options.pp)
+    block_us = block_bytes / (rate_gb_s * 1e3)
+    return OffloadConfig(num_blocks, block_us, block_bytes, tp * options.pp, stored_bytes, options.kv_devices)
 
 
 # From the options of a deployment to an engine's configuration and latency model.

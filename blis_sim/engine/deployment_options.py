@@ -1,7 +1,7 @@
 """The flags that every command with an engine shares: one engine instance as its user describes it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.engine_defaults import (
     AUTO,
@@ -333,6 +333,8 @@ class DeploymentOptions:
     kv_transfer_base_latency: int = option(
         0, "Microseconds that each block coming back takes on top.", at_least=0, metavar="US"
     )
+    kv_devices: tuple[Any, ...] = ()
+    """Devices (`blis_sim.engine.offloading.Device`) behind --kv-offloading-size, of a file that describes them."""
 
     def __post_init__(self) -> None:
         check_options(self)

@@ -27,6 +27,12 @@ class OffloadConfig:
     block_bytes: float = 0.0
     """Bytes of a block on each GPU."""
     num_gpus: int = 1
+    stored_bytes: float = 0.0
+    """Bytes of a block in CPU memory and on each device, the parts of all GPUs together."""
+    devices: "tuple[Device, ...]" = ()
+    """Devices behind CPU memory, to all of which it is copied."""
+    seed: int = 42
+    """Seed of the deviations of device times."""
 
     def __post_init__(self) -> None:
         if self.num_blocks < 1:
@@ -152,12 +158,15 @@ class Device:
     """Share of the rate that a single transfer reaches."""
     jitter_stdev: float = 0.0
 
-    def service_us(self, is_read: bool, num_bytes: float, num_at_once: int, number: int) -> Micros:
-        """Return the time of a transfer that begins as one of so many in its direction; `number` sets its deviation."""
+    def service_us(self, is_read: bool, num_bytes: float, num_at_once: int, number: int, num_blocks: int = 1) -> Micros:
+        """Return the time of a transfer that begins as one of so many in its direction; `number` sets its deviation.
+
+        It moves `num_blocks` blocks of `num_bytes` bytes, one after the other.
+        """
         rate, depth, share = self.read_bytes_us if is_read else self.write_bytes_us, self.saturation_depth, 1.0
         if depth > 1 and 0 < self.single_fraction < 1 and num_at_once < depth:
             share = self.single_fraction + (1 - self.single_fraction) * (num_at_once - 1) / (depth - 1)
-        took_us = self.base_us + int(num_bytes / (rate * share))
+        took_us = num_blocks * self.base_us + int(num_blocks * num_bytes / (rate * share))
         if self.jitter_stdev > 0:
             took_us = round(took_us * max(_LEAST_JITTER, 1 + self.jitter_stdev * standard_normal(number)))
         return max(1, took_us)
@@ -190,7 +199,7 @@ class Station:
         self._idle = {True: device.num_readers, False: device.num_writers}
         self._num_served = {True: 0, False: 0}
         """Transfers being served, by direction: True is reading."""
-        self._waiting: dict[bool, deque[tuple[Micros, int, object]]] = {True: deque(), False: deque()}
+        self._waiting: dict[bool, deque[tuple[Micros, int, object, int]]] = {True: deque(), False: deque()}
         self._served: list[tuple[Micros, Micros, bool, int, object, bool]] = []
         """End, submission, whether it writes, number, block, and whether a reader serves."""
 
@@ -199,9 +208,9 @@ class Station:
         """The instant at which the next transfer ends; None without any."""
         return self._served[0][0] if self._served else None
 
-    def submit(self, is_read: bool, block: object, number: int, at: Micros) -> None:
-        """Let a transfer wait for its turn, from `at` on."""
-        self._waiting[is_read].append((at, number, block))
+    def submit(self, is_read: bool, block: object, number: int, at: Micros, num_blocks: int = 1) -> None:
+        """Let a transfer of `num_blocks` blocks wait for its turn, from `at` on."""
+        self._waiting[is_read].append((at, number, block, num_blocks))
         self._begin(at)
 
     def pop(self) -> tuple[bool, object]:
@@ -218,11 +227,11 @@ class Station:
                 is_read = is_reader if self._waiting[is_reader] else not is_reader
                 if not self._waiting[is_read]:
                     break
-                submitted_at, number, block = self._waiting[is_read].popleft()
+                submitted_at, number, block, num_blocks = self._waiting[is_read].popleft()
                 self._idle[is_reader] -= 1
                 self._num_served[is_read] += 1
                 took_us = self._device.service_us(
-                    is_read, self._num_bytes, self._num_served[is_read], self._seed + number
+                    is_read, self._num_bytes, self._num_served[is_read], self._seed + number, num_blocks
                 )
                 heapq.heappush(self._served, (at + took_us, submitted_at, not is_read, number, block, is_reader))
 

@@ -98,8 +98,10 @@ class TransferConfig:
     """CPU memory of all GPUs of an instance to which the connector copies KV blocks."""
     offloaded_gib_per_gpu: float = 0.0
     """CPU memory for KV blocks, if given per GPU."""
+    devices: tuple[Any, ...] = ()
+    """Devices (`blis_sim.engine.offloading.Device`) behind that memory, those of vLLM's tiers in file systems."""
     tiers: tuple[str, ...] = ()
-    """Types of the tiers behind CPU memory, which are not modelled."""
+    """What of the tiers behind CPU memory is not modelled."""
     others: tuple[str, ...] = ()
     """The connectors of a MultiConnector without the one whose store is modelled. It copies to all of them, and loads
     from the first that has a block."""
@@ -131,11 +133,13 @@ def read_transfer_config(text: str) -> TransferConfig:
     stores = [_store_of(*child) for child in children]
     modelled = next((place for place, store in enumerate(stores) if any(store)), 0)
     others = [name for place, (name, _) in enumerate(children) if place != modelled or not any(stores[place])]
+    tiers = [_tiers_of(each) for _, each in children]
     return TransferConfig(
         connector,
         str(given.get("engine_id") or uuid.uuid4()),
         *stores[modelled],
-        tiers=tuple(tier for _, each in children for tier in _tiers_of(each)),
+        devices=tiers[modelled][0] if any(stores[modelled]) else (),
+        tiers=tuple(name for place, each in enumerate(tiers) if place == modelled for name in each[1]),
         others=tuple(others) if connector == "MultiConnector" else (),
     )
 
@@ -156,12 +160,56 @@ def _children_of(extra: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]
     return found
 
 
-def _tiers_of(extra: Mapping[str, Any]) -> list[str]:
-    """Return the types of the tiers behind CPU memory. Raises OptionError."""
+TIER_TYPES = ("example", "fs", "p2p", "obj", "kvcr")
+"""The types of tiers that vLLM has."""
+USUAL_DEVICE = "nvme_gen4"
+"""The class of a device whose speed a tier does not state, as vLLM's own settings do not."""
+
+
+def _tiers_of(extra: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[str]]:
+    """Return the devices of a connector's tiers, and what of these is not modelled. Raises OptionError."""
     given = extra.get("secondary_tiers", [])
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise OptionError(f"{KV_TRANSFER_FLAG}: secondary_tiers must be a list of tier configurations, got {given!r}")
-    return [str(each.get("type", "without a type")) for each in given]
+    if extra.get("spec_name") != "TieringOffloadingSpec":  # other specifications have none, and vLLM ignores them
+        return (), []
+    devices: list[Any] = []
+    missing: list[str] = []
+    if "backpressure" in extra or any("backpressure" in each for each in given):
+        missing.append("backpressure")
+    if extra.get("eviction_policy", "lru") != "lru":
+        missing.append(f"eviction_policy {extra['eviction_policy']}")
+    for number, each in enumerate(given):
+        kind = each.get("type")
+        if kind not in TIER_TYPES and "module_path" not in each:
+            found = f"got {kind!r}, vLLM has {', '.join(TIER_TYPES)}"
+            raise OptionError(f"{KV_TRANSFER_FLAG}: type of secondary_tiers[{number}] must name a tier, {found}")
+        if kind == "fs":
+            devices.append(_device_of(number, each))
+        else:
+            missing.append(str(kind))
+    return tuple(devices), missing
+
+
+def _device_of(number: int, tier: Mapping[str, Any]) -> Any:
+    """Return the device of a tier in a file system. Raises OptionError."""
+    from blis_sim.engine.offload_file import device_of
+    from blis_sim.options.file_fields import FieldError, read
+    from blis_sim.options.kv_offload import Tier
+
+    within = f"secondary_tiers[{number}]"
+    content = {key: value for key, value in tier.items() if key not in ("backpressure", "module_path")}
+    if not content.keys() & {"read_bandwidth", "write_bandwidth", "base_latency"}:
+        content.setdefault("device_class", USUAL_DEVICE)
+    try:
+        keys: Tier = read(Tier, content, within)
+    except FieldError as error:
+        raise OptionError(error.about(KV_TRANSFER_FLAG)) from None
+    device = device_of(keys)
+    if device is None:
+        needed = "device_class, or read_bandwidth, write_bandwidth and base_latency, must be given"
+        raise OptionError(f"{KV_TRANSFER_FLAG}: {within}: {needed}")
+    return device
 
 
 _SIMPLE_OFFLOAD_BYTES = 8.0 * 2**30

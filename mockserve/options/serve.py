@@ -12,6 +12,7 @@ from blis_sim.engine.deployment import is_known
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
 from blis_sim.engine.latency.catalogue import has_model, model_entry
 from blis_sim.engine.lora import LoraOptions
+from blis_sim.engine.offload_file import OffloadFileOptions
 from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section, with_settings
 from blis_sim.options.files import read_text
 from blis_sim.options.option import load_json
@@ -204,6 +205,7 @@ class ServeOptions:
     lora: LoraOptions = section(LoraOptions)
     queue: QueueOptions = section(QueueOptions)
     kv_sharing: KVSharingOptions = section(KVSharingOptions)
+    offload: OffloadFileOptions = section(OffloadFileOptions)
     faults: FaultOptions = section(FaultOptions)
     timing: TimingOptions = section(TimingOptions)
     playing_back: PlaybackOptions = section(PlaybackOptions)

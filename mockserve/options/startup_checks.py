@@ -96,7 +96,8 @@ def _refused_connector(options: "ServeOptions") -> Iterator[str]:
     connector = transfer.connector
     if connector and connector not in CONNECTORS and "kv_connector_module_path" not in load_json(text):
         yield f"Unsupported connector type: {connector}"
-    has_size = transfer.has_store or options.deployment.kv_offloading_size or options.deployment.kv_cpu_blocks
+    deployment, file = options.deployment, options.offload.kv_offload_config
+    has_size = transfer.has_store or deployment.kv_offloading_size or deployment.kv_cpu_blocks or file
     if connector == "OffloadingConnector" and not has_size:
         yield "cpu_bytes_to_use must be specified in kv_connector_extra_config"
 
@@ -222,8 +223,8 @@ def warnings_of_connector(transfer: TransferConfig) -> Iterator[str]:
     connector = transfer.connector
     if transfer.tiers:
         yield (
-            f"warning: secondary_tiers ({', '.join(transfer.tiers)}) are not modelled: KV blocks that leave CPU memory "
-            "are lost"
+            f"warning: secondary_tiers are modelled but for {', '.join(transfer.tiers)}: tiers of type fs keep KV "
+            "blocks that leave CPU memory, each on the device that device_class names"
         )
     lost = [each for each in transfer.others if each in _STORES]
     if lost:

@@ -40,6 +40,9 @@ def published_settings(options: ServeOptions, gpu: str, tp: int) -> Mapping[str,
     others |= {
         setting.name: "" for setting, _ in _given_settings(options.faults, FaultOptions) if setting.name in _FAULTS
     }
+    if simulated.deployment.kv_devices:  # settings of a file alone describe devices
+        found.pop("kv_offloading_size", None)
+        others["kv_offload_config"] = PurePath(options.offload.kv_offload_config or "").name
     speed = None if math.isinf(options.speed) else options.speed
     return {"engine_settings": found, "other_settings": others, "speed": speed}
 

@@ -88,6 +88,7 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
     others |= {
         "--described",
         "--offloading",
+        "--tiers",
         "--shrink",
         "--test",
         "--dist",

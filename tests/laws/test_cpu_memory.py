@@ -14,6 +14,8 @@ KINDS = [
     {"groups": "states", "has_drafts": True},
     {"groups": "latent", "num_stages": 2},
     {"has_drafts": True, "num_stages": 2},
+    {"has_devices": True},
+    {"groups": "windows", "has_devices": True},
 ]
 
 

@@ -63,12 +63,30 @@ def test_a_slow_device_lets_requests_wait_longer(
     assert found[0] < found[1]
 
 
-def test_devices_are_named_as_without_effect_with_vllm(
+def test_a_device_keeps_what_cpu_memory_loses_with_vllm(
     given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = offload(tmp_path, f"{{cpu_bytes_to_use: {2**30}, secondary_tiers: [{TIER % 'device_class: s3'}]}}")
-    assert run([*given, "--kv-offload-config", config]) == 0
-    assert f"warning: secondary_tiers of {config} have no effect with --engine vllm" in capsys.readouterr().err
+    size = f"cpu_bytes_to_use: {2**29}"
+    rates, times = [], []
+    for tiers in ("", TIER % "device_class: cpu_dram", TIER % "device_class: s3"):
+        config = offload(tmp_path, f"{{{size}, secondary_tiers: [{tiers}]}}")
+        found = metrics(capsys, *given, "--kv-offload-config", config)
+        rates.append(found["breakdown"]["cache_hit_rate"])
+        times.append(found["ttft_mean_ms"])
+    assert rates[1] > rates[0]
+    assert times[1] < min(times[0], times[2])
+
+
+@pytest.mark.slow
+def test_a_plan_has_the_devices_of_a_file(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = ["plan", *given[1:], "--gpus", "H100", "--tp-sizes", "1", "--shapes", "aggregated", "--ttft-p99", "10s"]
+    found = []
+    for tiers in ("", TIER % "device_class: cpu_dram"):
+        config = offload(tmp_path, f"{{cpu_bytes_to_use: {2**29}, secondary_tiers: [{tiers}]}}")
+        arguments = ["--precisions", "checkpoint", "--step-tokens", "2048", "--kv-offload-config", config, "--json"]
+        assert run([*plan, *arguments]) == 0
+        found.append(json.loads(capsys.readouterr().out)["answers"][0]["figures"]["ttft_mean_ms"])
+    assert found[1] < found[0]
 
 
 def test_the_header_of_a_simulated_trace_has_them(

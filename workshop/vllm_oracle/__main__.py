@@ -14,8 +14,8 @@ more without reporting steps, which must change nothing.
 draws. Where the model has several kinds of layers, all block tables of the requests in a step are compared. With
 pipeline stages vLLM's core keeps its queue of batches. Pictures have an encoder, which computes and keeps them.
 Offloading copies KV blocks to CPU memory and loads them from there. It is vLLM's OffloadingConnector, whose transfers
-take virtual time. `content` compares the events of what the prefix cache holds, too. A table at the end has a row for
-each pair of features.
+take virtual time. `tiers` puts vLLM's file-system tier behind that memory. `content` compares the events of what the
+prefix cache holds, too. A table at the end has a row for each pair of features.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from workshop.vllm_oracle.workload import (
     AbortedRequest,
     ProcessedOutputs,
     Reported,
-    ScheduledStep,
     RunRecord,
+    ScheduledStep,
     Workload,
 )
 
@@ -46,6 +46,7 @@ FIGURES = (
     "preemptions",
     "hit tokens",
     "loaded tokens",
+    "blocks from devices",
     "drafts",
     "accepted tokens",
     "hang-ups",
@@ -192,6 +193,8 @@ def _count(seen: Counter[str], workload: Workload, story: RunRecord) -> None:
     seen["changes of content"] += len(story.content)
     seen["endless"] += story.is_endless
     lines: list[Reported] = story.reported()
+    steps = [line for line in lines if isinstance(line, ScheduledStep)]
+    seen["blocks from devices"] += steps[-1].num_behind[0] if steps and steps[-1].num_behind else 0
     for line in lines:
         if isinstance(line, ScheduledStep):
             seen["preemptions"] += len(line.preempted)

@@ -20,7 +20,7 @@ from blis_sim.engine.memory.kv_groups import (
     hash_block_tokens,
     is_single_context,
 )
-from blis_sim.engine.offloading import OffloadConfig
+from blis_sim.engine.offloading import Device, OffloadConfig
 from blis_sim.engine.request import EncoderLimits, Medium
 from blis_sim.engine.speculation import DRAFTERS, Speculation
 from workshop.vllm_oracle.workload import TICK_US, Arrival, Workload, draw_workload
@@ -266,6 +266,31 @@ def with_offloading(workload: Workload, seed: int) -> Workload:
     return replace(workload, config=config)
 
 
+def with_tiers(workload: Workload, seed: int) -> Workload:
+    """Return the workload with one or two devices behind CPU memory, slow or fast, narrow or wide."""
+    generator = np.random.default_rng((seed, 7))
+    if workload.config.offload is None:
+        workload = with_offloading(workload, seed)
+    offload = workload.config.offload
+    assert offload is not None
+    block_us = TICK_US * float(generator.choice([0.0, 0.1, 0.5, 2.0, 8.0]))
+    devices = tuple(
+        Device(
+            read_bytes_us=1.0,
+            write_bytes_us=float(generator.choice([0.5, 1.0])),
+            base_us=int(generator.integers(0, TICK_US)),
+            num_readers=int(generator.integers(1, 4)),
+            num_writers=int(generator.integers(1, 4)),
+            saturation_depth=int(generator.choice([1, 1, 4])),
+            single_fraction=0.5,
+            jitter_stdev=float(generator.choice([0.0, 0.2])),
+        )
+        for _ in range(int(generator.integers(1, 3)))
+    )
+    config = replace(workload.config, offload=replace(offload, stored_bytes=block_us, devices=devices, seed=seed))
+    return replace(workload, config=config)
+
+
 PARTS = 8
 """Stages take whole eighths of a step whose times are multiples of eight ticks, so that all instants stay on the grid.
 """
@@ -326,6 +351,7 @@ FEATURES: Mapping[str, Callable[[Workload, int], Workload]] = {
     "adapters": with_adapters,
     "salts": with_salts,
     "offloading": with_offloading,
+    "tiers": with_tiers,
     "2-stages": partial(with_pipeline, num_stages=2),
     "3-stages": partial(with_pipeline, num_stages=3),
     "content": with_content,
@@ -356,7 +382,9 @@ def drawn_workload(seed: int, async_scheduling: bool, features: Iterable[str]) -
     """Return the workload of a seed with features."""
     chosen = [name for name in FEATURES if name in set(features)]
     workload = draw_workload(seed, async_scheduling)
-    if "offloading" in chosen and not KINDS.keys().isdisjoint(chosen):  # vLLM does both only with prefix caching
+    if not {"offloading", "tiers"}.isdisjoint(chosen) and not KINDS.keys().isdisjoint(
+        chosen
+    ):  # vLLM does both only with prefix caching
         workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
     for name in chosen:
         workload = FEATURES[name](workload, seed)

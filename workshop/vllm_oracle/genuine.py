@@ -45,6 +45,7 @@ from blis_sim.engine.config import Pipeline
 from blis_sim.engine.speculation import DRAFTERS, AcceptanceSampler, Speculation
 from workshop.vllm_oracle.content import Contents
 from workshop.vllm_oracle.genuine_groups import attention_block_tokens, kv_cache_config
+from workshop.vllm_oracle.genuine_tiers import Tiers
 from workshop.vllm_oracle.genuine_transfers import VirtualTransfers, connector_worker
 from workshop.vllm_oracle.workload import (
     AbortedRequest,
@@ -216,7 +217,11 @@ class VirtualRun:
         stages = workload.config.pipeline
         self._pipeline = None if stages is None else Pipeline(stages)
         self._transfers: VirtualTransfers | None = None
+        self._tiers: Tiers | None = None
         if workload.config.offload is not None:
+            if workload.config.offload.devices:
+                self._tiers = Tiers(self, workload.config.offload, workload.config.reports_kv_changes)
+                scheduler.connector.connector_scheduler.manager = self._tiers.manager
             self._transfers = VirtualTransfers(self, workload.config.offload.block_us)
             self._worker = connector_worker(config, scheduler.kv_cache_config, self._transfers)
             self._ended: list[str] = []
@@ -242,7 +247,7 @@ class VirtualRun:
         num_idle = 0
         while not self._story.is_endless:
             self._take_in()
-            num_changes = 0 if self._transfers is None else self._transfers.num_changes
+            num_changes = sum(each.num_changes for each in (self._transfers, self._tiers) if each is not None)
             now_idle = (self._now, len(self._story.lines), num_changes)
             num_idle = num_idle + 1 if now_idle == idle else 0
             idle = now_idle
@@ -263,8 +268,11 @@ class VirtualRun:
     def _pass_idle_time(self) -> bool:
         """Let time pass until something else happens, where vLLM's core composes nothing. False without anything."""
         soonest = [events[0][0] for events in (self._arrival_instants(), self._aborts) if events]
-        if self._transfers is not None and (end := self._transfers.next_end(self._now)) is not None:
-            soonest.append(end)
+        ends = (
+            self._transfers.next_end(self._now) if self._transfers else None,
+            self._tiers.next_end() if self._tiers else None,
+        )
+        soonest += [at for at in ends if at is not None]
         if not soonest:
             return False
         self._now = min(soonest)
@@ -336,13 +344,17 @@ class VirtualRun:
                 stats.hits - hits,
                 external,
                 self._num_offloaded(),
+                () if self._tiers is None else self._tiers.num_behind,
             )
         )
         return output
 
     def _num_offloaded(self) -> int:
         """Blocks in CPU memory, those on their way included."""
-        return 0 if self._transfers is None else len(self._scheduler.connector.scheduler.manager._policy.chunks)
+        if self._transfers is None:
+            return 0
+        manager = self._scheduler.connector.scheduler.manager
+        return len((manager.primary_tier if self._tiers else manager)._policy.chunks)
 
     def _blocks_of(self, output: Any) -> dict[str, tuple[int, ...]]:
         """New blocks of each request in a step; with groups all blocks, group after group."""

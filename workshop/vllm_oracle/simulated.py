@@ -100,6 +100,7 @@ class ReportingScheduler(VllmScheduler):
                 self.kv.hit_tokens - hit,
                 loaded,
                 0 if self._offloader is None else self._offloader.num_blocks,
+                () if self._offloader is None else self._offloader.num_behind,
             )
         )
         return is_scheduled

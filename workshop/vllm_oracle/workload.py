@@ -115,6 +115,8 @@ class ScheduledStep:
     """Tokens that CPU memory gives, of loads that begin."""
     num_offloaded_blocks: int = 0
     """Blocks in CPU memory, those on their way included."""
+    num_behind: tuple[int, ...] = ()
+    """Blocks that have been read from devices behind CPU memory so far, and those that each device holds."""
 
 
 @dataclass(frozen=True, slots=True)

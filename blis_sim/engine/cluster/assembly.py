@@ -274,6 +274,12 @@ def notes_on_instances(options: ClusterOptions, deployment: Deployment) -> Itera
         yield (
             "--autoscaler goes down to no instance, and then rejects what arrives: with --flow-control requests wait"
         )
+    activation = autoscaler.activation if isinstance(autoscaler, HorizontalSettings) else None
+    if activation is not None and activation.goes_to_zero and not activation.initial_cooldown_us:
+        yield (
+            "--autoscaler stops all first instances at once, as KEDA does before it has seen a request: "
+            "initialCooldownPeriod of the ScaledObject keeps them"
+        )
 
 
 def _notes_on_scaling(scaling: ScalingPolicy) -> Iterator[str]:

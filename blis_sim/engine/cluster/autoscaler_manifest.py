@@ -129,6 +129,7 @@ class ScaledSpec(TypedDict, total=False):
     scaleTargetRef: Free
     pollingInterval: Annotated[int, Bounds(at_least=1, at_most=3600)]
     cooldownPeriod: Annotated[int, Bounds(at_least=0, at_most=86_400)]
+    initialCooldownPeriod: Annotated[int, Bounds(at_least=0, at_most=86_400)]
     idleReplicaCount: Annotated[int, Bounds(at_least=0, at_most=0)]
     minReplicaCount: Replicas
     maxReplicaCount: Annotated[int, Bounds(at_least=1, at_most=10_000)]
@@ -299,6 +300,7 @@ def _scaled(path: Path, name: str, content: Any) -> HorizontalSettings:
             thresholds=tuple(threshold for _, threshold in pairs),
             goes_to_zero=least == 0 or idle == 0,
             cooldown_us=spec.get("cooldownPeriod", 300) * 1_000_000,
+            initial_cooldown_us=spec.get("initialCooldownPeriod", 0) * 1_000_000,
             polling_us=spec.get("pollingInterval", 30) * 1_000_000,
         ),
     )

@@ -151,6 +151,8 @@ class Activation:
     goes_to_zero: bool = True
     """Whether all instances stop when no metric is active."""
     cooldown_us: Micros = COOLDOWN_US
+    initial_cooldown_us: Micros = 0
+    """Time from the beginning until all instances stop where none was ever active; `cooldown_us` has no effect then."""
     polling_us: Micros = POLLING_INTERVAL_US
 
 
@@ -230,7 +232,10 @@ class HorizontalPipeline:
             if not current:
                 return least if is_active else 0
             idle_since = self._active_at
-            is_cool = idle_since is None or at - idle_since >= activation.cooldown_us
+            if idle_since is None:  # as KEDA, which has seen no activity since the ScaledObject came
+                is_cool = at >= activation.initial_cooldown_us
+            else:
+                is_cool = at - idle_since >= activation.cooldown_us
             if activation.goes_to_zero and not is_active and is_cool:
                 return 0
         if not least <= current <= settings.most:

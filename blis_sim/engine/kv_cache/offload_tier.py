@@ -24,6 +24,8 @@ class Lookup(Enum):
     HIT = 1
     PENDING = 2
     """The block is on its way there."""
+    RETRY = 3
+    """A device behind CPU memory has not answered yet whether it holds the block."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class RequestUse:
     """Recency of the request, the larger the later; 0 before it has used any."""
     places: dict[object, Place] = field(default_factory=dict)
     """The place of each of the blocks in the request."""
+    number: int = 0
+    """Number of the request among those that have asked devices behind CPU memory; 0 before it has."""
 
 
 class OffloadTier:
@@ -98,7 +102,7 @@ class OffloadTier:
             if identity in absent:
                 self._ready_at[identity] = None
                 self._ranks[identity] = (use.rank, -num_tokens, group)
-                self._add_pin(identity)
+                self.pin(identity)
         return new
 
     def stored(self, identities: SequenceOf[object], at: Micros) -> None:
@@ -122,7 +126,7 @@ class OffloadTier:
     def load(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
         """Keep blocks that are being loaded; `unpin` ends that."""
         for identity in identities:
-            self._add_pin(identity)
+            self.pin(identity)
         self._note_use(identities, places, use)
 
     def finish(self, use: RequestUse) -> None:
@@ -150,7 +154,8 @@ class OffloadTier:
         if identity not in self._pins:
             heappush(self._heap, (rank, next(self._numbers), identity))
 
-    def _add_pin(self, identity: object) -> None:
+    def pin(self, identity: object) -> None:
+        """Keep a block until `unpin` is called once for each call."""
         self._pins[identity] = self._pins.get(identity, 0) + 1
 
     def unpin(self, identity: object) -> None:

@@ -12,6 +12,7 @@ from blis_sim.engine.events import EventKind
 from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
+from blis_sim.engine.kv_cache.secondary_tiers import SecondaryTiers
 from blis_sim.engine.kv_cache.single_type_manager import NULL, SingleTypeManager
 from blis_sim.engine.memory.kv_groups import SLIDING, STATE
 from blis_sim.engine.offloading import OffloadConfig
@@ -25,7 +26,7 @@ class OffloadedRequest:
 
     __slots__ = (
         *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "num_offered"),
-        *("num_transfers", "tables", "use"),
+        *("num_stores", "num_transfers", "tables", "use"),
     )
 
     def __init__(self, num_groups: int) -> None:
@@ -36,6 +37,8 @@ class OffloadedRequest:
         """Leading blocks that were offered to CPU memory, or that no later request can need."""
         self.num_transfers = 0
         """Transfers under way."""
+        self.num_stores = 0
+        """Those of them that go to CPU memory."""
         self.deferred_since: Micros = -1
         """When a look-up first had to be repeated later; -1 where none has."""
         self.has_load = False
@@ -92,7 +95,16 @@ class Offloader:
         *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
         *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_kv", "_loads"),
         *("_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_num_transfers", "_offload"),
-        *("_planned_at", "_prefills", "_queue", "_requests", "_spec_blocks", "_spec_tokens", "_state_unit"),
+        *(
+            "_planned_at",
+            "_prefills",
+            "_queue",
+            "_requests",
+            "_secondary",
+            "_spec_blocks",
+            "_spec_tokens",
+            "_state_unit",
+        ),
         *("_tier", "_transfers", "_unbegun", "_windowed", "_windows", "hits", "num_loaded_tokens"),
     )
 
@@ -102,6 +114,7 @@ class Offloader:
         self._block_us = offload.block_us
         self._counters = context.counters.offload
         self._tier = OffloadTier(offload.num_blocks, self._counters, notes_moves=config.reports_kv_changes)
+        self._secondary = SecondaryTiers(self._tier, offload) if offload.devices else None
         self._managers = managers = kv.coordinator.managers
         self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
@@ -160,6 +173,11 @@ class Offloader:
     def num_blocks(self) -> int:
         """Blocks in CPU memory, those on their way included."""
         return len(self._tier)
+
+    @property
+    def num_behind(self) -> tuple[int, ...]:
+        """Blocks that were read from devices behind CPU memory so far, and those that each device holds."""
+        return () if self._secondary is None else self._secondary.num_blocks
 
     # --- requests come, are admitted and go ---
 
@@ -344,10 +362,10 @@ class Offloader:
         num_found = 0
         is_pending = False
         for index in range(first, end):
-            found = self._tier.lookup(self._block_key(sequence, group, index))
+            found = self._look_up(sequence, group, index)
             if found is Lookup.MISS:
                 break
-            is_pending |= found is Lookup.PENDING
+            is_pending |= found is not Lookup.HIT
             num_found += 1
         return -1 if is_pending else num_found
 
@@ -357,18 +375,28 @@ class Offloader:
         The run that ends at `end` needs `initial` blocks. -1 where some of the run are on their way.
         """
         num_in_a_row, required = 0, initial
-        is_pending = False
+        is_pending = is_open = False
         for index in range(end - 1, first - 1, -1):
-            found = self._tier.lookup(self._block_key(sequence, group, index))
-            if found is Lookup.MISS:
+            found = self._look_up(sequence, group, index)
+            if found is Lookup.MISS or found is Lookup.RETRY:
                 num_in_a_row, required = 0, window
                 is_pending = False
+                is_open |= found is Lookup.RETRY
             else:
                 is_pending |= found is Lookup.PENDING
                 num_in_a_row += 1
             if num_in_a_row == required:
-                return -1 if is_pending else index - first + required
-        return -1 if is_pending else num_in_a_row
+                return -1 if is_pending or is_open else index - first + required
+        return -1 if is_pending or is_open else num_in_a_row
+
+    def _look_up(self, sequence: Sequence, group: int, index: int) -> Lookup:
+        """Return the state of a block in CPU memory, to which it may begin to come from a device."""
+        key = self._block_key(sequence, group, index)
+        found = self._tier.lookup(key)
+        if found is Lookup.MISS and self._secondary is not None:
+            place = (index + 1) * self._managers[group].block_tokens, group
+            return self._secondary.lookup(key, place, self._requests[sequence].use)
+        return found
 
     def _awaits_other_load(self, sequence: Sequence, num_local: int, num_hit: int) -> bool:
         """Whether another request is loading a block of a hit, which can be found here then."""
@@ -391,12 +419,18 @@ class Offloader:
         """Begin to compose a batch at `at`."""
         queue = self._queue
         if self._is_idle and at > self._now:  # an idle core composes on and on, and has heard of all that ended before
-            self._process_ended(self._take_ended(at - 1))
+            ended = self._take_ended(at - 1)
+            if self._secondary is not None:
+                ended.sort(key=lambda transfer: transfer.ends_at)
+            for transfer in ended:
+                self._process_ended([transfer], transfer.ends_at)
             self._report_moves()
         self._is_idle = False
         while len(queue) == self._depth and not queue[0].is_step:
-            self._process_batch(queue.popleft())
+            self._process_batch(queue.popleft(), at)
         self._now = at
+        if self._secondary is not None:
+            self._secondary.hear(at)
         self._loads = []
         self._allocated.clear()
 
@@ -433,11 +467,13 @@ class Offloader:
     @property
     def has_work(self) -> bool:
         """Whether requests have ended since the latest composition, or transfers are under way."""
-        return bool(self._finished or self._num_transfers)
+        return bool(self._finished or self._num_transfers or (self._secondary is not None and self._secondary.has_jobs))
 
     def needs_composition(self, at: Micros) -> bool:
         """Whether an idle core composes at `at` with another result: requests or transfers have ended."""
         if self._finished or self._has_reports() or any(transfer.ends_at <= at for transfer in self._transfers):
+            return True
+        if self._secondary is not None and self._secondary.is_due(at):
             return True
         self._queue.clear()
         self._is_idle, self._now = True, at
@@ -449,16 +485,18 @@ class Offloader:
         return any(batch.reports for batch in self._queue)
 
     def _end_composition(self, batch: Batch) -> None:
+        if self._secondary is not None:
+            self._secondary.end_composition(self._now)
         batch.reports = self._take_ended(self._now)
         self._queue.append(batch)
         self._tier.note_usage()
 
-    def step_processed(self) -> None:
+    def step_processed(self, at: Micros) -> None:
         """Take in what ended before the step was handed over whose outputs have just been processed."""
         queue = self._queue
         while not queue[0].is_step:
-            self._process_batch(queue.popleft())
-        self._process_batch(queue.popleft())
+            self._process_batch(queue.popleft(), at)
+        self._process_batch(queue.popleft(), at)
 
     def step_ended(self) -> None:
         """Give back blocks that waited for the step whose outputs are to be processed now."""
@@ -510,6 +548,8 @@ class Offloader:
             request = self._requests[sequence]
             request.is_finished = True
             self._tier.finish(request.use)
+            if self._secondary is not None and not request.num_stores:
+                self._secondary.finish(request.use)
             if not request.num_transfers:
                 del self._requests[sequence]
         return stores
@@ -598,6 +638,7 @@ class Offloader:
         if stored:
             stores.append(Transfer(sequence, stored, is_load=False))
             request.num_transfers += 1
+            request.num_stores += 1
             self._num_transfers += 1
         return True
 
@@ -630,8 +671,8 @@ class Offloader:
             self._transfers = [transfer for transfer in self._transfers if transfer.ends_at > at]
         return ended
 
-    def _process_batch(self, batch: Batch) -> None:
-        self._process_ended(batch.reports)
+    def _process_batch(self, batch: Batch, at: Micros) -> None:
+        self._process_ended(batch.reports, at)
         self._report_moves()
 
     def _report_moves(self) -> None:
@@ -652,8 +693,8 @@ class Offloader:
                 changes.append(CpuBlocksRemoved(tuple(identities), group))
         moved.clear()
 
-    def _process_ended(self, ended: list[Transfer]) -> None:
-        """Take note of ended transfers, as vLLM's scheduler does with the outputs of a batch."""
+    def _process_ended(self, ended: list[Transfer], at: Micros) -> None:
+        """Take note of ended transfers at `at`, as vLLM's scheduler does with the outputs of a batch."""
         for transfer in ended:
             sequence, keys = transfer.sequence, transfer.keys
             request = self._requests[sequence]
@@ -671,13 +712,20 @@ class Offloader:
                 else:  # the client is gone
                     self._kv.release(sequence)
             else:
+                request.num_stores -= 1
                 self._tier.stored(keys, transfer.ends_at)
+                if self._secondary is not None:
+                    self._secondary.write(keys, at)
+                    if request.is_finished and not request.num_stores:
+                        self._secondary.finish(request.use)
             if request.is_finished and not request.num_transfers:
                 del self._requests[sequence]
 
     def _plan_after_transfers(self) -> None:
         """Plan a composition when the next transfer has ended: nothing else runs."""
         ends = [transfer.ends_at for transfer in self._transfers]
+        if self._secondary is not None and (device_at := self._secondary.next_at) is not None:
+            ends.append(device_at)
         if ends and (soonest := max(min(ends), self._now + 1)) != self._planned_at:
             self._planned_at = soonest
             self._context.queue.push(soonest, EventKind.STEP)

@@ -851,7 +851,7 @@ class VllmScheduler(BatchScheduler):
         else:
             self._offloader.step_ended()
             events = super().update(at)
-            self._offloader.step_processed()
+            self._offloader.step_processed(at)
         self.report_cache_changes(at, events)
         return events
 

@@ -107,6 +107,24 @@ def test_keda_starts_the_first_instance_for_what_waits_at_the_gateway_and_stops_
     assert change(pipeline, metrics_of(0), 90) == -1
 
 
+@pytest.mark.parametrize(("initial_s", "stopped"), [(0, [0]), (60, [60])])
+def test_keda_stops_instances_that_never_served_when_its_initial_cooldown_is_over(
+    initial_s: int, stopped: list[int]
+) -> None:
+    activation = Activation(thresholds=(0.0,), initial_cooldown_us=initial_s * SECOND)
+    waiting = MetricTarget(figures=("num_requests_waiting",), target=5, is_per_pod=False)
+    pipeline = HorizontalPipeline(settings(least=0, metrics=(waiting,), activation=activation))
+    assert [at_s for at_s in (0, 15, 30, 45, 60) if change(pipeline, metrics_of(0), at_s)][:1] == stopped
+
+
+def test_keda_keeps_first_instances_for_its_cooldown_once_one_was_active() -> None:
+    activation = Activation(thresholds=(0.0,), cooldown_us=60 * SECOND, initial_cooldown_us=60 * SECOND)
+    waiting = MetricTarget(figures=("num_requests_waiting",), target=5, is_per_pod=False)
+    pipeline = HorizontalPipeline(settings(least=0, metrics=(waiting,), activation=activation))
+    assert [change(pipeline, metrics_of(n), at_s) for n, at_s in ((0, 0), (3, 30), (0, 60), (0, 75))] == [0, 0, 0, 0]
+    assert change(pipeline, metrics_of(0), 90) == -1
+
+
 @given(
     waiting=st.lists(st.integers(0, 1000), min_size=1, max_size=8),
     num_loading=st.integers(0, 8),

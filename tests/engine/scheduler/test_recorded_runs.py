@@ -2,7 +2,8 @@
 
 A line of the table has the rules and a digest of each run, by seed. The transcriptions had been compared with both
 originals; `git log -- tests/oracle_scheduler` finds them. Runs with CPU memory for KV blocks were compared with vLLM's
-own scheduler and OffloadingConnector: `python -m workshop.vllm_oracle --offloading`.
+own scheduler and OffloadingConnector: `python -m workshop.vllm_oracle --features offloading`. With devices
+behind that memory its TieringOffloadingManager was compared, too: `--features tiers`.
 """
 
 import csv
@@ -13,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.features import with_groups, with_media, with_offloading, with_pipeline, with_speculation
+from workshop.vllm_oracle.features import (
+    with_groups,
+    with_media,
+    with_offloading,
+    with_pipeline,
+    with_speculation,
+    with_tiers,
+)
 from workshop.vllm_oracle.simulated import changes
 from workshop.vllm_oracle.workload import Workload, draw_workload
 
@@ -26,7 +34,12 @@ def blis_workload(seed: int) -> Workload:
 
 
 def offloaded(
-    seed: int, is_async: bool, groups: str | None = None, has_drafts: bool = False, num_stages: int = 1
+    seed: int,
+    is_async: bool,
+    groups: str | None = None,
+    has_drafts: bool = False,
+    num_stages: int = 1,
+    has_devices: bool = False,
 ) -> Workload:
     """Return the workload of a seed with CPU memory for KV blocks, and what else is named."""
     workload = draw_workload(seed, is_async)
@@ -36,6 +49,8 @@ def offloaded(
     if has_drafts:
         workload = with_speculation(workload, seed)
     workload = with_offloading(workload, seed)
+    if has_devices:
+        workload = with_tiers(workload, seed)
     return with_pipeline(workload, seed, num_stages) if num_stages > 1 else workload
 
 
@@ -55,6 +70,10 @@ RULES: dict[str, Callable[[int], Workload]] = {
     "cpu memory, 2 stages, asynchronous": lambda seed: offloaded(seed, True, None, False, 2),
     "cpu memory, media": lambda seed: with_offloading(with_media(draw_workload(seed, False), seed), seed),
     "cpu memory, media, asynchronous": lambda seed: with_offloading(with_media(draw_workload(seed, True), seed), seed),
+    "devices": lambda seed: offloaded(seed, False, has_devices=True),
+    "devices, asynchronous": lambda seed: offloaded(seed, True, has_devices=True),
+    "devices, windows, asynchronous": lambda seed: offloaded(seed, True, "windows", has_devices=True),
+    "devices, states": lambda seed: offloaded(seed, False, "states", has_devices=True),
     "cpu memory, windows, 2 stages": lambda seed: offloaded(seed, False, "windows", False, 2),
 }
 
