@@ -34,8 +34,8 @@ from workshop.vllm_oracle.workload import (
     AbortedRequest,
     ProcessedOutputs,
     Reported,
-    ScheduledStep,
     RunRecord,
+    ScheduledStep,
     Workload,
 )
 

@@ -207,7 +207,9 @@ def test_cpu_memory_holds_a_block_at_least() -> None:
 def test_blocks_that_come_to_cpu_memory_and_leave_it_are_reported_though_the_engine_is_idle(
     pipeline: PipelineStages | None, is_async: bool
 ) -> None:
-    simulated = engine(OffloadConfig(7, 10_000.0), reports_kv_changes=True, pipeline=pipeline, async_scheduling=is_async)
+    simulated = engine(
+        OffloadConfig(7, 10_000.0), reports_kv_changes=True, pipeline=pipeline, async_scheduling=is_async
+    )
     arrivals = [(at, request(name, 24, 1, PrefixGroupBlocks(name, name, 5))) for at, name in ((0, "a"), (500_000, "b"))]
     changes = [
         (event.at, change)
