@@ -260,7 +260,7 @@ def with_offloading(workload: Workload, seed: int) -> Workload:
         config,
         speculation=speculation,
         long_prefill_token_threshold=threshold,
-        enable_prefix_caching=config.enable_prefix_caching or bool(config.kv_groups),
+        enable_prefix_caching=config.enable_prefix_caching or _has_several_sizes(config),
         offload=OffloadConfig(num_blocks, block_us),
     )
     return replace(workload, config=config)
@@ -289,6 +289,11 @@ def with_tiers(workload: Workload, seed: int) -> Workload:
     )
     config = replace(workload.config, offload=replace(offload, stored_bytes=block_us, devices=devices, seed=seed))
     return replace(workload, config=config)
+
+
+def _has_several_sizes(config: EngineConfig) -> bool:
+    """Whether groups have blocks of several sizes, which vLLM offloads only with a prefix cache."""
+    return len({group.block_tokens for group in config.kv_groups}) > 1
 
 
 PARTS = 8
@@ -382,10 +387,10 @@ def drawn_workload(seed: int, async_scheduling: bool, features: Iterable[str]) -
     """Return the workload of a seed with features."""
     chosen = [name for name in FEATURES if name in set(features)]
     workload = draw_workload(seed, async_scheduling)
-    if not {"offloading", "tiers"}.isdisjoint(chosen) and not KINDS.keys().isdisjoint(
-        chosen
-    ):  # vLLM does both only with prefix caching
-        workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
+    if not {"offloading", "tiers"}.isdisjoint(chosen):
+        for kind in KINDS.keys() & set(chosen):
+            if _has_several_sizes(with_groups(workload, seed, kind).config):
+                workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
     for name in chosen:
         workload = FEATURES[name](workload, seed)
     return workload

@@ -338,6 +338,10 @@ class FullAttentionManager(SingleTypeManager):
 
     __slots__ = ()
 
+    def __init__(self, spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> None:
+        super().__init__(spec, group, blocks, settings)
+        self.keeps_parts = self.hashes_per_block > 1
+
     def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
         size, scale, alignment = self.block_tokens, self.hashes_per_block, self.settings.alignment_tokens
         found: list[list[int]] = [[] for _ in groups]
@@ -356,23 +360,16 @@ class FullAttentionManager(SingleTypeManager):
             del each[-(-tokens // size) :]
         return GroupHit(found, tokens)
 
-    def cache(
-        self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
-    ) -> int | None:
-        super().cache(sequence, table, num_tokens, num_known, boundaries)
-        return self._cache_tail(sequence, table, min(num_tokens, num_known)) if self.hashes_per_block > 1 else None
-
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         blocks, size = table.blocks, self.block_tokens
         if context >= len(blocks) * size:
             blocks.append(self.blocks.take_one())
         return len(blocks) * size
 
-    def _cache_tail(self, sequence: Sequence, table: BlockTable, num_tokens: int) -> int | None:
-        """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block.
-
-        Returns the identity by which it is kept; None where no block is kept.
-        """
+    def cache_part(
+        self, sequence: Sequence, table: BlockTable, first: int, num_tokens: int, boundaries: list[int]
+    ) -> int | None:
+        """Keep the block in which the prompt ends as one with content, though no hit ends inside of a block."""
         unit = self.settings.hash_tokens
         tail_tokens = (sequence.input_tokens - (not self.settings.drops_last_block)) // unit * unit
         index = tail_tokens // self.block_tokens
@@ -919,26 +916,27 @@ class GroupedKVCache(CohortCache):
         for manager, table in zip(coordinator.managers, tables, strict=True):
             first = table.num_cached
             num_cacheable = coordinator.num_cacheable_tokens(num_tokens, manager)
-            part = manager.cache(sequence, table, num_cacheable, num_known, boundaries)
-            if self._changes is not None:
-                self._changes.extend(self._stored(sequence, manager, table, first, part))
+            manager.cache(sequence, table, num_cacheable, num_known, boundaries)
+            if self._changes is not None and table.num_cached > first:
+                self._changes.append(self._stored(sequence, manager, table, first, boundaries))
+            if not manager.keeps_parts:
+                continue
+            part = manager.cache_part(sequence, table, first, min(num_cacheable, num_known), boundaries)
+            if part is not None and self._changes is not None:
+                self._changes.append(BlocksStored(sequence.request, part, part + 1, manager.group))
 
     def _stored(
-        self, sequence: Sequence, manager: SingleTypeManager, table: BlockTable, first: int, part: int | None
-    ) -> list[CacheChange]:
-        """Return the changes of one group since it had `first` blocks with content, a block filled in part included."""
-        request, group, span = sequence.request, manager.group, manager.hashes_per_block
-        stored: list[CacheChange] = []
-        if table.num_cached > first:
-            kept = tuple(
-                (index + 1) * span - 1
-                for index in range(first, table.num_cached)
-                if table.blocks[index] != NULL and self.blocks.is_cached(group, table.blocks[index])
-            )
-            stored.append(BlocksStored(request, first * span, table.num_cached * span, group, span, kept))
-        if part is not None:
-            stored.append(BlocksStored(request, part, part + 1, group))
-        return stored
+        self, sequence: Sequence, manager: SingleTypeManager, table: BlockTable, first: int, boundaries: list[int]
+    ) -> BlocksStored:
+        """Return the change of one group since it had `first` full blocks with content."""
+        span, end = manager.hashes_per_block, table.num_cached
+        kept = tuple(
+            (index + 1) * span - 1
+            for start, stop in manager.reachable(first, end, boundaries)
+            for index in range(start, stop)
+            if table.blocks[index] != NULL
+        )
+        return BlocksStored(sequence.request, first * span, end * span, manager.group, span, kept)
 
     def release(self, sequence: Sequence) -> None:
         self._give_back(sequence, will_return=False)

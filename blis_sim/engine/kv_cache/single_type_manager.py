@@ -206,7 +206,7 @@ class AllocationNeeds:
 class SingleTypeManager(ABC):
     """Block tables of one group. Facts: vllm/v1/core/single_type_kv_cache_manager.py."""
 
-    __slots__ = ("block_tokens", "blocks", "group", "hashes_per_block", "settings", "spec")
+    __slots__ = ("block_tokens", "blocks", "group", "hashes_per_block", "keeps_parts", "settings", "spec")
 
     def __init__(self, spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> None:
         self.spec = spec
@@ -215,6 +215,8 @@ class SingleTypeManager(ABC):
         self.settings = settings
         self.block_tokens = spec.block_tokens
         self.hashes_per_block = max(1, spec.block_tokens // settings.hash_tokens)
+        self.keeps_parts = False
+        """Whether `cache_part` may do anything."""
 
     @abstractmethod
     def find(self, content: BlockIdentities, max_tokens: int, groups: list[int], drops_last_block: bool) -> GroupHit:
@@ -284,18 +286,25 @@ class SingleTypeManager(ABC):
 
     def cache(
         self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
-    ) -> int | None:
+    ) -> None:
         """Make full blocks among the first `num_tokens` tokens findable, where a hit could need them.
 
-        The first `num_known` of the request's tokens have an identity. Returns the identity by which a block is kept
-        that is full in part; None without one.
+        The first `num_known` of the request's tokens have an identity.
         """
         first, end = table.num_cached, min(num_tokens, num_known) // self.block_tokens
         if first >= end:
-            return None
+            return
         table.num_cached = end
         for start, stop in self.reachable(first, end, boundaries):
             self.blocks.cache(self.group, sequence, table.blocks, start, stop)
+
+    def cache_part(
+        self, sequence: Sequence, table: BlockTable, first: int, num_tokens: int, boundaries: list[int]
+    ) -> int | None:
+        """Make a block findable that is full in part, after `cache`, before which `first` blocks had content.
+
+        Returns the identity by which it is kept; None without such a block.
+        """
         return None
 
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
@@ -347,6 +356,7 @@ class MambaManager(SingleTypeManager):
 
     def __init__(self, spec: KVCacheGroupSpec, group: int, blocks: KVBlocks, settings: GroupSettings) -> None:
         super().__init__(spec, group, blocks, settings)
+        self.keeps_parts = True
         self._num_draft_states = settings.num_draft_tokens
         self._kept_states: list[tuple[Sequence, int]] = []
         self._cached_this_step: set[object] = set()
@@ -437,13 +447,11 @@ class MambaManager(SingleTypeManager):
         if 0 <= last < -(-processed_tokens // size) - 1 and blocks[last] != NULL:
             self.blocks.retire(self.group, sequence, table, last, last + 1)
 
-    def cache(
-        self, sequence: Sequence, table: BlockTable, num_tokens: int, num_known: int, boundaries: list[int]
+    def cache_part(
+        self, sequence: Sequence, table: BlockTable, first: int, num_tokens: int, boundaries: list[int]
     ) -> int | None:
-        first, blocks = table.num_cached, table.blocks
-        super().cache(sequence, table, num_tokens, num_known, boundaries)
-        if table.reserved is not None:
-            self._cache_reserved(sequence, table, boundaries)
+        blocks = table.blocks
+        part = None if table.reserved is None else self._cache_reserved(sequence, table, boundaries)
         for index in range(first, table.num_cached):
             if blocks[index] != NULL and self.blocks.is_cached(self.group, blocks[index]):
                 self._cached_this_step.add(self._identity(sequence, index + 1))
@@ -451,7 +459,7 @@ class MambaManager(SingleTypeManager):
                     is_kept = table.kept is not None and table.kept == table.reserved and table.kept[1] == index
                     end = table.kept[0] if is_kept and table.kept is not None else (index + 1) * self.block_tokens
                     self._kept_states.append((sequence, end))
-        return None
+        return part
 
     def leave(self, sequence: Sequence) -> None:
         if self._kept_states:
@@ -473,23 +481,32 @@ class MambaManager(SingleTypeManager):
     def new_step(self) -> None:
         self._cached_this_step.clear()
 
-    def _cache_reserved(self, sequence: Sequence, table: BlockTable, boundaries: list[int]) -> None:
-        """Make the state kept inside of the latest chunk findable, if a request can go on from there."""
+    def _cache_reserved(self, sequence: Sequence, table: BlockTable, boundaries: list[int]) -> int | None:
+        """Make the state kept inside of the latest chunk findable, if a request can go on from there.
+
+        Returns its identity where it was not findable before.
+        """
         assert table.reserved is not None
         position, index = table.reserved
         prompt_end = self._checkpoint_position(sequence.input_tokens)
         shared_end = boundaries[2:3] if self.settings.drops_last_block else boundaries[1:]
         if position != prompt_end and position not in shared_end:
             self.blocks.uncache(self.group, table.blocks, index)
-        elif position != (index + 1) * self.block_tokens:
-            if table.blocks[index] != NULL and table.kept != table.reserved:
-                table.kept = table.reserved
-                unit = position // self.settings.hash_tokens - 1
-                self.blocks.cache_part(self.group, sequence, table.blocks, index, unit)
-                self._cached_this_step.add(sequence.request.blocks.identity(unit))
-        elif table.blocks[index] != NULL and not self.blocks.is_cached(self.group, table.blocks[index]):
+            return None
+        if table.blocks[index] == NULL:
+            return None
+        identity = position // self.settings.hash_tokens - 1
+        if position != (index + 1) * self.block_tokens:
+            if table.kept == table.reserved:
+                return None
+            table.kept = table.reserved
+            self.blocks.cache_part(self.group, sequence, table.blocks, index, identity)
+        elif self.blocks.is_cached(self.group, table.blocks[index]):
+            return None
+        else:
             self.blocks.cache(self.group, sequence, table.blocks, index, index + 1)
-            self._cached_this_step.add(self._identity(sequence, index + 1))
+        self._cached_this_step.add(sequence.request.blocks.identity(identity))
+        return identity
 
     def _inner_checkpoint(self, table: BlockTable, needs: AllocationNeeds) -> tuple[int, int] | None:
         """Return after how many tokens, and in which place, the last chunk of a prefill keeps a state inside itself."""

@@ -7,21 +7,13 @@ behind that memory its TieringOffloadingManager was compared, too: `--features t
 """
 
 import csv
-from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.features import (
-    with_groups,
-    with_media,
-    with_offloading,
-    with_pipeline,
-    with_speculation,
-    with_tiers,
-)
+from workshop.vllm_oracle.features import drawn_workload
 from workshop.vllm_oracle.simulated import changes
 from workshop.vllm_oracle.workload import Workload, draw_workload
 
@@ -33,53 +25,39 @@ def blis_workload(seed: int) -> Workload:
     return replace(workload, config=replace(workload.config, engine="blis"))
 
 
-def offloaded(
-    seed: int,
-    is_async: bool,
-    groups: str | None = None,
-    has_drafts: bool = False,
-    num_stages: int = 1,
-    has_devices: bool = False,
-) -> Workload:
-    """Return the workload of a seed with CPU memory for KV blocks, and what else is named."""
-    workload = draw_workload(seed, is_async)
-    if groups is not None:
-        workload = replace(workload, config=replace(workload.config, enable_prefix_caching=True))
-        workload = with_groups(workload, seed, groups)
-    if has_drafts:
-        workload = with_speculation(workload, seed)
-    workload = with_offloading(workload, seed)
-    if has_devices:
-        workload = with_tiers(workload, seed)
-    return with_pipeline(workload, seed, num_stages) if num_stages > 1 else workload
-
-
-RULES: dict[str, Callable[[int], Workload]] = {
-    "vllm": lambda seed: draw_workload(seed, False),
-    "vllm, asynchronous": lambda seed: draw_workload(seed, True),
-    "drafts": lambda seed: with_speculation(draw_workload(seed, False), seed),
-    "drafts, asynchronous": lambda seed: with_speculation(draw_workload(seed, True), seed),
-    "blis": blis_workload,
-    "cpu memory": lambda seed: offloaded(seed, False),
-    "cpu memory, asynchronous": lambda seed: offloaded(seed, True),
-    "cpu memory, windows, asynchronous": lambda seed: offloaded(seed, True, "windows"),
-    "cpu memory, states": lambda seed: offloaded(seed, False, "states"),
-    "cpu memory, drafts, asynchronous": lambda seed: offloaded(seed, True, None, True),
-    "cpu memory, windows, drafts": lambda seed: offloaded(seed, False, "windows", True),
-    "cpu memory, states, drafts, asynchronous": lambda seed: offloaded(seed, True, "states", True),
-    "cpu memory, 2 stages, asynchronous": lambda seed: offloaded(seed, True, None, False, 2),
-    "cpu memory, media": lambda seed: with_offloading(with_media(draw_workload(seed, False), seed), seed),
-    "cpu memory, media, asynchronous": lambda seed: with_offloading(with_media(draw_workload(seed, True), seed), seed),
-    "devices": lambda seed: offloaded(seed, False, has_devices=True),
-    "devices, asynchronous": lambda seed: offloaded(seed, True, has_devices=True),
-    "devices, windows, asynchronous": lambda seed: offloaded(seed, True, "windows", has_devices=True),
-    "devices, states": lambda seed: offloaded(seed, False, "states", has_devices=True),
-    "cpu memory, windows, 2 stages": lambda seed: offloaded(seed, False, "windows", False, 2),
+FEATURES: dict[str, tuple[bool, str]] = {
+    "vllm": (False, ""),
+    "vllm, asynchronous": (True, ""),
+    "drafts": (False, "drafts"),
+    "drafts, asynchronous": (True, "drafts"),
+    "cpu memory": (False, "offloading"),
+    "cpu memory, asynchronous": (True, "offloading"),
+    "cpu memory, windows, asynchronous": (True, "offloading windows"),
+    "cpu memory, states": (False, "offloading states"),
+    "cpu memory, drafts, asynchronous": (True, "offloading drafts"),
+    "cpu memory, windows, drafts": (False, "offloading windows drafts"),
+    "cpu memory, states, drafts, asynchronous": (True, "offloading states drafts"),
+    "cpu memory, 2 stages, asynchronous": (True, "offloading 2-stages"),
+    "cpu memory, media": (False, "offloading media"),
+    "cpu memory, media, asynchronous": (True, "offloading media"),
+    "devices": (False, "tiers"),
+    "devices, asynchronous": (True, "tiers"),
+    "devices, windows, asynchronous": (True, "tiers windows"),
+    "devices, states": (False, "tiers states"),
+    "cpu memory, windows, 2 stages": (False, "offloading windows 2-stages"),
 }
+"""Whether steps are composed ahead, and the features of `workshop.vllm_oracle`, by the rules of a line."""
+
+
+def workload_of(rules: str, seed: int) -> Workload:
+    if rules == "blis":
+        return blis_workload(seed)
+    is_async, features = FEATURES[rules]
+    return drawn_workload(seed, is_async, features.split())
 
 
 def digest(rules: str, seed: int) -> str:
-    return sha256(repr(changes(RULES[rules](seed), reports_steps=True)).encode()).hexdigest()[:8]
+    return sha256(repr(changes(workload_of(rules, seed), reports_steps=True)).encode()).hexdigest()[:8]
 
 
 @pytest.mark.parametrize(
