@@ -23,7 +23,9 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 from blis_sim.engine.errors import EngineError
 from workshop.ending import run_command
@@ -38,6 +40,9 @@ from workshop.vllm_oracle.workload import (
     ScheduledStep,
     Workload,
 )
+
+if TYPE_CHECKING:
+    from workshop.vllm_oracle.genuine import Oracle
 
 ENVIRONMENT = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
 """No GPU is asked for and no model hub."""
@@ -59,6 +64,29 @@ MOST_PRINTED = 20
 """Most differences that are printed."""
 
 
+@dataclass(slots=True)
+class Tally:
+    """What was compared, by pair of features, and what either side refused."""
+
+    pairs: dict[tuple[str, ...], Counter[str]] = field(default_factory=dict)
+    refusals: Counter[str] = field(default_factory=Counter)
+    num_differences: int = 0
+
+    def count(self, features: Sequence[str], **counts: int) -> None:
+        """Count a workload with `features`."""
+        for pair in combinations(features, 2) if len(features) > 1 else [tuple(features)]:
+            self.pairs.setdefault(pair, Counter()).update(workloads=1, **counts)
+
+    def print(self) -> None:
+        """Print a row for each pair, then what was refused and how many workloads differ."""
+        print(f"{'pair':24}" + "".join(f"{name:>17}" for name in COUNTED))
+        for pair, counts in sorted(self.pairs.items()):
+            print(f"{' x '.join(pair):24}" + "".join(f"{counts[name]:17,}" for name in COUNTED))
+        for words, number in self.refusals.most_common():
+            print(f"{number} refused by {words}")
+        print(f"{self.num_differences} differences")
+
+
 def main() -> int:
     """Return the exit code: 1 with differences."""
     arguments = _arguments()
@@ -66,46 +94,50 @@ def main() -> int:
     from workshop.vllm_oracle.genuine import Oracle  # vLLM reads its environment when it is imported
 
     oracle = Oracle()
-    pairs: dict[tuple[str, ...], Counter[str]] = {}
-    refusals: Counter[str] = Counter()
-    num_differences = 0
+    tally = Tally()
     for async_scheduling in arguments.kinds:
-        kind = "async" if async_scheduling else "sync"
         seen: Counter[str] = Counter()
         for seed in arguments.seeds:
             features = draw_features(seed) if arguments.mixed else arguments.features
-            counts = Counter(workloads=1)
-            try:
-                workload = drawn_workload(seed, async_scheduling, features)
-                story = oracle.story(workload)
-            except EngineError as error:
-                refusals[f"ours: {error}"] += 1
-                counts["refused by ours"] = 1
-            except Exception as error:  # whatever vLLM says
-                refusals[f"vLLM: {_words(error)}"] += 1
-                counts["refused by vLLM"] = 1
-            else:
-                difference = _difference(workload, story)
-                _count(seen, workload, story)
-                counts["steps"] = sum(isinstance(line, ProcessedOutputs) for line in story.lines)
-                counts["differences"] = bool(difference)
-                num_differences += bool(difference)
-                if arguments.table:
-                    print("\n".join(_rows(features, async_scheduling, seed, story)))
-                if difference and num_differences <= MOST_PRINTED:
-                    print(f"{kind}, seed {seed}, {','.join(features)}: {difference}", flush=True)
-            for pair in combinations(features, 2) if len(features) > 1 else [tuple(features)]:
-                pairs.setdefault(pair, Counter()).update(counts)
+            story, difference = _compared(oracle, seed, async_scheduling, features, tally, seen)
+            if arguments.table and story is not None:
+                print("\n".join(_rows(features, async_scheduling, seed, story)))
+            if difference and tally.num_differences <= MOST_PRINTED:
+                print(f"{_kind(async_scheduling)}, seed {seed}, {','.join(features)}: {difference}", flush=True)
         figures = ", ".join(f"{seen[name]} {name}" for name in FIGURES)
-        print(f"{kind}: {seen['workloads']} workloads, {seen['steps']} steps ({figures})", flush=True)
-    if arguments.features or arguments.mixed:
-        print(f"{'pair':24}" + "".join(f"{name:>17}" for name in COUNTED))
-        for pair, counts in sorted(pairs.items()):
-            print(f"{' x '.join(pair):24}" + "".join(f"{counts[name]:17,}" for name in COUNTED))
-    for words, number in refusals.most_common():
-        print(f"{number} refused by {words}")
-    print(f"{num_differences} differences")
-    return min(1, num_differences)
+        print(
+            f"{_kind(async_scheduling)}: {seen['workloads']} workloads, {seen['steps']} steps ({figures})", flush=True
+        )
+    tally.print()
+    return min(1, tally.num_differences)
+
+
+def _kind(async_scheduling: bool) -> str:
+    return "async" if async_scheduling else "sync"
+
+
+def _compared(
+    oracle: "Oracle", seed: int, async_scheduling: bool, features: Sequence[str], tally: Tally, seen: Counter[str]
+) -> tuple[RunRecord | None, str]:
+    """Return vLLM's record of a workload, and where ours first differs. No record where either side refuses it."""
+    try:
+        workload = drawn_workload(seed, async_scheduling, features)
+    except EngineError as error:
+        tally.refusals[f"ours: {error}"] += 1
+        tally.count(features, **{"refused by ours": 1})
+        return None, ""
+    try:
+        story = oracle.story(workload)
+    except Exception as error:  # noqa: BLE001 - whatever vLLM says
+        tally.refusals[f"vLLM: {_words(error)}"] += 1
+        tally.count(features, **{"refused by vLLM": 1})
+        return None, ""
+    difference = _difference(workload, story)
+    _count(seen, workload, story)
+    num_steps = sum(isinstance(line, ProcessedOutputs) for line in story.lines)
+    tally.count(features, steps=num_steps, differences=bool(difference))
+    tally.num_differences += bool(difference)
+    return story, difference
 
 
 def _difference(workload: Workload, story: RunRecord) -> str:
@@ -119,7 +151,7 @@ def _difference(workload: Workload, story: RunRecord) -> str:
             return _first_difference(workload, story.content, simulated.content)
         if not story.is_endless and simulated.changes != changes(workload, reports_steps=False):
             return f"leaping over steps changes the run\n{workload.config}"
-    except Exception:  # a difference, too
+    except Exception:  # noqa: BLE001 - a difference, too
         return f"ours fails\n{workload.config}\n{traceback.format_exc()}"
     return ""
 
@@ -127,7 +159,8 @@ def _difference(workload: Workload, story: RunRecord) -> str:
 def _words(error: Exception) -> str:
     """Return an error of vLLM's with the place that raises it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error or place.line} ({place.filename.rpartition('site-packages/')[2]}:{place.lineno})"
+    file = place.filename.rpartition("site-packages/")[2]
+    return f"{type(error).__name__}: {error or place.line} ({file}:{place.lineno})"
 
 
 def _arguments() -> argparse.Namespace:
@@ -161,12 +194,12 @@ def _features(text: str) -> list[str]:
 
 
 def _rows(features: Sequence[str], async_scheduling: bool, seed: int, story: RunRecord) -> Iterator[str]:
-    kind = next((name for name in features if name in KINDS), None)
+    name = " ".join(each for each in features if each != "content")
     if "content" in features:
-        return content_rows(kind, async_scheduling, seed, story.content)
-    if kind is not None:
-        return block_rows(kind, async_scheduling, seed, story.reported())
-    num_stages = next((int(name[0]) for name in features if name.endswith("stages")), 1)
+        return content_rows(name, async_scheduling, seed, story.content)
+    if not KINDS.keys().isdisjoint(features):
+        return block_rows(name, async_scheduling, seed, story.reported())
+    num_stages = next((int(each[0]) for each in features if each.endswith("stages")), 1)
     return composition_rows(num_stages, async_scheduling, seed, story.reported())
 
 

@@ -19,8 +19,8 @@ from workshop.vllm_oracle.table import composition_rows
 from workshop.vllm_oracle.workload import draw_workload
 
 TABLE = Path(__file__).parent / "tables" / "media.csv"
-"""Written by `python -m workshop.vllm_oracle --media --table` with vLLM 0.33: stages, kind, seed, instant, tokens by
-request, preempted requests."""
+"""Written by `python -m workshop.vllm_oracle --features media --table` with vLLM 0.33: stages, kind, seed, instant,
+tokens by request, preempted requests."""
 
 
 def captured() -> list[tuple[tuple[bool, int], list[str]]]:

@@ -12,7 +12,7 @@ from workshop.vllm_oracle.table import block_rows
 from workshop.vllm_oracle.workload import draw_workload
 
 TABLE = Path(__file__).parent / "tables" / "groups.csv"
-"""Written by `python -m workshop.vllm_oracle --groups KIND --table` with vLLM 0.33: kind of model, kind of
+"""Written by `python -m workshop.vllm_oracle --features KIND --table` with vLLM 0.33: kind of model, kind of
 scheduling, seed, instant, tokens by request, preempted requests, free blocks, tokens found."""
 
 Drawn = tuple[str, bool, int]
