@@ -170,7 +170,8 @@ async def _gaps(port: int, num_streams: int) -> Gaps:
         stream.close()
     if not len(gaps_ms):
         refuse(f"the frontend on port {port} has sent no tokens")
-    return Gaps(*np.percentile(gaps_ms, (50, 99)).tolist(), num_tokens / took_s)
+    p50_ms, p99_ms = np.percentile(gaps_ms, (50, 99))
+    return Gaps(float(p50_ms), float(p99_ms), num_tokens / took_s)
 
 
 if __name__ == "__main__":

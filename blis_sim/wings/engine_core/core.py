@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -48,8 +49,6 @@ from mockserve.serving.service import Service
 
 _logger = logging.getLogger(__name__)
 
-FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT, "repetition": Finish.REPETITION}
-"""Finish reasons by the name that a reply has; a call of a tool is a stop for the engine."""
 INVALID, PAUSED = "validation_error", "engine_paused"
 PAUSED_MESSAGE = "Generation is paused. Please retry after it resumes."
 
@@ -62,6 +61,15 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text[:LONGEST_LOGGED])
 
 
+class _Collected:
+    """What one API server is sent of a step: outputs, their arrays, and ids of requests that ended."""
+
+    def __init__(self) -> None:
+        self.outputs: list[EngineOutput] = []
+        self.frames = Frames()
+        self.ended: set[str] = set()
+
+
 class StepOutputs:
     """Collects the outputs of a rank, and sends those of one step to each API server in one message."""
 
@@ -71,10 +79,7 @@ class StepOutputs:
         self._logs_stats = not service.options.observability.disable_log_stats
         self._statistics = statistics
         self._send = send
-        self._outputs: dict[int, list[EngineOutput]] = {}
-        """Outputs of one step, by API server."""
-        self._frames: dict[int, Frames] = {}
-        self._aborted: dict[int, set[str]] = {}
+        self._collected: defaultdict[int, _Collected] = defaultdict(_Collected)
         self._has_stats = False
         self._ended_s = 0.0
         """When the step ended that is in collection, on the monotonic clock; 0 without one."""
@@ -87,12 +92,14 @@ class StepOutputs:
 
     def frames(self, client: int) -> Frames:
         """Return the frames of the message to an API server."""
-        return self._frames.setdefault(client, Frames())
+        return self._collected[client].frames
 
     def put(self, client: int, output: EngineOutput) -> None:
         """Collect the output of a request."""
         self._send_soon()
-        self._outputs.setdefault(client, []).append(output)
+        self._collected[client].outputs.append(output)
+        if self.names_finished and output.finish_reason is not None:
+            self._collected[client].ended.add(output.request_id)
 
     def step_ended(self, event: BatchDone) -> None:
         """Note the batch of a step before its tokens come. Its statistics are sent even if there are no tokens."""
@@ -107,8 +114,7 @@ class StepOutputs:
         """Name a request that ended without an output in the next message to its API server."""
         if self.names_finished:
             self._send_soon()
-            self._aborted.setdefault(client, set()).add(request_id)
-            self._outputs.setdefault(client, [])
+            self._collected[client].ended.add(request_id)
 
     def _send_soon(self) -> None:
         """See to it that what is collected is sent when the delivery of tokens ends, or at once outside of one."""
@@ -124,38 +130,26 @@ class StepOutputs:
 
     def leave(self) -> int:
         """Send what was collected. Returns the number of outputs."""
-        by_client, self._outputs = self._outputs, {}
-        frames, self._frames = self._frames, {}
+        collected, self._collected = self._collected, defaultdict(_Collected)
         stats = self._statistics.of_step() if self._has_stats else None
         ended_s, self._ended_s = self._ended_s, 0.0
         self._has_stats = False
         if not self._wire.is_held:
             self._is_registered = False
-        if stats is not None and not by_client:
-            by_client[0] = []
-        num_outputs = 0
-        for client, outputs in by_client.items():
-            num_outputs += len(outputs)
+        if stats is not None and not collected:
+            collected[0] = _Collected()
+        for client, each in collected.items():
             message = EngineOutputs(
                 self._statistics.rank,
-                outputs,
+                each.outputs,
                 stats,
                 ended_s or time.monotonic(),
-                finished_requests=self._finished(client, outputs),
+                finished_requests=each.ended or None,
                 weight_version=self.weight_version,
             )
             stats = None
-            self._send(client, frames.get(client, _NO_FRAMES).encoded(message))
-        return num_outputs
-
-    def _finished(self, client: int, outputs: Sequence[EngineOutput]) -> set[str] | None:
-        if not self.names_finished:
-            return None
-        ended = {each.request_id for each in outputs if each.finish_reason is not None}
-        return ended | self._aborted.pop(client, set()) or None
-
-
-_NO_FRAMES = Frames()
+            self._send(client, each.frames.encoded(message))
+        return sum(len(each.outputs) for each in collected.values())
 
 
 class CoreRequest(PlannedChoice):
@@ -220,7 +214,7 @@ class CoreRequest(PlannedChoice):
         if ending is not None:
             if self.pooled is not None:
                 output.pooling_output = self._outputs.frames(self.client).add(self.pooled, is_tensor=True)
-            output.finish_reason = FINISHES.get(ending.finish_reason, Finish.STOP)
+            output.finish_reason = Finish.__members__.get(ending.finish_reason.upper(), Finish.STOP)
             output.stop_reason = ending.stop_reason
             output.kv_transfer_params = self.kv_transfer_params
         self._outputs.put(self.client, output)

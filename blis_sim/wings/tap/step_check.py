@@ -36,8 +36,10 @@ STEP_US: Micros = 1000
 MOST_SHOWN = 8
 EARLIER_S, LATER_S = 0.002, 0.02
 """By how much a message may have come to the engine earlier or later than the fastest ones did."""
-STEPS_BACK, MOST_MOVED, MOST_TRIED = 50, 8, 500
+STEPS_BACK, MOST_MOVED, MOST_TRIED = 20, 8, 500
 """Where a step differs: how many steps to go back, messages to move at one of them, and places to try in all."""
+BASE_STEPS = 200
+"""Steps between two copies of our engine, which cost as much as it has cached blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,8 +317,10 @@ def first_difference(recording: LinkRecording, engine: Engine) -> tuple[int, Ste
     """
     messages, ours = _Messages(recording), _Ours(engine)
     recorded = [Step(step.tokens, None if step.batch is None else step.batch[:4]) for step in recording.steps]
-    others: list[tuple[int, int, int, _Ours, _Place]] = []
-    """Places to try: how far they are from the times, minus the step, a number, and our engine before the step."""
+    base, path = (0, ours), list[_Place]()
+    """A copy of our engine with the number of its step, and the places since then."""
+    others: list[tuple[int, int, int, tuple[int, _Ours], list[_Place]]] = []
+    """Paths to try: how far they are from the times, minus the step of their end, a number, and their base."""
     numbers, index, furthest, distance, num_tried = count(), 0, 0, 0, 0
     difference: tuple[int, Step, Step] | None = None
     place: _Place | None = None
@@ -324,14 +328,16 @@ def first_difference(recording: LinkRecording, engine: Engine) -> tuple[int, Ste
         rest: list[tuple[int, _Place]] = []
         if place is None:
             (_, place), *rest = messages.places(index, ours.taken)
-        before = deepcopy(ours) if rest else ours
+        if rest and (base[1] is ours or index - base[0] >= BASE_STEPS):
+            base, path = (index, deepcopy(ours)), []
         ended = ours.begin(messages, index, place)
-        place = None
         if not index or recorded[index - 1].equals(ended):
             if rest:
                 others = [each for each in others if each[1] <= STEPS_BACK - index]
-                others += [(distance + more, -index, next(numbers), before, each) for more, each in rest]
+                others += [(distance + more, -index, next(numbers), base, [*path, each]) for more, each in rest]
                 heapify(others)
+            path.append(place)
+            place = None
             index += 1
             if index > furthest:
                 furthest, distance, num_tried = index, 0, 0
@@ -341,8 +347,11 @@ def first_difference(recording: LinkRecording, engine: Engine) -> tuple[int, Ste
         num_tried += 1
         if not others or num_tried > MOST_TRIED:
             return difference
-        distance, index, _, before, place = heappop(others)
-        index, ours = -index, deepcopy(before)
+        distance, _, _, base, path = heappop(others)
+        index, ours, place = base[0], deepcopy(base[1]), path.pop()
+        for earlier in path:
+            ours.begin(messages, index, earlier)
+            index += 1
     return None
 
 

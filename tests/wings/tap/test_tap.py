@@ -327,6 +327,28 @@ def test_a_request_without_an_output_is_placed_where_the_batches_have_it(
     assert "step 3 of 5 differs" in capsys.readouterr().out
 
 
+def test_an_end_overtakes_a_request_that_waits_for_the_end_of_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = _written(tmp_path, batch=[1, 40, 0, 0, 900])
+    came = {"event": "request", "engine": 0, "prompt_tokens": 100, "max_tokens": 2}
+    step = {"event": "step", "engine": 0, "at_us": 0, "finished": {}, "queued_s": {}, "tokens": {"1": 1}}
+    more = [
+        {**came, "request": 2, "at_us": 1_600_050},
+        {**came, "request": 3, "at_us": 1_600_500},
+        {"event": "abort", "engine": 0, "at_us": 1_600_600, "requests": [2, 3]},
+        {**step, "step": 2, "ended_s": 1.601, "batch": [1, 100, 1, 1, 900]},
+        *(
+            {**step, "step": number, "ended_s": 1.6 + number / 1e3, "batch": [0, 0, 1, 1, 900]}
+            for number in range(3, 40)
+        ),
+    ]
+    lines = file.read_text().replace('"finished":{"1":"length"},"tokens"', '"finished":{},"tokens"')
+    lines = lines.replace('"max_tokens":2', '"max_tokens":99')
+    file.write_text(lines + "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in more))
+    assert run(StepCheckOptions(recording=str(file))) == 0, capsys.readouterr().out
+
+
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     file = _written(tmp_path, batch=[1, 40, 0, 0, 900])
     file.write_text(file.read_text().replace('"tokens":{"1":1}', '"tokens":7', 1))
