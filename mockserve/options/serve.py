@@ -43,14 +43,19 @@ def implied_routes(options: DeploymentOptions) -> Mapping[str, Any]:
     model = options.model
     if not is_known(options):
         return next((routes for word, routes in _ROUTES_BY_WORD.items() if word in model.lower()), {})
-    config = folder_config(options.model_config_folder or model)
-    if config is None and has_model(model):
-        config = model_entry(model).checkpoint.config
-    classes = (config or {}).get("architectures")
-    if isinstance(classes, list) and any(str(each) in _SPEECH_CLASSES for each in classes):
+    if any(each in _SPEECH_CLASSES for each in classes_of(options)):
         return _SPEECH
     conversion = pooling_conversion(model)
     return {"runner": "pooling", "convert": conversion} if conversion else {}
+
+
+def classes_of(options: DeploymentOptions) -> list[str]:
+    """Return the classes that the model's config names; none without a config."""
+    config = folder_config(options.model_config_folder or options.model)
+    if config is None and has_model(options.model):
+        config = model_entry(options.model).checkpoint.config
+    classes = (config or {}).get("architectures")
+    return list(map(str, classes)) if isinstance(classes, list) else []
 
 
 _SPEECH_CLASSES = ("WhisperForConditionalGeneration",)
@@ -110,6 +115,12 @@ def _has_pooling_module(model: str) -> bool:
     return any(isinstance(each, dict) and str(each.get("type")).endswith(".Pooling") for each in found)
 
 
+def is_encoder(class_name: str) -> bool:
+    """Whether vLLM has a model of this class that pools and cannot generate."""
+    return class_name.startswith(_ENCODERS) and not class_name.endswith(_GENERATING)
+
+
+_ENCODERS = ("Bert", "CLIP", "Gte", "ModernBert", "NomicBert", "Roberta", "Siglip", "XLMRoberta")
 _GENERATING = ("ForCausalLM", "ForConditionalGeneration", "ChatModel", "LMHeadModel")
 _CLASSIFYING = (
     *("ForSequenceClassification", "ForTokenClassification", "ForAudioClassification", "ForImageClassification"),

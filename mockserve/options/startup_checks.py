@@ -18,8 +18,10 @@ from mockserve.options.serve import (
     QUANTIZATION_KEYS,
     QUANTIZATION_METHODS,
     ServeOptions,
+    classes_of,
     folder_config,
     folder_problems,
+    is_encoder,
     unknown_quantization,
 )
 from mockserve.options.server import GENERATING_TASKS, OVERRIDES_READ, RouteOptions, config_overrides, tasks_of
@@ -65,8 +67,10 @@ def startup_problems(options: "ServeOptions", deployment: Deployment, environmen
     yield from _refused_connector(options)
     yield from _traces_without_endpoint(options)
     yield from folder_problems(options.deployment.model)
+    yield from _encoder_that_generates(options)
     yield from _context_beyond_model(options, deployment, environment)
     yield from _steps(options, deployment)
+    yield from _unbalanced_experts(options, deployment)
     if options.deployment.enable_expert_parallel and not deployment.model.is_moe and is_known(options.deployment):
         yield "Number of experts in the model must be greater than 0 when expert parallelism is enabled."
     if options.deployment.engine == "vllm" and tasks_of(options.routes) & GENERATING_TASKS:
@@ -105,6 +109,27 @@ def _refused_connector(options: "ServeOptions") -> Iterator[str]:
 def _traces_without_endpoint(options: "ServeOptions") -> Iterator[str]:
     if DETAILED_TRACES in options.accepted_without_effect and not options.observability.otlp_traces_endpoint:
         yield "collect_detailed_traces requires `--otlp-traces-endpoint` to be set."
+
+
+def _encoder_that_generates(options: "ServeOptions") -> Iterator[str]:
+    runner = options.routes.runner
+    if runner in ("generate", "draft") and any(map(is_encoder, classes_of(options.deployment))):
+        yield (
+            f"Embedding models do not support `--runner {runner}`. "
+            "Use `--runner pooling` or `--runner auto` for embedding models."
+        )
+
+
+def _unbalanced_experts(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
+    given, dp = options.accepted_without_effect, options.deployment.dp
+    if "--enable-eplb" not in given:
+        return
+    if not options.deployment.enable_expert_parallel:
+        yield "enable_expert_parallel must be True to use EPLB."
+    elif deployment.tp * dp <= 1 and "--prefill-context-parallel-size" not in given:
+        yield (
+            f"EPLB requires tensor, prefill-context, or data parallelism, but got TP={deployment.tp}, PCP=1, DP={dp}."
+        )
 
 
 def _is_unquantized_folder(model: str) -> bool:

@@ -171,14 +171,14 @@ def rewritten(
     named = with_objects([_spelled(each, table, own_flags) for each in _with_long_levels(expanded)])
     own: list[str] = []
     lists: dict[str, list[str]] = {}
-    without_effect: dict[str, None] = {}
+    without_effect: dict[str, str] = {}
     for flag, spelling, values in _flags(named, table):
         if flag is None:
             own.append(spelling)
         else:
             known = next((each for each in flag.spellings if each in own_flags), None)
             if known is None:
-                without_effect[flag.name] = None
+                without_effect[flag.name] = flag.opposites[0] if spelling in flag.opposites else flag.name
             elif flag.is_switch:
                 own.append(f"--no-{known.removeprefix('--')}" if spelling in flag.opposites else known)
             elif flag.number == "append":
@@ -191,7 +191,7 @@ def rewritten(
                 own += [known, values[0]]
     own += [each for flag_name, values in lists.items() for each in (flag_name, json.dumps(values))]
     if without_effect:
-        own += [NO_EFFECT_FLAG, ",".join(sorted(without_effect))]
+        own += [NO_EFFECT_FLAG, ",".join(sorted(without_effect.values()))]
     return own
 
 

@@ -16,6 +16,7 @@ SAMPLES = {
     "size": "8k",
     "length": "auto",
     "json": "[1]",
+    "media limits": '{"image": 2}',
     "object": '{"a": 80m}',
     "object or text": "x",
     "count": "2",

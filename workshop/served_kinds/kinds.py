@@ -74,7 +74,7 @@ KINDS: dict[str, Kind] = {
     "large blocks": _kind("--block-size 64", "shared"),
     "preemptions": _kind("--num-gpu-blocks-override 150 --max-model-len 2048", "bursts"),
     "reserved lengths": _kind(f"--scheduler-reserve-full-isl {_SMALL}", "bursts"),
-    "adaptive scheduling": _kind("--engine adaptive", "bursts", pace=0.4),
+    "adaptive scheduling": _kind("--engine adaptive", "bursts", pace=0.2),
     "admission": _kind(
         "--admission-policy token-bucket --token-bucket-capacity 3000 --token-bucket-refill-rate 3000", "plain"
     ),

@@ -180,6 +180,18 @@ def test_experts_in_parallel_need_experts(tmp_path: Path, capsys: pytest.Capture
     assert run(["serve", "acme/rocket-of-experts", "--enable-expert-parallel"]) == 0
 
 
+@pytest.mark.parametrize("runner", ["generate", "draft", "pooling", "auto"])
+def test_an_encoder_cannot_generate(tmp_path: Path, runner: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
+    refused = runner in ("generate", "draft")
+    assert run(["serve", str(tmp_path), "--hardware", "L40S", "--runner", runner]) == int(refused)
+    sentence = (
+        f"Embedding models do not support `--runner {runner}`. "
+        "Use `--runner pooling` or `--runner auto` for embedding models."
+    )
+    assert (sentence in capsys.readouterr().err) == refused
+
+
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 
