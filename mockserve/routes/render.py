@@ -38,8 +38,8 @@ from mockserve.protocol.generate import (
     sampling_object,
 )
 from mockserve.protocol.sampling import check_logit_bias_keys, check_max_tokens, check_sampling, refuse_unavailable
+from mockserve.realtime.driver import unix_time
 from mockserve.realtime.in_flight import new_id
-from mockserve.realtime.timer import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.shared import is_long, offload, read_body, reply_id
 from mockserve.serving.chat import conversation_ids, forced_calls_schema, media_in, tool_constraint_of_chat

@@ -21,7 +21,7 @@ from mockserve.protocol.scoring import (
     scoring_reply,
     unsupported,
 )
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.shared import offload, read_body, reply_id
 from mockserve.serving.planner import Planner, draft_request, scope_of

@@ -36,10 +36,9 @@ from mockserve.protocol.server_info import (
     parse_tokenize,
     tokenizer_info,
 )
-from mockserve.realtime.driver import Driver
+from mockserve.realtime.driver import Driver, unix_time
 from mockserve.realtime.in_flight import new_id
 from mockserve.realtime.suspension import PauseMode
-from mockserve.realtime.timer import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.shared import (
     addressed_service,

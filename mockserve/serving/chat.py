@@ -19,7 +19,7 @@ from mockserve.protocol.sampling import (
     refuse_unavailable,
     refuse_unavailable_tools,
 )
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.call_style import PLAIN, CallStyle, Fillers, ReasoningStyle, call_style, filling
 from mockserve.reply.chat_writer import ChatShape
 from mockserve.reply.reply import Accounting, ParsingCounter, PlannedPrompt, ReplyJob

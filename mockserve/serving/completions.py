@@ -9,7 +9,7 @@ from mockserve.kv_events.naming import Scope
 from mockserve.protocol.completions import CompletionBodies, Prompt, TextRequest, check_prompts, has_plain_prompt
 from mockserve.protocol.sampling import Delivery, SamplingParams
 from mockserve.protocol.server_info import check_decodable
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
 from mockserve.reply.reply import Accounting, PlannedPrompt, ReplyJob

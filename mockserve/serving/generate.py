@@ -8,7 +8,7 @@ from mockserve.protocol.bodies import Choice, Ending, Piece, chat_logprobs
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerateBodies, GenerationRequest, check_prompt_length, token_logprobs
 from mockserve.protocol.sampling import check_vocabulary, refuse_thinking_budget
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.call_style import CallStyle, call_style
 from mockserve.reply.chat_writer import ChatShape, ChatWriter
 from mockserve.reply.choice_writer import NewScorer, scored_tokens

@@ -17,8 +17,8 @@ from mockserve.protocol.responses import (
     output_items,
     raw_message,
 )
+from mockserve.realtime.driver import unix_time
 from mockserve.realtime.in_flight import new_id
-from mockserve.realtime.timer import unix_time
 from mockserve.reply.reply import ReplyJob
 from mockserve.serving.chat import conversation_ids, forced_calls_schema, media_in, plan_chat, tool_constraint_of_chat
 from mockserve.serving.model import ServedModel

@@ -74,7 +74,7 @@ def at_once() -> tuple[dict[str, Any], dict[str, Any]]:
 @pytest.fixture(scope="module")
 def in_turn() -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mockserve.reply.plan.MOST_PLANNED_TOKENS", 10)
+        patch.setattr("mockserve.reply.reply.MOST_PLANNED_TOKENS", 10)
         patch.setattr("mockserve.reply.reply.MOST_PLANNED_TOKENS", 10)
         patch.setattr("mockserve.serving.planner.LONG_US", 0)
         patch.setattr("mockserve.reply.stream.WHOLE_BYTES", 500)

@@ -39,7 +39,7 @@ from mockserve.kv_events.naming import Scope
 from mockserve.protocol.bodies import read_as
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import json_array
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import offload, read_body, reply_id

@@ -17,7 +17,7 @@ from mockserve.http.connection import arrived_at
 from mockserve.protocol.bodies import read_as
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.sampling import refuse_bad_salt, refuse_media_arguments
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.stream import json_body
 from mockserve.routes.scoring import is_large
 from mockserve.routes.shared import is_long, offload, read_body, reply_id

@@ -14,7 +14,7 @@ from mockserve.protocol.chat_messages import Medium
 from mockserve.protocol.completions import CompletionBodies
 from mockserve.protocol.errors import ApiError, unhandled_error
 from mockserve.protocol.sampling import Delivery, SamplingParams
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.choice_writer import CompletionShape
 from mockserve.reply.frames import OTHER_ERRORS
 from mockserve.reply.reply import PlannedPrompt, ReplyJob

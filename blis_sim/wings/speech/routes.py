@@ -41,7 +41,7 @@ from mockserve.http.headers import Caller, caller_of
 from mockserve.protocol.bodies import Ending, Usage
 from mockserve.protocol.errors import ApiError, bad_value
 from mockserve.protocol.forms import form_reader
-from mockserve.realtime.timer import unix_time
+from mockserve.realtime.driver import unix_time
 from mockserve.reply.frames import DONE, event
 from mockserve.reply.reply import PlannedChoice, Reply, ReplyDelivery, ReplyJob, collect
 from mockserve.reply.stream import SSEWriter

@@ -9,8 +9,7 @@ import pytest
 
 from blis_sim.engine.core import Engine
 from mockserve.metrics.counters import Lateness
-from mockserve.realtime.driver import RealtimeDriver, WriteCoalescer
-from mockserve.realtime.timer import MAX_ARRIVAL_WAIT_S, MAX_PENDING_ARRIVALS
+from mockserve.realtime.driver import MAX_ARRIVAL_WAIT_S, MAX_PENDING_ARRIVALS, RealtimeDriver, WriteCoalescer
 from tests.fakes import TestLatency, config, request
 from tests.mockserve.realtime.listeners import Listener, Logbook, submit
 from tests.patience import PATIENCE_S, attempts
