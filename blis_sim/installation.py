@@ -2,12 +2,14 @@
 
 import json
 import os
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from blis_sim.options.option import OptionError
+from blis_sim.options.option import OptionError, options_of
+from blis_sim.options.printing import check_printed
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -67,6 +69,17 @@ def check_plot(flag: str, path: str | None) -> None:
     if not Path(path).parent.is_dir():
         raise OptionError(f"{flag} must be in a folder that exists, got {path}")
     _require_matplotlib(flag)
+
+
+def check_answer(options: Any) -> None:
+    """Raise OptionError as `check_printed` does, and for a picture or a page of the options that cannot be made."""
+    check_printed(options)
+    for setting in options_of(type(options)):
+        kind = setting.option.writes.get("", "") if isinstance(setting.option.writes, Mapping) else ""
+        if kind == "picture":
+            check_plot(setting.label, setting.of(options))
+        elif kind.endswith("page"):
+            check_page(setting.label, setting.of(options))
 
 
 def check_page(flag: str, path: str | None) -> None:

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_sim.installation import check_page
-from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.installation import check_answer, check_page
+from blis_sim.options import OptionError, check_outputs, option
 from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, print_note, printed_format
 
 if TYPE_CHECKING:
@@ -120,12 +120,11 @@ class CalibrateOptions:
     def __post_init__(self) -> None:
         from traces import beside
 
-        check_options(self)
+        check_answer(self)
         mbps = self.network_bandwidth_mbps
         if 0 < mbps < MIN_BANDWIDTH_MBPS:
             raise OptionError(f"--network-bandwidth-mbps must be 0 or at least {MIN_BANDWIDTH_MBPS:g}, got {mbps}")
-        _ = self.limits, printed_format(self)
-        check_page("--html", self.html)
+        _ = self.limits
         check_page("--plots", self.plots)
         check_outputs(self, *beside(self.trace, self.trace_header, self.trace_data, self.second_recording))
         if self.adapter_reference is not None:

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from blis_sim.options import check_options, option
-from blis_sim.options.printing import format_option, json_option, printable, printed_format
+from blis_sim.options import option
+from blis_sim.options.printing import check_printed, format_option, json_option, printable, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
@@ -108,8 +108,7 @@ class DriftOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_printed(self)
         parse_server(self.url)
         if self.api_key is not None:
             check_header("--api-key", "authorization", self.api_key)

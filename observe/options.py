@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from os.path import isfile  # which takes any text for a path
 from pathlib import Path
 
-from blis_sim.installation import check_page, check_plot, check_ray
+from blis_sim.installation import check_answer, check_ray
 from blis_sim.options import (
     ExclusionError,
     OptionError,
@@ -19,7 +19,7 @@ from blis_sim.options import (
 )
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
-from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option, printed_format
+from blis_sim.options.printing import BLIS, FORMATS, JSON, format_option, json_option
 from blis_sim.options.without_effect import BlisOptions
 from observe.body import APIS
 from observe.http import Server, check_header, parse_server, tls_context, without_value
@@ -400,7 +400,10 @@ class ObserveOptions(SyntheticOptions):
     )
     saturation: SaturationOptions = section(SaturationOptions)
     html: str | None = option(
-        None, "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.", metavar="FILE"
+        None,
+        "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.",
+        metavar="FILE",
+        writes={"": "load page"},
     )
     live_html: int | None = option(
         None,
@@ -414,6 +417,7 @@ class ObserveOptions(SyntheticOptions):
         None,
         "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib.",
         metavar="FILE",
+        writes={"": "picture"},
     )
     format: str = format_option(
         "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, or an HTML page. "
@@ -428,8 +432,7 @@ class ObserveOptions(SyntheticOptions):
     proxying: ProxyOptions = section(ProxyOptions)
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_answer(self)
         self._take_duration()
         _ = self.servers
         if self.proxying.proxy:
@@ -461,8 +464,6 @@ class ObserveOptions(SyntheticOptions):
         # Making these checks them.
         _ = self.headers, self.tls, self.slo_targets, self.prewarm_s, self.think_time, self.metrics_server
         _ = self.cancel_delay_us, self.targets.targets_ms
-        check_plot("--plot", self.plot)
-        check_page("--html", self.html)
 
     @property
     def headers(self) -> dict[str, str]:

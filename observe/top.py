@@ -22,8 +22,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from blis_sim.options.printing import JSON, TABLE, printable
-from blis_sim.report.tables import flat, rows_csv
+from blis_sim.options.printing import TABLE, printable
+from blis_sim.report.tables import flat, streamed
 from observe.errors import ResponseError, RunError, warn
 from observe.http import Server
 
@@ -570,11 +570,8 @@ def _print_report(report: Report, form: str, is_first: bool) -> None:
     else:
         found = {"at": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "models": report.model_names}
         engines = {name: _plain_figures(stats) for name, stats in report.figures.items()}
-        if form == JSON:
-            text = json.dumps({**found, "engines": engines}) + "\n"
-        else:
-            text = rows_csv(flat({**found, "engine": name, **figures}) for name, figures in engines.items())
-            text = text if is_first else text.partition("\n")[2]
+        rows = (flat({**found, "engine": name, **figures}) for name, figures in engines.items())
+        text = streamed(form, {**found, "engines": engines}, rows, is_first)
     sys.stdout.write(text)
     sys.stdout.flush()
 

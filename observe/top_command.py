@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from blis_sim.options import check_options, option
-from blis_sim.options.printing import CSV, JSON, TABLE, format_option, json_option, printed_format
+from blis_sim.options import option
+from blis_sim.options.printing import CSV, JSON, TABLE, check_printed, format_option, json_option, printed_format
 from observe.http import Server, parse_server
 
 __all__ = ["TopOptions", "run"]
@@ -29,8 +29,8 @@ class TopOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = self.servers, printed_format(self)
+        check_printed(self)
+        _ = self.servers
 
     @property
     def servers(self) -> list[Server]:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from blis_sim.engine.engine_defaults import ADAPTIVE_BLOCK_TOKENS
-from blis_sim.installation import check_page, check_plot
-from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.installation import check_answer
+from blis_sim.options import OptionError, check_outputs, option, section
 from blis_sim.options.custom_metrics import custom_metrics, metric_option
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LEAST_RATE, MOST_RATE
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import format_option, json_option
 from replay.report_options import goodput_option, min_attainment_option
 from traces import SloTargets, slo_targets
 from traces.workload.spec import SCENARIO_NAMES
@@ -104,10 +104,8 @@ class CompareOptions:
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self), custom_metrics(self.metric), self.targets.targets_ms, self.slo_targets
-        check_plot("--plot", self.picture)
-        check_page("--html", self.html)
+        check_answer(self)
+        _ = custom_metrics(self.metric), self.targets.targets_ms, self.slo_targets
         check_outputs(self)
         if self.compare_fifo:
             object.__setattr__(self, "baseline", "fifo")

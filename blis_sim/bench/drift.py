@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -32,11 +32,11 @@ from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import PhaseShifted, SlowedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.options import BlisError
-from blis_sim.options.printing import print_note
+from blis_sim.options.printing import TABLE, print_note, printed_format
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.figures import COLORS, Panel
 from blis_sim.report.report import Report, Section
-from blis_sim.report.tables import TextTable
+from blis_sim.report.tables import TextTable, flat, streamed
 from calibrate.compare import EXIT_CODE
 from observe.errors import RunError
 from observe.proxy.cache_canary import CacheFigures
@@ -563,6 +563,18 @@ class Comparison:
         return [each for each in self.figures if each.has_drifted]
 
     @property
+    def as_json(self) -> dict[str, Any]:
+        """The comparison ready for JSON; figures in milliseconds, None where a figure is not known."""
+        names = ("measured_ms", "predicted_ms", "low_ms", "high_ms", "has_drifted")
+        known: dict[str, tuple[float | None, ...]] = dict.fromkeys(FIGURES.values(), (None,) * len(names))
+        for each in self.figures:
+            times_s = (each.measured_s, each.interval.mean_s, each.interval.low_s, each.interval.high_s)
+            known[each.name] = (*(time_s * 1e3 for time_s in times_s), each.has_drifted)
+        figures = {name.lower(): dict(zip(names, values, strict=True)) for name, values in known.items()}
+        counts = {name: getattr(self, name) for name in ("at_s", "window_s", "num_requests", "reason", "is_up")}
+        return {**counts, "figures": figures, **({} if self.cache is None else {"cache": asdict(self.cache)})}
+
+    @property
     def lines(self) -> Iterator[str]:
         """The comparison in words: one line, one more for each figure that has drifted, and those of the cache."""
         yield from self._lines_of_figures()
@@ -673,7 +685,7 @@ def watch_report(url: str, history: Sequence[Comparison], origin: Callable[[], P
     return Report(
         title=f"Calibration of {url} with",
         origin=origin,
-        data=dict,
+        data=lambda: {"comparisons": [each.as_json for each in history]},
         remarks=lambda: _remarks(history[-1]),
         sections=lambda: [Section("Comparisons, the latest first; means in ms", table)],
         panels=lambda: [_panel(name, with_figures) for name in FIGURES.values()] if with_figures else [],
@@ -760,9 +772,12 @@ class Watch:
         has_missed = found.cache is not None and found.cache.missed > 0
         self.has_drifted = self.has_drifted or bool(found.drifted) or has_missed
         self.history = [*self.history[1 - _MOST_COMPARISONS :], found]
-        at = time.strftime("%H:%M:%S", time.localtime(found.at_s))
-        for line in found.lines:
-            sys.stdout.write(f"{at} {line}\n")
+        form = printed_format(self.settings)
+        if form == TABLE:
+            at = time.strftime("%H:%M:%S", time.localtime(found.at_s))
+            sys.stdout.writelines(f"{at} {line}\n" for line in found.lines)
+        else:
+            sys.stdout.write(streamed(form, found.as_json, [flat(found.as_json)], self.num_comparisons == 1))
         sys.stdout.flush()
         if self.settings.drift_metrics is not None:
             write_text(Path(self.settings.drift_metrics), metrics_text(found))

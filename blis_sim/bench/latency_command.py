@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from math import inf
 
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import check_options, check_outputs, option, section
+from blis_sim.options import check_outputs, option, section
 from blis_sim.options.option import MOST_REQUESTS
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import check_printed, format_option, json_option
 
 __all__ = ["LatencyOptions", "rewritten", "run"]
 
@@ -45,8 +45,7 @@ class LatencyOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_printed(self)
         self.deployment.check_coefficients()
         check_outputs(self)
 

@@ -12,8 +12,8 @@ from blis_sim.bench.simulation_commands import (
     simulation_option,
 )
 from blis_sim.engine.speculation_options import SpeculationOptions
-from blis_sim.installation import check_page, check_plot
-from blis_sim.options import ExclusionError, OptionError, check_options, check_outputs, option
+from blis_sim.installation import check_answer
+from blis_sim.options import ExclusionError, OptionError, check_outputs, option
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from blis_sim.options.progress import no_progress
@@ -123,10 +123,7 @@ class PlanOptions(LatencyTargets):
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
-        check_plot("--plot", self.plot)
-        check_page("--html", self.html)
+        check_answer(self)
         check_cluster(self.ray, self.ray_address, self.processes)
         _ = self.targets_ms  # making it checks it
         lists = ("gpus", "tp_sizes", "pp_sizes", "dp_sizes", "shapes", "precisions", "kv_cache_dtypes", "step_tokens")

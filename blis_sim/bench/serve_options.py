@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from blis_sim.bench.datasets import DatasetOptions
-from blis_sim.installation import check_page, check_plot
-from blis_sim.options import ExclusionError, OptionError, check_options, check_written, option, section
+from blis_sim.installation import check_answer
+from blis_sim.options import ExclusionError, OptionError, check_outputs, option, section
 from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import MOST_REQUESTS, load_json
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import format_option, json_option
 from observe.http import Server, check_header, parse_server, without_value
 
 PATHS: Mapping[str, str] = {
@@ -177,32 +177,25 @@ class BenchServeOptions:
         None,
         "Write a page with the table, the pictures of --plot and the origin (HTML; needs matplotlib).",
         metavar="FILE",
+        writes={"": "load page"},
     )
     plot: str | None = option(
         None,
         "Draw a picture (.png, .svg or .pdf; needs matplotlib): over time, or with several rates throughput against"
         " latency.",
         metavar="FILE",
+        writes={"": "picture"},
     )
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_answer(self)
         # Making these checks them.
         _ = self.rates, self.limits_ms, self.headers, self.extra_fields, self.extra_results, self.server, self.path
-        check_plot("--plot", self.plot)
-        check_page("--html", self.html)
-        # Raise OptionError when a file would be written over another. Folders of results are made when it is time.
-        path = self.result_path
-        written = []
+        # Folders of results are made when it is time.
+        path, results = self.result_path, []
         if path is not None and path.parent.is_dir():
-            written.append((str(path), "--result-filename", "benchmark results"))
-        if self.plot is not None:
-            written.append((self.plot, "--plot", "picture"))
-        if self.html is not None:
-            written.append((self.html, "--html", "load page"))
-        dataset = self.dataset.dataset_path
-        check_written(written, [] if dataset is None else [(dataset, "--dataset-path reads")])
+            results.append((str(path), "--result-filename", "benchmark results"))
+        check_outputs(self, also_written=results)
         self._check_ramp()
         if self.find_rate and not self.goodput:
             raise OptionError("--find-rate needs --goodput NAME:DURATION, the limits of good requests")

@@ -16,8 +16,8 @@ from blis_sim.bench.simulation_commands import (
     simulation_option,
     vary_option,
 )
-from blis_sim.installation import check_page, check_plot, install_command
-from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.installation import check_answer, install_command
+from blis_sim.options import OptionError, check_outputs, option
 from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from replay.report_options import LEAST_ATTAINMENT
 
@@ -80,12 +80,9 @@ class SweepOptions:
     ray_address: str | None = ray_address_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        check_plot("--plot", self.plot)
-        check_page("--html", self.html)
+        check_answer(self)
         check_table("--output", self.output)
         check_cluster(self.ray, self.ray_address, self.processes)
-        _ = printed_format(self)
         if self.sample_seed and self.sample is None:
             raise OptionError("--sample-seed needs --sample")
         if self.parquet is not None:

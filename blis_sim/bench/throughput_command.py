@@ -5,9 +5,9 @@ from math import inf
 
 from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import check_options, check_outputs, option, section
+from blis_sim.options import check_outputs, option, section
 from blis_sim.options.option import MOST_REQUESTS
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import check_printed, format_option, json_option
 
 __all__ = ["ThroughputOptions", "rewritten", "run"]
 
@@ -37,8 +37,7 @@ class ThroughputOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_printed(self)
         self.deployment.check_coefficients()
         check_outputs(self)
 

@@ -8,8 +8,8 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from blis_sim.bench.simulation_commands import check_table, processes_option, simulation_option, vary_option
-from blis_sim.installation import check_page, check_plot
-from blis_sim.options import OptionError, check_options, check_outputs, option
+from blis_sim.installation import check_answer
+from blis_sim.options import OptionError, check_outputs, option
 from blis_sim.options.latency_targets import LATENCIES, LatencyTargets
 from blis_sim.options.printing import format_option, json_option, printed_format
 
@@ -75,10 +75,7 @@ class TuneOptions(LatencyTargets):
     processes: int | None = processes_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        check_plot("--plot", self.plot)
-        check_page("--html", self.html)
-        _ = printed_format(self)
+        check_answer(self)
         _ = self.limits_ms  # making it checks it
         check_table("--output", self.output)
 

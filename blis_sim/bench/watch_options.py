@@ -5,8 +5,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
-from blis_sim.installation import check_page
-from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.installation import check_answer
+from blis_sim.options import OptionError, check_outputs, option, section
+from blis_sim.options.printing import CSV, JSON, TABLE, format_option, json_option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +85,15 @@ class WatchOptions:
         metavar="FILE",
         writes={"": "page"},
     )
+    format: str = format_option(
+        "What standard output gets of each comparison: lines for people, a line of JSON, or a row of CSV.",
+        (TABLE, JSON, CSV),
+    )
+    json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_answer(self)
         check_outputs(self, *([] if self.traffic is None else [Path(self.traffic)]))
-        check_page("--html", self.html)
         url = self.url
         if "@" in url.partition("?")[0]:
             raise OptionError("--url must not carry a user name or password, give --api-key")

@@ -17,9 +17,9 @@ from typing import Any
 
 from blis_sim.bench.cores import available_cores
 from blis_sim.installation import install_command
-from blis_sim.options import OptionError, check_options, option
+from blis_sim.options import OptionError, option
 from blis_sim.options.option import LEAST_RATE, MOST_REQUESTS
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options.printing import check_printed, format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
@@ -276,8 +276,7 @@ class DoctorOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_printed(self)
         if self.has_load and self.num_streams / self.request_rate < self.itl_ms / 1000:
             raise OptionError(
                 f"--streams {self.num_streams} at --rate {self.request_rate:g} leave a request "

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from blis_sim.engine.deployment_options import MODEL_NAMES
 from blis_sim.engine.latency.catalogue_reader import load_model
-from blis_sim.options import check_options, check_outputs, option
-from blis_sim.options.printing import TABLE, format_option, json_option, printed_format
+from blis_sim.options import check_outputs, option
+from blis_sim.options.printing import TABLE, check_printed, format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable
@@ -46,9 +46,8 @@ class KernelsExchangesOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_printed(self)
         check_outputs(self)
-        _ = printed_format(self)
 
 
 def run(options: KernelsExchangesOptions) -> int:

@@ -22,8 +22,8 @@ from blis_sim.engine.latency.model_operations import KernelPlacement
 from blis_sim.engine.latency.registry import LATENCY_MODELS, build, one_model
 from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, available_kv_bytes, check_fits, plan_layout
 from blis_sim.engine.specs import GpuSpec
-from blis_sim.options import check_options, option
-from blis_sim.options.printing import format_option, json_option, printed_format
+from blis_sim.options import option
+from blis_sim.options.printing import check_printed, format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.report import Report, Section
 from blis_sim.report.tables import TextTable, facts_table, flat
@@ -313,8 +313,7 @@ class ModelsOptions:
     json: bool = json_option()
 
     def __post_init__(self) -> None:
-        check_options(self)
-        _ = printed_format(self)
+        check_printed(self)
 
 
 def run(options: ModelsOptions) -> int:

@@ -4,7 +4,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from blis_sim.options.option import ExclusionError, option
+from blis_sim.options.option import ExclusionError, check_options, option
 
 TABLE, JSON, CSV, MARKDOWN, HTML, BLIS = "table", "json", "csv", "markdown", "html", "blis"
 FORMATS = (TABLE, JSON, CSV, MARKDOWN, HTML)
@@ -31,6 +31,13 @@ def print_note(program: str, line: str) -> None:
     with suppress(OSError):
         sys.stderr.write(f"{program}: {line}\n")
         sys.stderr.flush()
+
+
+def check_printed(options: Any) -> None:
+    """Raise OptionError for a value outside its bounds, and for two formats of standard output. Sections check
+    themselves."""
+    check_options(options)
+    printed_format(options)
 
 
 def printed_format(options: Any) -> str:

@@ -1,10 +1,13 @@
 """Tables as aligned text that fits a width, as Markdown and as CSV, and numbers with their units."""
 
 import csv
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any, NamedTuple
+
+from blis_sim.options.printing import JSON
 
 PAGE_WIDTH = 80
 """Characters of a line that every terminal, mail and document shows."""
@@ -131,6 +134,14 @@ def rows_csv(rows: Iterable[Mapping[str, Any]]) -> str:
         [columns, *([row.get(name) for name in columns] for row in known)]
     )
     return written.getvalue()
+
+
+def streamed(form: str, found: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], is_first: bool) -> str:
+    """Return one of the answers of a command that goes on: a line of JSON, or rows of CSV, with titles at first."""
+    if form == JSON:
+        return json.dumps(found) + "\n"
+    text = rows_csv(rows)
+    return text if is_first else text.partition("\n")[2]
 
 
 def flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
-from blis_sim.options import OptionError, check_options, check_outputs, option, section
-from blis_sim.options.printing import format_option, json_option, print_note, printed_format
+from blis_sim.options import OptionError, check_outputs, option, section
+from blis_sim.options.printing import check_printed, format_option, json_option, print_note, printed_format
 from calibrate.own_replay import token_times_beside
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ class FitOptions:
     def __post_init__(self) -> None:
         from traces import beside
 
-        check_options(self)
-        _ = printed_format(self)
+        check_printed(self)
         if not self.traces and self.design is None:
             raise OptionError("give the header files of the recordings, as in `blis fit trace.yaml`")
         check_outputs(self, *beside(*self.traces))

@@ -1,5 +1,6 @@
 """Readings of simulated servers against their prediction."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,8 @@ from blis_sim.bench.watch_options import WatchOptions
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import OptionError, options_from
+from blis_sim.options.printing import CSV, JSON
+from blis_sim.report.tables import flat, streamed
 from tests.bench.simulated_readings import readings_of, samples_of
 
 
@@ -106,3 +109,14 @@ def test_the_former_name_of_itl_is_read(deployment: Deployment) -> None:
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, object], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         options_from(WatchOptions, **settings)
+
+
+def test_a_comparison_is_a_row_whose_columns_do_not_depend_on_what_is_known(deployment: Deployment) -> None:
+    found = comparison(readings_of(deployment, rate=6, seconds=45, every_s=2), deployment)
+    row, nothing = flat(found.as_json), flat(Comparison(1.0, reason="too few readings to compare").as_json)
+    assert list(row) == list(nothing)
+    assert row["figures_ttft_low_ms"] <= row["figures_ttft_measured_ms"] <= row["figures_ttft_high_ms"]
+    assert (row["figures_ttft_has_drifted"], nothing["figures_ttft_has_drifted"]) == (False, None)
+    first, second = (streamed(CSV, found.as_json, [row], is_first) for is_first in (True, False))
+    assert first.endswith(f"\n{second}")
+    assert json.loads(streamed(JSON, found.as_json, [row], True))["num_requests"] == found.num_requests
