@@ -15,10 +15,10 @@ LONGEST = (
     "tests/compiled/test_compiled_engine.py",
     "tests/wings/ray/test_on_ray.py",
     "tests/docs/test_commands.py",
+    "tests/wire/test_attack.py",
     "tests/wire/test_large_requests.py",
     "tests/wire/test_hostile_constraints.py",
-    "tests/wire/test_attack.py",
-    "tests/bench/test_plan_search.py",
+    "tests/workshop/test_commands.py",
     "tests/calibrate/fit/test_learning.py",
     "tests/docs/test_conclusions.py",
 )

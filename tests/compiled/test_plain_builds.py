@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -62,15 +61,6 @@ def test_an_editable_installation_is_plain_python_whatever_is_demanded(
     monkeypatch.setenv("BLIS_COMPILE", "1")
     hatchling("wheel:editable", tmp_path)
     assert_is_plain(tmp_path)
-
-
-@pytest.mark.slow
-def test_the_source_distribution_holds_what_compiles(tmp_path: Path) -> None:
-    hatchling("sdist", tmp_path)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as opened:
-        names = {name.partition("/")[2] for name in opened.getnames()}
-    assert {"hatch_build.py", "pyproject.toml", "blis_sim/engine/core.py"} <= names
 
 
 def test_the_checkout_has_no_compiled_files_afterwards() -> None:

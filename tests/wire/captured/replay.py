@@ -10,8 +10,9 @@ from typing import TypeVar, cast
 import pytest
 
 from mockserve.executor.executor import MODULES, OffloadExecutor, WorkerPool
-from mockserve.executor.worker import Job
+from mockserve.executor.worker import Job, WorkerLimits
 from mockserve.generation.composer import Composer
+from tests.patience import PATIENCE_S
 from tests.wire.captured.case_files import read_cases
 from tests.wire.captured.differences import Difference, differences
 from tests.wire.captured.setups import Setup, server_like
@@ -56,8 +57,10 @@ def found_differences(setup: Setup, shared: Path) -> list[Difference]:
 def workers_that_note(executor: OffloadExecutor) -> Iterator[Path]:
     """A file to which worker processes add a line for all that they open, for as long as the block lasts.
 
-    All jobs are theirs meanwhile: the server would do small ones in place.
+    All jobs are theirs meanwhile: the server would do small ones in place. They may take as long as on a busy machine,
+    where the usual limits would refuse what the captured server answered.
     """
+    limits = WorkerLimits(cpu_s=int(PATIENCE_S), wall_s=PATIENCE_S)
     usual = OffloadExecutor.done
 
     async def done(self: OffloadExecutor, job: Job[T]) -> T:
@@ -66,5 +69,5 @@ def workers_that_note(executor: OffloadExecutor) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
         patch.setenv(NOTED_IN, file.name)
         patch.setattr(OffloadExecutor, "done", done)
-        executor.pool = WorkerPool(preloaded=(*MODULES, "tests.wire.noting_worker"))
+        executor.pool = WorkerPool(limits=limits, preloaded=(*MODULES, "tests.wire.noting_worker"))
         yield Path(file.name)
