@@ -5,25 +5,25 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from tests.engine.scheduler.test_recorded_runs import offloaded
+from workshop.vllm_oracle.features import drawn_workload
 from workshop.vllm_oracle.simulated import changes, requests_of
 
-KINDS = [
-    {"groups": "windows"},
-    {"groups": "chunks", "has_drafts": True},
-    {"groups": "states", "has_drafts": True},
-    {"groups": "latent", "num_stages": 2},
-    {"has_drafts": True, "num_stages": 2},
-    {"has_devices": True},
-    {"groups": "windows", "has_devices": True},
+FEATURES = [
+    "offloading windows",
+    "offloading chunks drafts",
+    "offloading states drafts",
+    "offloading latent 2-stages",
+    "offloading drafts 2-stages",
+    "tiers",
+    "tiers windows",
 ]
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+@pytest.mark.parametrize("features", FEATURES)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_every_request_ends_once_and_nothing_stays_held(kind: dict[str, object], seed: int, is_async: bool) -> None:
-    workload = offloaded(seed, is_async, **kind)  # type: ignore[arg-type]
+def test_every_request_ends_once_and_nothing_stays_held(features: str, seed: int, is_async: bool) -> None:
+    workload = drawn_workload(seed, is_async, features.split())
     engine = Engine(workload.config, workload.latency)
     for request, at in requests_of(workload):
         engine.submit(request, at)
@@ -40,7 +40,7 @@ def test_every_request_ends_once_and_nothing_stays_held(kind: dict[str, object],
     assert engine.stats.kv_blocks_used == 0
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
-def test_steps_that_are_not_reported_are_the_same(kind: dict[str, object]) -> None:
-    workload = offloaded(7, True, **kind)  # type: ignore[arg-type]
+@pytest.mark.parametrize("features", FEATURES)
+def test_steps_that_are_not_reported_are_the_same(features: str) -> None:
+    workload = drawn_workload(7, True, features.split())
     assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)
