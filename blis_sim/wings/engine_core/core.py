@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
@@ -48,6 +48,8 @@ from mockserve.serving.prompts import new_scorers, prompt_scores
 from mockserve.serving.service import Service
 
 _logger = logging.getLogger(__name__)
+
+_Scores: TypeAlias = "list[np.typing.NDArray[Any]]"
 
 INVALID, PAUSED = "validation_error", "engine_paused"
 PAUSED_MESSAGE = "Generation is paused. Please retry after it resumes."
@@ -261,16 +263,8 @@ class CoreRequest(PlannedChoice):
         return Logprobs(ids, logprobs, ranks)
 
 
-class _Scores(NamedTuple):
-    """Ids and log-probabilities, each row with the token first, then the likeliest, and the ranks of the tokens."""
-
-    ids: "np.typing.NDArray[np.int32]"
-    logprobs: "np.typing.NDArray[np.float32]"
-    ranks: "np.typing.NDArray[np.int32]"
-
-
 def _score_arrays(scored: Iterable[ScoredToken | None], num_top: int) -> _Scores:
-    """Return the scores of tokens with their `num_top` likeliest each."""
+    """Return ids and log-probabilities, each row with the token first, then its `num_top` likeliest; and ranks."""
     ids, logprobs, ranks = array("i"), array("f"), array("i")
     for row in scored:
         if row is None:
@@ -282,9 +276,8 @@ def _score_arrays(scored: Iterable[ScoredToken | None], num_top: int) -> _Scores
         logprobs.extend([each.logprob for each in shown])
         ranks.append(row.chosen.rank)
     shape = (len(ranks), num_top + 1)
-    return _Scores(
-        np.array(ids, np.int32).reshape(shape), np.array(logprobs, np.float32).reshape(shape), np.array(ranks, np.int32)
-    )
+    scores = np.array(ids, np.int32).reshape(shape), np.array(logprobs, np.float32).reshape(shape)
+    return [*scores, np.array(ranks, np.int32)]
 
 
 class RankCore:

@@ -22,7 +22,7 @@ from blis_sim.wings.engine_core.link import Link, LinkError, cancelled
 from blis_sim.wings.engine_core.messages import EngineOutputs, MessageError, ReadyResponse, UtilityOutput
 from blis_sim.wings.engine_core.options import EngineCoreOptions
 from blis_sim.wings.engine_core.parallel_hash import parallel_config_hash
-from blis_sim.wings.engine_core.waves import Waves, report_load
+from blis_sim.wings.engine_core.waves import Waves
 from mockserve.engines import driver_of, local_backend
 from mockserve.executor.executor import MANY_OBJECTS
 from mockserve.options.environment import ServerEnvironment
@@ -77,9 +77,6 @@ class Session:
         """Meet the frontend. Raises LinkError."""
         address = self._options.handshake_address
         await asyncio.gather(*(link.greet(address) for link in self.links))
-        # A frontend meets an engine that has just started: vLLM's ends with its frontend.
-        self._service.delivery.suspension.wake_up(None)
-        self._service.delivery.suspension.reset_prefix_cache(preempts_running=True)
         size = self._options.deployment.dp
         welcome = self.links[0].welcome
         assert welcome is not None
@@ -223,7 +220,9 @@ class Session:
         """Keep the coordinator informed of loads and of the end of waves."""
         while True:
             for core, link in zip(self.cores, self.links, strict=True):
-                report_load(core, link.send, self._waves)
+                load = core.statistics.changed_load(0 if self._waves is None else self._waves.number)
+                if load is not None:
+                    link.send(messages.COORDINATOR, [messages.encode(EngineOutputs(core.rank, scheduler_stats=load))])
             if self._waves is not None:
                 self._waves.end_if_idle()
             await asyncio.sleep(LOAD_REPORT_S)
@@ -306,3 +305,6 @@ async def _frontends(
             raise
         finally:
             await session.close()
+        # The next frontend meets an engine that has just started: vLLM's ends with its frontend.
+        service.delivery.suspension.wake_up(None)
+        service.delivery.suspension.reset_prefix_cache(preempts_running=True)

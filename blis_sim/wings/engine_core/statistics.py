@@ -53,19 +53,20 @@ class RankStatistics:
                 return ended_at
         return queued_at
 
-    def changed_counts(self) -> tuple[int, int] | None:
-        """Return the numbers of waiting and running requests, if they have changed since the last call."""
+    def changed_load(self, wave: int) -> SchedulerStats | None:
+        """Return what the coordinator learns of the load, if the numbers of requests have changed since the last call.
+
+        `wave` is the number of the present wave.
+        """
         stats = self._engine.driver.engine.stats
-        counts = (stats.num_waiting, stats.num_running)
+        counts = stats.num_running, stats.num_waiting
         if counts == self._last_counts:
             return None
         self._last_counts = counts
-        return counts
-
-    @property
-    def kv_usage(self) -> float:
-        """The used fraction of the KV cache."""
-        return self._engine.driver.engine.stats.kv_usage_fraction
+        usage = stats.kv_usage_fraction
+        return SchedulerStats(
+            num_running_reqs=counts[0], num_waiting_reqs=counts[1], kv_cache_usage=usage, current_wave=wave
+        )
 
     def of_step(self) -> SchedulerStats:
         """Return the statistics after a step."""

@@ -1,4 +1,4 @@
-"""Data-parallel ranks that step together: their waves, and what the coordinator learns of their load.
+"""The waves of data-parallel ranks that step together.
 
 Facts: `DPEngineCoreProc` in vllm/v1/engine/core.py and vllm/v1/engine/coordinator.py. A wave begins with the first
 request of any rank and ends when no rank has one; ranks without requests take empty steps in it.
@@ -7,7 +7,7 @@ request of any rank and ends when no rank has one; ranks without requests take e
 from collections.abc import Callable, Sequence
 
 from blis_sim.wings.engine_core.core import RankCore
-from blis_sim.wings.engine_core.messages import COORDINATOR, EngineOutputs, SchedulerStats, encode
+from blis_sim.wings.engine_core.messages import COORDINATOR, EngineOutputs, encode
 
 Send = Callable[[int, list[bytes]], None]
 
@@ -47,18 +47,3 @@ class Waves:
 
     def _send(self, index: int, message: EngineOutputs) -> None:
         self._sends[index](COORDINATOR, [encode(message)])
-
-
-def report_load(core: RankCore, send: Send, waves: Waves | None) -> None:
-    """Tell the coordinator the numbers of waiting and running requests of a rank, if they have changed."""
-    counts = core.statistics.changed_counts()
-    if counts is None:
-        return
-    waiting, running = counts
-    stats = SchedulerStats(
-        num_running_reqs=running,
-        num_waiting_reqs=waiting,
-        kv_cache_usage=core.statistics.kv_usage,
-        current_wave=0 if waves is None else waves.number,
-    )
-    send(COORDINATOR, [encode(EngineOutputs(core.rank, scheduler_stats=stats))])
