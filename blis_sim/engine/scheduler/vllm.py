@@ -377,6 +377,8 @@ class VllmScheduler(BatchScheduler):
             self._must_update = True
         else:
             self._take_out(sequence, outcome, at)
+            if self.explicit or self.waiting:  # which may go on in its place
+                self._plan(at)
 
     def preempt_all(self, at: Micros) -> None:
         self.dissolve_cohort()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.config import EngineConfig, PipelineStages
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
@@ -96,3 +96,18 @@ def test_the_flag_keeps_media_in_one_piece() -> None:
 def test_limits_below_one_are_refused() -> None:
     with pytest.raises(EngineError, match="cache_tokens must be at least 1, got 0"):
         EncoderLimits(step_tokens=1, cache_tokens=0)
+
+
+@pytest.mark.parametrize("pipeline", [None, PipelineStages((0.5, 0.5))])
+def test_a_hang_up_lets_others_go_on_though_no_step_executes(pipeline: PipelineStages | None) -> None:
+    """The first request waits for ever: its medium fits in no step and must not be split."""
+    limits = EncoderLimits(step_tokens=100, cache_tokens=100, splits_media=False)
+    config = EngineConfig(1000, max_num_batched_tokens=60, max_num_seqs=1, encoder=limits, pipeline=pipeline)
+    engine = Engine(config, TestLatency(step_us=1000))
+    engine.submit(Request("stuck", 100, 1, UniqueBlocks("stuck"), 1, media=(Medium(10, 80, "a"),)), 0)
+    engine.submit(Request("next", 40, 1, UniqueBlocks("next"), 1), 0)
+    engine.abort("stuck", 50_000)
+    while (due_at := engine.next_event_at()) is not None:
+        engine.advance(due_at)
+    assert not engine.stats.num_waiting
+    assert engine.clock == 51_000
