@@ -159,7 +159,7 @@ def _words(error: Exception) -> str:
     """Return an error of vLLM's with the place that raises it."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     file = place.filename.rpartition("site-packages/")[2]
-    return f"{type(error).__name__}: {error or place.line} ({file}:{place.lineno})"
+    return f"{type(error).__name__}: {str(error) or place.line} ({file}:{place.lineno})"
 
 
 def _arguments() -> argparse.Namespace:
