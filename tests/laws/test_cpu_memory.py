@@ -5,23 +5,23 @@ import pytest
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from tests.engine.scheduler.test_recorded_runs import offloaded
+from workshop.vllm_oracle.features import drawn_workload
 from workshop.vllm_oracle.simulated import changes, requests_of
+from workshop.vllm_oracle.workload import Workload
 
-KINDS = [
-    {"groups": "windows"},
-    {"groups": "chunks", "has_drafts": True},
-    {"groups": "states", "has_drafts": True},
-    {"groups": "latent", "num_stages": 2},
-    {"has_drafts": True, "num_stages": 2},
-]
+KINDS = ("windows", "chunks drafts", "states drafts", "latent 2-stages", "drafts 2-stages")
+"""Features beside CPU memory."""
+
+
+def offloaded(seed: int, is_async: bool, features: str) -> Workload:
+    return drawn_workload(seed, is_async, ["offloading", *features.split()])
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("is_async", [False, True])
-def test_every_request_ends_once_and_nothing_stays_held(kind: dict[str, object], seed: int, is_async: bool) -> None:
-    workload = offloaded(seed, is_async, **kind)  # type: ignore[arg-type]
+def test_every_request_ends_once_and_nothing_stays_held(kind: str, seed: int, is_async: bool) -> None:
+    workload = offloaded(seed, is_async, kind)
     engine = Engine(workload.config, workload.latency)
     for request, at in requests_of(workload):
         engine.submit(request, at)
@@ -38,7 +38,7 @@ def test_every_request_ends_once_and_nothing_stays_held(kind: dict[str, object],
     assert engine.stats.kv_blocks_used == 0
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
-def test_steps_that_are_not_reported_are_the_same(kind: dict[str, object]) -> None:
-    workload = offloaded(7, True, **kind)  # type: ignore[arg-type]
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_that_are_not_reported_are_the_same(kind: str) -> None:
+    workload = offloaded(7, True, kind)
     assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)
