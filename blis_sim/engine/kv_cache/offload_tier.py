@@ -6,7 +6,7 @@ Facts: vllm/v1/kv_offload/cpu/manager.py and policies/lru.py.
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import TypeAlias
 
@@ -70,7 +70,8 @@ class OffloadTier:
         self._ranks: dict[object, tuple[int, int, int]] = {}
         self._pins: dict[object, int] = {}
         """Loads and stores under way, by block."""
-        self._heap: list[tuple[tuple[int, int, int], int, object]] = []
+        self._heap: list[tuple[tuple[int, int, int], int, object]] | None = None
+        """Blocks that may leave, with ranks of which some are stale; None before any has to leave."""
         self._numbers = count()
         self._next_rank = 0
 
@@ -135,6 +136,8 @@ class OffloadTier:
             if identity in self._ranks:
                 self._next_rank += 1
                 self._set_rank(identity, (self._next_rank, 0, 0))
+        if self._heap is not None and len(self._heap) > 2 * len(self._ranks) + 64:
+            self._heap = None  # most entries are stale
 
     def _note_use(self, identities: SequenceOf[object], places: SequenceOf[Place], use: RequestUse) -> None:
         """Note blocks that a request uses for the first time, those that are on their way left out."""
@@ -151,7 +154,7 @@ class OffloadTier:
 
     def _set_rank(self, identity: object, rank: tuple[int, int, int]) -> None:
         self._ranks[identity] = rank
-        if identity not in self._pins:
+        if self._heap is not None and identity not in self._pins:
             heappush(self._heap, (rank, next(self._numbers), identity))
 
     def pin(self, identity: object) -> None:
@@ -164,15 +167,27 @@ class OffloadTier:
             self._pins[identity] -= 1
             return
         del self._pins[identity]
-        heappush(self._heap, (self._ranks[identity], next(self._numbers), identity))
+        if self._heap is not None:
+            heappush(self._heap, (self._ranks[identity], next(self._numbers), identity))
+
+    def _may_leave(self) -> list[tuple[tuple[int, int, int], int, object]]:
+        """Return the heap of blocks that may leave, made anew where there is none."""
+        heap = self._heap
+        if heap is None:
+            pins = self._pins
+            numbers, ranks = self._numbers, self._ranks.items()
+            self._heap = heap = [(rank, next(numbers), identity) for identity, rank in ranks if identity not in pins]
+            heapify(heap)
+        return heap
 
     def _evict_blocks(self, num_blocks: int, protected: set[object]) -> bool:
         """Evict `num_blocks` blocks, none of them `protected`; False, unchanged, where there are fewer."""
         chosen: list[object] = []
         kept: list[tuple[tuple[int, int, int], int, object]] = []
         seen: set[object] = set()
-        while self._heap and len(chosen) < num_blocks:
-            entry = heappop(self._heap)
+        heap = self._may_leave()
+        while heap and len(chosen) < num_blocks:
+            entry = heappop(heap)
             rank, _, identity = entry
             if self._ranks.get(identity) != rank or identity in self._pins or identity in seen:
                 continue
@@ -190,5 +205,5 @@ class OffloadTier:
                 del self._ranks[identity], self._ready_at[identity]
         for entry in kept:
             if entry[2] in self._ranks:
-                heappush(self._heap, entry)
+                heappush(heap, entry)
         return is_enough
