@@ -201,6 +201,7 @@ def _with_defaults_of_replay(options: CalibrateOptions) -> CalibrateOptions:
     """Return the options with what a comparison with an own replay reads, and writes if no other report is named."""
     from importlib.util import find_spec
 
+    from blis_sim.installation import install_command
     from calibrate.own_replay import token_times_beside
 
     beside = token_times_beside(options.header_path)
@@ -209,7 +210,7 @@ def _with_defaults_of_replay(options: CalibrateOptions) -> CalibrateOptions:
     if (options.html, options.plots, options.report) != (None, None, None) or options.compat:
         return options
     if find_spec("matplotlib") is None:
-        _print_note("no page is written: matplotlib is not installed")
+        _print_note(f"no page is written, which needs matplotlib: {install_command('plots')}")
         return options
     page = options.header_path.with_suffix(".calibration.html")
     _print_note(f"the page is {page}")

@@ -49,7 +49,7 @@ def test_a_flag_that_is_spoken_of_is_in_the_reference(package: str) -> None:
     assert {(name, flag) for name, flag in unknown if flag not in known} == set()
 
 
-_COMMAND = re.compile(r"`blis ([a-z-]+)")
+_COMMAND = re.compile(r"`blis ([a-z][a-z-]*)")
 _PATH = re.compile(r"(?<![\w/.])(?:docs|examples|docker|deploy)/[\w/-]+\.[a-z]+")
 
 
@@ -75,8 +75,41 @@ def test_commands_files_and_installations_that_are_spoken_of_exist(package: str)
     assert [(file.name, found) for file in files for text in _texts(file) for found in _unknown(text)] == []
 
 
+_OF_TOOLS = {
+    *("--build", "--constraint", "--fail", "--namespace", "--no-cache-dir", "--no-deps", "--prefix", "--quiet"),
+    *("--requirement", "--silent", "--start-period", "--storage", "--test"),
+}
+"""Flags of curl, Docker, Helm, Node, pip and Prometheus in files for them."""
+
+
+@pytest.mark.parametrize("folder", ["deploy", "docker", "examples", ".github", "workshop"])
+def test_what_files_beside_the_packages_speak_of_exists(folder: str) -> None:
+    texts = {
+        str(path.relative_to(PROJECT)): path.read_text(encoding="utf-8")
+        for path in (PROJECT / folder).rglob("*")
+        if path.is_file() and path.suffix not in (".csv", ".pyc")
+    }
+    assert texts
+    assert [(name, found) for name, text in texts.items() for found in _dead_names(text)] == []
+    if folder in ("deploy", "docker", "examples"):
+        known = {flag for page in _REFERENCE for flag in _FLAG.findall((PROJECT / "docs" / page).read_text())}
+        found = {(name, flag) for name, text in texts.items() for flag in _FLAG.findall(text)}
+        assert {(name, flag) for name, flag in found if flag not in known | _OF_TOOLS} == set()
+
+
+def _dead_names(text: str) -> Iterator[str]:
+    """Commands and paths that do not exist, also at the beginning of a line, and the package by its bare name."""
+    lines = (f"`{line}" for line in re.findall(r"^\s*(?:\$ |- run: |run: )?(blis [a-z].*)$", text, re.MULTILINE))
+    for each in (text, *lines):
+        yield from (name for name in _unknown(each) if name != "pip install")
+    if re.search(r"pip install[^\n]*\bblis-mockserve(?!.* @ )", text):
+        yield "pip install blis-mockserve"
+
+
 def test_what_does_not_exist_would_be_found() -> None:
     text = (
         "`blis serv m`, `blis bench serve`, see docs/serve.md and docs/server.md: pip install 'blis-mockserve[plots]'"
     )
     assert list(_unknown(text)) == ["blis serv", "docs/server.md", "pip install"]
+    assert list(_dead_names(text)) == ["blis serv", "docs/server.md", "pip install blis-mockserve"]
+    assert list(_dead_names("  - run: blis srve m\nthe blis package")) == ["blis srve"]
