@@ -34,7 +34,7 @@ from mockserve.options.serve import ServedDeploymentOptions, ServeOptions
 from mockserve.options.server import GENERATING_TASKS, config_overrides, read_fake_metrics, tasks_of
 from mockserve.protocol.errors import ApiError, mark_late
 from mockserve.realtime.cluster import ClusterDriver, InstanceDriver, RankDriver, RankGroupDriver
-from mockserve.realtime.driver import Driver, EngineOutput, RealtimeDriver, WriteCoalescer
+from mockserve.realtime.driver import Driver, EngineOutput, RealtimeDriver, WriteCoalescer, ignore
 
 if TYPE_CHECKING:
     from mockserve.kv_events.events import KVEventPublisher
@@ -321,9 +321,9 @@ class LiveCluster:
         """Number of the next instance."""
         self.num_engines_created = 0
         """Number of the next engine."""
-        self.on_added: Callable[[int], None] = _ignore_added
+        self.on_added: Callable[[int], None] = ignore
         """Called with the number of each instance that is added later."""
-        self.on_removed: Callable[[int, Mapping[int, RankEngine], InstanceState], None] = _ignore_removed
+        self.on_removed: Callable[[int, Mapping[int, RankEngine], InstanceState], None] = ignore
         """Called with the number of each removed instance, its engines by number, and its final state."""
         self._options = options
         self._environment = environment
@@ -405,14 +405,6 @@ class LiveCluster:
         self.on_removed(number, engines, state)
         for engine in engines.values():
             engine.driver.engine.release()
-
-
-def _ignore_added(_number: int) -> None:
-    """No-op default."""
-
-
-def _ignore_removed(_number: int, _engines: Mapping[int, RankEngine], _life: InstanceState) -> None:
-    """No-op default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from mockserve.http.connection import SlowReaders
 from mockserve.metrics.counters import HttpMetrics, Lateness, Operations, ToolParsing
 from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, ProcessCounts, sum_of_parts
 from mockserve.options.faults import FaultSettings
+from mockserve.realtime.driver import ignore
 
 LENGTH_BYTES = 4
 T = TypeVar("T")
@@ -33,7 +34,7 @@ class Channel(asyncio.Protocol):
         self._on_message = on_message
         self._ended = ended
         self._transport: asyncio.Transport | None = None
-        self.on_sent: Callable[[], None] = _do_nothing
+        self.on_sent: Callable[[], None] = ignore
         """Called before queued messages are sent, after which they must not be extended."""
         self._waiting: list[Any] = []
         self._received = bytearray()
@@ -47,7 +48,7 @@ class Channel(asyncio.Protocol):
 
     def close(self) -> None:
         """Send queued messages and close without a callback."""
-        self._ended = _do_nothing
+        self._ended = ignore
         if self._waiting:
             self._send()
         if self._transport is not None:
@@ -87,10 +88,6 @@ class Channel(asyncio.Protocol):
             for message in pickle.loads(received[begin:end]):
                 self._on_message(message)
         del received[:start]
-
-
-def _do_nothing() -> None:
-    """No-op default."""
 
 
 async def open_channel(end: socket.socket, on_message: Callable[[Any], None], ended: Callable[[], None]) -> Channel:

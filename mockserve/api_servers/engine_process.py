@@ -53,7 +53,7 @@ from mockserve.metrics.page import ProcessCounts
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import fields
-from mockserve.realtime.driver import EngineFailedError, WriteCoalescer
+from mockserve.realtime.driver import EngineFailedError, WriteCoalescer, ignore
 from mockserve.realtime.in_flight import InFlightRequest, ParentRequest
 from mockserve.serving.lifecycle import ENGINE_CHECK_INTERVAL_S
 
@@ -243,7 +243,7 @@ class ApiServerProcess:
 
     async def start(self, assignment: Assignment, far_end: socket.socket, near_end: socket.socket) -> None:
         """Start the process and a channel to it."""
-        self._channel = await open_channel(near_end, self._on_message, _ignore_end)
+        self._channel = await open_channel(near_end, self._on_message, ignore)  # its end is handled apart
         self.end = self._engines.add(self._channel.send)
         self._channel.on_sent = self.end.on_sent
         process = multiprocessing.get_context("spawn").Process(
@@ -315,10 +315,6 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _ignore_end() -> None:
-    """Do nothing: the end of the process is handled separately."""
 
 
 def reserved_port(host: str, port: int) -> socket.socket:

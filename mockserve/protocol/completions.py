@@ -352,10 +352,10 @@ class CompletionRequest(OpenObject):
 
 @dataclass(slots=True)
 class BodyShape:
-    """What bodies have in common that differ in their plain messages or their plain prompt alone."""
+    """Bodies that differ in their plain messages or their plain prompt alone."""
 
     settings: object = None
-    """What planning has made of it; None before the first."""
+    """Results of planning that hold for all of these bodies; None before the first plan."""
 
 
 class ChatRequest(NamedTuple):

@@ -16,7 +16,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome
 from blis_sim.engine.sequence import Sequence as EngineSequence
 from blis_sim.engine.units import Micros
-from mockserve.realtime.driver import EngineFailedError, EngineOutput, RealtimeDriver, WriteCoalescer
+from mockserve.realtime.driver import EngineFailedError, EngineOutput, RealtimeDriver, WriteCoalescer, ignore
 from mockserve.realtime.in_flight import InFlightRequest
 
 # The real-time driver of a cluster, with one clock for all instances, and the driver of one instance in it.
@@ -42,7 +42,7 @@ class ClusterDriver(RealtimeDriver):
         first = outputs[0]
         super().__init__(first.engine, first.recorder, wire, speed, origin_s=origin_s, simulation=cluster)
         self.cluster = cluster
-        self.on_removed: Callable[[int, InstanceState], None] = _ignore_removal
+        self.on_removed: Callable[[int, InstanceState], None] = ignore
         """Called with the number of each removed instance, and its state: drained or killed."""
         self._outputs = outputs
         self._unrouted: dict[str, asyncio.Future[None]] = {}
@@ -205,10 +205,6 @@ class ClusterDriver(RealtimeDriver):
         if event.outcome is Outcome.REJECTED and is_out_of_capacity:
             return HTTPStatus.SERVICE_UNAVAILABLE
         return super()._status_of(event)
-
-
-def _ignore_removal(_number: int, _life: InstanceState) -> None:
-    """No-op default."""
 
 
 def _set_done(future: asyncio.Future[None] | None) -> None:

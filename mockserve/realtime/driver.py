@@ -542,12 +542,8 @@ STATUSES: Mapping[Outcome, HTTPStatus] = {
 """HTTP status by outcome; any other outcome is an error of the client."""
 
 
-def ignore_batch(_batch: BatchDone) -> None:
-    """No-op default."""
-
-
-def _ignore_cache_changes(_changes: SequenceOf[CacheChange]) -> None:
-    """No-op default."""
+def ignore(*_told: object) -> None:
+    """Do nothing: what a listener does by default."""
 
 
 MOST_TOKENS_TOGETHER = 16
@@ -560,9 +556,9 @@ class EngineOutput:
 
     engine: Engine
     recorder: FlightRecorder
-    on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = _ignore_cache_changes
+    on_cache_changes: Callable[[SequenceOf[CacheChange]], None] = ignore
     """Called with the changes of the prefix cache after each step."""
-    on_batch: Callable[[BatchDone], None] = ignore_batch
+    on_batch: Callable[[BatchDone], None] = ignore
     """Called with the batch of each step before its tokens; the engine reports batches on request."""
     num_outputs: int = 0
     """Number of tokens of the latest step."""
@@ -585,7 +581,7 @@ class EngineOutput:
         """
         if self.num_going_on > MOST_TOKENS_TOGETHER:
             return 0
-        if self.on_batch is not ignore_batch or self.on_cache_changes is not _ignore_cache_changes:
+        if self.on_batch is not ignore or self.on_cache_changes is not ignore:
             return 0
         overheads = self.overheads
         return overheads.step_us + max(1, self.num_going_on) * overheads.sequence_us + int(self.queue.turn_us)
@@ -643,7 +639,7 @@ class RealtimeDriver:
         self._simulation: Simulation = engine if simulation is None else simulation
         self.failure: BaseException | None = None
         """The error that broke the engine; from then on every request fails."""
-        self.on_failure: Callable[[BaseException], None] = _ignore_failure
+        self.on_failure: Callable[[BaseException], None] = ignore
         """Called with the error when the engine fails."""
         self._monotonic = monotonic
         self._us_per_s = speed * 1e6
@@ -1056,7 +1052,3 @@ def _fail_reply(flight: InFlightRequest) -> None:
     with suppress(Exception):
         flight.fail("the reply could not be written", HTTPStatus.INTERNAL_SERVER_ERROR)
     flight.detach()
-
-
-def _ignore_failure(_error: BaseException) -> None:
-    """No-op default."""

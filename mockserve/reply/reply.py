@@ -58,7 +58,7 @@ class PlannedChoice(InFlightRequest):
     num_sent: int = 0
     """Number of its tokens that a stream has sent."""
     new_piece: "NewTextPiece | None" = None
-    """What makes the pieces of its tokens, if they add only their text; then it needs no writer."""
+    """Function that makes the pieces of its tokens, if they add only their text; then it needs no writer."""
     frame: TextFrame | None = None
     """The frame of its events, if they differ only in their text."""
     writer: "ChoiceWriter | None" = None
@@ -81,7 +81,7 @@ class PlannedChoice(InFlightRequest):
 
     @property
     def size_tokens(self) -> int:
-        """Its size in memory, as a number of output tokens."""
+        """The size in memory, as a number of output tokens."""
         request = self.request
         return CHOICE_OVERHEAD_TOKENS + request.output_tokens + request.input_tokens // PROMPT_TOKENS_PER_ANSWER_TOKEN
 

@@ -78,7 +78,7 @@ class BackgroundLoad:
 
 
 class _SyntheticRequest(InFlightRequest):
-    """One synthetic request, whose tokens nobody reads."""
+    """One synthetic request, whose tokens are ignored."""
 
     __slots__ = ("_load",)
 

@@ -39,7 +39,7 @@ from mockserve.protocol.bodies import Ending, ScoredToken
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.generate import GenerationRequest, parse_generate
 from mockserve.protocol.sampling import SamplingParams, check_vocabulary
-from mockserve.realtime.driver import EngineFailedError, ignore_batch
+from mockserve.realtime.driver import EngineFailedError, ignore
 from mockserve.reply.choice_writer import Scorer
 from mockserve.reply.reply import PlannedChoice
 from mockserve.serving.model import Adapter, ServedModel
@@ -341,7 +341,7 @@ class RankCore:
         names, self.outputs.names_finished = self.outputs.names_finished, False
         self.abort([*self._planning, *self._open])
         self.outputs.names_finished = names
-        self._driver.outputs[self._place].on_batch = ignore_batch
+        self._driver.outputs[self._place].on_batch = ignore
         for adapter in self.adapters.values():
             if adapter.name in self.service.model.adapters:
                 self.service.model.adapters.unload(adapter.name)

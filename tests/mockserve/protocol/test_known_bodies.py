@@ -1,5 +1,7 @@
 """Bodies that differ in their prompt only: what is made of them is the same as if each were read by itself."""
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -75,3 +77,18 @@ def test_cached_bodies_are_shared_and_bounded() -> None:
     for seed in range(2 * MAX_CACHED):
         assert known.parse({"prompt": "a", "seed": seed}).sampling.seed == seed
         assert len(known._cache) <= MAX_CACHED
+
+
+class Body(dict[str, Any]):
+    """A body that can be watched."""
+
+
+def test_no_text_of_a_client_is_kept() -> None:
+    messages = [{"role": "user", "content": "secret"}]
+    known = chat_body_cache(lambda body: None)
+    bodies = [Body(model="m", messages=messages), Body(model="m", messages=messages)]
+    kept = [weakref.ref(each) for each in bodies]
+    assert [known.parse(each).messages for each in bodies] == [messages, messages]
+    del bodies
+    gc.collect()
+    assert [each() for each in kept] == [None, None]
