@@ -6,7 +6,8 @@ WORKERS ?= 3
 # Slow tests wait more: for servers to start, and for streams to end.
 SLOW_WORKERS ?= 4
 # Tests start hundreds of processes, which would compile every module anew without bytecode. What is installed is
-# compiled once, or each worker would compile it at the same time; pip would use one core for its 17,000 files. Some do not compile.
+# compiled once, or each worker would compile it at the same time; pip would use one core for its 17,000 files, of which
+# some do not compile.
 export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin
 
