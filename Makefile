@@ -5,8 +5,9 @@ PYTHON ?= python3
 WORKERS ?= 3
 # Slow tests wait more: for servers to start, and for streams to end.
 SLOW_WORKERS ?= 4
-# Tests start hundreds of processes, which would compile every module anew without bytecode. Ours is compiled once, or
-# each worker would compile it at the same time; of what pip installs, tests import a tenth of 17,000 files.
+# Tests start hundreds of processes, which would compile every module anew without bytecode. What is installed is
+# compiled once, or each worker would compile it at the same time; pip would use one core for its 17,000 files, of which
+# some do not compile.
 export PYTHONDONTWRITEBYTECODE =
 BIN := $(VENV)/bin
 
@@ -94,5 +95,6 @@ $(VENV)-clients/.installed-clients: pyproject.toml | $(VENV)-clients/bin/python
 
 $(VENV)/.installed-test: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[test]"
+	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	$(BIN)/python -m compileall -q -j 0 blis_sim calibrate mockserve observe replay traces workshop
 	touch $@ $(VENV)/.installed

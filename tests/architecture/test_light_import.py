@@ -1,5 +1,6 @@
 """`import blis_sim` costs next to nothing; all else is loaded when it is named."""
 
+import inspect
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 import blis_sim
 from tests.architecture.project import PROJECT, pyproject
+from tests.lazy import LazyModule
 
 HEAVY = (
     "numpy",
@@ -47,3 +49,11 @@ def test_subpackages_are_loaded_when_they_are_named() -> None:
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="'blis_sim' has no attribute 'nothing'"):
         _ = blis_sim.nothing
+
+
+def test_what_pytest_asks_of_every_name_in_a_file_loads_no_lazy_library() -> None:
+    module = LazyModule("nowhere")
+    assert inspect.unwrap(module) is module  # type: ignore[arg-type]
+    assert getattr(module, "_mock_name", None) is None
+    with pytest.raises(ModuleNotFoundError):
+        _ = module.public

@@ -11,7 +11,8 @@ from tests.patience import wait_until
 from tests.wire.plain_http import complete, metric, open_request, read_until, wait_for_metric
 from tests.wire.serving import TestServer, running_server
 
-SLOW_STEP_US = 20_000
+SLOW_STEP_US = 100_000
+"""A reply of 2,000 tokens takes longer than a test waits for what leaving frees."""
 
 
 @pytest.fixture(scope="module")

@@ -79,8 +79,7 @@ def test_a_client_that_hangs_up_frees_its_request() -> None:
     body = json.dumps({**CHAT, "model": "m", "stream": True, "max_tokens": 1900}).encode()
     lines = ["POST /v1/chat/completions HTTP/1.1", "host: h", "authorization: Bearer k"]
     lines += ["content-type: application/json", f"content-length: {len(body)}", "", ""]
-    middleware = (f"{MODULE}:Stamping",)
-    with running_server(latency=TestLatency(step_us=200_000), speed=1.0, middleware=middleware) as server:
+    with running_server(TestLatency(step_us=200_000), speed=1.0, middleware=(f"{MODULE}:Stamping",)) as server:
         with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
             connection.sendall("\r\n".join(lines).encode() + body)
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
