@@ -71,7 +71,7 @@ class SweepOptions:
     )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
     format: str = format_option(
-        "What standard output gets: the points worth a look for people, or all points with their origin as JSON, CSV, "
+        "What standard output gets: a table of the points for people, or the points with their origin as JSON, CSV, "
         "Markdown or an HTML page."
     )
     json: bool = json_option()
@@ -96,7 +96,7 @@ __all__ = ["SweepOptions", "run"]
 
 
 def run(options: SweepOptions) -> int:
-    """Compute missing points, write the files, print the frontier.
+    """Compute missing points, write the files, print the points.
 
     Exit codes: 0 done, 1 where no point could be computed. It is also 1 where settings do not explain a failure, or a
     point is what --fail-on names.
@@ -111,9 +111,8 @@ def run(options: SweepOptions) -> int:
     if len(failed) == len(result.rows):
         _print_note("error: no point could be computed")
         return 1
-    if served_rows(result.rows):
-        sweep_report(result, partial(_origin, options, plan, result)).print(printed_format(options))
-    else:
+    sweep_report(result, partial(_origin, options, plan, result)).print(printed_format(options))
+    if not served_rows(result.rows):
         _print_note("no point served any request")
     _print_note(f"all {len(result.rows)} points are in {options.output}")
     fails = "overload" in plan.settings.get("fail_on", ()) and any(map(is_overloaded, result.rows))
@@ -159,6 +158,7 @@ def compute_sweep(options: SweepOptions, plan: "Plan", on_note: "NoteCallback", 
         rows=rows,
         least_attainment=float(plan.settings.get("min_attainment", LEAST_ATTAINMENT)),
         ttft_limits_ms={name: each.ttft_ms for name, each in targets.items() if each.ttft_ms},
+        path=str(path),
         step_times=question.text,
     )
     if options.plot is not None and served_rows(rows):

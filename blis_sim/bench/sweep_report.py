@@ -1,4 +1,4 @@
-"""The answer of a sweep: the frontier, or with targets all points and the cheapest."""
+"""The answer of a sweep: all points with their figures, the frontier among them, and with targets the cheapest."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -70,7 +70,10 @@ def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
 
 _JUDGED = ("slo_attainment", "percentile_targets_met")
 """The figures that say whether targets are met: a share of requests, and 0 or 1. None without such targets."""
-_MOST_LINES = 40
+MOST_ROWS = 60
+"""Most points that a table has; those on the frontier come before others, with targets those that meet them."""
+BEST = "*"
+"""The mark of a point on the frontier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class SweepResult:
     """The share of requests within their targets from which a point meets them."""
     ttft_limits_ms: Mapping[str, float] = field(default_factory=dict)
     """Limits of the time to first token, by SLO class."""
+    path: str = ""
+    """The file with all points."""
     step_times: str = ""
     """The latency model of all points with its expected error; empty where points name their own."""
 
@@ -139,8 +144,9 @@ def sweep_report(result: SweepResult, origin: Callable[[], Provenance]) -> Repor
     """Return the sweep as an answer."""
 
     def rows() -> Iterator[dict[str, Any]]:
+        best = frontier_keys(result)
         for row in result.rows:
-            yield {**result.table.cells(row), **_marks(result, row)}
+            yield {**result.table.cells(row), **_marks(result, row, best)}
 
     def data() -> dict[str, Any]:
         cheapest = result.cheapest
@@ -164,15 +170,22 @@ def sweep_report(result: SweepResult, origin: Callable[[], Provenance]) -> Repor
     )
 
 
-def _marks(result: SweepResult, row: Row) -> dict[str, Any]:
-    known: dict[str, Any] = {"on_frontier": row in result.frontier}
+def frontier_keys(result: SweepResult) -> frozenset[str]:
+    """Return the keys of the points on the frontier."""
+    return frozenset(row.key for row in result.frontier)
+
+
+def _marks(result: SweepResult, row: Row, best: frozenset[str]) -> dict[str, Any]:
+    known: dict[str, Any] = {"on_frontier": row.key in best}
     return {**known, "meets_targets": result.meets_targets(row)} if result.has_targets else known
 
 
 def head_of(result: SweepResult) -> str:
     """Return the first line: the number of points on the frontier, or within the targets."""
     if not result.has_targets:
-        return f"{len(result.frontier)} of {len(result.rows)} points are beaten by no other one:"
+        num_best, num_points = len(result.frontier), len(result.rows)
+        mark = f", marked {BEST}" if 0 < num_best < num_points else ""
+        return f"{num_best} of {num_points} points are beaten by no other one{mark}:"
     passing = sum(result.meets_targets(row) for row in result.rows)
     share = f" ({100 * result.least_attainment:.4g} % of requests within all of them)" if result.has_goodput else ""
     return f"{passing} of {len(result.rows)} points meet the targets{share}:"
@@ -181,10 +194,10 @@ def head_of(result: SweepResult) -> str:
 def notes_of(result: SweepResult) -> list[str]:
     """Return the lines below the table: points left out, and with targets the cheapest that meets them."""
     shown = _shown(result)
-    more = len(result.served_rows if result.has_targets else result.frontier) - len(shown)
-    notes = [f"and {more} more"] if more else []
+    more = len(result.rows) - len(shown)
+    notes = [f"{more} of {len(result.rows)} points are not printed; all are in {result.path}"] if more else []
     notes += _load_notes(shown)
-    if not result.has_targets:
+    if not result.has_targets or not result.served_rows:
         return notes
     cheapest = result.cheapest
     if cheapest is None:
@@ -212,6 +225,9 @@ def _load_notes(shown: Sequence[Row]) -> Iterator[str]:
             found = {name: _figure(row, f"overload_{name}") for name in Overload.__dataclass_fields__}
             yield f"{row.point.label}: {overload_text(Overload(**found))}"
     short = [row.point.label for row in shown if row.outcome.figures.get("is_steady") == 0 and not is_overloaded(row)]
+    failed = [row.point.label for row in shown if row.outcome.error]
+    if failed:
+        yield f"failed: {', '.join(failed)}"
     if short:
         yield f"too short for a steady state: {', '.join(short)}"
 
@@ -222,33 +238,53 @@ def _attainment(row: Row) -> str:
 
 
 def _shown(result: SweepResult) -> list[Row]:
-    return (result.served_rows if result.has_targets else result.frontier)[:_MOST_LINES]
+    """Return the points of the table, in their order."""
+    if len(result.rows) <= MOST_ROWS:
+        return list(result.rows)
+    best = (
+        {row.key for row in result.rows if result.meets_targets(row)} if result.has_targets else frontier_keys(result)
+    )
+    first = {row.key for row in sorted(result.rows, key=lambda row: row.key not in best)[:MOST_ROWS]}
+    return [row for row in result.rows if row.key in first]
 
 
 def shown_table(result: SweepResult) -> TextTable:
-    """Return the table of the frontier, or with targets of all points with their verdicts."""
+    """Return the table of the points, with their verdicts where there are targets.
+
+    Without targets those on the frontier are marked, unless all are on it or none is.
+    """
     shown = _shown(result)
+    best = frozenset() if result.has_targets else frontier_keys(result)
+    has_marks = 0 < len(best) < len(result.rows)
     has_rejected = any(row.outcome.figures.get("rejected_requests") for row in shown)
     rows = [_shown_row(result, row, has_rejected) for row in shown]
-    return TextTable.of(rows, num_left_aligned=0, num_labels=len(result.table.varied))
+    if has_marks:
+        rows = [{"": BEST * (row.key in best), **cells} for row, cells in zip(shown, rows, strict=True)]
+    return TextTable.of(rows, num_left_aligned=0, num_labels=has_marks + len(result.table.varied))
 
 
 def _shown_row(result: SweepResult, row: Row, has_rejected: bool) -> dict[str, str]:
     figures, price = row.outcome.figures, result.table.gpu_cost_per_hour
     known = {name: str(row.point.varied[name]) for name in result.table.varied}
-    known["GPUs"] = str(figures["num_gpus"] or 0)
+    known["GPUs"] = "-" if row.outcome.error else str(figures["num_gpus"] or 0)
     if has_rejected:
-        known["rejected"] = str(figures["rejected_requests"] or 0)
+        known["rejected"] = "-" if row.outcome.error else str(figures["rejected_requests"] or 0)
     titles = {**TITLES, **{name: name.removeprefix(COLUMN_PREFIX) for name in result.table.custom}}
     known |= {title: cell(figures.get(name)) for name, title in titles.items()}
     if price is not None:
-        known["$/M tokens"] = cell(costs(figures, price)["cost_per_million_tokens"])
+        known["$/M tokens"] = "-" if row.outcome.error else cell(costs(figures, price)["cost_per_million_tokens"])
     if result.has_goodput:
         known["within"] = _attainment(row)
     if result.has_targets:
-        verdict = "cheapest" if row is result.cheapest else "meets" if result.meets_targets(row) else "misses"
-        known["verdict"] = verdict + (", overloaded" if is_overloaded(row) else "")
+        known["verdict"] = _verdict(result, row)
     return known
+
+
+def _verdict(result: SweepResult, row: Row) -> str:
+    if row.outcome.error:
+        return "failed"
+    verdict = "cheapest" if row is result.cheapest else "meets" if result.meets_targets(row) else "misses"
+    return verdict + (", overloaded" if is_overloaded(row) else "")
 
 
 def _panels(result: SweepResult) -> list[Panel]:

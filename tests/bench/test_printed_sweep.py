@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from blis_sim.bench.points import FIGURES, Outcome, Point, Row, Table
-from blis_sim.bench.sweep_report import SweepResult, sweep_report
+from blis_sim.bench.sweep_report import MOST_ROWS, SweepResult, sweep_report
 from blis_sim.options.provenance import Provenance
 
 ORIGIN = Provenance(command="blis sweep", model="m")
@@ -34,11 +35,56 @@ def printed(found: SweepResult, form: str) -> str:
     return sweep_report(found, lambda: ORIGIN).text(form, width=200)
 
 
-def test_without_targets_the_frontier_is_printed() -> None:
-    found = result(row(0, None, 1, tp=1), row(1, None, 2, tp=2))
+def beaten(number: int, **varied: float) -> Row:
+    """A point with the latencies of its number and hardly any throughput."""
+    found = row(number, None, 1, **varied)
+    worse = {**found.outcome.figures, "tokens_per_sec": 1.0, "gpu_hours_per_million_tokens": 9.0}
+    return replace(found, outcome=replace(found.outcome, figures=worse))
+
+
+def failed(number: int, **varied: float) -> Row:
+    """A point whose settings do not fit together."""
+    return Row(f"key{number}", Point(number, varied, {}), Outcome(error="--tp must be at least 1, got 0"))
+
+
+def test_without_targets_all_points_are_printed_and_those_on_the_frontier_marked() -> None:
+    found = result(row(0, None, 1, tp=1), beaten(1, tp=2), row(2, None, 2, tp=4), failed(3, tp=0))
     text = printed(found, "table")
-    assert text.startswith("2 of 2 points are beaten by no other one:\n")
+    assert text.startswith("2 of 4 points are beaten by no other one, marked *:\n")
     assert "verdict" not in text
+    assert [line.split()[:2] for line in text.splitlines()[3:7]] == [["*", "1"], ["2", "1"], ["*", "4"], ["0", "-"]]
+    assert text.rstrip().endswith("failed: tp=0")
+
+
+def test_points_that_are_all_on_the_frontier_need_no_mark() -> None:
+    text = printed(result(row(0, None, 1, tp=1), row(1, None, 2, tp=2)), "table")
+    assert text.startswith("2 of 2 points are beaten by no other one:\n")
+    assert "*" not in text
+
+
+@pytest.mark.parametrize("attainment", [None, 0.5])
+@pytest.mark.parametrize("form", ["table", "markdown", "html"])
+def test_all_points_are_in_the_table_of_each_format(form: str, attainment: float | None) -> None:
+    rows = [row(0, attainment, 1, tp=701), beaten(1, tp=702), failed(2, tp=703)]
+    text = printed(result(*rows, price=2.0), form)
+    assert all(re.search(rf"\b{number}\b", text) for number in (701, 702, 703))
+    assert "not printed" not in text
+
+
+@pytest.mark.parametrize("form", ["table", "markdown", "html"])
+def test_of_very_many_points_those_on_the_frontier_are_printed_and_the_others_counted(form: str) -> None:
+    rows = [*(beaten(number, rate=1000 + number) for number in range(1, MOST_ROWS + 40)), row(0, None, 9, rate=701)]
+    text = printed(replace(result(*rows), path="many.csv"), form).partition("Pictures")[0]
+    assert f"40 of {MOST_ROWS + 40} points are not printed; all are in many.csv" in text
+    assert re.search(r"\b701\b", text)
+    assert len(re.findall(r"\b1\d\d\d\b", text)) == MOST_ROWS - 1
+
+
+def test_with_targets_those_of_very_many_points_that_meet_them_are_printed() -> None:
+    rows = [*(row(number, 0.5, 1, tp=1000 + number) for number in range(MOST_ROWS)), row(MOST_ROWS, 1.0, 1, tp=701)]
+    text = printed(replace(result(*rows), path="many.csv"), "table")
+    assert f"1 of {MOST_ROWS + 1} points are not printed; all are in many.csv" in text
+    assert "cheapest" in next(line for line in text.splitlines() if line.startswith(" 701"))
 
 
 def test_with_targets_each_point_has_its_attainment_and_the_cheapest_that_meets_them_is_named() -> None:
