@@ -1,7 +1,7 @@
 """`blis serve` for the command line."""
 
 from blis_sim.options import BlisError, StartError
-from blis_sim.options.command_line import flags_in_environment, flags_of
+from blis_sim.options.command_line import CONFIG_FLAG, flags_in_environment, flags_of
 from mockserve.options.serve import ServeOptions
 
 __all__ = ["ServeOptions", "exit_code_of", "locate_invalid_setting", "rewritten", "run"]
@@ -10,9 +10,11 @@ __all__ = ["ServeOptions", "exit_code_of", "locate_invalid_setting", "rewritten"
 def rewritten(arguments: list[str]) -> list[str]:
     """Convert a command line with vLLM's syntax to ours. Raises BlisError for arguments that vLLM would refuse."""
     from mockserve.options.vllm_command_line import rewritten as from_vllm
-    from mockserve.options.vllm_flags import read_table
+    from mockserve.options.vllm_flags import check_acting, read_table
 
-    return from_vllm(arguments, flags_of(ServeOptions), read_table(), flags_in_environment(ServeOptions))
+    own_flags, table = flags_of(ServeOptions), read_table()
+    check_acting(table, {*own_flags, CONFIG_FLAG})
+    return from_vllm(arguments, own_flags, table, flags_in_environment(ServeOptions))
 
 
 def locate_invalid_setting(arguments: list[str], message: str) -> str | None:

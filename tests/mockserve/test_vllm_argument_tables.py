@@ -1,10 +1,15 @@
 """Every flag of `vllm serve` acts, changes nothing to see, or is warned about with what is assumed."""
 
 from collections import Counter
+from pathlib import Path
 
-from blis_sim.options import options_from
+import pytest
+
+from blis_sim.options import OptionError, options_from
 from blis_sim.options.command_line import CONFIG_FLAG as CONFIG_FILE
 from blis_sim.options.command_line import flags_of
+from mockserve.command import rewritten
+from mockserve.options import vllm_flags
 from mockserve.options.serve import ServeOptions
 from mockserve.options.startup_checks import warnings_of
 from mockserve.options.vllm_flags import ACTS, UNSEEN, VllmFlag, read_table
@@ -27,6 +32,17 @@ def test_the_table_has_every_flag_of_vllm_once() -> None:
 def test_a_flag_acts_exactly_when_the_server_has_it() -> None:
     own = flags_of(ServeOptions) | {CONFIG_FILE}
     assert [flag.name for flag in every_flag() if (flag.here == ACTS) != bool(own.intersection(flag.spellings))] == []
+
+
+def test_a_row_that_says_acts_without_a_field_of_that_name_keeps_the_server_from_starting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "flags.csv"
+    table.write_text(vllm_flags.TABLE.read_text() + "--enable-turbo-mode,pair,,,the engine,acts\n")
+    monkeypatch.setattr(vllm_flags.read_table, "__defaults__", (table,))
+    expected = "flags.csv: --enable-turbo-mode acts by its row, but no field of the options has this name"
+    with pytest.raises(OptionError, match=expected):
+        rewritten(["m"])
 
 
 def test_every_flag_is_in_one_of_three_tables() -> None:
