@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from calibrate.calibration import Calibration
     from calibrate.compare import Comparison
     from replay.output.findings import FinishedRun
-    from replay.simulation.record import Ints, Pool
+    from replay.simulation.record import Pool
 
 # From keyword arguments to the options of a command.
 
@@ -363,14 +363,14 @@ replay.__signature__ = signature_of(ReplaySettings, replay)  # type: ignore[attr
 def _run_result(options: Any, outcome: "FinishedRun", notes: list[str]) -> RunResult:
     from replay.output.findings import as_json
     from replay.output.report import write_files
-    from replay.simulation.record import pool_of
+    from replay.simulation.record import pool_of, pool_of_known
 
     found = outcome.findings()
     write_files(options.report, outcome, found)
     record, metrics = outcome.simulated.requests, as_json(found)
     return RunResult(
         metrics=metrics,
-        ttft=_latency_figures("ttft", metrics, pool_of(_known_latency(record.ttft_us))),
+        ttft=_latency_figures("ttft", metrics, pool_of_known(record.ttft_us)),
         itl=_latency_figures("itl", metrics, record.tokens.gaps()),
         e2e=_latency_figures("e2e", metrics, pool_of(record.e2e_us[record.is_completed])),
         notes=tuple(notes),
@@ -381,13 +381,6 @@ def _run_result(options: Any, outcome: "FinishedRun", notes: list[str]) -> RunRe
 def _latency_figures(name: str, metrics: Mapping[str, Any], pool: "Pool") -> Latency:
     known = {f"{figure}_ms": float(metrics[f"{name}_{figure}_ms"]) for figure in ("mean", "p90", "p95", "p99")}
     return Latency(p50_ms=pool.percentile_ms(50), **known)
-
-
-def _known_latency(column_us: "Ints") -> "Ints":
-    from replay.simulation.record import NEVER
-
-    known: Ints = column_us[column_us != NEVER]
-    return known
 
 
 def _request_table(outcome: "FinishedRun") -> Table:

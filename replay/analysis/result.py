@@ -18,7 +18,7 @@ from replay.analysis.clusters import (
 )
 from replay.analysis.steady import Overload, Steadiness, SteadyState, steadiness, steady_state
 from replay.report_options import LEAST_ATTAINMENT
-from replay.simulation.record import NEVER, Ints, Pool, Record, pool_of
+from replay.simulation.record import Ints, Pool, Record, pool_of, pool_of_known
 from replay.simulation.simulate import Simulated
 from traces import SloTargets
 from traces.goodput import rate
@@ -277,7 +277,7 @@ def _mean_itls(record: Record) -> Latency:
 
 
 def _known_latency(column_us: Ints) -> Latency:
-    return latency_of(pool_of(column_us[column_us != NEVER]))
+    return latency_of(pool_of_known(column_us))
 
 
 def mean_result(results: Sequence[Result]) -> Result:

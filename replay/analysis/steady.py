@@ -238,25 +238,35 @@ def _slope_per_s(instants: Ints, values: Ints) -> float:
 
 def steady_state(record: Record) -> SteadyState | None:
     """Return the steady part of a run; None where few requests arrive in it, or half of them take longer than it."""
-    arrived_at, completed = record.arrived_at, record.is_completed
+    completed = record.is_completed
     if not completed.any():
         return None
-    ended_at = (arrived_at + record.e2e_us)[completed]
-    served_us, ascending = np.sort((record.e2e_us - record.scheduling_delay_us)[completed]), np.sort(arrived_at)
-    half_us, most_us = quantile(served_us, 0.5), quantile(served_us, 0.9)
+    half_us, most_us = _served_us(record, completed)
+    ascending = np.sort(record.arrived_at)
     start = int(max(quantile(ascending, _WARM_UP_SHARE), int(ascending[0]) + most_us))
     end = int(ascending[-1])
     num_arrivals = _num_between(ascending, start, end)
+    del ascending
     if num_arrivals < _LEAST_ARRIVALS or end - start < half_us:
         return None
+    ended_at = (record.arrived_at + record.e2e_us)[completed]
+    num_ended = int(((ended_at > start) & (ended_at <= end)).sum())
+    del ended_at
     duration_s = (end - start) / 1e6
     return SteadyState(
         start_s=start / 1e6,
         end_s=end / 1e6,
         offered_per_s=num_arrivals / duration_s,
-        requests_per_s=int(((ended_at > start) & (ended_at <= end)).sum()) / duration_s,
+        requests_per_s=num_ended / duration_s,
         output_tokens_per_s=_tokens_between(record, start, end) / duration_s,
     )
+
+
+def _served_us(record: Record, completed: Bools) -> tuple[float, float]:
+    """Return the median and the 90 % quantile of the times from the first scheduling to the end."""
+    served_us = (record.e2e_us - record.scheduling_delay_us)[completed]
+    served_us.sort()
+    return quantile(served_us, 0.5), quantile(served_us, 0.9)
 
 
 def quantile(ascending: Ints, share: float) -> float:
@@ -274,10 +284,13 @@ def in_system_at(record: Record, instants: Ints) -> Ints:
     Requests that were turned away are left out.
     """
     completed = record.is_completed
-    stays = completed | np.isin(record.outcome, _STAYING)
-    joined = np.sort(record.arrived_at[stays])
-    left = np.sort((record.arrived_at + record.e2e_us)[completed])
-    return np.searchsorted(joined, instants, side="right") - np.searchsorted(left, instants, side="right")
+    joined = record.arrived_at[completed | record.has_outcome(*_STAYING)]
+    joined.sort()
+    num_joined = np.searchsorted(joined, instants, side="right")
+    del joined
+    left = (record.arrived_at + record.e2e_us)[completed]
+    left.sort()
+    return num_joined - np.searchsorted(left, instants, side="right")
 
 
 def waiting_at(record: Record, instants: Ints) -> Ints:
@@ -293,16 +306,24 @@ def waiting_at(record: Record, instants: Ints) -> Ints:
     return np.searchsorted(joined, instants, side="right") - np.searchsorted(left, instants, side="right")
 
 
+_REQUESTS_AT_ONCE = 1 << 17
+
+
 def _tokens_between(record: Record, start: int, end: int) -> float:
     """Return the output tokens of completed requests in a stretch of time, those after the first evenly spread."""
-    completed = record.is_completed
-    first_at = (record.arrived_at + record.ttft_us)[completed]
-    last_at = (record.arrived_at + record.e2e_us)[completed]
-    tokens = record.output_tokens[completed].astype(np.float64)
-    inside: Floats = np.clip(np.minimum(last_at, end) - np.maximum(first_at, start), 0, None)
-    shares = np.divide(inside, last_at - first_at, out=np.zeros_like(tokens), where=last_at > first_at)
-    is_first_inside = (first_at > start) & (first_at <= end)
-    return float((np.maximum(tokens - 1, 0) * shares).sum() + (is_first_inside & (tokens > 0)).sum())
+    places = np.flatnonzero(record.is_completed)
+    parts, num_firsts = np.zeros(len(places)), 0
+    for first in range(0, len(places), _REQUESTS_AT_ONCE):
+        here = slice(first, first + _REQUESTS_AT_ONCE)
+        some = places[here]
+        first_at = record.arrived_at[some] + record.ttft_us[some]
+        last_at = record.arrived_at[some] + record.e2e_us[some]
+        tokens = record.tokens_at(some).astype(np.float64)
+        inside: Floats = np.clip(np.minimum(last_at, end) - np.maximum(first_at, start), 0, None)
+        shares = np.divide(inside, last_at - first_at, out=np.zeros_like(tokens), where=last_at > first_at)
+        parts[here] = np.maximum(tokens - 1, 0) * shares
+        num_firsts += int(((first_at > start) & (first_at <= end) & (tokens > 0)).sum())
+    return float(parts.sum() + num_firsts)
 
 
 def num_blocked_lines(simulated: Simulated) -> int:

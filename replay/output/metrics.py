@@ -12,7 +12,7 @@ from blis_sim.engine.stats import EngineCounters
 from blis_sim.options.addition import sequential_sum
 from replay.analysis.breakdown import deadline_figures
 from replay.analysis.clusters import columns_of, engine_names, hit_rate, totals_of, without_prefill_requests
-from replay.simulation.record import NEVER, Ints, Pool, Record, RequestRecord, pool_of
+from replay.simulation.record import NEVER, Pool, Record, RequestRecord, pool_of, pool_of_known
 from replay.simulation.simulate import Simulated
 from traces import ResultRow
 
@@ -69,10 +69,10 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
         "vllm_estimated_duration_s": duration_s,
         "responses_per_sec": per_second(num_completed),
         "tokens_per_sec": per_second(output_tokens),
-        **_latency_json("e2e", _pool_of_known(columns.e2e_us)),
-        **_latency_json("ttft", _pool_of_known(columns.ttft_us)),
+        **_latency_json("e2e", pool_of_known(columns.e2e_us)),
+        **_latency_json("ttft", pool_of_known(columns.ttft_us)),
         **_latency_json("itl", record.tokens.gaps(instance)),
-        "scheduling_delay_p99_ms": _pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
+        "scheduling_delay_p99_ms": pool_of_known(columns.scheduling_delay_us).percentile_ms(99),
     }
     if totals.num_kv_allocation_failures:
         metrics["kv_allocation_failures"] = totals.num_kv_allocation_failures
@@ -146,10 +146,6 @@ def adapter_figures(simulated: Simulated) -> JsonObject:
         }
         for name in sorted(ttft_us)
     }
-
-
-def _pool_of_known(column_us: Ints) -> Pool:
-    return pool_of(column_us[column_us != NEVER])
 
 
 def _latency_json(name: str, pool: Pool) -> JsonObject:

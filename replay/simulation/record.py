@@ -315,9 +315,21 @@ class Pool:
 def pool_of(values_us: Iterable[Micros]) -> Pool:
     """A pool of the given values."""
     given = values_us if isinstance(values_us, np.ndarray) else np.fromiter(values_us, np.int64)
-    ascending = np.sort(given)
+    return _pool_of_ascending(np.sort(given))
+
+
+def pool_of_known(column_us: npt.NDArray[np.int64]) -> Pool:
+    """A pool of the values that are not `NEVER`."""
+    known = column_us[column_us != NEVER]
+    known.sort()
+    return _pool_of_ascending(known)
+
+
+def _pool_of_ascending(ascending: npt.NDArray[np.int64]) -> Pool:
     lasts = _lasts(ascending)
-    return Pool(ascending[lasts], lasts + 1)
+    values_us = ascending[lasts]
+    lasts += 1  # in place, as there may be millions
+    return Pool(values_us, lasts)
 
 
 def counted_pool(values_us: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> Pool:
@@ -1004,7 +1016,7 @@ class Record:
                 known = column[places] != NEVER
                 column[places[known]] += added_us[known]
             known = self.e2e_us[places] != NEVER
-            gaps = np.maximum(np.frombuffer(self._output_tokens, np.int32)[places] - 1, 1)
+            gaps = np.maximum(self.tokens_at(places) - 1, 1)
             self.itl_mean_us[places[known]] += ((last_us - first_us) / gaps)[known]
 
     @property
@@ -1036,13 +1048,21 @@ class Record:
         """Place of each outcome in `OUTCOMES`, or `NO_OUTCOME`."""
         return np.array(self._outcome, np.int64)
 
+    def has_outcome(self, *codes: int) -> Bools:
+        """Return which requests have one of these outcomes, named as in `outcome`."""
+        return np.isin(np.frombuffer(self._outcome, np.int8), codes)
+
+    def tokens_at(self, places: Ints) -> Ints:
+        """Return the output tokens of the requests at these places; 0 for those that have not completed."""
+        return np.frombuffer(self._output_tokens, np.int32)[places].astype(np.int64)
+
     def count(self, outcome: Outcome) -> int:
         """Return how many requests ended in this way."""
         return self._outcome.count(OUTCOMES.index(outcome))
 
     @property
     def is_completed(self) -> Bools:
-        return np.isin(np.frombuffer(self._outcome, np.int8), COMPLETED_CODES)
+        return self.has_outcome(*COMPLETED_CODES)
 
     @property
     def ttft_us(self) -> Ints:
