@@ -71,6 +71,7 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         "--tail",
         "--render-url",
         "--enable-turbo-mode",
+        "--greeting",
         "--build",
         "--save-result",
         "--save-detailed",
@@ -87,6 +88,8 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
     }
     others |= {
         "--described",
+        "--features",
+        "--mixed",
         "--offloading",
         "--tiers",
         "--shrink",
