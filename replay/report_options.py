@@ -170,7 +170,8 @@ class ReportOptions:
     )
     log: str = option(
         "warn",
-        "Least severe messages that standard error gets: from error on there are no notes and warnings, only errors.",
+        "Least severe messages that standard error gets: from error on there are no notes and warnings, only errors. "
+        "No message is less severe than warn.",
         choices=LOG_LEVELS,
         metavar="LEVEL",
     )

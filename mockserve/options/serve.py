@@ -253,6 +253,9 @@ class ServeOptions:
     fits_max_model_len: bool = option(
         False, "Cut the context to what the KV cache holds: --max-model-len auto.", hidden=True
     )
+    num_redundant_experts: int = option(
+        0, "Copies of experts in --eplb-config, which need --enable-eplb.", hidden=True, at_least=0
+    )
     accepted_without_effect: tuple[str, ...] = option(
         (), "Flags of vLLM that were given and mean nothing here; named at start.", hidden=True
     )

@@ -123,6 +123,11 @@ def _encoder_that_generates(options: "ServeOptions") -> Iterator[str]:
 def _unbalanced_experts(options: "ServeOptions", deployment: Deployment) -> Iterator[str]:
     given, dp = options.accepted_without_effect, options.deployment.dp
     if "--enable-eplb" not in given:
+        if options.num_redundant_experts:
+            yield (
+                f"num_redundant_experts is set to {options.num_redundant_experts} but EPLB is not enabled. "
+                "Either enable EPLB or unset num_redundant_experts."
+            )
         return
     if not options.deployment.enable_expert_parallel:
         yield "enable_expert_parallel must be True to use EPLB."

@@ -152,6 +152,9 @@ NO_EFFECT_FLAG = "--accepted-without-effect"
 FITTED_FLAG, FITS_FLAG = "--max-model-len", "--fits-max-model-len"
 """vLLM's flag whose value may be `auto`, and our flag for that value."""
 
+REDUNDANT_EXPERTS_FLAG = "--num-redundant-experts"
+"""Our flag for the copies of experts in vLLM's --eplb-config."""
+
 _LEVEL = re.compile(r"-O=?(\d+)")
 
 
@@ -172,6 +175,7 @@ def rewritten(
     own: list[str] = []
     lists: dict[str, list[str]] = {}
     without_effect: dict[str, str] = {}
+    experts_config = "{}"
     for flag, spelling, values in _flags(named, table):
         if flag is None:
             own.append(spelling)
@@ -179,6 +183,7 @@ def rewritten(
             known = next((each for each in flag.spellings if each in own_flags), None)
             if known is None:
                 without_effect[flag.name] = flag.opposites[0] if spelling in flag.opposites else flag.name
+                experts_config = values[0] if flag.name == "--eplb-config" else experts_config
             elif flag.is_switch:
                 own.append(f"--no-{known.removeprefix('--')}" if spelling in flag.opposites else known)
             elif flag.number == "append":
@@ -190,9 +195,17 @@ def rewritten(
             else:
                 own += [known, values[0]]
     own += [each for flag_name, values in lists.items() for each in (flag_name, json.dumps(values))]
+    own += _redundant_experts(experts_config, own_flags)
     if without_effect:
         own += [NO_EFFECT_FLAG, ",".join(sorted(without_effect.values()))]
     return own
+
+
+def _redundant_experts(config: str, own_flags: Collection[str]) -> list[str]:
+    """Return our flag for the copies of experts in a value of --eplb-config; nothing without a count above 0."""
+    number = load_json(config).get("num_redundant_experts")
+    is_given = type(number) is int and number > 0 and REDUNDANT_EXPERTS_FLAG in own_flags
+    return [REDUNDANT_EXPERTS_FLAG, str(number)] if is_given else []
 
 
 def _with_long_levels(arguments: list[str]) -> Iterator[str]:

@@ -253,7 +253,7 @@ class GatewayOptions:
     gateway_slo_targets: str = option(
         "",
         "SLO targets by class, in microseconds from the entry into the queue, for requests without a target of their "
-        "own; for --dispatch-order slo-deadline.",
+        "own; for --dispatch-order slo-deadline. They decide between classes of equal importance only.",
         flags=("--slo-targets",),
         metavar="CLASS=US,...",
     )

@@ -32,7 +32,7 @@ from blis_sim.engine.events import Finished
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.simulation import run_virtual
-from blis_sim.engine.urgency import UrgencySettings
+from blis_sim.engine.urgency import DEFAULT_SLO_PRIORITIES, SLO_CLASS_PRIORITIES, SloPriorities, UrgencySettings
 from blis_sim.options import options_from
 from tests.engine.cluster.clusters import cluster, endings
 from tests.fakes import config, request
@@ -234,7 +234,7 @@ def test_without_instances_saturation_is_1() -> None:
         assert SATURATION_DETECTORS[name].saturation(state(), SaturationLimits()) == 1.0
 
 
-def controlled(**settings: object) -> tuple[Cluster, FlowControl]:
+def controlled(priorities: SloPriorities = DEFAULT_SLO_PRIORITIES, **settings: object) -> tuple[Cluster, FlowControl]:
     """One instance that serves one request at a time, with a step of 1000 us per token, behind a gateway."""
     simulated = cluster(max_num_seqs=1)
     given = {
@@ -242,7 +242,7 @@ def controlled(**settings: object) -> tuple[Cluster, FlowControl]:
         "saturation": SaturationLimits(max_in_flight=1),
         "tick_interval_us": 1000,
     }
-    gateway = FlowControl(simulated, FlowControlSettings(**(given | settings)))  # type: ignore[arg-type]
+    gateway = FlowControl(simulated, FlowControlSettings(**(given | settings)), priorities=priorities)  # type: ignore[arg-type]
     return simulated, gateway
 
 
@@ -263,6 +263,30 @@ def test_without_ticks_a_request_is_dispatched_whenever_one_ends() -> None:
     ended = endings(simulated, [(0, named("a")), (100, named("b")), (200, named("c", "critical"))])
     assert sorted(ended, key=lambda name: ended[name]) == ["a", "c", "b"]
     assert ended["c"] == (5001, "completed")
+
+
+@pytest.mark.parametrize(
+    ("priorities", "targets_us", "order"),
+    [
+        ({}, {}, "acb"),
+        ({}, {"critical": 9_000_000, "standard": 1000}, "acb"),
+        ({"critical": 3}, {}, "abc"),
+        ({"critical": 3}, {"critical": 9_000_000, "standard": 1000}, "abc"),
+        ({"critical": 3}, {"critical": 1000, "standard": 9_000_000}, "acb"),
+    ],
+)
+def test_targets_of_classes_decide_between_those_of_equal_importance_only(
+    priorities: dict[str, int], targets_us: dict[str, int], order: str
+) -> None:
+    simulated, _ = controlled(
+        SloPriorities({**SLO_CLASS_PRIORITIES, **priorities}),
+        dispatch_order="slo-deadline",
+        slo_targets_us=targets_us,
+        tick_interval_us=0,
+    )
+    arrivals = [(0, named("a")), (100, named("b", "standard")), (200, named("c", "critical"))]
+    ended = endings(simulated, arrivals)
+    assert sorted(ended, key=lambda name: ended[name]) == list(order)
 
 
 def test_a_request_that_waits_too_long_expires() -> None:
