@@ -86,10 +86,8 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         "--blis-flags",
     }
     others |= {
-        "--described",
-        "--offloading",
-        "--tiers",
-        "--shrink",
+        "--features",
+        "--mixed",
         "--test",
         "--dist",
         "--no-deps",
