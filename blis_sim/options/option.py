@@ -605,7 +605,9 @@ def check_outputs(options: Any, *also_read: Path, also_written: Iterable[Output]
     Every value of another setting that names a file counts as read. `also_read` are files that no value names, and
     `also_written` those, each with the flag to name. Devices and pipes may be written by several.
     """
-    check_written([*_written(options), *also_written], _read(options, also_read))
+    written = [*_written(options), *also_written]
+    flags = {f"{label} reads" for _, label, *_ in written}
+    check_written(written, [(path, reason) for path, reason in _read(options, also_read) if reason not in flags])
 
 
 def check_written(written: Iterable[Output], read: Iterable[tuple[str, str]]) -> None:

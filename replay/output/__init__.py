@@ -1,5 +1,5 @@
 """The output of a run: files, and a summary on standard output.
 
-Read `report.py` first, then `findings.py` (all figures, computed once) and their writers: `metrics.py`, `summary.py`,
-`table.py`, `figures.py` and `trace.py`.
+Read `report.py` first, then `findings.py` (all figures, computed once) and their writers: `metrics.py`, `table.py`,
+`figures.py` and `trace.py`.
 """

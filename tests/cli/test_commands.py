@@ -46,7 +46,8 @@ def values_in(kind: type) -> Iterator[str]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_field_is_a_setting_with_a_help_text(command: str) -> None:
-    assert set(values_in(options_class(command))) == {setting.name for setting in settings_of(command)}
+    without_flags = {"kv_devices"}  # which the file of --kv-offload-config describes
+    assert set(values_in(options_class(command))) - without_flags == {each.name for each in settings_of(command)}
     assert [setting.name for setting in settings_of(command) if not setting.option.help.endswith((".", ")"))] == []
 
 

@@ -87,12 +87,8 @@ def test_every_flag_that_pages_speak_of_exists() -> None:
         "--blis-flags",
     }
     others |= {
-        "--described",
         "--features",
         "--mixed",
-        "--offloading",
-        "--tiers",
-        "--shrink",
         "--test",
         "--dist",
         "--no-deps",

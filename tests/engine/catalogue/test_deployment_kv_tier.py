@@ -124,7 +124,9 @@ def test_cpu_memory_holds_the_blocks_of_all_gpus_and_each_loads_its_part_over_pc
     assert found is not None
     assert found.num_blocks == 10 * GIB // block_bytes
     assert found.block_us == pytest.approx(block_bytes / 2 / 64e3)
-    assert offload(kv_cpu_blocks=77) == OffloadConfig(77, found.block_us, block_bytes // 2, num_gpus=2)
+    assert offload(kv_cpu_blocks=77) == OffloadConfig(
+        77, found.block_us, block_bytes // 2, num_gpus=2, stored_bytes=block_bytes
+    )
     assert offload() is None
 
 
