@@ -101,7 +101,7 @@ class TransferConfig:
     devices: tuple[Any, ...] = ()
     """Devices (`blis_sim.engine.offloading.Device`) behind that memory, those of vLLM's tiers in file systems."""
     tiers: tuple[str, ...] = ()
-    """What of the tiers behind CPU memory is not modelled."""
+    """Parts of the tiers behind CPU memory that are not modelled."""
     others: tuple[str, ...] = ()
     """The connectors of a MultiConnector without the one whose store is modelled. It copies to all of them, and loads
     from the first that has a block."""

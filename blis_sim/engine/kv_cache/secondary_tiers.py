@@ -45,7 +45,7 @@ class Device:
         self.stored: set[object] = set()
         self.questions: dict[object, Question] = {}
         self.requested: dict[int, set[object]] = {}
-        """What each living request has asked for."""
+        """Blocks that each living request has asked for."""
         self.to_ask: list[tuple[object, Question]] = []
         """Questions since the end of the latest composition."""
         self.asked: list[tuple[object, Question]] = []

@@ -247,7 +247,7 @@ class Sureness(NamedTuple):
     ratios: Mapping[str, RatioSpread] = {}
     """By metric, what measured times are over predicted ones."""
     waiting_ratios: Mapping[str, RatioSpread] = {}
-    """The same where requests wait for their first token, by `is_waiting`."""
+    """Such ratios of requests that wait for their first token, by `is_waiting`."""
 
     @property
     def step_error(self) -> float:

@@ -38,7 +38,7 @@ class OffloadedRequest:
         self.num_transfers = 0
         """Transfers under way."""
         self.num_stores = 0
-        """Those of them that go to CPU memory."""
+        """Transfers under way to CPU memory."""
         self.deferred_since: Micros = -1
         """When a look-up first had to be repeated later; -1 where none has."""
         self.has_load = False

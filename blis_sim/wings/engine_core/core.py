@@ -64,7 +64,7 @@ def printable(text: str) -> str:
 
 
 class _Collected:
-    """What one API server is sent of a step: outputs, their arrays, and ids of requests that ended."""
+    """The part of a step that one API server is sent: outputs, their arrays, and ids of requests that ended."""
 
     def __init__(self) -> None:
         self.outputs: list[EngineOutput] = []

@@ -10,7 +10,7 @@ from blis_sim.options import OptionError
 
 
 class _Line(msgspec.Struct, tag_field="event", rename={"rank": "engine"}):
-    """What all lines have in common."""
+    """Fields that all lines have."""
 
 
 class EngineLine(_Line, tag="engine"):

@@ -63,7 +63,7 @@ class _Rank:
 
     block_size: int = 16
     instance: object = None
-    """What the engine calls itself since its start."""
+    """Name that the engine gives itself at its start."""
     open: dict[str, _OpenRequest] = field(default_factory=dict)
     leaving: dict[str, int] = field(default_factory=dict)
     """Requests that the frontend has ended, with the number of steps without a token until they are forgotten."""
