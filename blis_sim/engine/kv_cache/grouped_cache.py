@@ -479,12 +479,14 @@ class ChunkedLocalManager(SingleTypeManager):
     def skipped_tokens(self, computed_tokens: int) -> int:
         return computed_tokens // self.spec.reach_tokens * self.spec.reach_tokens
 
+    def retire_decoding(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
+        if processed_tokens % self.spec.reach_tokens < self.block_tokens:
+            self.cache(sequence, table, processed_tokens, processed_tokens, [])  # what is given back is findable
+        self.retire(sequence, table, processed_tokens)
+
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
-        reach = self.spec.reach_tokens
-        if processed % reach < self.block_tokens:
-            self.cache(sequence, table, processed, processed, [])  # what is given back is findable
         next_change = super().decode(sequence, table, context, processed, lag)
-        return min(next_change, next_multiple(context - lag, reach) + lag)
+        return min(next_change, next_multiple(context - lag, self.spec.reach_tokens) + lag)
 
     def admission_cap(self) -> int:
         held = min(self.spec.reach_tokens + self.settings.max_in_flight_tokens, self.settings.max_model_len)
@@ -786,8 +788,11 @@ class GroupedKVCache(CohortCache):
 
         Steps that have ended brought `processed` of them; later on `lag` tokens are in flight.
         """
-        next_change = NEVER
-        for manager, table in zip(self.coordinator.managers, self.tables[sequence], strict=True):
+        next_change, managers, tables = NEVER, self.coordinator.managers, self.tables[sequence]
+        if self.free.num_next < len(managers):  # else none takes a block that may be found
+            for manager, table in zip(managers, tables, strict=True):  # all groups give back before the first takes
+                manager.retire_decoding(sequence, table, processed)
+        for manager, table in zip(managers, tables, strict=True):
             change = manager.decode(sequence, table, context, processed, lag)
             if change < next_change:
                 next_change = change

@@ -307,13 +307,17 @@ class SingleTypeManager(ABC):
         """
         return None
 
+    def retire_decoding(self, sequence: Sequence, table: BlockTable, processed_tokens: int) -> None:
+        """`retire` for a request that `decode` serves."""
+        self.retire(sequence, table, processed_tokens)
+
     def decode(self, sequence: Sequence, table: BlockTable, context: int, processed: int, lag: int) -> int:
         """Do what `retire`, `num_lacking` and `allocate` do for one token after `context` tokens, with room for it.
 
         Steps that have ended brought `processed` of them. Returns the next context at which blocks change if from now
         on `lag` tokens are in flight.
         """
-        self.retire(sequence, table, processed)
+        self.retire_decoding(sequence, table, processed)
         if context >= len(table.blocks) * self.block_tokens:
             table.blocks.append(self.blocks.take_one())
         return len(table.blocks) * self.block_tokens

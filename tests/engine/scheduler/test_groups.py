@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from workshop.vllm_oracle.features import with_groups
+from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
+from blis_sim.engine.memory.kv_groups import FULL, SLIDING, KVCacheGroupSpec
+from blis_sim.engine.sequence import Sequence
+from tests.fakes import request
+from workshop.vllm_oracle.features import drawn_workload, with_groups
 from workshop.vllm_oracle.simulated import changes, simulated_story
 from workshop.vllm_oracle.table import block_rows
 from workshop.vllm_oracle.workload import draw_workload
@@ -48,3 +53,24 @@ def test_reporting_changes_no_step_of_a_model_with_groups(async_scheduling: bool
     for seed in range(4):
         workload = with_groups(draw_workload(seed, async_scheduling), seed, "windows")
         assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)
+
+
+@pytest.mark.parametrize(("features", "seed"), [(["windows"], 212), (["windows", "media"], 18)])
+def test_leaping_changes_no_step_where_a_window_gives_back_what_full_attention_takes(
+    features: list[str], seed: int
+) -> None:
+    workload = drawn_workload(seed, True, features)
+    assert changes(workload, reports_steps=False) == simulated_story(workload).changes
+
+
+def test_all_groups_of_a_decoding_request_give_back_before_the_first_takes() -> None:
+    groups = (KVCacheGroupSpec(FULL, 16), KVCacheGroupSpec(SLIDING, 16, reach_tokens=17))
+    cache = GroupedKVCache(EngineConfig(20, kv_groups=groups), counts=True)
+    preempted, decoding = Sequence(request("preempted", 17), 0), Sequence(request("decoding", 64), 0)
+    for sequence in (preempted, decoding):
+        assert cache.admit(sequence, sequence.input_tokens, cache.cached_prefix(sequence), True, False)
+    cache.evict(preempted)
+    preempted.num_preemptions = 1
+    cache.take(cache.num_blocks - cache.num_used_blocks - 2)  # the two left hold the first 16 tokens
+    cache.decode(decoding, 64, 64, 1)
+    assert cache.num_found_tokens(cache.cached_prefix(preempted)) == 16, "three blocks came back and two were taken"
