@@ -470,8 +470,12 @@ class Offloader:
         return bool(self._finished or self._num_transfers or (self._secondary is not None and self._secondary.has_jobs))
 
     def needs_composition(self, at: Micros) -> bool:
-        """Whether an idle core composes at `at` with another result: requests or transfers have ended."""
-        if self._finished or self._has_reports() or any(transfer.ends_at <= at for transfer in self._transfers):
+        """Whether an idle core composes at `at` with another result.
+
+        Requests or transfers have ended, or loads have begun. A request may wait for such a load and let others pass.
+        """
+        has_ended = self._finished or any(transfer.ends_at <= at for transfer in self._transfers)
+        if has_ended or self._loads or self._has_reports():
             return True
         if self._secondary is not None and self._secondary.is_due(at):
             return True

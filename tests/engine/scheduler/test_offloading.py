@@ -18,6 +18,9 @@ from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from tests.fakes import TestLatency, config, request
+from workshop.vllm_oracle.features import drawn_workload
+from workshop.vllm_oracle.simulated import simulated_story
+from workshop.vllm_oracle.workload import ScheduledStep
 
 STEP_US = 1_000
 LIMITS: dict[str, Any] = {"engine": "vllm", "total_kv_blocks": 12, "max_model_len": 44, "max_num_batched_tokens": 64}
@@ -222,3 +225,10 @@ def test_blocks_that_come_to_cpu_memory_and_leave_it_are_reported_though_the_eng
     first_at = STEP_US + 24 * 100
     assert stored == [first_at + 6 * 10_000] * 6 + [500_000 + first_at + 6 * 10_000] * 6
     assert removed == [5]
+
+
+def test_an_idle_core_composes_again_when_loads_have_begun() -> None:
+    """The request r10 loads blocks of r11, and the idle core looks again. Then r12 goes before r11, as in vLLM."""
+    story = simulated_story(drawn_workload(2038, False, ["drafts", "offloading"]))
+    steps = [line for line in story.lines if isinstance(line, ScheduledStep) and line.at == 79_050]
+    assert [step.tokens for step in steps if step.tokens] == [(("r12", 252),)]
