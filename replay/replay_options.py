@@ -259,8 +259,9 @@ def settings_not_taken(options_class: type, given: Mapping[str, Any], header_pat
         if name in known and _is_of_one_machine(options_class, name, value)
     }
     missing = {**other_settings(header_path), **of_machine}
+    flags = {each.name: each.flags[0] for each in options_of(options_class) if not each.option.hidden}
     words = [
-        f"{known[name].flags[0]} {value}" if name in known else f"--{name.replace('_', '-')} (no flag of a replay)"
+        f"{flags[name]} {value}".rstrip() if name in flags else f"--{name.replace('_', '-')} (no flag of a replay)"
         for name, value in missing.items()
         if name not in given
     ]

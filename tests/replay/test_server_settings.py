@@ -179,13 +179,14 @@ def test_a_recorded_server_decides_neither_on_files_that_are_written_nor_on_what
 def test_code_and_files_of_the_recorded_server_are_asked_for_in_one_line(tmp_path: Path, capsys: Captured) -> None:
     path = recording(tmp_path)
     engine = "engine_settings: {routing_policy: my.package:Router, coefficients: /srv/c.json, num_instances: 2}\n"
-    others = "other_settings: {policy_config: policy.yaml, fault_rates: ''}\n"
+    others = "other_settings: {policy_config: policy.yaml, fault_rates: '', kv_offload_config: nvme.yaml}\n"
     (tmp_path / "t.server.yaml").write_text(f"{BESIDE}{engine}{others}")
     added = rewritten([path, "--policy-config", "mine.yaml"])
     asked, taken = capsys.readouterr().err.splitlines()
     assert asked == (
         f"blis replay: a recording brings no files or code, give what the server of {path} had: "
-        "--fault-rates (no flag of a replay), --routing-policy my.package:Router, --coefficients /srv/c.json"
+        "--fault-rates (no flag of a replay), --kv-offload-config nvme.yaml, --routing-policy my.package:Router, "
+        "--coefficients /srv/c.json"
     )
     assert "--num-instances 2" in taken
     assert not {"--routing-policy", "--coefficients"} & set(added)
