@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from blis_sim.installation import check_answer, check_page
-from blis_sim.options import OptionError, check_outputs, option
+from blis_sim.options import OptionError, check_outputs, option, written_file
 from blis_sim.options.printing import BLIS, FORMATS, format_option, json_option, print_note, printed_format
 
 if TYPE_CHECKING:
@@ -61,15 +61,11 @@ class CalibrateOptions:
         "computed from the first and the last chunk of each request.",
         metavar="FILE",
     )
-    report: str | None = option(
-        None, "Write the comparison here (JSON).", metavar="FILE", writes={"": "calibration"}, heading="What is written"
-    )
-    html: str | None = option(
-        None,
+    report: str | None = written_file("calibration", "Write the comparison here (JSON).", heading="What is written")
+    html: str | None = written_file(
+        "page",
         "Write the comparison here as one page with pictures (HTML). Default: TRACE.calibration.html beside a "
         "recording that is replayed here, where matplotlib is installed.",
-        metavar="FILE",
-        writes={"": "page"},
     )
     plots: str | None = option(None, "Write the pictures to this folder (PNG).", metavar="DIR")
     format: str = format_option(

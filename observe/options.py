@@ -16,6 +16,7 @@ from blis_sim.options import (
     option,
     options_of,
     section,
+    written_file,
 )
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LATEST_US, MOST_PROCESSES, MOST_REQUESTS
@@ -399,11 +400,8 @@ class ObserveOptions(SyntheticOptions):
         10, "Most runs of --until-within.", at_least=LEAST_RUNS, at_most=MOST_PROCESSES, metavar="N"
     )
     saturation: SaturationOptions = section(SaturationOptions)
-    html: str | None = option(
-        None,
-        "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib.",
-        metavar="FILE",
-        writes={"": "load page"},
+    html: str | None = written_file(
+        "load page", "Write the run as one page with summary, pictures and origin (HTML); needs matplotlib."
     )
     live_html: int | None = option(
         None,
@@ -413,11 +411,8 @@ class ObserveOptions(SyntheticOptions):
         at_least=0,
         at_most=65535,
     )
-    plot: str | None = option(
-        None,
-        "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib.",
-        metavar="FILE",
-        writes={"": "picture"},
+    plot: str | None = written_file(
+        "picture", "Draw TTFT, ITL and throughput over time to this picture (.png, .svg or .pdf); needs matplotlib."
     )
     format: str = format_option(
         "What standard output gets of a run: its figures as JSON, a table, rows of CSV, Markdown, or an HTML page. "

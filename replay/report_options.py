@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_sim.installation import check_page, check_plot
-from blis_sim.options import OptionError, check_options, check_outputs, option, section
+from blis_sim.options import OptionError, check_options, check_outputs, option, section, written_file
 from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, metric_option
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import BLIS, CSV, HTML, JSON, MARKDOWN, TABLE, format_option, printed_format
@@ -89,15 +89,11 @@ class ReportOptions:
         metavar="METRIC:WEIGHT,...",
     )
     metric: tuple[str, ...] = metric_option("a finished run")
-    results_path: str | None = option(
-        None,
-        "Write latencies per request here (JSON).",
-        metavar="FILE",
-        writes={"": "latencies"},
-        heading="What is written",
+    results_path: str | None = written_file(
+        "latencies", "Write latencies per request here (JSON).", heading="What is written"
     )
-    metrics_path: str | None = option(
-        None, "Write aggregate metrics with a row per request here (JSON).", metavar="FILE", writes={"": "run metrics"}
+    metrics_path: str | None = written_file(
+        "run metrics", "Write aggregate metrics with a row per request here (JSON)."
     )
     trace_level: str = option("none", "The decisions of the cluster that are recorded.", choices=TRACE_LEVELS)
     counterfactual_k: int = option(
@@ -107,12 +103,10 @@ class ReportOptions:
         at_least=0,
     )
     summarize_trace: bool = option(False, "Print a summary of the decisions; needs --trace-level decisions.")
-    decisions_path: str | None = option(
-        None,
+    decisions_path: str | None = written_file(
+        "decisions",
         "Write where each request was sent and what the best instances looked like here (JSON); needs --trace-level "
         "decisions.",
-        metavar="FILE",
-        writes={"": "decisions"},
     )
     trace_output: str | None = option(
         None,
@@ -121,11 +115,8 @@ class ReportOptions:
         writes={".yaml": "header", ".csv": "rows"},
     )
     record_itl: bool = option(False, "Write when each token of each completed request came.")
-    itl_output: str | None = option(
-        None,
-        "Write token times here (CSV). Default: beside the rows of --trace-output, as .itl.csv.",
-        metavar="FILE",
-        writes={"": "token times"},
+    itl_output: str | None = written_file(
+        "token times", "Write token times here (CSV). Default: beside the rows of --trace-output, as .itl.csv."
     )
     metrics_dir: str | None = option(
         None,
@@ -133,32 +124,23 @@ class ReportOptions:
         "goes on. A timeline for Perfetto and pictures are added.",
         metavar="DIR",
     )
-    graph_output: str | None = option(
-        None,
+    graph_output: str | None = written_file(
+        "request graphs",
         "Write the tasks of each request here when it ends, as graphs in node-link JSON. Tasks are prompt, transfer "
         "of its KV cache and tokens, with states and durations.",
-        metavar="FILE",
-        writes={"": "request graphs"},
     )
-    plot: str | None = option(
-        None,
+    plot: str | None = written_file(
+        "picture",
         "Draw the run here: load, throughput, latencies over time and as distributions, KV cache, instances (.png, "
         ".svg or .pdf; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "picture"},
     )
-    html: str | None = option(
-        None,
-        "Write the run here as one page with tables, pictures and origin (HTML; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "run page"},
+    html: str | None = written_file(
+        "run page", "Write the run here as one page with tables, pictures and origin (HTML; needs matplotlib)."
     )
-    provenance: str | None = option(
-        None,
+    provenance: str | None = written_file(
+        "provenance",
         "Write the origin of the results here (JSON): version, command, model, GPU, engine, latency model and its "
         "expected error, seed, hashes of the files read. The formats of BLIS have no place for it.",
-        metavar="FILE",
-        writes={"": "provenance"},
     )
     json: bool = option(False, "Print one JSON object with the breakdowns in it: --format json.")
     format: str = format_option(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
-from blis_sim.options import OptionError, check_options, names_in, option
+from blis_sim.options import OptionError, check_options, names_in, option, written_file
 from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.file_fields import Amount, Bounds
 from traces.text_file import read_keys, read_yaml
@@ -27,11 +27,8 @@ class SaturationOptions:
         choices=lambda: (*_DETECTORS(), QUEUE, ALL),
     )
     saturation_config: str | None = option(None, "Settings of the detectors (YAML).", metavar="FILE")
-    saturation_report: str | None = option(
-        None,
-        "Write the verdict of each detector after every arrival and answer here (JSON).",
-        metavar="FILE",
-        writes={"": "saturation"},
+    saturation_report: str | None = written_file(
+        "saturation", "Write the verdict of each detector after every arrival and answer here (JSON)."
     )
     saturation_final_window: str = option(
         "",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.engine_defaults import ADAPTIVE_BLOCK_TOKENS
 from blis_sim.installation import check_answer
-from blis_sim.options import OptionError, check_outputs, option, section
+from blis_sim.options import OptionError, check_outputs, option, section, written_file
 from blis_sim.options.custom_metrics import custom_metrics, metric_option
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.option import LEAST_RATE, MOST_RATE
@@ -88,16 +88,10 @@ class CompareOptions:
     metric: tuple[str, ...] = metric_option("a finished run")
     format: str = format_option(heading="Output")
     json: bool = json_option()
-    picture: str | None = option(
-        None,
-        "Draw the first run here (.png, .svg or .pdf; needs matplotlib).",
-        flags=("--plot", "--picture"),
-        metavar="FILE",
-        writes={"": "picture"},
+    picture: str | None = written_file(
+        "picture", "Draw the first run here (.png, .svg or .pdf; needs matplotlib).", flags=("--plot", "--picture")
     )
-    html: str | None = option(
-        None, "Write a page with the table and the picture here.", metavar="FILE", writes={"": "comparison page"}
-    )
+    html: str | None = written_file("comparison page", "Write a page with the table and the picture here.")
     live: bool = option(False, "Show the first run in a table that refreshes while simulated time passes.")
     speed: float = option(
         0.0, "With --live, simulated seconds per second, such as 1; 0 as fast as the terminal.", at_least=0

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import inf
 
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import check_outputs, option, section
+from blis_sim.options import check_outputs, option, section, written_file
 from blis_sim.options.option import MOST_REQUESTS
 from blis_sim.options.printing import check_printed, format_option, json_option
 
@@ -36,9 +36,7 @@ class LatencyOptions:
         10, "Number of batches to compute before the measured ones.", at_least=0, at_most=MOST_REQUESTS
     )
     num_iters: int = option(30, "Number of batches to measure.", at_least=1, at_most=MOST_REQUESTS)
-    output_json: str | None = option(
-        None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
-    )
+    output_json: str | None = written_file("offline results", "Write the results here (JSON).")
     format: str = format_option(
         "What standard output gets: the text that vLLM prints, or the results as JSON, CSV, Markdown or an HTML page."
     )

@@ -13,7 +13,7 @@ from blis_sim.bench.simulation_commands import (
 )
 from blis_sim.engine.speculation_options import SpeculationOptions
 from blis_sim.installation import check_answer
-from blis_sim.options import ExclusionError, OptionError, check_outputs, option
+from blis_sim.options import ExclusionError, OptionError, check_outputs, option, written_file
 from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from blis_sim.options.progress import no_progress
@@ -96,25 +96,18 @@ class PlanOptions(LatencyTargets):
     processes: int | None = processes_option()
     ray: bool = ray_option()
     ray_address: str | None = ray_address_option()
-    output: str | None = option(
-        None,
+    output: str | None = written_file(
+        "simulations",
         "Keep the simulations in this file (JSON lines); a later plan reuses them.",
         flags=("--output", "-o"),
-        metavar="FILE",
-        writes={"": "simulations"},
         heading="Output",
     )
-    plot: str | None = option(
-        None,
+    plot: str | None = written_file(
+        "picture",
         "Draw the costs, and the latencies of the cheapest deployment (.png, .svg or .pdf; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "picture"},
     )
-    html: str | None = option(
-        None,
-        "Write the plan as one page with table, pictures and origin (HTML; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "plan page"},
+    html: str | None = written_file(
+        "plan page", "Write the plan as one page with table, pictures and origin (HTML; needs matplotlib)."
     )
     manifests: str | None = option(
         None, "Write Kubernetes manifests of the cheapest deployment into this folder.", metavar="DIR"

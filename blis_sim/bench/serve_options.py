@@ -11,7 +11,7 @@ import orjson
 
 from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.installation import check_answer
-from blis_sim.options import ExclusionError, OptionError, check_outputs, option, section
+from blis_sim.options import ExclusionError, OptionError, check_outputs, option, section, written_file
 from blis_sim.options.durations import parse_duration_ms
 from blis_sim.options.option import MOST_REQUESTS, load_json
 from blis_sim.options.printing import format_option, json_option
@@ -173,18 +173,13 @@ class BenchServeOptions:
         "Markdown or an HTML page."
     )
     json: bool = json_option()
-    html: str | None = option(
-        None,
-        "Write a page with the table, the pictures of --plot and the origin (HTML; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "load page"},
+    html: str | None = written_file(
+        "load page", "Write a page with the table, the pictures of --plot and the origin (HTML; needs matplotlib)."
     )
-    plot: str | None = option(
-        None,
+    plot: str | None = written_file(
+        "picture",
         "Draw a picture (.png, .svg or .pdf; needs matplotlib): over time, or with several rates throughput against"
         " latency.",
-        metavar="FILE",
-        writes={"": "picture"},
     )
 
     def __post_init__(self) -> None:

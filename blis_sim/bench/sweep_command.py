@@ -17,7 +17,7 @@ from blis_sim.bench.simulation_commands import (
     vary_option,
 )
 from blis_sim.installation import check_answer, install_command
-from blis_sim.options import OptionError, check_outputs, option
+from blis_sim.options import OptionError, check_outputs, option, written_file
 from blis_sim.options.printing import format_option, json_option, print_note, printed_format
 from replay.report_options import LEAST_ATTAINMENT
 
@@ -46,28 +46,19 @@ class SweepOptions:
     )
     sample: int | None = option(None, "Compute so many combinations, chosen by chance, instead of all.", at_least=1)
     sample_seed: int = option(0, "Seed of the choice of --sample.")
-    output: str = option(
-        "sweep.csv",
+    output: str = written_file(
+        "points",
         "Write a row per point to this CSV file; points already in it are not computed again.",
+        "sweep.csv",
         flags=("--output", "-o"),
-        metavar="FILE",
-        writes={"": "points"},
     )
     overwrite: bool = option(False, "Discard an existing --output and compute all points.")
-    parquet: str | None = option(
-        None, "Also write the rows to this Parquet file (needs pyarrow).", metavar="FILE", writes={"": "parquet"}
+    parquet: str | None = written_file("parquet", "Also write the rows to this Parquet file (needs pyarrow).")
+    plot: str | None = written_file(
+        "picture", "Draw throughput against p99 TTFT, p99 ITL and cost (.png, .svg or .pdf; needs matplotlib)."
     )
-    plot: str | None = option(
-        None,
-        "Draw throughput against p99 TTFT, p99 ITL and cost (.png, .svg or .pdf; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "picture"},
-    )
-    html: str | None = option(
-        None,
-        "Write the sweep as one page with table, pictures and origin (HTML; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "sweep page"},
+    html: str | None = written_file(
+        "sweep page", "Write the sweep as one page with table, pictures and origin (HTML; needs matplotlib)."
     )
     gpu_cost_per_hour: float | None = option(None, "Dollars per GPU-hour. Adds costs.", above=0)
     format: str = format_option(

@@ -5,7 +5,7 @@ from math import inf
 
 from blis_sim.bench.datasets import DatasetOptions
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import check_outputs, option, section
+from blis_sim.options import check_outputs, option, section, written_file
 from blis_sim.options.option import MOST_REQUESTS
 from blis_sim.options.printing import check_printed, format_option, json_option
 
@@ -28,9 +28,7 @@ class ThroughputOptions:
         at_most=MOST_REQUESTS,
         heading="Measuring",
     )
-    output_json: str | None = option(
-        None, "Write the results here (JSON).", metavar="FILE", writes={"": "offline results"}
-    )
+    output_json: str | None = written_file("offline results", "Write the results here (JSON).")
     format: str = format_option(
         "What standard output gets: the text that vLLM prints, or the results as JSON, CSV, Markdown or an HTML page."
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from blis_sim.bench.simulation_commands import check_table, processes_option, simulation_option, vary_option
 from blis_sim.installation import check_answer
-from blis_sim.options import OptionError, check_outputs, option
+from blis_sim.options import OptionError, check_outputs, option, written_file
 from blis_sim.options.latency_targets import LATENCIES, LatencyTargets
 from blis_sim.options.printing import format_option, json_option, printed_format
 
@@ -48,24 +48,14 @@ class TuneOptions(LatencyTargets):
     )
     min_attainment: float | None = option(None, "Least share of requests that meet --goodput.", above=0, at_most=1)
     tolerance: float = option(0.02, "Tolerance of the best rate, as a share of it.", at_least=0.001, at_most=0.5)
-    output: str | None = option(
-        None,
-        "Write every simulation of the search here (CSV).",
-        flags=("--output", "-o"),
-        metavar="FILE",
-        writes={"": "points"},
+    output: str | None = written_file(
+        "points", "Write every simulation of the search here (CSV).", flags=("--output", "-o")
     )
-    plot: str | None = option(
-        None,
-        "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "picture"},
+    plot: str | None = written_file(
+        "picture", "Draw throughput against p99 TTFT and ITL (.png, .svg or .pdf; needs matplotlib)."
     )
-    html: str | None = option(
-        None,
-        "Write the search as one page with table, pictures and origin (HTML; needs matplotlib).",
-        metavar="FILE",
-        writes={"": "tune page"},
+    html: str | None = written_file(
+        "tune page", "Write the search as one page with table, pictures and origin (HTML; needs matplotlib)."
     )
     format: str = format_option(
         "What standard output gets: the best rate of each combination for people. JSON, CSV, Markdown and an HTML "

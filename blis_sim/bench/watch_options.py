@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from blis_sim.engine.deployment_options import MODEL_NAMES, DeploymentOptions
 from blis_sim.installation import check_answer
-from blis_sim.options import OptionError, check_outputs, option, section
+from blis_sim.options import OptionError, check_outputs, option, section, written_file
 from blis_sim.options.printing import CSV, JSON, TABLE, format_option, json_option
 
 
@@ -72,18 +72,14 @@ class WatchOptions:
     tolerance: float = option(
         0.01, "Share of a predicted figure by which its interval is wider on both sides.", at_least=0, at_most=1
     )
-    drift_metrics: str | None = option(
-        None,
+    drift_metrics: str | None = written_file(
+        "drift metrics",
         "Write each comparison here as metrics in Prometheus' text format, for the textfile collector of its node "
         "exporter.",
-        metavar="FILE",
-        writes={"": "drift metrics"},
     )
-    html: str | None = option(
-        None,
+    html: str | None = written_file(
+        "page",
         "Write all comparisons here as one page (HTML), anew after each; a browser that shows the page loads it again.",
-        metavar="FILE",
-        writes={"": "page"},
     )
     format: str = format_option(
         "What standard output gets of each comparison: lines for people, a line of JSON, or a row of CSV.",

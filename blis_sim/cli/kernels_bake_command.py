@@ -8,7 +8,7 @@ from blis_sim.engine.deployment_options import GPU_NAMES, MODEL_NAMES
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import default_deployment, load_model
-from blis_sim.options import check_options, check_outputs, option
+from blis_sim.options import check_options, check_outputs, option, written_file
 
 __all__ = ["KernelsBakeOptions", "run"]
 
@@ -38,13 +38,7 @@ class KernelsBakeOptions:
     kv_cache_dtype: str = option("auto", "Type of the KV cache: auto, fp8 or another of vLLM's.")
     quantization: str = option("", "Quantisation of the weights, where the checkpoint has none of its own.")
     dtype: str = option("auto", "Precision of weights and activations that are not quantised.")
-    output: str = option(
-        "kernels.json",
-        "Write the kernel times here.",
-        flags=("--output", "-o"),
-        metavar="FILE",
-        writes={"": "kernel times"},
-    )
+    output: str = written_file("kernel times", "Write the kernel times here.", "kernels.json", flags=("--output", "-o"))
 
     def __post_init__(self) -> None:
         check_options(self)

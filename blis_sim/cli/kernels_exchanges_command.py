@@ -5,7 +5,7 @@ from pathlib import Path
 
 from blis_sim.engine.deployment_options import MODEL_NAMES
 from blis_sim.engine.latency.catalogue_reader import load_model
-from blis_sim.options import check_outputs, option
+from blis_sim.options import check_outputs, option, written_file
 from blis_sim.options.printing import TABLE, check_printed, format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line
 from blis_sim.report.report import Report, Section
@@ -32,12 +32,8 @@ class KernelsExchangesOptions:
     phase: str = option("prefill", "Kind of batch: prompts, or requests that decode.", choices=_PHASES)
     batch_size: int = option(1, "Requests that decode; of prompts the tokens count alone.", at_least=1)
     sequence_tokens: int = option(1024, "Tokens of prompts; each request that decodes computes one.", at_least=1)
-    output: str = option(
-        "",
-        "Write the table here (default: standard output).",
-        flags=("--output", "-o"),
-        metavar="FILE",
-        writes={"": "layer table"},
+    output: str = written_file(
+        "layer table", "Write the table here (default: standard output).", "", flags=("--output", "-o")
     )
     format: str = format_option(
         "What standard output gets: AICB's table, whose columns tabs separate, one JSON object, rows of CSV, Markdown, "

@@ -21,6 +21,7 @@ from blis_sim.options.option import (
     options_of,
     section,
     with_settings,
+    written_file,
 )
 
 __all__ = [
@@ -40,4 +41,5 @@ __all__ = [
     "options_of",
     "section",
     "with_settings",
+    "written_file",
 ]

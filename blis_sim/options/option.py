@@ -251,6 +251,11 @@ def option(
     return field(default=default, metadata={_OPTION: known})
 
 
+def written_file(kind: str, help: str, default: str | None = None, **more: Any) -> Any:
+    """A setting that names a file which the command writes; `kind` is that of earlier files that it may replace."""
+    return option(default, help, metavar="FILE", writes={"": kind}, **more)
+
+
 def section(kind: type) -> Any:
     """A dataclass field that holds a group of settings: an options class of its own, which checks itself."""
     if any(setting.required for setting in options_of(kind)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.registry import DEFAULT_LATENCY_MODEL
-from blis_sim.options import OptionError, check_outputs, option, section
+from blis_sim.options import OptionError, check_outputs, option, section, written_file
 from blis_sim.options.printing import check_printed, format_option, json_option, print_note, printed_format
 from calibrate.own_replay import token_times_beside
 
@@ -64,12 +64,11 @@ class FitOptions:
         positional=True,
         metavar="TRACE.yaml...",
     )
-    output: str = option(
-        "coefficients.yaml",
+    output: str = written_file(
+        "coefficients",
         "Write the coefficients here.",
+        "coefficients.yaml",
         flags=("--output", "-o"),
-        metavar="FILE",
-        writes={"": "coefficients"},
         heading="Learning",
     )
     seed: int = option(0, "Seed of the step phases; the same seed gives the same coefficients.", at_least=0)
@@ -81,12 +80,10 @@ class FitOptions:
     ignore_server_settings: bool = option(
         False, "Take no settings of the engine from the first recording; without it flags that are not given are."
     )
-    design: str | None = option(
-        None,
+    design: str | None = written_file(
+        "spec",
         "Learn nothing, and write a workload spec (YAML) here: five minutes of load, for `blis observe "
         "--workload-spec`, from which all coefficients of this server can be learned.",
-        metavar="FILE",
-        writes={"": "spec"},
     )
     check: bool = option(
         False,
