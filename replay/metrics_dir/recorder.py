@@ -31,13 +31,13 @@ from replay.metrics_dir.tables import (
     MOST_IDS,
     REQUEST_COLUMNS,
     ChromeTrace,
-    CsvTable,
     EventTrace,
     JsonItems,
     KVTransfer,
     Place,
     RequestMetrics,
     RowFile,
+    csv_writer,
     plain,
     request_row,
     write_config,
@@ -708,12 +708,12 @@ class Recorder:
         self._stack = ExitStack()
         self._tracker = RequestTracker(engines, facts.traffic)
         write_config(folder, facts.config)
-        self._requests = CsvTable(self._open("request_metrics.csv"), REQUEST_COLUMNS)
-        self._batches = CsvTable(self._open("batch_metrics.csv"), BATCH_COLUMNS)
+        self._requests = csv_writer(self._open("request_metrics.csv"), REQUEST_COLUMNS)
+        self._batches = csv_writer(self._open("batch_metrics.csv"), BATCH_COLUMNS)
         self._chrome = ChromeTrace(self._open("chrome_trace.json"))
         self._events = EventTrace(self._open("event_trace.json"))
         names = self._engines[0].latency.operation_names
-        self._operations = CsvTable(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
+        self._operations = csv_writer(self._open("operation_metrics.csv"), ("Batch Id", *names)) if names else None
         self._num_batches = 0
 
     def arrived(self, sequences: Iterable[Sequence]) -> None:
@@ -740,7 +740,7 @@ class Recorder:
     def close(self, until: Micros) -> dict[str, float]:
         """Write the requests that have not ended, and the rest of all files. Returns the utilization."""
         for sequence in self._tracker.unfinished():
-            self._requests.add(request_row(self._tracker.facts(sequence, until, None)).values())
+            self._requests.writerow(request_row(self._tracker.facts(sequence, until, None)).values())
         self._events.end(until)
         self._chrome.end()
         self._stack.close()
@@ -763,9 +763,7 @@ class Recorder:
         duration_s = (event.at - event.started_at) / 1e6
         started_s = event.started_at / 1e6
         prefills = shape.prefill_tokens
-        self._batches.add_line(
-            f"{number},{shape.num_tokens},{prefills},{decodes},{size},{duration_s!r},{instance},{started_s!r}\n"
-        )
+        self._batches.writerow((number, shape.num_tokens, prefills, decodes, size, duration_s, instance, started_s))
         figures = self.figures
         figures.batch_size.add(size)
         figures.batch_tokens.add(shape.num_tokens)
@@ -783,7 +781,7 @@ class Recorder:
         if self._operations is not None:
             latency = self._engines[instance].latency
             if latency.operation_names:
-                self._operations.add((number, *latency.operation_times_ms(shape)))
+                self._operations.writerow((number, *latency.operation_times_ms(shape)))
 
     def _use(self, instance: int, event: BatchDone, stages: SequenceOf[tuple[Micros, Micros]]) -> None:
         use = self.replicas.get(instance)
@@ -807,7 +805,7 @@ class Recorder:
         self._events.add_event(at, "request_end", request_id=number, replica_id=sequence.instance, outcome=str(outcome))
         self._chrome.request(number, tracker.phases(sequence, at), tracker.way(sequence))
         facts = tracker.facts(sequence, at, at)
-        self._requests.add(request_row(facts).values())
+        self._requests.writerow(request_row(facts).values())
         tracker.end(sequence)
         figures = self.figures
         for sketch, instant in (

@@ -1,5 +1,6 @@
 """CSV and JSON files of a run that are written row by row, and its timeline of events."""
 
+import csv
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -7,7 +8,7 @@ from enum import Enum
 from math import inf
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import orjson
 
@@ -15,16 +16,17 @@ from blis_sim.engine.units import Micros
 from replay.report_options import METRICS_CONFIG
 from traces.text_file import cannot_write, naming_write_errors, open_for_writing, write_content
 
+if TYPE_CHECKING:
+    from _csv import Writer as CsvWriter
+
 # CSV and JSON files that are written row by row and never held in memory; request_metrics.csv and config.json.
 #
 # The columns of request_metrics.csv are those of Vidur and SimAI; config.json has the settings of a run, nested as
 # they are in the program. Nothing here depends on a run, so other commands write the same files: make a
-# `RequestMetrics` for each request and give `request_row(facts)` to a `CsvTable` with `REQUEST_COLUMNS`.
+# `RequestMetrics` for each request and give `request_row(facts)` to a `csv_writer` with `REQUEST_COLUMNS`.
 
 Cell: TypeAlias = str | float | None
 """A value of a CSV table; None leaves the cell empty."""
-_NUMBERS = frozenset((int, float))
-"""Types of most cells, whose text is found without a call."""
 _ROWS_AT_ONCE = 4096
 """Rows that are held before they are written: system calls are the largest cost of a row."""
 
@@ -70,36 +72,11 @@ class RowFile:
             self._file.close()
 
 
-class CsvTable:
-    """A CSV file with a header and one row for each call of `add`."""
-
-    def __init__(self, file: RowFile, columns: Iterable[str]) -> None:
-        self._file = file
-        file.write(",".join(columns) + "\n")
-
-    def add(self, cells: Iterable[Cell]) -> None:
-        """Append one row. Numbers have as many digits as read back to the same value."""
-        texts = [repr(each) if type(each) in _NUMBERS else cell_text(each) for each in cells]
-        self._file.write(",".join(texts) + "\n")
-
-    def add_line(self, line: str) -> None:
-        """Append the text of a row, its end of line included, which takes less time than its cells."""
-        self._file.write(line)
-
-
-def cell_text(value: Cell) -> str:
-    """Return the text of a cell."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value if value.isidentifier() else _quoted(value)
-    return repr(value)
-
-
-def _quoted(text: str) -> str:
-    if not any(each in text for each in ',"\r\n'):
-        return text
-    return '"' + text.replace('"', '""') + '"'
+def csv_writer(file: RowFile, columns: Sequence[str]) -> "CsvWriter":
+    """Return the writer of the rows of a CSV file, whose header it has written. None leaves a cell empty."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    return writer
 
 
 class JsonItems:
@@ -127,9 +104,7 @@ class JsonItems:
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Iterable[Cell]]) -> None:
     """Write a whole CSV file. Raises TraceError."""
     with RowFile(path) as file:
-        table = CsvTable(file, columns)
-        for row in rows:
-            table.add(row)
+        csv_writer(file, columns).writerows(rows)
 
 
 _VIDUR_TIMES = (
