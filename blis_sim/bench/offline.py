@@ -15,13 +15,11 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.data_parallel import RankGroup, new_ranks
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.engine.request import PrefixGroupBlocks, Request, UniqueBlocks
-from blis_sim.engine.units import Micros
 from blis_sim.options.printing import printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
 from blis_sim.report.report import Report
 from blis_sim.report.tables import flat
-from replay.arrivals import Arrival
+from replay.arrivals import arrivals_of_rows
 from replay.simulation.record import Record
 from replay.simulation.simulate import simulate
 from traces import TraceRow
@@ -41,10 +39,19 @@ class OfflineEngine:
 
         Requests are distinguished by their numbers, of which no two runs may have the same.
         """
-        config, now = self.config, self.simulation.now
-        at = 0 if now is None else now + 1
-        arrivals = [_arrival(sample, at, number, config) for number, sample in enumerate(samples, first_number)]
-        return simulate(self.simulation, arrivals).requests
+        now = self.simulation.now
+        rows = [
+            TraceRow(
+                request_id=number,
+                arrival_time_us=0 if now is None else now + 1,
+                input_tokens=sample.input_tokens,
+                output_tokens=sample.output_tokens,
+                prefix_group=sample.prefix_group,
+                prefix_length=sample.prefix_tokens,
+            )
+            for number, sample in enumerate(samples, first_number)
+        ]
+        return simulate(self.simulation, arrivals_of_rows(rows, self.config)).requests
 
 
 def offline_engine(program: str, options: DeploymentOptions) -> OfflineEngine:
@@ -77,29 +84,6 @@ def check_fits(samples: Sequence[SampleRequest], config: EngineConfig) -> None:
 def longest_s(record: Record) -> float:
     """Return the longest time of a request, in seconds."""
     return float(record.e2e_us.max()) / 1e6
-
-
-def _arrival(sample: SampleRequest, at: Micros, number: int, config: EngineConfig) -> Arrival:
-    request_id = f"request_{number}"
-    shared_blocks = config.num_identified_blocks(sample.prefix_tokens)
-    request = Request(
-        id=request_id,
-        input_tokens=sample.prompt_tokens,
-        output_tokens=sample.output_tokens,
-        max_output_tokens=sample.output_tokens,
-        blocks=PrefixGroupBlocks(request_id, sample.prefix_group, shared_blocks)
-        if sample.prefix_group
-        else UniqueBlocks(request_id),
-    )
-    row = TraceRow(
-        request_id=number,
-        arrival_time_us=at,
-        input_tokens=sample.input_tokens,
-        output_tokens=sample.output_tokens,
-        prefix_group=sample.prefix_group,
-        prefix_length=sample.prefix_tokens,
-    )
-    return Arrival(at=at, request=request, row=row)
 
 
 def report_results(
