@@ -4,7 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from io import StringIO
 from itertools import combinations, pairwise, product
 from math import comb, isfinite, prod
@@ -30,6 +30,7 @@ from replay.analysis.steady import ResourceUse, resources_of
 from replay.output.findings import as_json
 from replay.output.metrics import aggregate
 from replay.output.report import run_result
+from replay.output.table import flat_result
 from traces import beside
 from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.collector import gc_disabled
@@ -459,7 +460,7 @@ def _simulated(job: Job) -> Outcome:
         has_longer = outcome.judge is not None
         judged = outcome if job.by_longer else outcome._replace(judge=None)
         findings = judged.findings()
-        found, result = as_json(findings), asdict(run_result(options.report, judged, findings))
+        found, result = as_json(findings), run_result(options.report, judged, findings)
         described = outcome.describe()
     figures = {name: found.get(name) for name in _FROM_METRICS}
     if options.report.slo_targets and figures["slo_attainment"] is None:  # zero is left out of what a run prints
@@ -473,11 +474,12 @@ def _simulated(job: Job) -> Outcome:
     figures["cache_hit_rate"] = breakdown.get("cache_hit_rate")
     num_gpus = gpus_of(options.cluster)
     figures["num_gpus"] = num_gpus
-    steady_tokens_per_s = (result["steady"] or {}).get("output_tokens_per_s") or found["tokens_per_sec"]
-    figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, steady_tokens_per_s)
-    figures |= {name: _later_figure(result, name) for name in LATER_FIGURES if name != "percentile_targets_met"}
+    later = flat_result("", result) | {"is_steady": int(result.is_steady)}
+    tokens_per_s = later["steady_output_tokens_per_s"] or found["tokens_per_sec"]
+    figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, tokens_per_s)
+    figures |= {name: later[name] for name in LATER_FIGURES if name != "percentile_targets_met"}
     checks = found.get("targets")
-    figures |= {COLUMN_PREFIX + name: value for name, value in result["custom_metrics"].items()}
+    figures |= {COLUMN_PREFIX + name: value for name, value in result.custom_metrics.items()}
     figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
     origin = {name: str(getattr(described, name)) for name in ORIGIN}
     ranges = {name: sampled_range(outcome.simulated.requests, name) for name in job.limits_ms}
@@ -493,16 +495,6 @@ def _simulated(job: Job) -> Outcome:
 
 def _exceeds_by_far(metrics: Mapping[str, Any], limits_ms: Mapping[str, float]) -> bool:
     return any((metrics.get(name) or 0.0) > _BY_FAR * limit_ms for name, limit_ms in limits_ms.items())
-
-
-def _later_figure(result: Mapping[str, Any], name: str) -> float | None:
-    """A figure of the typed result, by the name of its group and its own; None where the group is absent."""
-    if name == "is_steady":
-        return int(result[name])
-    groups = ("mean_itl_per_request", "ttft", "itl", "e2e", "steady", "overload", "load")
-    group = next(each for each in groups if name.startswith(f"{each}_"))
-    value: float | None = (result[group] or {}).get(name.removeprefix(f"{group}_"))
-    return value
 
 
 def gpus_of(options: ClusterOptions) -> int:

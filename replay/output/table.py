@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blis_sim.options.latency_targets import checks_columns
 from blis_sim.options.printing import BLIS
 from blis_sim.report.report import Report, Section, with_origin
-from blis_sim.report.tables import TextTable, duration, number
+from blis_sim.report.tables import TextTable, duration, flat, number
 from replay.analysis.breakdown import ClassLatencies, ModelFigures, SessionFigures, jain_index
 from replay.analysis.clusters import DecisionFigures, DisaggregationFigures, GatewayFigures, ScalingFigures
 from replay.analysis.result import ClassAttainment, InstanceResult, Latency, RunResult
@@ -299,7 +299,7 @@ _LATENCIES = {
 }
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 _US_PER_MS = 1000
-_OPTIONAL: Mapping[str, type[SteadyState | Overload]] = {"steady": SteadyState, "overload": Overload}
+_OPTIONAL = {"steady": SteadyState.__dataclass_fields__, "overload": Overload.__dataclass_fields__}
 """Figures of a result that may be absent."""
 
 
@@ -317,8 +317,8 @@ def run_report(
     def csv_rows() -> Iterator[dict[str, object]]:
         whole = result()
         known = {name: value for name, value in asdict(outcome.describe()).items() if name != "inputs"}
-        yield {**_csv_row("cluster", whole), **checks_columns(found.checks), **known}
-        yield from ({**_csv_row(each.name, each), **known} for each in whole.instances)
+        yield {**flat_result("cluster", whole), **checks_columns(found.checks), **known}
+        yield from ({**flat_result(each.name, each), **known} for each in whole.instances)
 
     def panels() -> "Sequence[Panel]":
         from replay.output.figures import panels_of
@@ -345,20 +345,11 @@ def _plain_result(result: RunResult) -> dict[str, object]:
     return {**figures, "verdicts": verdicts, "meets_targets": result.meets_targets}
 
 
-def _csv_row(name: str, figures: RunResult | InstanceResult) -> dict[str, object]:
-    row: dict[str, object] = {"instance": name}
-    for key, value in asdict(figures).items():
-        if key in ("name", "verdicts", "instances"):
-            continue
-        if key in _OPTIONAL:
-            names = _OPTIONAL[key].__dataclass_fields__
-            row |= {f"{key}_{each}": None if value is None else value[each] for each in names}
-        elif isinstance(value, dict):
-            prefix = "" if key == "requests" else f"{key}_"
-            row |= {f"{prefix}{each}": inner for each, inner in value.items()}
-        else:
-            row[key] = value
-    return row
+def flat_result(name: str, figures: RunResult | InstanceResult) -> dict[str, Any]:
+    """Return the figures of a run, or of one of its instances, as a row: names of nested ones are joined."""
+    known = {key: each for key, each in asdict(figures).items() if key not in ("name", "verdicts", "instances")}
+    known |= {key: known[key] or dict.fromkeys(fields_of) for key, fields_of in _OPTIONAL.items() if key in known}
+    return flat({"instance": name, **known.pop("requests", {}), **known})
 
 
 def sections(result: RunResult) -> Iterator[Section]:
