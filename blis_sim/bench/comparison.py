@@ -24,7 +24,7 @@ from blis_sim.engine.latency.confidence import is_waiting
 from blis_sim.options import OptionError, options_from
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, values_of
-from blis_sim.options.latency_targets import TargetCheck, checks_columns, checks_json
+from blis_sim.options.latency_targets import TargetCheck, checks_columns, checks_json, figure_words
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Panel, cdf_panel, time_panel
 from blis_sim.report.report import Report, Section
@@ -621,8 +621,7 @@ def _verdict_sections(sides: Sequence[Configuration], judgements: Sequence[Judge
     cells: dict[str, list[str]] = {}
     for each in judgements:
         for check in each.checks:
-            latency, percentile, _ = check.name.split("_")
-            label = f"{latency.upper()} {percentile} at most {duration(check.limit_ms)}"
+            label = f"{figure_words(check.name)} at most {duration(check.limit_ms)}"
             found = "none" if check.found_ms is None else duration(check.found_ms)
             cells.setdefault(label, []).append(f"{found} {_verdict(check.is_met)}")
         for verdict in each.verdicts:

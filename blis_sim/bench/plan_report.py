@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from math import inf
@@ -21,6 +21,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue import has_model, model_entry, short_name
 from blis_sim.engine.memory.planner import bytes_per_block
 from blis_sim.options import options_of, with_settings
+from blis_sim.options.latency_targets import figure_words
 from blis_sim.options.option import Setting
 from blis_sim.options.provenance import Provenance, blis_version, flag_words
 from blis_sim.report.figures import Panel, Target, bar_panel
@@ -327,17 +328,9 @@ def query_lines(found: CapacityPlan) -> Iterator[str]:
         f"{found.model}: {load.rate_per_s:.4g} requests/s, {load.whole_prompt_tokens:,.0f} prompt and "
         f"{load.output_tokens:,.0f} output tokens each (means){found_before}"
     )
-    yield "targets: " + ", ".join(f"{_latency(name)} at most {duration(limit)}" for name, limit in _limits(found))
-
-
-def _limits(found: CapacityPlan) -> list[tuple[str, float]]:
-    return list(found.query.targets.limits_ms.items())
-
-
-def _latency(figure: str) -> str:
-    """Return a figure such as `ttft_p99_ms` as `TTFT p99`."""
-    name, percentile, _ = figure.split("_")
-    return f"{name.upper()} {percentile}"
+    yield "targets: " + ", ".join(
+        f"{figure_words(name)} at most {duration(limit)}" for name, limit in found.query.targets.limits_ms.items()
+    )
 
 
 def plan_table(found: CapacityPlan) -> TextTable:
@@ -382,7 +375,7 @@ def _per_million_tokens(trial: Trial, outcome: Outcome) -> float:
 
 
 def _binding(judgement: Judgement) -> str:
-    return "unserved requests" if judgement.worst == SERVED else _latency(judgement.worst)
+    return "unserved requests" if judgement.worst == SERVED else figure_words(judgement.worst)
 
 
 def _refused(found: CapacityPlan) -> Iterator[str]:
@@ -422,12 +415,12 @@ def winner_lines(found: CapacityPlan) -> Iterator[str]:
     yield (
         "simulated: "
         + ", ".join(
-            f"{_latency(name)} {duration(winner.outcome.figures[name] or 0.0)}{_range(winner.outcome, name)}"
-            for name, _ in _limits(found)
+            f"{figure_words(name)} {duration(winner.outcome.figures[name] or 0.0)}{_range(winner.outcome, name)}"
+            for name in found.query.targets.limits_ms
         )
         + "; in brackets the range of chance, where that of an endless run lies in nine of ten cases"
     )
-    yield from _near_limits(winner.outcome, _limits(found))
+    yield from _near_limits(winner.outcome, found.query.targets.limits_ms)
     if winner.highest_rate_per_s is not None:
         yield f"meets the targets up to {winner.highest_rate_per_s:.3g} requests/s"
     yield from (f"with {stress.name}: {_verdict(stress)}" for stress in winner.stress_tests)
@@ -449,15 +442,15 @@ def _range(outcome: Outcome, name: str) -> str:
     return f" ({duration(found.low_ms)} {'or more' if found.high_ms is None else f'to {duration(found.high_ms)}'})"
 
 
-def _near_limits(outcome: Outcome, limits: Sequence[tuple[str, float]]) -> Iterator[str]:
+def _near_limits(outcome: Outcome, limits: Mapping[str, float]) -> Iterator[str]:
     """Yield a line for each target that is met by less than the sampling error of its figure."""
     requests = outcome.figures.get("completed_requests") or 0
-    for name, limit_ms in limits:
+    for name, limit_ms in limits.items():
         found, figure_ms = outcome.ranges.get(name), outcome.figures.get(name) or 0.0
         if found is None or not 0 < figure_ms <= limit_ms or (found.high_ms is not None and found.high_ms <= limit_ms):
             continue
         yield (
-            f"{_latency(name)} meets its target by {1 - figure_ms / limit_ms:.1%}, less than chance makes of "
+            f"{figure_words(name)} meets its target by {1 - figure_ms / limit_ms:.1%}, less than chance makes of "
             f"{requests:,.0f} requests: a longer run may miss it"
         )
 
@@ -592,7 +585,9 @@ def plan_panels(found: CapacityPlan) -> list[Panel]:
     winner = found.winner
     if winner is not None:
         limits = found.query.targets.limits_ms
-        shares = {_latency(name): 100 * (winner.outcome.figures[name] or 0.0) / limit for name, limit in limits.items()}
+        shares = {
+            figure_words(name): 100 * (winner.outcome.figures[name] or 0.0) / limit for name, limit in limits.items()
+        }
         texts = {name: f"{share:.0f} %" for name, share in shares.items()}
         panels.append(
             bar_panel(

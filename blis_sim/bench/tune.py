@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_sim.bench.points import FIGURES, TITLES, Figures, Job, Outcome, Point, compute
 from blis_sim.bench.rate_search import Trial, Verdict, search_rate
+from blis_sim.options.latency_targets import figure_words
 from blis_sim.options.provenance import Provenance
 from blis_sim.report.figures import Curve, Panel, Target, frontier_panels
 from blis_sim.report.report import Report, Section, with_origin
@@ -191,11 +192,7 @@ def write_trials(path: str, combinations: Sequence[Combination], varied: Sequenc
 
 def _limits(limits_ms: Mapping[str, float]) -> dict[str, str]:
     """Return each limit in words by the figure of a row that it holds for, such as `TTFT p99 1 s`."""
-    names = {figure: figure.removesuffix("_ms").split("_") for figure in limits_ms}
-    return {
-        figure: f"{latency.upper()} {percentile} {duration(limits_ms[figure])}"
-        for figure, (latency, percentile) in names.items()
-    }
+    return {figure: f"{figure_words(figure)} {duration(limit_ms)}" for figure, limit_ms in limits_ms.items()}
 
 
 def _panels(combinations: Sequence[Combination], limits_ms: Mapping[str, float]) -> list[Panel]:

@@ -41,6 +41,12 @@ class LatencyTargets:
         }
 
 
+def figure_words(figure: str) -> str:
+    """Return the name of a figure such as `ttft_p99_ms` in words, `TTFT p99`."""
+    latency, percentile, _ = figure.split("_")
+    return f"{latency.upper()} {percentile}"
+
+
 class TargetCheck(NamedTuple):
     """A percentile of a latency beside its target."""
 
@@ -58,10 +64,9 @@ class TargetCheck(NamedTuple):
     @property
     def line(self) -> str:
         """The verdict in words."""
-        latency, percentile, _ = self.name.split("_")
         found = "none" if self.found_ms is None else _shown(self.found_ms)
         verdict = "met" if self.is_met else "MISSED"
-        return f"{verdict}: {latency.upper()} {percentile} {found}, at most {_shown(self.limit_ms)} asked"
+        return f"{verdict}: {figure_words(self.name)} {found}, at most {_shown(self.limit_ms)} asked"
 
 
 def _shown(value_ms: float) -> str:
