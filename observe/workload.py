@@ -46,7 +46,7 @@ from traces.redaction import Redactor
 from traces.slo import class_name
 from traces.workload.generate import generate, read_spec_at
 from traces.workload.presets import users_spec
-from traces.workload.request import Round, Session, WorkloadRequest
+from traces.workload.request import Session, SessionProgress, WorkloadRequest
 from traces.workload.request import Workload as GeneratedWorkload
 from traces.workload.spec import WorkloadSpec
 
@@ -342,15 +342,6 @@ def graph_of(
 # From the settings of a run to its requests: a plan, and closed-loop sessions in which each request awaits a reply.
 
 
-@dataclass(slots=True)
-class _ActiveSession:
-    """A session under way: the request that was sent last, and the rounds after it."""
-
-    session: Session
-    previous: WorkloadRequest
-    later: Iterator[Round]
-
-
 class Conversations:
     """Sends the next request of a session after a reply. A session ends after its rounds, or with a failed request.
 
@@ -367,9 +358,7 @@ class Conversations:
         think_times_us: Iterator[int] | None = None,
     ) -> None:
         """`think_times_us` are the pauses one after the other; None takes those of the rounds."""
-        self._active_sessions = {
-            each.first.session_id: _ActiveSession(each, each.first, iter(each.later)) for each in sessions
-        }
+        self._active_sessions = {each.first.session_id: SessionProgress(each) for each in sessions}
         self._num_left = max_follow_ups
         self._horizon_us = horizon_us
         self._think_times_us = think_times_us
@@ -380,17 +369,16 @@ class Conversations:
         talk = self._active_sessions.get(planned.session_id)
         if talk is None:
             return []
-        coming = next(talk.later, None) if sent.outcome.status == "ok" and self._num_left != 0 else None
+        coming = talk.next_round if sent.outcome.status == "ok" and self._num_left != 0 else None
         if coming is not None and self._think_times_us is not None:
-            coming = coming._replace(think_time_us=next(self._think_times_us))
+            coming = talk.next_round = coming._replace(think_time_us=next(self._think_times_us))
         due_us = ended_us + (coming.think_time_us if coming is not None else 0)
         if coming is None or (self._horizon_us is not None and due_us > self._horizon_us):
             del self._active_sessions[planned.session_id]
             return []
         if self._num_left is not None:
             self._num_left -= 1
-        talk.previous = talk.session.next_request(talk.previous, sent.outcome.output_tokens, coming, due_us)
-        (following,) = plan_from_requests([talk.previous])
+        (following,) = plan_from_requests([talk.next_request(due_us, sent.outcome.output_tokens)])
         if not talk.previous.keeps_context:
             return [replace(following, think_time_us=coming.think_time_us)]
         prompt_tokens = sent.outcome.reply.prompt_tokens or planned.prefix_tokens + planned.input_tokens

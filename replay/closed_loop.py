@@ -34,7 +34,7 @@ from traces import TraceRow
 from traces.collector import gc_disabled
 from traces.graph import SessionPool, Waits, dependencies_of, restricted_to
 from traces.load import SpeedOptions
-from traces.workload.request import Session, Workload, WorkloadRequest
+from traces.workload.request import SessionProgress, Workload, WorkloadRequest
 from traces.workload.spec import WorkloadSpec
 
 # The requests of a generated workload as arrivals at an engine.
@@ -419,25 +419,6 @@ def simulate_workload(
     return simulate(simulation, arrivals, horizon_us, on_finished, on_tokens, workload.requests)
 
 
-class _SessionProgress:
-    """The progress of a session: the request that was sent last, and the next round, None at the end."""
-
-    __slots__ = ("_later", "next_round", "previous", "session")
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.previous = session.first
-        self._later = iter(session.later)
-        self.next_round = next(self._later, None)
-
-    def next_request(self, arrival_us: Micros, num_replied_tokens: int) -> WorkloadRequest:
-        """The next request, after a reply of so many tokens."""
-        assert self.next_round is not None
-        self.previous = self.session.next_request(self.previous, num_replied_tokens, self.next_round, arrival_us)
-        self.next_round = next(self._later, None)
-        return self.previous
-
-
 class _SessionQueue:
     """Requests in order of arrival, in order of entry where equal; sessions add to it as their replies come."""
 
@@ -448,34 +429,34 @@ class _SessionQueue:
         self._numbers = count()
         self._remaining = workload.max_requests
         self._horizon_us = workload.horizon_us
-        self._heap: list[tuple[Micros, int, WorkloadRequest, _SessionProgress | None]] = []
+        self._heap: list[tuple[Micros, int, WorkloadRequest, SessionProgress | None]] = []
         for request in workload.requests:
             self._push(request, None)
         for session in workload.sessions:
-            self._push(session.first, _SessionProgress(session))
+            self._push(session.first, SessionProgress(session))
 
     def next_at(self) -> Micros | None:
         """When the next request arrives; None when nothing is known to come."""
         return self._heap[0][0] if self._heap and self._remaining != 0 else None
 
-    def pop(self, number: int) -> tuple[Arrival, _SessionProgress | None]:
+    def pop(self, number: int) -> tuple[Arrival, SessionProgress | None]:
         """The next request, with its session if another round is to follow."""
         if self._remaining is not None:
             self._remaining -= 1
         _, _, request, conversation = heapq.heappop(self._heap)
         return arrival_of(request, number, self._config), conversation
 
-    def on_reply(self, conversation: _SessionProgress, replied_at: Micros, num_replied_tokens: int) -> None:
+    def on_reply(self, conversation: SessionProgress, replied_at: Micros, num_replied_tokens: int) -> None:
         """Send the next request of a session, a pause after its reply, unless that is after the workload's end."""
         assert conversation.next_round is not None
         arrival_us = replied_at + max(1, conversation.next_round.think_time_us)
         if self._horizon_us is None or arrival_us <= self._horizon_us:
             self._push(conversation.next_request(arrival_us, num_replied_tokens), conversation)
 
-    def on_failure(self, conversation: _SessionProgress, at: Micros) -> None:
+    def on_failure(self, conversation: SessionProgress, at: Micros) -> None:
         """Do nothing: no other session waits for the end of this one."""
 
-    def _push(self, request: WorkloadRequest, conversation: _SessionProgress | None) -> None:
+    def _push(self, request: WorkloadRequest, conversation: SessionProgress | None) -> None:
         if conversation is not None and conversation.next_round is not None:
             self.least_pause_us = min(self.least_pause_us, max(1, conversation.next_round.think_time_us))
         else:

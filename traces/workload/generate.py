@@ -28,6 +28,7 @@ from traces.workload.sources import (
     draw,
     draw_agents,
     in_order,
+    request_of,
     requests_per_session,
     rows_of,
     sources_of,
@@ -77,29 +78,9 @@ def user_sessions(users: Users, timeout_us: int) -> Iterator[Session]:
         streams = users.streams.part(number)
         arrival_us = number * client.think_time_us // client.concurrency
         first = next(_rounds(users.profile, streams))
-        request = WorkloadRequest(
-            arrival_us=arrival_us,
-            client_id=client.id,
-            tenant_id=client.tenant_id,
-            slo_class=client.slo_class,
-            model=client.model,
-            adapter=client.adapter,
-            prefix_group=client.prefix_group,
-            prefix_tokens=client.prefix_tokens,
-            input_tokens=first.input_tokens,
-            output_tokens=first.output_tokens,
-            streaming=client.streaming,
-            deadline_us=arrival_us + timeout_us if timeout_us else 0,
-            slo_target_us=client.slo_target_us,
-            priority=client.priority,
-            slo_e2e_us=client.slo_e2e_us,
-            session_id=f"concurrency_{users.label}_user_{number}",
-            text_tokens=first.text_tokens,
-            image_tokens=first.image_tokens,
-            audio_tokens=first.audio_tokens,
-            video_tokens=first.video_tokens,
-            reason_ratio=first.reason_ratio,
-        )
+        own = first._replace(think_time_us=0)._asdict()
+        session_id = f"concurrency_{users.label}_user_{number}"
+        request = request_of(client, arrival_us, timeout_us, session_id=session_id, **own)
         yield Session(first=request, later=_LaterRounds(users.profile, streams), timeout_us=timeout_us)
 
 

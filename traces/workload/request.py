@@ -75,19 +75,32 @@ class Session:
     ) -> WorkloadRequest:
         """The request after `previous`, which was answered with `num_replied_tokens`."""
         context_tokens = previous.input_tokens + num_replied_tokens if previous.keeps_context else 0
+        turn = next_round._replace(input_tokens=context_tokens + next_round.input_tokens)
         return previous._replace(
             arrival_us=arrival_us,
-            input_tokens=context_tokens + next_round.input_tokens,
-            output_tokens=next_round.output_tokens,
             deadline_us=arrival_us + self.timeout_us if self.timeout_us else 0,
             round_index=previous.round_index + 1,
-            think_time_us=next_round.think_time_us,
-            text_tokens=next_round.text_tokens,
-            image_tokens=next_round.image_tokens,
-            audio_tokens=next_round.audio_tokens,
-            video_tokens=next_round.video_tokens,
-            reason_ratio=next_round.reason_ratio,
+            **turn._asdict(),
         )
+
+
+class SessionProgress:
+    """The progress of a session: the request that was sent last, and the next round, None at the end."""
+
+    __slots__ = ("_later", "next_round", "previous", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.previous = session.first
+        self._later = iter(session.later)
+        self.next_round = next(self._later, None)
+
+    def next_request(self, arrival_us: int, num_replied_tokens: int) -> WorkloadRequest:
+        """The next request, after a reply of so many tokens."""
+        assert self.next_round is not None
+        self.previous = self.session.next_request(self.previous, num_replied_tokens, self.next_round, arrival_us)
+        self.next_round = next(self._later, None)
+        return self.previous
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -366,25 +366,17 @@ class DrawnAgents:
         for place in places.tolist():
             session, arrival_us = layout.session[place], int(self.arrival_us[place])
             group, prefix_tokens = _prefix_of(self.source, self.layout.is_spawned[place])
-            yield WorkloadRequest(
-                arrival_us=arrival_us,
-                client_id=client.id,
-                tenant_id=client.tenant_id,
-                slo_class=client.slo_class,
-                model=client.model,
-                adapter=client.adapter,
+            yield request_of(
+                client,
+                arrival_us,
+                timeout_us,
                 prefix_group=group,
                 prefix_tokens=prefix_tokens,
                 input_tokens=self.prompt_tokens[place] - prefix_tokens,
                 output_tokens=self.output_tokens[place],
-                streaming=client.streaming,
-                deadline_us=arrival_us + timeout_us if timeout_us else 0,
-                slo_target_us=client.slo_target_us,
                 session_id=f"{self.source.label}_agent_{session}",
                 round_index=place - layout.first_places[session],
                 think_time_us=self.pause_us[place],
-                priority=client.priority,
-                slo_e2e_us=client.slo_e2e_us,
             )
 
 
@@ -634,10 +626,26 @@ class DrawnRequests:
         return (*modalities, ratios)
 
 
+_LABELS = ("client_id", "tenant_id", "slo_class", "model", "adapter", "prefix_group", "prefix_tokens")
+
+
 def _labels(client: Client) -> tuple[Any, ...]:
-    """client_id, tenant_id, slo_class, model, adapter, prefix_group, prefix_tokens."""
+    """Return the values of `_LABELS`."""
     who = (client.id, client.tenant_id, client.slo_class, client.model, client.adapter)
     return (*who, client.prefix_group, client.prefix_tokens)
+
+
+def request_of(client: Client, arrival_us: int, timeout_us: int, **own: Any) -> WorkloadRequest:
+    """Return a request of a client; `own` are its lengths, its place in a session, and other labels."""
+    known = dict(zip(_LABELS, _labels(client), strict=True)) | {
+        "arrival_us": arrival_us,
+        "streaming": client.streaming,
+        "deadline_us": arrival_us + timeout_us if timeout_us else 0,
+        "slo_target_us": client.slo_target_us,
+        "priority": client.priority,
+        "slo_e2e_us": client.slo_e2e_us,
+    }
+    return WorkloadRequest(**known | own)
 
 
 def keeps_context(multi_turn: MultiTurn) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import sys
-from array import array
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
@@ -15,91 +14,40 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from blis_sim.options import BlisError, OptionError
 from observe.balancer import Balancer
-from observe.client import Client, Outcome
+from observe.client import Client
 from observe.errors import RunError, print_message
 from observe.event_loop import Clock, Interrupt, Nanos, allow_many_connections
 from observe.figures import Progress, View, keep_showing, open_view, recent_durations
 from observe.live_page import with_live_page
 from observe.recording import Recorder
-from observe.requests import Dispatcher, PlannedRequest, PreparedRequest, SentRequest
+from observe.requests import Dispatcher, PlannedRequest, SentRequest
 from observe.responses import Reply
 from observe.sending import ScheduleShard, connected_client, ready_dispatcher, shards_of
 from observe.workload import Workload
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteResult:
-    """Outcome of a request. Instants are on the clock of the receiving process."""
-
-    request_id: int
-    x_request_id: str
-    streaming: bool
-    due: Nanos
-    sent: Nanos
-    ended: Nanos
-    status: str
-    kind: str
-    error_message: str
-    finish_reason: str
-    chunk_times: "array[int]"
-    carries_tokens: bytes
-    first_event: Nanos
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    server: str
-
-    def to_sent_request(self, planned: PlannedRequest) -> SentRequest:
-        """The request as if it had been sent from here, without its bytes."""
-        reply = Reply(streaming=self.streaming)
-        reply.chunk_times = self.chunk_times.tolist()
-        reply.carries_tokens = bytearray(self.carries_tokens)
-        reply.first_event = self.first_event
-        reply.prompt_tokens = self.prompt_tokens
-        reply.completion_tokens = self.completion_tokens
-        reply.finish_reason = self.finish_reason
-        prepared = PreparedRequest(
-            request_id=self.request_id,
-            planned=planned,
-            x_request_id=self.x_request_id,
-            request=b"",
-            streaming=self.streaming,
-        )
-        outcome = Outcome(
-            status=self.status,
-            kind=self.kind,
-            error_message=self.error_message,
-            sent=self.sent,
-            ended=self.ended,
-            reply=reply,
-            server=self.server,
-        )
-        return SentRequest(prepared=prepared, due=self.due, allowed=self.due, outcome=outcome)
+_PLANNED_THERE = PlannedRequest(at_us=0, input_tokens=0, output_tokens=0)
+"""In place of the plan of a request, which the receiving process has."""
 
 
-def remote_result_of(sent: SentRequest, clock_offset_ns: int) -> RemoteResult:
-    """A request that was allowed when it was due, for a process whose counter is behind this one by so much."""
+def seen_from_run(sent: SentRequest, clock_offset_ns: int) -> SentRequest:
+    """A request that was allowed when it was due, for a process whose counter is behind this one by so much.
+
+    It has neither its plan nor bytes and words.
+    """
 
     def there(instant: Nanos) -> Nanos:
         return instant - clock_offset_ns if instant else 0
 
-    outcome, reply = sent.outcome, sent.outcome.reply
-    return RemoteResult(
-        request_id=sent.prepared.request_id,
-        x_request_id=sent.prepared.x_request_id,
-        streaming=sent.prepared.streaming,
+    outcome, reply = sent.outcome, Reply(streaming=sent.prepared.streaming)
+    for name in ("carries_tokens", "finish_reason", "prompt_tokens", "completion_tokens"):
+        setattr(reply, name, getattr(outcome.reply, name))
+    reply.chunk_times = [there(at) for at in outcome.reply.chunk_times]
+    reply.first_event = there(outcome.reply.first_event)
+    return SentRequest(
+        prepared=replace(sent.prepared, planned=_PLANNED_THERE, request=b"", turn=""),
         due=there(sent.due),
-        sent=there(outcome.sent),
-        ended=there(outcome.ended),
-        status=outcome.status,
-        kind=outcome.kind,
-        error_message=outcome.error_message,
-        finish_reason=reply.finish_reason,
-        chunk_times=array("q", map(there, reply.chunk_times)),
-        carries_tokens=bytes(reply.carries_tokens),
-        first_event=there(reply.first_event),
-        prompt_tokens=reply.prompt_tokens,
-        completion_tokens=reply.completion_tokens,
-        server=outcome.server,
+        allowed=there(sent.due),
+        outcome=replace(outcome, sent=there(outcome.sent), ended=there(outcome.ended), reply=reply),
     )
 
 
@@ -111,7 +59,7 @@ _MAX_POLL_GAP_S = 30.0
 class Batch:
     """Requests ended since the last report, and the progress of the share."""
 
-    ended: Sequence[RemoteResult]
+    ended: Sequence[SentRequest]
     num_sent: int
     num_in_flight: int
     is_over: bool
@@ -130,7 +78,7 @@ class RemoteSender:
         self._dispatcher: Dispatcher | None = None
         self._sending: asyncio.Task[None] | None = None
         self._stop_requested = asyncio.Event()
-        self._ended: list[RemoteResult] = []
+        self._ended: list[SentRequest] = []
         self._polled_at: Nanos = 0
 
     async def counter(self) -> Nanos:
@@ -181,7 +129,7 @@ class RemoteSender:
         self._stop_requested.set()
 
     def _keep(self, sent: SentRequest) -> None:
-        self._ended.append(remote_result_of(sent, self._clock_offset_ns))
+        self._ended.append(seen_from_run(sent, self._clock_offset_ns))
 
     async def _send(self, client: Client | Balancer, dispatcher: Dispatcher, origin: Nanos) -> None:
         tasks = [
@@ -308,7 +256,7 @@ _MAX_NAMED = 5
 class _Sender:
     """A sender on some machine, and the latest state of its share."""
 
-    def __init__(self, node: Node, share: ScheduleShard, record: Callable[[RemoteResult], None]) -> None:
+    def __init__(self, node: Node, share: ScheduleShard, record: Callable[[SentRequest], None]) -> None:
         self.node = node
         self.num_sent = 0
         self.num_in_flight = 0
@@ -371,7 +319,7 @@ class _Sender:
             batch = await self._call(RemoteSender.take)
             self.num_sent, self.num_in_flight = batch.num_sent, batch.num_in_flight
             for ended in batch.ended:
-                self._ended_ids.add(ended.request_id)
+                self._ended_ids.add(ended.prepared.request_id)
                 self._record(ended)
             is_over = batch.is_over
 
@@ -443,8 +391,9 @@ async def _ended(senders: Sequence[_Sender]) -> list[str]:
 def _assigned_senders(workload: Workload, clock: Clock, recorder: Recorder) -> Iterator[_Sender]:
     planned = dict(zip(workload.request_schedule.request_ids, workload.request_schedule.plan, strict=True))
 
-    def record(ended: RemoteResult) -> None:
-        recorder.record(ended.to_sent_request(planned[ended.request_id]))
+    def record(ended: SentRequest) -> None:
+        prepared = replace(ended.prepared, planned=planned[ended.prepared.request_id])
+        recorder.record(replace(ended, prepared=prepared))
 
     nodes = assign_nodes(nodes_of_cluster(), workload.options.processes)
     for node, share in zip(nodes, shards_of(workload, clock, len(nodes)), strict=False):
