@@ -76,7 +76,7 @@ def main() -> None:
 
 
 async def _send(share: ScheduleShard, send: Send) -> DoneMessage:
-    options = share.options
+    options = share.workload.options
     stop = asyncio.Event()
     try:
         client = await connected_client(share, share.clock)
@@ -208,7 +208,7 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-            sender = _Sender(process, len(share.plan), stop.set)
+            sender = _Sender(process, len(share.workload.request_schedule.plan), stop.set)
             sender.send(share)
             senders.append(sender)
         await _run(senders, workload, stop)

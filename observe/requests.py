@@ -237,6 +237,9 @@ class PromptGenerator:
         self._filler_text = Random(f"{seed}/river").choices(WORDS, k=_FILLER_WORDS)
         self._prefix = cache(self._make_prefix)
 
+    def __reduce__(self) -> tuple[type["PromptGenerator"], tuple[int, TokenScale]]:
+        return PromptGenerator, (self._seed, self.scale)
+
     def text(self, request_id: int, *, input_tokens: int, prefix_group: str = "", prefix_tokens: int = 0) -> str:
         """The prompt of one request: the shared start of its group, then `input_tokens` of its own."""
         if not prefix_group:

@@ -2,24 +2,22 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter_ns
 from typing import Any
 
 from blis_sim.options.registry import Registry
 from observe.balancer import Balancer
-from observe.body import RequestStyle
 from observe.client import Client
 from observe.event_loop import Clock, Interrupt, Nanos
 from observe.figures import RunStats, keep_showing, open_view, progress_of
 from observe.http import get_bytes
 from observe.live_page import with_live_page
 from observe.options import ObserveOptions
-from observe.requests import Dispatcher, PlannedRequest, PromptGenerator, SentRequest, TokenScale, num_spare_connections
-from observe.workload import RequestSchedule, Workload, preparer
-from traces import SloTargets
+from observe.requests import Dispatcher, SentRequest, num_spare_connections
+from observe.workload import Workload, preparer
 
 SENDERS: Registry[Any] = Registry("blis.senders")
 """Modules of installed packages that send from other machines, by name.
@@ -31,17 +29,12 @@ Each has `connect(address, num_senders)`, a context manager, and a coroutine fun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShard:
-    """The part of a schedule that one process sends, with all settings for it. Requests keep their numbers."""
+    """The part of a workload that one process sends. Requests keep their numbers."""
 
-    options: ObserveOptions
-    style: RequestStyle
-    scale: TokenScale
+    workload: Workload
     clock: Clock
-    plan: Sequence[PlannedRequest]
-    request_ids: Sequence[int]
     columns: frozenset[str]
     """Columns of the recording beside those that every recording has."""
-    goodput_slo_targets: Mapping[str, SloTargets]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +62,15 @@ class DoneMessage:
 
 def shards_of(workload: Workload, clock: Clock, num_shares: int) -> list[ScheduleShard]:
     """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
-    plan, request_ids = workload.request_schedule.plan, workload.request_schedule.request_ids
-    num_shares = min(num_shares, len(plan))
-    return [
-        ScheduleShard(
-            options=workload.options,
-            style=workload.style,
-            scale=workload.prompts.scale,
-            clock=clock,
-            plan=plan[start::num_shares],
-            request_ids=request_ids[start::num_shares],
-            columns=workload.request_schedule.columns,
-            goodput_slo_targets=workload.request_schedule.goodput_slo_targets,
-        )
-        for start in range(num_shares)
-    ]
+    whole = workload.request_schedule
+    num_shares = min(num_shares, len(whole.plan))
+    shards = []
+    for start in range(num_shares):
+        dealt = slice(start, None, num_shares)
+        part = replace(whole, plan=whole.plan[dealt], request_ids=whole.request_ids[dealt], earlier=None)
+        share = replace(workload, request_schedule=part)
+        shards.append(ScheduleShard(workload=share, clock=clock, columns=whole.columns))
+    return shards
 
 
 def clients_of(options: ObserveOptions, num_spare: int, clock: Clock) -> list[Client]:
@@ -101,10 +88,10 @@ def balanced(clients: Sequence[Client], options: ObserveOptions) -> Client | Bal
 
 async def connected_client(share: ScheduleShard, clock: Clock) -> Client | Balancer:
     """A client with connections for the share, all used once. Raises RunError, or OSError; BlisError for TLS."""
-    clients = clients_of(share.options, num_spare_connections(share.plan), clock)
-    client = balanced(clients, share.options)
+    options = share.workload.options
+    clients = clients_of(options, num_spare_connections(share.workload.request_schedule.plan), clock)
+    client, headers = balanced(clients, options), options.headers
     try:
-        headers = share.options.headers
         await asyncio.gather(*(client.open() for client in clients))
         await asyncio.gather(*(client.warm_up(get_bytes(client.server, "/health", headers)) for client in clients))
     except BaseException:
@@ -117,13 +104,8 @@ def ready_dispatcher(
     share: ScheduleShard, client: Client | Balancer, finished: Callable[[SentRequest], None]
 ) -> Dispatcher:
     """Return a dispatcher for the share, with its first requests built."""
-    targets = share.goodput_slo_targets
-    request_schedule = RequestSchedule(plan=share.plan, request_ids=share.request_ids, goodput_slo_targets=targets)
-    prompts = PromptGenerator(share.options.prompt_seed, share.scale)
-    workload = Workload(
-        options=share.options, request_schedule=request_schedule, style=share.style, prompts=prompts, rtt_ms=None
-    )
-    dispatcher = Dispatcher(client, share.plan, preparer(client.server, workload), finished)
+    workload = share.workload
+    dispatcher = Dispatcher(client, workload.request_schedule.plan, preparer(client.server, workload), finished)
     build_first_requests(dispatcher)
     return dispatcher
 

@@ -263,7 +263,7 @@ class _Sender:
         self.clock_error_ns = 0
         self.polling: asyncio.Task[None] | None = None
         self._record = record
-        self._request_ids = share.request_ids
+        self._request_ids = share.workload.request_schedule.request_ids
         self._ended_ids: set[int] = set()
         self._actor = _actor(node, share)
 
