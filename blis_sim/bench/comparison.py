@@ -36,6 +36,7 @@ from replay.closed_loop import simulate_workload
 from replay.output.findings import target_checks
 from replay.output.metrics import aggregate
 from replay.report_options import LEAST_ATTAINMENT
+from replay.simulation.record import NEVER
 from replay.simulation.simulate import Simulated
 from traces import SloTargets
 from traces.goodput import Goodput
@@ -265,32 +266,29 @@ def _run(
     limits_ms = judging.limits_ms
     record, engines = simulated.requests, list(simulated.simulation.instances)
     config = engines[0].config
-    rows = list(record)
-    output = {each.number: each.output_tokens for each in rows}
+    output = dict(zip(record.numbers.tolist(), record.output_tokens.tolist(), strict=True))
     instants = np.concatenate([at for _, at in times]) if times else np.zeros(0, np.int64)
     counts = np.concatenate([np.full(len(at), output[n] / max(1, len(at))) for n, at in times]) if times else instants
     order = np.argsort(instants, kind="stable")
-    nan = float("nan")
+    arrived_us = record.arrived_at
+    scheduled_s, first_s, ended_s = (
+        np.where(after_us == NEVER, np.nan, (arrived_us + after_us) / 1e6)
+        for after_us in (record.scheduling_delay_us, record.ttft_us, record.e2e_us)
+    )
     counted = replace(config.urgency, ends_late_requests=False)
-    ended = [nan if each.e2e_us is None else (each.arrived_at + each.e2e_us) / 1e6 for each in rows]
-    due = [counted.deadline_of(each.row, each.arrived_at) / 1e6 for each in rows]
+    due_us = [counted.deadline_of(row, at) for row, at in zip(record.rows, arrived_us.tolist(), strict=True)]
     drafts = sum(engine.counters.num_drafts for engine in engines)
     accepted = sum(engine.counters.num_accepted_tokens for engine in engines)
     speculation = config.speculation
     return Run(
-        submitted=len(rows),
-        arrived_s=np.array([each.arrived_at / 1e6 for each in rows]),
-        scheduled_s=np.array(
-            [
-                nan if each.scheduling_delay_us is None else (each.arrived_at + each.scheduling_delay_us) / 1e6
-                for each in rows
-            ]
-        ),
-        first_s=np.array([nan if each.ttft_us is None else (each.arrived_at + each.ttft_us) / 1e6 for each in rows]),
-        ended_s=np.array(ended),
-        output_tokens=np.array([each.output_tokens for each in rows], np.int64),
-        instance=np.array([each.instance for each in rows], np.int64),
-        late=~(np.array(ended) <= np.array(due)),
+        submitted=len(record),
+        arrived_s=arrived_us / 1e6,
+        scheduled_s=scheduled_s,
+        first_s=first_s,
+        ended_s=ended_s,
+        output_tokens=record.output_tokens,
+        instance=record.instance,
+        late=~(ended_s <= np.array(due_us) / 1e6),
         has_hit=record.cached_tokens > 0,
         token_s=instants[order] / 1e6,
         token_counts=np.asarray(counts, np.float64)[order],
