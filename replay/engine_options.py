@@ -55,17 +55,6 @@ class AdapterKeys(TypedDict, total=False):
     lora: LoraKeys
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterFile:
-    """The content of the file of `--lora-config`: ranks by name, and what flags may replace."""
-
-    ranks: dict[str, int]
-    capacity: int | None = None
-    base_latency_us: float | None = None
-    bandwidth_bytes_us: float | None = None
-    bytes_per_rank: float | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterOptions:
     """LoRA adapters that requests name: how many fit on a GPU, and how long one takes to load."""
@@ -163,16 +152,18 @@ def adapter_settings(options: AdapterOptions) -> LoraSettings | None:
     """Return the adapters of the flags and of `--lora-config`; None without any. Raises EngineError or OptionError."""
     if options.lora_config is None:
         return options.lora.settings
-    file = _read_adapters(options.lora_config)
-    capacity = options.lora_adapter_capacity or file.capacity
+    ranks, keys = _read_adapters(options.lora_config)
+    capacity = options.lora_adapter_capacity or keys.get("adapter_capacity")
     if capacity is None:
         raise OptionError(f"{options.lora_config} needs adapter_capacity, or give --lora-adapter-capacity")
-    base_us = _first_given(options.lora_load_base_latency_us, file.base_latency_us, DEFAULT_BASE_LATENCY_US)
-    bandwidth = _first_given(options.lora_load_bandwidth_bytes_us, file.bandwidth_bytes_us, DEFAULT_BANDWIDTH_BYTES_US)
-    per_rank = _first_given(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
+    base_us = _first_given(options.lora_load_base_latency_us, keys.get("load_base_latency_us"), DEFAULT_BASE_LATENCY_US)
+    bandwidth = _first_given(
+        options.lora_load_bandwidth_bytes_us, keys.get("load_bandwidth_bytes_us"), DEFAULT_BANDWIDTH_BYTES_US
+    )
+    per_rank = _bytes_per_rank(options, keys)
     adapters = tuple(
         Adapter(name, rank, max(1, math.ceil(base_us + math.ceil(rank * per_rank / bandwidth))))
-        for name, rank in file.ranks.items()
+        for name, rank in ranks.items()
     )
     return LoraSettings(max_loras=capacity, adapters=adapters)
 
@@ -181,7 +172,7 @@ def check_declared(options: AdapterOptions, adapters: Collection[str]) -> None:
     """Raise OptionError for an adapter of a request that `--lora-config` does not declare."""
     if options.lora_config is None:
         return
-    known = _read_adapters(options.lora_config).ranks
+    known, _ = _read_adapters(options.lora_config)
     for each in sorted(set(adapters) - {"", *known}):
         raise OptionError(
             f"{options.lora_config} must declare all adapters of requests, got {each!r}, known are {', '.join(known)}"
@@ -192,21 +183,26 @@ def _reserved_bytes(options: AdapterOptions) -> float:
     """Return the bytes of GPU memory that are kept free for adapters: for as many as fit of the largest."""
     if options.lora_config is None:
         return 0
-    file = _read_adapters(options.lora_config)
-    per_rank = _first_given(options.lora_footprint_bytes_per_rank, file.bytes_per_rank, DEFAULT_BYTES_PER_RANK)
-    return (options.lora_adapter_capacity or file.capacity or 0) * per_rank * max(file.ranks.values())
+    ranks, keys = _read_adapters(options.lora_config)
+    capacity = options.lora_adapter_capacity or keys.get("adapter_capacity", 0)
+    return capacity * _bytes_per_rank(options, keys) * max(ranks.values())
+
+
+def _bytes_per_rank(options: AdapterOptions, keys: LoraKeys) -> float:
+    given = options.lora_footprint_bytes_per_rank
+    return _first_given(given, keys.get("footprint_bytes_per_rank"), DEFAULT_BYTES_PER_RANK)
 
 
 def _first_given(flag: float | None, key: float | None, default: float) -> float:
     return next(each for each in (flag, key, default) if each is not None)
 
 
-def _read_adapters(path: str) -> AdapterFile:
-    """Return the adapters of a file. Raises EngineError that names the file and the key."""
+def _read_adapters(path: str) -> tuple[dict[str, int], LoraKeys]:
+    """Return the ranks of the adapters of a file by name, and its keys. Raises EngineError that names file and key."""
     from blis_sim.engine.latency.catalogue import read_mapping
 
     file = Path(path)
-    keys = read_part(file, AdapterKeys, read_mapping(file)).get("lora", {})
+    keys: LoraKeys = read_part(file, AdapterKeys, read_mapping(file)).get("lora", {})
     ranks: dict[str, int] = {}
     for number, each in enumerate(keys.get("adapters", [])):
         within = f"lora.adapters[{number}]"
@@ -217,10 +213,4 @@ def _read_adapters(path: str) -> AdapterFile:
         ranks[each["id"]] = each["rank"]
     if not ranks:
         raise problem_in(file, "lora", "adapters must list at least one adapter with id and rank")
-    return AdapterFile(
-        ranks=ranks,
-        capacity=keys.get("adapter_capacity"),
-        base_latency_us=keys.get("load_base_latency_us"),
-        bandwidth_bytes_us=keys.get("load_bandwidth_bytes_us"),
-        bytes_per_rank=keys.get("footprint_bytes_per_rank"),
-    )
+    return ranks, keys
