@@ -106,6 +106,11 @@ def test_a_response_shows_its_prompt_as_the_template_wrote_it(server: TestServer
     assert message["message"] == call(server, "POST", CHAT, chat).json["prompt_text"]
 
 
+def test_a_batch_takes_no_arguments_of_media(server: TestServer) -> None:
+    reply = call(server, "POST", BATCH, {"messages": [[USER]], "max_tokens": 2, "media_io_kwargs": {"a": {"b": 1}}})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "media_io_kwargs")
+
+
 def test_the_calls_of_a_batch_are_refused_before_its_other_members(server: TestServer) -> None:
     body = {"messages": [[USER, UNREADABLE_CALL]], "reasoning_effort": "x"}
     message = call(server, "POST", BATCH, body).json["error"]["message"]
@@ -120,6 +125,8 @@ def test_the_calls_of_a_batch_are_refused_before_its_other_members(server: TestS
         (CHAT, {"messages": [USER, {"role": "critic", "content": "x", "tool_calls": {}}]}),
         (CHAT, {"messages": [USER, {"role": "assistant", "content": ["a"], "tool_calls": None}, USER]}),
         (CHAT, {"messages": [USER], "use_beam_search": True, "n": 2, "logit_bias": {"a": 1}}),
+        (CHAT, {"messages": [USER], "use_beam_search": True, "routed_experts_prompt_start": 99}),
+        (TEXT, {"prompt": "a", "use_beam_search": True, "vllm_xargs": {"a": "\ud800"}}),
         (TEXT, {"prompt": "a", "prompt_embeds": []}),
         (
             RESPONSES,
