@@ -60,7 +60,6 @@ from mockserve.protocol.sampling import (
     StreamOptions,
     StructuredOutputsParams,
     all_constraints,
-    check_one_constraint,
     delivery_of,
     read_request_metadata,
     read_sampling,
@@ -115,21 +114,29 @@ class RenderedRequest:
             "stream_options": _stream_options(body) if self.streams else None,
             "cache_salt": body.get("cache_salt"),
             "priority": body.get("priority", 0),
-            "kv_transfer_params": body.get("kv_transfer_params"),
-            "ec_transfer_params": body.get("ec_transfer_params"),
+            "kv_transfer_params": body.get("kv_transfer_params") or None,
+            "ec_transfer_params": body.get("ec_transfer_params") or None,
         }
 
 
 def sampling_object(
-    sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, parses_calls: bool = False
+    sampling: SamplingParams,
+    body: Mapping[str, Any],
+    max_tokens: int,
+    streams: bool,
+    parses_calls: bool = False,
+    is_response: bool = False,
 ) -> dict[str, Any]:
     """Return vLLM's object of sampling parameters, without defaults, in vLLM's order.
 
-    Special tokens are not skipped when calls are to be parsed, since they may mark calls.
+    Special tokens are not skipped when calls are to be parsed, since they may mark calls. A response has an object of
+    extra arguments without any, too, unless blocks of its prompt are transferred.
     """
     needs_prompt = sampling.num_prompt_logprobs is not None
     chosen = list(sampling.logprob_token_ids or ())
     greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
+    transfers = body.get("kv_transfer_params") or body.get("ec_transfer_params")
+    budget = body.get("thinking_token_budget")
     buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
     rows: tuple[tuple[str, Any, bool], ...] = (
         ("n", sampling.n, sampling.n != 1),
@@ -160,10 +167,10 @@ def sampling_object(
         ("structured_outputs", structured_outputs(body), structured_outputs(body) is not None),
         ("logit_bias", _biases(body), bool(body.get("logit_bias"))),
         ("allowed_token_ids", list(sampling.allowed_token_ids or ()), sampling.allowed_token_ids is not None),
-        ("extra_args", extra_arguments, extra_arguments is not None),
+        ("extra_args", extra_arguments or {}, bool(extra_arguments) or (is_response and not transfers)),
         ("bad_words", list(sampling.bad_words), True),
         ("skip_reading_prefix_cache", needs_prompt, True),
-        _given(body, "thinking_token_budget"),
+        ("thinking_token_budget", budget, budget not in (None, -1)),
     )
     return {name: value for name, value, is_shown in rows if is_shown}
 
@@ -739,8 +746,6 @@ def parse_generate(body: dict[str, Any]) -> GenerationRequest:
     request = read_as(GenerateRequest, body)
     given = request.sampling_params
     constraint = None if given.structured_outputs is None else given.structured_outputs.given()
-    if constraint is not None:
-        check_one_constraint(constraint)
     refuse_bad_thinking_budget(given.thinking_token_budget)
     if given.stop and not given.detokenize:
         raise ApiError("stop strings are only supported when detokenize is True. Set detokenize=True to use stop.")

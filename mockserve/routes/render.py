@@ -97,16 +97,16 @@ def keeps_special_tokens(tools: ToolOptions) -> bool:
     return tools.calls_tools and tools.tool_call_parser not in SKIPS_SPECIAL_TOKENS
 
 
-def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> RenderedRequest:
+def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, is_response: bool = False) -> RenderedRequest:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
-    With `refuses_tools`, a request with tools is also refused if the server has no tool parser.
+    Tools are also refused if the server has no tool parser, except for those of a response.
     """
     chat = parse_chat(body, is_typed=False)
     model.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = model.planner, model.options
-    refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
+    refuse_unavailable(body, options.content.tools.calls_tools or is_response)
     check_max_tokens(chat.sampling, planner.max_model_len)
     text = planner.conversations.prompt(body)
     media = media_in(model, chat.messages)
@@ -134,7 +134,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
         request_id=name,
         token_ids=ids,
         token_offsets=_token_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
-        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, parses_calls),
+        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, parses_calls, is_response),
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(model, ids) if chat.includes_reasoning else True,

@@ -305,6 +305,12 @@ def test_a_reply_without_choices_stays_one(split: TestServer, path: str, body: A
     assert (found["choices"], found["usage"]["total_tokens"]) == ([], 0)
 
 
+def test_content_of_the_chat_is_not_looked_at(split: TestServer) -> None:
+    asked = {"messages": [{"role": "user", "content": [1]}]}
+    body = {"stream": True, "generate_chunk": {"choices": [{"index": 0, "token_ids": [5]}]}}
+    assert call(split, "POST", CHAT_PATH, {**body, "chat_request": asked, "prompt_token_ids": [5]}).status == 200
+
+
 def generated_with_bias(split: TestServer, key: str) -> Any:
     sampling = {"logit_bias": {key: 0.5}, "max_tokens": 1}
     return post(split, "/inference/v1/generate", {"token_ids": [1], "sampling_params": sampling})

@@ -138,6 +138,35 @@ def test_a_response_can_be_rendered(scaled_out: TestServer) -> None:
     assert (len(rendered["token_ids"]), rendered["sampling_params"]["max_tokens"]) == (used, 3)
 
 
+@pytest.mark.parametrize(
+    ("path", "asked", "shows_empty"),
+    [
+        ("/v1/chat/completions/render", {"messages": MESSAGES}, False),
+        ("/v1/completions/render", {"prompt": "a"}, False),
+        ("/v1/responses/render", {"input": "a"}, True),
+    ],
+)
+def test_rendered_requests_have_no_empty_objects(
+    path: str, asked: dict[str, Any], shows_empty: bool, scaled_out: TestServer
+) -> None:
+    def rendered(**fields: Any) -> dict[str, Any]:
+        body = call(scaled_out, "POST", path, {**asked, "vllm_xargs": {}, **fields}).json
+        found: dict[str, Any] = body[0] if isinstance(body, list) else body
+        return found
+
+    found = rendered(kv_transfer_params={}, thinking_token_budget=-1)
+    assert ("extra_args" in found["sampling_params"], found["kv_transfer_params"]) == (shows_empty, None)
+    assert "thinking_token_budget" not in found["sampling_params"]
+    for name in ("kv_transfer_params", "ec_transfer_params"):
+        found = rendered(**{name: {"a": 1}})
+        assert ("extra_args" in found["sampling_params"], found[name]) == (False, {"a": 1})
+
+
+def test_the_model_of_a_rendered_response_is_looked_at_first(scaled_out: TestServer) -> None:
+    body = {"model": "x", "input": [{"type": "reasoning", "summary": "user", "id": "r"}]}
+    assert call(scaled_out, "POST", "/v1/responses/render", body).status == 404
+
+
 def test_a_prefill_of_token_ids_names_where_its_blocks_are() -> None:
     config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
     with running_server(enable_scale_out=True, kv_transfer_config=config, engine="vllm") as prefiller:

@@ -232,7 +232,8 @@ def described(schema: Mapping[str, Any], schemas: Mapping[str, Any], random: Ran
             return random.random() < 0.5
         case "null":
             return None
-    return _anything(random)
+        case _:
+            return _anything(random)
 
 
 def _anything(random: Random) -> Any:
