@@ -22,6 +22,7 @@ from blis_sim.options.option import (
     Setting,
     options_of,
     parse_flag_value,
+    parse_value,
     parse_yaml_value,
 )
 
@@ -142,8 +143,6 @@ HELP_ALL_FLAG = "--help-all"
 CONFIG_FLAG = "--config"
 """The flag that names a file of settings."""
 
-_GO_SWITCHES = {"true": True, "false": False}
-"""Values behind a switch and an equals sign, as programs in Go take them."""
 _DESCRIPTOR = bool_flag_type_descriptor()
 """typer's type of a parameter; values are read by settings, and completed by their own names."""
 _READ, _OTHER_FLAGS, _NOTES, _SPELT = "blis.read", "blis.other_flags", "blis.notes", "blis.spelt"
@@ -316,11 +315,12 @@ class _Parser(_OptionParser):
             self.ctx.meta[_NOTES].append(f"{flag} is the former name of {option.setting.flags[0]}")
             flag = option.setting.flags[0]
         if equals and option.is_flag:
-            setting = option.setting
-            if text not in _GO_SWITCHES or flag == setting.spellings[-1]:
+            if flag == option.setting.spellings[-1]:
                 raise OptionError(f"{flag} takes no value, got {text!r}")
-            flag = flag if _GO_SWITCHES[text] else setting.spellings[-1]
-        elif equals:
+            state.opts[option.name] = parse_value(option.setting, text)
+            state.order.append(option)
+            return
+        if equals:
             state.rargs.insert(0, text)
         super()._process_opts(flag, state)
 
