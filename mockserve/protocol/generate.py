@@ -3,7 +3,7 @@ server.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -119,6 +119,21 @@ class RenderedRequest:
         }
 
 
+def as_read(kind: type[OpenObject], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with numbers, flags and objects of known fields as `kind` reads them. Raises ApiError."""
+    found: dict[str, Any] = {}
+    for name, value in set_fields(read_as(kind, body)).items():
+        if isinstance(value, StructuredOutputsParams):
+            found[name] = value.given()
+        elif isinstance(value, RepetitionDetectionParams):
+            found[name] = asdict(value)
+        elif isinstance(value, StreamOptions):
+            found[name] = value.model_dump()
+        elif isinstance(value, int | float):
+            found[name] = value
+    return {**body, **found}
+
+
 def sampling_object(
     sampling: SamplingParams,
     body: Mapping[str, Any],
@@ -136,7 +151,7 @@ def sampling_object(
     chosen = list(sampling.logprob_token_ids or ())
     greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
     transfers = body.get("kv_transfer_params") or body.get("ec_transfer_params")
-    budget = body.get("thinking_token_budget")
+    budget, experts_start = body.get("thinking_token_budget"), body.get("routed_experts_prompt_start")
     buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
     rows: tuple[tuple[str, Any, bool], ...] = (
         ("n", sampling.n, sampling.n != 1),
@@ -171,6 +186,8 @@ def sampling_object(
         ("bad_words", list(sampling.bad_words), True),
         ("skip_reading_prefix_cache", needs_prompt, True),
         ("thinking_token_budget", budget, budget not in (None, -1)),
+        _given(body, "repetition_detection"),
+        ("routed_experts_prompt_start", experts_start, bool(experts_start)),
     )
     return {name: value for name, value, is_shown in rows if is_shown}
 
@@ -211,11 +228,11 @@ def _shown_choice(choice: Any) -> Any:
 
 def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:
     options = body.get("stream_options")
-    return None if options is None else {"include_usage": True, "continuous_usage_stats": False, **options}
+    return None if options is None else {"include_usage": False, "continuous_usage_stats": False, **options}
 
 
 def _biases(body: Mapping[str, Any]) -> dict[str, float]:
-    return {str(key): float(value) for key, value in (body.get("logit_bias") or {}).items()}
+    return {str(int(key)): float(value) for key, value in (body.get("logit_bias") or {}).items()}
 
 
 def _flag(value: Any) -> bool | None:

@@ -742,6 +742,7 @@ COPIED_FIELDS = (
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
     "vllm_xargs",
+    "watermarking",
     "kv_transfer_params",
     "ec_transfer_params",
     "chat_template_kwargs",

@@ -15,7 +15,9 @@ from mockserve.protocol.bodies import Choice, Usage
 from mockserve.protocol.chat_messages import template_arguments
 from mockserve.protocol.completions import (
     ChatBodies,
+    ChatCompletionRequest,
     CompletionBodies,
+    CompletionRequest,
     Prompt,
     TextRequest,
     check_prompts,
@@ -32,6 +34,7 @@ from mockserve.protocol.generate import (
     GenerateTokensResponse,
     GenerateTokensStreamResponse,
     RenderedRequest,
+    as_read,
     parse_context,
     read_derendered_chat,
     read_derendered_completion,
@@ -85,7 +88,7 @@ def _rendered_prompts(model: ServedModel, api_request: TextRequest, name: str) -
     sampling = model.planner.defaults.applied(api_request.sampling, api_request.body)
     check_prompts(api_request, sampling, model.planner.max_model_len)
     check_logit_bias_keys(api_request.body.get("logit_bias"))
-    api_request = api_request._replace(sampling=sampling)
+    api_request = api_request._replace(sampling=sampling, body=as_read(CompletionRequest, api_request.body))
     if len(api_request.prompts) == 1:
         return [_rendered_prompt(model, api_request, api_request.prompts[0], name)]
     prompts = enumerate(api_request.prompts)
@@ -106,6 +109,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, is_respon
     model.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = model.planner, model.options
+    body = as_read(ChatCompletionRequest, body)
     refuse_unavailable(body, options.content.tools.calls_tools or is_response)
     check_max_tokens(chat.sampling, planner.max_model_len)
     text = planner.conversations.prompt(body)

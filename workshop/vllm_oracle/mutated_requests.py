@@ -49,7 +49,10 @@ SAID = re.compile(r"token_id|logprobs|\.rank|output_messages|\.results\[\d+\]\.(
 """Places of a model's words and scores."""
 WORDS = {"fx_tokens": [70, 71, 72, 73]}
 TEXTS = ("x", "", "user", "m", "a b", "{}", '{"a": 1}', "f", "{{ x }}", "data:image/png;base64,AA", "root ::= [a-c]")
-NUMBERS = (0, 1, 2, 3, 70, -1, 0.5, 1.5)
+FLAGS = (True, False, True, False, "no", "yes", 1, 0.0)
+INTEGERS = (0, 1, 2, 3, 70, -1, "3", 3.0)
+NUMBERS = (*INTEGERS, 0.5, 1.5, "0.5")
+"""Values of these types, and others that are read as such."""
 MOST_DEPTH = 7
 """Members of objects deeper than this are those alone that must be there."""
 CALM = frozenset({"vllm_xargs", "priority", "n"})
@@ -226,10 +229,12 @@ def described(schema: Mapping[str, Any], schemas: Mapping[str, Any], random: Ran
             return [described(items, schemas, random, depth + 1) for _ in range(random.choice((0, 1, 1, 2)))]
         case "string":
             return random.choice(TEXTS)
-        case "integer" | "number" as kind:
-            return random.choice([each for each in NUMBERS if kind == "number" or isinstance(each, int)])
+        case "integer":
+            return random.choice(INTEGERS)
+        case "number":
+            return random.choice(NUMBERS)
         case "boolean":
-            return random.random() < 0.5
+            return random.choice(FLAGS)
         case "null":
             return None
         case _:
