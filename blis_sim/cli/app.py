@@ -143,7 +143,8 @@ class SimulatorCommand(SettingsCommand):
         self.row = row
         self.arguments: list[str] = []
         self.ignore_unknown_options = row.passes_flags_on
-        super().__init__(name=name, help=_with_examples(row.help, "Examples", row.examples), first=row.first)
+        examples = ["\n".join(("Examples:", *(f"$ {each}" for each in row.examples)))] if row.examples else []
+        super().__init__(name=name, help="\n\n".join((row.help, *examples)), first=row.first)
 
     @property
     def module(self) -> ModuleType:
@@ -381,23 +382,11 @@ def run_program(arguments: list[str], program: str, row: CommandRow | None = Non
     command = typer.main.get_command(app) if row is None else SimulatorCommand(program, row)
     if arguments[:1] == ["help"] and row is None:  # `blis help serve` is `blis serve --help`
         arguments = [*arguments[1:], "--help"]
-    with _exit_code() as ended:
-        ended.code = command.main(arguments, prog_name=program, standalone_mode=False) or 0
-    return ended.code
-
-
-class _Ended:
-    code = 0
-
-
-@contextmanager
-def _exit_code() -> Iterator[_Ended]:
-    """Completion ends with sys.exit()."""
-    ended = _Ended()
     try:
-        yield ended
-    except SystemExit as end:
-        ended.code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        code: int | None = command.main(arguments, prog_name=program, standalone_mode=False)
+    except SystemExit as end:  # of completion
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return code or 0
 
 
 @contextmanager
@@ -490,10 +479,6 @@ def _check_own(layer: "Layer", words: Sequence[str], rows: Sequence[CommandRow])
 
 def _names_of(row: CommandRow) -> dict[str, None]:
     return dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
-
-
-def _with_examples(text: str, title: str, lines: tuple[str, ...]) -> str:
-    return "\n\n".join((text, "\n".join((f"{title}:", *(f"$ {each}" for each in lines))))) if lines else text
 
 
 def _command_path(parent: Any, name: str | None) -> str:

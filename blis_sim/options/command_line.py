@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -77,20 +77,30 @@ def split_command_line(
 
     taken = {flag for setting in settings for flag in (*setting.spellings, *setting.former_flags)}
     further = [each for each in others if not each.option.positional and taken.isdisjoint(each.spellings)]
+    command = SettingsCommand([*settings, *further])
     try:
-        given = SettingsCommand([*settings, *further]).texts(arguments)
+        values = command.command_line(arguments, lambda _, text: text, reads_environment=False).values
     except HelpRequest:
         return list(arguments), []
-    own: list[str] = []
-    other: list[str] = []
-    words: list[str] = []
-    for setting, flag, texts in given:
-        if setting.option.positional:
-            words += texts
-        else:
-            to = other if setting in further else own
-            to += [word for text in texts for word in (flag, text)] if setting.kind is not bool else [flag]
+    given = [each for each in (*settings, *further) if each.name in values]
+    flags = {each.name: words_of(each, values[each.name]) for each in given if not each.option.positional}
+    own = [word for each in settings for word in flags.get(each.name, ())]
+    other = [word for each in further for word in flags.get(each.name, ())]
+    words = [word for each in given if each.option.positional for word in _listed(values[each.name])]
     return [*own, *(["--"] if any(each.startswith("-") for each in words) else []), *words], other
+
+
+def words_of(setting: Setting, value: Any) -> list[str]:
+    """Return the flag of a setting with a value, as the words of a command line."""
+    if isinstance(value, bool):
+        return [setting.spellings[0 if value else -1]]
+    if setting.is_repeated:
+        return [word for each in _listed(value) for word in (setting.flags[0], str(each))]
+    return [setting.flags[0], ",".join(map(str, _listed(value)))]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def split_config(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -141,11 +151,12 @@ HELP_HEADING = "Help"
 HELP_FLAGS = ("--help", "-h")
 HELP_ALL_FLAG = "--help-all"
 CONFIG_FLAG = "--config"
-"""The flag that names a file of settings."""
+"""The flag that names a file of settings. It is taken away before a command line is parsed."""
+FILE_HELP = "Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml here."
 
 _DESCRIPTOR = bool_flag_type_descriptor()
 """typer's type of a parameter; values are read by settings, and completed by their own names."""
-_READ, _OTHER_FLAGS, _NOTES, _SPELT = "blis.read", "blis.other_flags", "blis.notes", "blis.spelt"
+_READ, _OTHER_FLAGS, _NOTES = "blis.read", "blis.other_flags", "blis.notes"
 _IGNORES_ENVIRONMENT = "blis.ignores_environment"
 FILE_LAYERS, PLACES = "blis.file_layers", "blis.places"
 """Names in a context: the values of the file of settings, and by label the places of values that no flag gave."""
@@ -165,6 +176,17 @@ class _PlacedParameter(Parameter):
     """A parameter whose value may come from a variable of the environment, or from the file of settings."""
 
     setting: Setting
+
+    @property
+    def help(self) -> str:
+        """The text of the setting, with typer's markup turned off."""
+        from rich.markup import escape
+
+        return escape(help_of(self.setting))
+
+    @help.setter
+    def help(self, text: str | None) -> None:
+        """typer gives the text of its caller, which is none."""
 
     def value_from_envvar(self, ctx: Any) -> Placed | None:
         """Return the text of the variable; None without one."""
@@ -205,15 +227,6 @@ class SettingOption(_PlacedParameter, TyperOption):
         if is_switch and setting.default is not False:
             self.secondary_opts = [off]
 
-    @property
-    def help(self) -> str:
-        """The text of the setting, its choices and its default, with typer's markup turned off."""
-        return _escaped(help_with_default(self.setting))
-
-    @help.setter
-    def help(self, text: str | None) -> None:
-        """typer gives the text of its caller, which is none."""
-
     def add_to_parser(self, parser: _OptionParser, ctx: Any) -> None:
         """Let typer's parser know the flags, those that turn a switch off included."""
         if self._off:
@@ -240,57 +253,25 @@ class SettingArgument(_PlacedParameter, TyperArgument):
             autocompletion=setting_completion(setting),
         )
 
-    @property
-    def help(self) -> str:
-        """The text of the setting, with typer's markup turned off."""
-        return _escaped(setting_help(self.setting))
-
-    @help.setter
-    def help(self, text: str | None) -> None:
-        """typer gives the text of its caller, which is none."""
-
     def display_type_rich(self, ctx: Any) -> str | None:
         """Return no type: the name of an argument says what it is."""
         return None
 
 
-class _HelpOption(TyperOption):
-    """A flag that asks for help."""
+def _help_option(flags: Sequence[str], of_all: bool, text: str) -> TyperOption:
+    """Return a flag that asks for help."""
 
-    def __init__(self, flags: Sequence[str], of_all: bool, text: str) -> None:
-        super().__init__(
-            param_decls=list(flags),
-            type_descriptor=_DESCRIPTOR,
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            metavar="",
-            help=text,
-            rich_help_panel=HELP_HEADING,
-        )
-        self._of_all = of_all
+    def ask(ctx: Any, _option: Any, is_given: bool) -> None:
+        if is_given and not ctx.resilient_parsing:
+            raise HelpRequest(of_all)
 
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        if value and not ctx.resilient_parsing:
-            raise HelpRequest(self._of_all)
-        return value
+    return _unread_option(flags, text, is_flag=True, is_eager=True, metavar="", callback=ask)
 
 
-class _FileOption(TyperOption):
-    """The flag of a file of settings, for the help and for shells: it is taken away before a command line is parsed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            param_decls=["file_of_settings", CONFIG_FLAG],
-            type_descriptor=_DESCRIPTOR,
-            expose_value=False,
-            metavar="FILE",
-            help="Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml here.",
-            rich_help_panel=HELP_HEADING,
-        )
-
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        return value
+def _unread_option(flags: Sequence[str], text: str, **more: Any) -> TyperOption:
+    """Return a flag that is no setting. Its default keeps typer from loading pydantic to read a value."""
+    shown: dict[str, Any] = {"type_descriptor": _DESCRIPTOR, "rich_help_panel": HELP_HEADING, "help": text}
+    return TyperOption(param_decls=list(flags), default=False, expose_value=False, **shown, **more)
 
 
 class _Parser(_OptionParser):
@@ -310,7 +291,6 @@ class _Parser(_OptionParser):
                 super()._process_opts(arg, state)
             return
         assert self.ctx is not None
-        self.ctx.meta[_SPELT][option.name] = flag
         if flag in option.setting.former_flags:
             self.ctx.meta[_NOTES].append(f"{flag} is the former name of {option.setting.flags[0]}")
             flag = option.setting.flags[0]
@@ -354,14 +334,14 @@ class SettingsCommand(TyperCommand):
             *(SettingArgument(each) for each in settings if each.option.positional),
             *(SettingOption(each, MOST_USED) for each in in_front),
             *(SettingOption(each, each.heading or DEFAULT_HEADING) for each in rest),
-            _HelpOption(HELP_FLAGS, False, "Show this message and exit."),
-            _HelpOption((HELP_ALL_FLAG,), True, all_text),
-            *([_FileOption()] if reads_file else []),
+            _help_option(HELP_FLAGS, False, "Show this message and exit."),
+            _help_option((HELP_ALL_FLAG,), True, all_text),
+            *([_unread_option((CONFIG_FLAG,), FILE_HELP, metavar="FILE")] if reads_file else []),
         ]
 
     def make_parser(self, ctx: Any) -> _OptionParser:
         """typer's parser with the flags of the settings."""
-        ctx.meta[_NOTES], ctx.meta[_SPELT] = [], {}
+        ctx.meta[_NOTES] = []
         parser = _Parser(ctx, (each for each in self.params if isinstance(each, SettingOption)))
         for each in self.params:
             each.add_to_parser(parser, ctx)
@@ -403,18 +383,6 @@ class SettingsCommand(TyperCommand):
         ctx.meta[_READ], ctx.meta[_OTHER_FLAGS] = read, tuple(other_flags)
         self.parse_args(ctx, list(arguments))
         return given(ctx)
-
-    def texts(self, arguments: Sequence[str]) -> Iterator[tuple[Setting, str, list[str]]]:
-        """Return each given setting with the flag that named it last, and the texts of its values, none of a switch.
-
-        Raises OptionError, and HelpRequest where a flag asks for help.
-        """
-        ctx = typer.Context(self)
-        ctx.meta[_READ], ctx.meta[_IGNORES_ENVIRONMENT] = (lambda setting, text: text), True
-        self.parse_args(ctx, list(arguments))
-        found = given(ctx).values
-        known = [each for each in self.params if isinstance(each, SettingOption | SettingArgument)]
-        return ((each.setting, *_spelt(ctx, each.setting, found[each.name])) for each in known if each.name in found)
 
     def _refuse(self, ctx: Any, error: UsageError) -> NoReturn:
         if isinstance(error, NoSuchOption):
@@ -494,16 +462,16 @@ def metavar_of(setting: Setting) -> str:
     return setting.option.metavar or name
 
 
-def setting_help(setting: Setting) -> str:
-    """The text of a setting with its choices."""
-    known = setting.option
-    return f"{known.help} One of: {', '.join(filter(None, known.choices))}." if known.choices else known.help
-
-
-def help_with_default(setting: Setting) -> str:
-    """The text of a setting with its choices, and its default where the text does not tell it."""
-    text = setting_help(setting)
-    if setting.default in (None, "", ()) or setting.default is False or re.search(r"\bdefault\b", text, re.I):
+def help_of(setting: Setting) -> str:
+    """The text of a setting with its choices, and the default of a flag where the text does not tell it."""
+    text, choices = setting.option.help, ", ".join(filter(None, setting.option.choices))
+    text = f"{text} One of: {choices}." if choices else text
+    if (
+        setting.option.positional
+        or setting.default in (None, "", ())
+        or setting.default is False
+        or re.search(r"\bdefault\b", text, re.I)
+    ):
         return text
     return f"{text} [default: {_default(setting)}]"
 
@@ -516,22 +484,9 @@ def _default(setting: Setting) -> str:
     return f"{setting.default:g}" if setting.kind in NUMBERS and abs(setting.default) < 1e6 else str(setting.default)
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def _read(setting: Setting, ctx: Any, value: Any) -> Any:
     if value is None or value == ():
         return None
     if setting.is_repeated:
         return tuple(value)
     return value if isinstance(value, bool) else ctx.meta.get(_READ, parse_flag_value)(setting, value)
-
-
-def _spelt(ctx: Any, setting: Setting, value: Any) -> tuple[str, list[str]]:
-    flag = ctx.meta[_SPELT].get(setting.name, "")
-    if isinstance(value, bool):
-        return setting.spellings[0 if value else -1], []
-    return flag, list(value) if isinstance(value, tuple) else [value]

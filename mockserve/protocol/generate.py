@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -119,10 +120,10 @@ class RenderedRequest:
         }
 
 
-def as_read(kind: type[OpenObject], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a body with numbers, flags and objects of known fields as `kind` reads them. Raises ApiError."""
+def as_read(request: BaseModel, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request with numbers, flags and known objects as they were read."""
     found: dict[str, Any] = {}
-    for name, value in set_fields(read_as(kind, body)).items():
+    for name, value in set_fields(request).items():
         if isinstance(value, StructuredOutputsParams):
             found[name] = value.given()
         elif isinstance(value, RepetitionDetectionParams):
@@ -345,6 +346,31 @@ class GenerateTokensChoice(GenerateTokensStreamChoice):
     token_ids: Annotated[_DerenderIds | None, AfterValidator(not_negative)] = None
 
 
+class SpeculativeDecodingMetrics(OpenObject):
+    """Drafts of a request, and how many of their tokens were accepted."""
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: Items[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    per_step_accepted: Items[int] | None = None
+    per_step_drafted: Items[int] | None = None
+
+
+class PerRequestMetrics(OpenObject):
+    """Times of a request."""
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+    speculative_decoding: SpeculativeDecodingMetrics | None = None
+
+
 class GenerateTokensStreamResponse(RequestObject):
     """A generated chunk."""
 
@@ -352,7 +378,7 @@ class GenerateTokensStreamResponse(RequestObject):
     usage: UsageInfo | None = None
     prompt_token_ids: _PromptIds = None
     mm_placeholders: dict[str, Items[PlaceholderRangeInfo]] | None = None
-    metrics: Annotated[dict[str, Any], described_as("PerRequestMetrics")] | None = None
+    metrics: Annotated[PerRequestMetrics, described_as("PerRequestMetrics")] | None = None
     output_mode: Literal["tokens"] = "tokens"
     choices: Items[GenerateTokensStreamChoice]
 
@@ -371,7 +397,7 @@ class GenerateTokensResponse(RequestObject):
     prompt_token_id_logprobs: str | None = None
     prompt_token_ids: _PromptIds = None
     mm_placeholders: dict[str, Items[PlaceholderRangeInfo]] | None = None
-    metrics: Annotated[dict[str, Any], described_as("PerRequestMetrics")] | None = None
+    metrics: Annotated[PerRequestMetrics, described_as("PerRequestMetrics")] | None = None
     kv_transfer_params: _Map = None
     ec_transfer_params: _Map = None
     output_mode: Literal["tokens"] = "tokens"
@@ -408,11 +434,10 @@ class DerenderStreamState(RequestObject):
 
 
 def _body_of(kind: type[OpenObject]) -> BeforeValidator:
-    """Return the annotation of an object that has to be a body of another route, and stays as it is."""
+    """Return the annotation of an object that has to be a body of another route."""
 
     def check(value: Any) -> Any:
-        kind.model_validate(value, from_attributes=True)
-        return value
+        return as_read(kind.model_validate(value, from_attributes=True), value)
 
     return BeforeValidator(check)
 

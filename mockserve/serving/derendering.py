@@ -445,7 +445,7 @@ def _chunk_around(
         "usage": _chunk_usage(generated, head["prompt_tokens"]),
         "system_fingerprint": None,
         **of_prompt,
-        "metrics": generated.metrics,
+        "metrics": generated.metrics and generated.metrics.model_dump(),
         "kv_transfer_params": None,
     }
 

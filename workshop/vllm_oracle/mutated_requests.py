@@ -48,11 +48,27 @@ ENDINGS = ("finish_reason", "stop_reason", "incomplete_details", "status", ".eve
 SAID = re.compile(r"token_id|logprobs|\.rank|output_messages|\.results\[\d+\]\.(index|document)|\.embedding")
 """Places of a model's words and scores."""
 WORDS = {"fx_tokens": [70, 71, 72, 73]}
-TEXTS = ("x", "", "user", "m", "a b", "{}", '{"a": 1}', "f", "{{ x }}", "data:image/png;base64,AA", "root ::= [a-c]")
-FLAGS = (True, False, True, False, "no", "yes", 1, 0.0)
 INTEGERS = (0, 1, 2, 3, 70, -1, "3", 3.0)
-NUMBERS = (*INTEGERS, 0.5, 1.5, "0.5")
-"""Values of these types, and others that are read as such."""
+SCALARS: Mapping[str, Sequence[Any]] = {
+    "string": (
+        "x",
+        "",
+        "user",
+        "m",
+        "a b",
+        "{}",
+        '{"a": 1}',
+        "f",
+        "{{ x }}",
+        "data:image/png;base64,AA",
+        "root ::= [a]",
+    ),
+    "integer": INTEGERS,
+    "number": (*INTEGERS, 0.5, 1.5, "0.5"),
+    "boolean": (True, False, True, False, "no", "yes", 1, 0.0),
+    "null": (None,),
+}
+"""Values of the types of a schema, and others that are read as such."""
 MOST_DEPTH = 7
 """Members of objects deeper than this are those alone that must be there."""
 CALM = frozenset({"vllm_xargs", "priority", "n"})
@@ -213,32 +229,23 @@ def described(schema: Mapping[str, Any], schemas: Mapping[str, Any], random: Ran
         return described(random.choice(forms), schemas, random, depth)
     if "const" in schema or "enum" in schema:
         return random.choice(schema.get("enum") or [schema["const"]])
-    match schema.get("type"):
-        case "object":
-            fields, required = schema.get("properties", {}), schema.get("required", ())
-            if not fields:
-                fields, required = {"a": schema.get("additionalProperties") or {}, "5": {}}, ()
-            share = 0.4 if depth < MOST_DEPTH else 0.0
-            kept = [each for each in fields if each not in CALM and (each in required or random.random() < share)]
-            return {
-                each: described(fields[each] if isinstance(fields[each], dict) else {}, schemas, random, depth + 1)
-                for each in kept
-            }
-        case "array":
-            items = schema.get("items", {})
-            return [described(items, schemas, random, depth + 1) for _ in range(random.choice((0, 1, 1, 2)))]
-        case "string":
-            return random.choice(TEXTS)
-        case "integer":
-            return random.choice(INTEGERS)
-        case "number":
-            return random.choice(NUMBERS)
-        case "boolean":
-            return random.choice(FLAGS)
-        case "null":
-            return None
-        case _:
-            return _anything(random)
+    kind = schema.get("type", "")
+    if kind == "array":
+        items = schema.get("items", {})
+        return [described(items, schemas, random, depth + 1) for _ in range(random.choice((0, 1, 1, 2)))]
+    if kind != "object":
+        return random.choice(SCALARS[kind]) if kind in SCALARS else _anything(random)
+    fields, required = schema.get("properties", {}), schema.get("required", ())
+    if not fields:
+        fields = {"a": schema.get("additionalProperties"), "5": {}}
+    share = 0.4 if depth < MOST_DEPTH else 0.0
+    kept = [each for each in fields if each not in CALM and (each in required or random.random() < share)]
+    return {each: described(_schema_of(fields[each]), schemas, random, depth + 1) for each in kept}
+
+
+def _schema_of(field: Any) -> Mapping[str, Any]:
+    """The schema of a field; that of anything where it is a truth value, or missing."""
+    return field if isinstance(field, dict) else {}
 
 
 def _anything(random: Random) -> Any:
