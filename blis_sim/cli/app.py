@@ -220,11 +220,6 @@ class SimulatorCommand(SettingsCommand):
                 sys.stderr.write(f"{ctx.command_path}: from {path}: {keys} (flags and variables win over these)\n")
         return rest
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the command."""
-        load_help()
-        super().format_help(ctx, formatter)
-
     def invoke(self, ctx: Any) -> int:
         """Run the command and return its exit code. What ends it is one line and an exit code."""
         places = ctx.meta.get(PLACES, {})
@@ -417,6 +412,7 @@ def _place_of(message: str, places: Mapping[str, Placed]) -> str | None:
 
 
 def _show_help(ctx: Any, *, is_short: bool) -> NoReturn:
+    load_help()
     ctx.meta[_IS_SHORT] = is_short
     sys.stdout.write(ctx.get_help())
     sys.stdout.flush()

@@ -221,7 +221,7 @@ class SettingOption(_PlacedParameter, TyperOption):
             hidden=setting.option.hidden,
             envvar=variable_of(setting),
             rich_help_panel=heading,
-            autocompletion=None if is_switch else setting_completion(setting),
+            autocompletion=None if is_switch else _offered(setting),
         )
         self._off = off
         if is_switch and setting.default is not False:
@@ -250,7 +250,7 @@ class SettingArgument(_PlacedParameter, TyperArgument):
             hidden=setting.option.hidden,
             envvar=variable_of(setting),
             show_envvar=False,
-            autocompletion=setting_completion(setting),
+            autocompletion=_offered(setting),
         )
 
     def display_type_rich(self, ctx: Any) -> str | None:
@@ -420,15 +420,9 @@ _OUTSIDE_COMMAND_LINE = ("ENVIRONMENT", "DEFAULT_MAP")
 
 def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ()) -> OptionError:
     """Return the error about an unknown flag, with the known flag that is most like it."""
+    options = [each for each in command.params if isinstance(each, TyperOption)]
     known = [
-        flag
-        for each in command.params
-        if isinstance(each, TyperOption)
-        for flag in (
-            *each.opts,
-            *each.secondary_opts,
-            *(each.setting.spellings if isinstance(each, SettingOption) else ()),
-        )
+        flag for each in options for flag in (each.setting.spellings if isinstance(each, SettingOption) else each.opts)
     ]
     return OptionError(f"no such option: {flag}{did_you_mean(flag, [*known, *other_flags])}")
 
@@ -447,13 +441,9 @@ def variable_of(setting: Setting) -> str | None:
     return None if name in _OWN_VARIABLES else name
 
 
-def setting_completion(setting: Setting) -> Callable[[Any, list[str], str], list[str]]:
+def _offered(setting: Setting) -> Callable[..., list[str]]:
     """Return the function that gives a shell the names that a setting may have; none lets it go on with files."""
-
-    def names(_context: Any, _words: list[str], _begun: str) -> list[str]:
-        return [name for name in setting.option.names if name]
-
-    return names
+    return lambda *_: list(filter(None, setting.option.names))
 
 
 def metavar_of(setting: Setting) -> str:
