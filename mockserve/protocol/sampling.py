@@ -201,7 +201,8 @@ class StructuredOutputsParams:
 
     def __post_init__(self) -> None:
         """Raise ApiError unless there is exactly one constraint."""
-        check_one_constraint(self.given())
+        if sum(getattr(self, each) is not None for each in ALL_CONSTRAINTS) != 1:
+            check_one_constraint(self.given())
 
     def given(self) -> dict[str, Any]:
         """Return the fields that are not null."""
