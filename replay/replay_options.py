@@ -15,7 +15,7 @@ from blis_sim.engine.lora import LoraOptions
 from blis_sim.engine.offload_file import OffloadFileOptions
 from blis_sim.engine.units import LONGEST_DELAY_US
 from blis_sim.options import ExclusionError, OptionError, check_options, option, options_of, section
-from blis_sim.options.command_line import parse_command_line
+from blis_sim.options.command_line import parse_command_line, words_of
 from blis_sim.options.option import MOST_REQUESTS, Setting
 from blis_sim.options.printing import printable
 from blis_sim.options.without_effect import BlisOptions
@@ -290,7 +290,7 @@ def with_server_settings(program: str, options_class: type, arguments: Sequence[
     flags = {setting.name: setting for setting in options_of(options_class)}
     added, said = [], []
     for name, value in taken.items():
-        words = _words_of(flags[name], value)
+        words = words_of(flags[name], value)
         added += words
         said.append(" ".join(words))
     with suppress(OSError):
@@ -323,17 +323,6 @@ def _assumed(program: str, given: Mapping[str, Any], taken: Mapping[str, Any]) -
 
 
 _PLACEMENT = ("model", "model_config_folder", "hardware", "tp")
-
-
-def _words_of(setting: Setting, value: Any) -> list[str]:
-    """Return the flag of a setting with a value, as the words of a command line."""
-    if isinstance(value, bool):
-        return [setting.spellings[0 if value else -1]]
-    if not isinstance(value, list):
-        return [setting.flags[0], str(value)]
-    if setting.is_repeated:
-        return [word for each in value for word in (setting.flags[0], str(each))]
-    return [setting.flags[0], ",".join(map(str, value))]
 
 
 def locate_invalid_setting(options_class: type, arguments: Sequence[str], message: str) -> str | None:

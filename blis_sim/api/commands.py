@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -113,21 +113,16 @@ def value_from_python(setting: Setting, value: Any) -> Any:
         return None
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if isinstance(value, Mapping):
-        return json.dumps(value, default=str)
     if setting.option.open_to is not None and callable(value):
         return policy_reference(setting, value)
-    if setting.is_list and not isinstance(value, str):
+    if setting.is_list and isinstance(value, Iterable) and not isinstance(value, str | Mapping):
         return tuple(_list_items(setting, value))
     return parse_yaml_value(setting, value)
 
 
-def _list_items(setting: Setting, value: Any) -> list[Any]:
+def _list_items(setting: Setting, value: Iterable[Any]) -> list[Any]:
     """The items of a list, texts as they are, commas included."""
-    try:
-        items = [_list_item(setting, each) for each in value]
-    except TypeError:
-        raise OptionError(f"{setting.label} must be a list, got {value!r}") from None
+    items = [_list_item(setting, each) for each in value]
     if all(isinstance(each, str) for each in items):
         return items
     return list(parse_yaml_value(setting, items))

@@ -143,7 +143,8 @@ class SimulatorCommand(SettingsCommand):
         self.row = row
         self.arguments: list[str] = []
         self.ignore_unknown_options = row.passes_flags_on
-        super().__init__(name=name, help=_with_examples(row.help, "Examples", row.examples), first=row.first)
+        examples = ["\n".join(("Examples:", *(f"$ {each}" for each in row.examples)))] if row.examples else []
+        super().__init__(name=name, help="\n\n".join((row.help, *examples)), first=row.first)
 
     @property
     def module(self) -> ModuleType:
@@ -218,11 +219,6 @@ class SimulatorCommand(SettingsCommand):
             with suppress(OSError):
                 sys.stderr.write(f"{ctx.command_path}: from {path}: {keys} (flags and variables win over these)\n")
         return rest
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help of the command."""
-        load_help()
-        super().format_help(ctx, formatter)
 
     def invoke(self, ctx: Any) -> int:
         """Run the command and return its exit code. What ends it is one line and an exit code."""
@@ -381,23 +377,11 @@ def run_program(arguments: list[str], program: str, row: CommandRow | None = Non
     command = typer.main.get_command(app) if row is None else SimulatorCommand(program, row)
     if arguments[:1] == ["help"] and row is None:  # `blis help serve` is `blis serve --help`
         arguments = [*arguments[1:], "--help"]
-    with _exit_code() as ended:
-        ended.code = command.main(arguments, prog_name=program, standalone_mode=False) or 0
-    return ended.code
-
-
-class _Ended:
-    code = 0
-
-
-@contextmanager
-def _exit_code() -> Iterator[_Ended]:
-    """Completion ends with sys.exit()."""
-    ended = _Ended()
     try:
-        yield ended
-    except SystemExit as end:
-        ended.code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        code: int | None = command.main(arguments, prog_name=program, standalone_mode=False)
+    except SystemExit as end:  # of completion
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    return code or 0
 
 
 @contextmanager
@@ -428,6 +412,7 @@ def _place_of(message: str, places: Mapping[str, Placed]) -> str | None:
 
 
 def _show_help(ctx: Any, *, is_short: bool) -> NoReturn:
+    load_help()
     ctx.meta[_IS_SHORT] = is_short
     sys.stdout.write(ctx.get_help())
     sys.stdout.flush()
@@ -490,10 +475,6 @@ def _check_own(layer: "Layer", words: Sequence[str], rows: Sequence[CommandRow])
 
 def _names_of(row: CommandRow) -> dict[str, None]:
     return dict.fromkeys(each for setting in options_of(_options_class(row)) for each in spellings_of(setting))
-
-
-def _with_examples(text: str, title: str, lines: tuple[str, ...]) -> str:
-    return "\n\n".join((text, "\n".join((f"{title}:", *(f"$ {each}" for each in lines))))) if lines else text
 
 
 def _command_path(parent: Any, name: str | None) -> str:

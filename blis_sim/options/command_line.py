@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -22,6 +22,7 @@ from blis_sim.options.option import (
     Setting,
     options_of,
     parse_flag_value,
+    parse_value,
     parse_yaml_value,
 )
 
@@ -76,20 +77,30 @@ def split_command_line(
 
     taken = {flag for setting in settings for flag in (*setting.spellings, *setting.former_flags)}
     further = [each for each in others if not each.option.positional and taken.isdisjoint(each.spellings)]
+    command = SettingsCommand([*settings, *further])
     try:
-        given = SettingsCommand([*settings, *further]).texts(arguments)
+        values = command.command_line(arguments, lambda _, text: text, reads_environment=False).values
     except HelpRequest:
         return list(arguments), []
-    own: list[str] = []
-    other: list[str] = []
-    words: list[str] = []
-    for setting, flag, texts in given:
-        if setting.option.positional:
-            words += texts
-        else:
-            to = other if setting in further else own
-            to += [word for text in texts for word in (flag, text)] if setting.kind is not bool else [flag]
+    given = [each for each in (*settings, *further) if each.name in values]
+    flags = {each.name: words_of(each, values[each.name]) for each in given if not each.option.positional}
+    own = [word for each in settings for word in flags.get(each.name, ())]
+    other = [word for each in further for word in flags.get(each.name, ())]
+    words = [word for each in given if each.option.positional for word in _listed(values[each.name])]
     return [*own, *(["--"] if any(each.startswith("-") for each in words) else []), *words], other
+
+
+def words_of(setting: Setting, value: Any) -> list[str]:
+    """Return the flag of a setting with a value, as the words of a command line."""
+    if isinstance(value, bool):
+        return [setting.spellings[0 if value else -1]]
+    if setting.is_repeated:
+        return [word for each in _listed(value) for word in (setting.flags[0], str(each))]
+    return [setting.flags[0], ",".join(map(str, _listed(value)))]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def split_config(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -140,13 +151,12 @@ HELP_HEADING = "Help"
 HELP_FLAGS = ("--help", "-h")
 HELP_ALL_FLAG = "--help-all"
 CONFIG_FLAG = "--config"
-"""The flag that names a file of settings."""
+"""The flag that names a file of settings. It is taken away before a command line is parsed."""
+FILE_HELP = "Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml here."
 
-_GO_SWITCHES = {"true": True, "false": False}
-"""Values behind a switch and an equals sign, as programs in Go take them."""
 _DESCRIPTOR = bool_flag_type_descriptor()
 """typer's type of a parameter; values are read by settings, and completed by their own names."""
-_READ, _OTHER_FLAGS, _NOTES, _SPELT = "blis.read", "blis.other_flags", "blis.notes", "blis.spelt"
+_READ, _OTHER_FLAGS, _NOTES = "blis.read", "blis.other_flags", "blis.notes"
 _IGNORES_ENVIRONMENT = "blis.ignores_environment"
 FILE_LAYERS, PLACES = "blis.file_layers", "blis.places"
 """Names in a context: the values of the file of settings, and by label the places of values that no flag gave."""
@@ -166,6 +176,17 @@ class _PlacedParameter(Parameter):
     """A parameter whose value may come from a variable of the environment, or from the file of settings."""
 
     setting: Setting
+
+    @property
+    def help(self) -> str:
+        """The text of the setting, with typer's markup turned off."""
+        from rich.markup import escape
+
+        return escape(help_of(self.setting))
+
+    @help.setter
+    def help(self, text: str | None) -> None:
+        """typer gives the text of its caller, which is none."""
 
     def value_from_envvar(self, ctx: Any) -> Placed | None:
         """Return the text of the variable; None without one."""
@@ -200,20 +221,11 @@ class SettingOption(_PlacedParameter, TyperOption):
             hidden=setting.option.hidden,
             envvar=variable_of(setting),
             rich_help_panel=heading,
-            autocompletion=None if is_switch else setting_completion(setting),
+            autocompletion=None if is_switch else _offered(setting),
         )
         self._off = off
         if is_switch and setting.default is not False:
             self.secondary_opts = [off]
-
-    @property
-    def help(self) -> str:
-        """The text of the setting, its choices and its default, with typer's markup turned off."""
-        return _escaped(help_with_default(self.setting))
-
-    @help.setter
-    def help(self, text: str | None) -> None:
-        """typer gives the text of its caller, which is none."""
 
     def add_to_parser(self, parser: _OptionParser, ctx: Any) -> None:
         """Let typer's parser know the flags, those that turn a switch off included."""
@@ -238,60 +250,28 @@ class SettingArgument(_PlacedParameter, TyperArgument):
             hidden=setting.option.hidden,
             envvar=variable_of(setting),
             show_envvar=False,
-            autocompletion=setting_completion(setting),
+            autocompletion=_offered(setting),
         )
-
-    @property
-    def help(self) -> str:
-        """The text of the setting, with typer's markup turned off."""
-        return _escaped(setting_help(self.setting))
-
-    @help.setter
-    def help(self, text: str | None) -> None:
-        """typer gives the text of its caller, which is none."""
 
     def display_type_rich(self, ctx: Any) -> str | None:
         """Return no type: the name of an argument says what it is."""
         return None
 
 
-class _HelpOption(TyperOption):
-    """A flag that asks for help."""
+def _help_option(flags: Sequence[str], of_all: bool, text: str) -> TyperOption:
+    """Return a flag that asks for help."""
 
-    def __init__(self, flags: Sequence[str], of_all: bool, text: str) -> None:
-        super().__init__(
-            param_decls=list(flags),
-            type_descriptor=_DESCRIPTOR,
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            metavar="",
-            help=text,
-            rich_help_panel=HELP_HEADING,
-        )
-        self._of_all = of_all
+    def ask(ctx: Any, _option: Any, is_given: bool) -> None:
+        if is_given and not ctx.resilient_parsing:
+            raise HelpRequest(of_all)
 
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        if value and not ctx.resilient_parsing:
-            raise HelpRequest(self._of_all)
-        return value
+    return _unread_option(flags, text, is_flag=True, is_eager=True, metavar="", callback=ask)
 
 
-class _FileOption(TyperOption):
-    """The flag of a file of settings, for the help and for shells: it is taken away before a command line is parsed."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            param_decls=["file_of_settings", CONFIG_FLAG],
-            type_descriptor=_DESCRIPTOR,
-            expose_value=False,
-            metavar="FILE",
-            help="Settings in YAML, JSON or TOML; flags and variables win over these. Default: blis.toml here.",
-            rich_help_panel=HELP_HEADING,
-        )
-
-    def process_value(self, ctx: Any, value: Any) -> Any:
-        return value
+def _unread_option(flags: Sequence[str], text: str, **more: Any) -> TyperOption:
+    """Return a flag that is no setting. Its default keeps typer from loading pydantic to read a value."""
+    shown: dict[str, Any] = {"type_descriptor": _DESCRIPTOR, "rich_help_panel": HELP_HEADING, "help": text}
+    return TyperOption(param_decls=list(flags), default=False, expose_value=False, **shown, **more)
 
 
 class _Parser(_OptionParser):
@@ -311,16 +291,16 @@ class _Parser(_OptionParser):
                 super()._process_opts(arg, state)
             return
         assert self.ctx is not None
-        self.ctx.meta[_SPELT][option.name] = flag
         if flag in option.setting.former_flags:
             self.ctx.meta[_NOTES].append(f"{flag} is the former name of {option.setting.flags[0]}")
             flag = option.setting.flags[0]
         if equals and option.is_flag:
-            setting = option.setting
-            if text not in _GO_SWITCHES or flag == setting.spellings[-1]:
+            if flag == option.setting.spellings[-1]:
                 raise OptionError(f"{flag} takes no value, got {text!r}")
-            flag = flag if _GO_SWITCHES[text] else setting.spellings[-1]
-        elif equals:
+            state.opts[option.name] = parse_value(option.setting, text)
+            state.order.append(option)
+            return
+        if equals:
             state.rargs.insert(0, text)
         super()._process_opts(flag, state)
 
@@ -354,14 +334,14 @@ class SettingsCommand(TyperCommand):
             *(SettingArgument(each) for each in settings if each.option.positional),
             *(SettingOption(each, MOST_USED) for each in in_front),
             *(SettingOption(each, each.heading or DEFAULT_HEADING) for each in rest),
-            _HelpOption(HELP_FLAGS, False, "Show this message and exit."),
-            _HelpOption((HELP_ALL_FLAG,), True, all_text),
-            *([_FileOption()] if reads_file else []),
+            _help_option(HELP_FLAGS, False, "Show this message and exit."),
+            _help_option((HELP_ALL_FLAG,), True, all_text),
+            *([_unread_option((CONFIG_FLAG,), FILE_HELP, metavar="FILE")] if reads_file else []),
         ]
 
     def make_parser(self, ctx: Any) -> _OptionParser:
         """typer's parser with the flags of the settings."""
-        ctx.meta[_NOTES], ctx.meta[_SPELT] = [], {}
+        ctx.meta[_NOTES] = []
         parser = _Parser(ctx, (each for each in self.params if isinstance(each, SettingOption)))
         for each in self.params:
             each.add_to_parser(parser, ctx)
@@ -404,18 +384,6 @@ class SettingsCommand(TyperCommand):
         self.parse_args(ctx, list(arguments))
         return given(ctx)
 
-    def texts(self, arguments: Sequence[str]) -> Iterator[tuple[Setting, str, list[str]]]:
-        """Return each given setting with the flag that named it last, and the texts of its values, none of a switch.
-
-        Raises OptionError, and HelpRequest where a flag asks for help.
-        """
-        ctx = typer.Context(self)
-        ctx.meta[_READ], ctx.meta[_IGNORES_ENVIRONMENT] = (lambda setting, text: text), True
-        self.parse_args(ctx, list(arguments))
-        found = given(ctx).values
-        known = [each for each in self.params if isinstance(each, SettingOption | SettingArgument)]
-        return ((each.setting, *_spelt(ctx, each.setting, found[each.name])) for each in known if each.name in found)
-
     def _refuse(self, ctx: Any, error: UsageError) -> NoReturn:
         if isinstance(error, NoSuchOption):
             raise no_such_option(self, error.option_name, ctx.meta.get(_OTHER_FLAGS, ())) from None
@@ -452,15 +420,9 @@ _OUTSIDE_COMMAND_LINE = ("ENVIRONMENT", "DEFAULT_MAP")
 
 def no_such_option(command: Command, flag: str, other_flags: Iterable[str] = ()) -> OptionError:
     """Return the error about an unknown flag, with the known flag that is most like it."""
+    options = [each for each in command.params if isinstance(each, TyperOption)]
     known = [
-        flag
-        for each in command.params
-        if isinstance(each, TyperOption)
-        for flag in (
-            *each.opts,
-            *each.secondary_opts,
-            *(each.setting.spellings if isinstance(each, SettingOption) else ()),
-        )
+        flag for each in options for flag in (each.setting.spellings if isinstance(each, SettingOption) else each.opts)
     ]
     return OptionError(f"no such option: {flag}{did_you_mean(flag, [*known, *other_flags])}")
 
@@ -479,13 +441,9 @@ def variable_of(setting: Setting) -> str | None:
     return None if name in _OWN_VARIABLES else name
 
 
-def setting_completion(setting: Setting) -> Callable[[Any, list[str], str], list[str]]:
+def _offered(setting: Setting) -> Callable[..., list[str]]:
     """Return the function that gives a shell the names that a setting may have; none lets it go on with files."""
-
-    def names(_context: Any, _words: list[str], _begun: str) -> list[str]:
-        return [name for name in setting.option.names if name]
-
-    return names
+    return lambda *_: list(filter(None, setting.option.names))
 
 
 def metavar_of(setting: Setting) -> str:
@@ -494,16 +452,16 @@ def metavar_of(setting: Setting) -> str:
     return setting.option.metavar or name
 
 
-def setting_help(setting: Setting) -> str:
-    """The text of a setting with its choices."""
-    known = setting.option
-    return f"{known.help} One of: {', '.join(filter(None, known.choices))}." if known.choices else known.help
-
-
-def help_with_default(setting: Setting) -> str:
-    """The text of a setting with its choices, and its default where the text does not tell it."""
-    text = setting_help(setting)
-    if setting.default in (None, "", ()) or setting.default is False or re.search(r"\bdefault\b", text, re.I):
+def help_of(setting: Setting) -> str:
+    """The text of a setting with its choices, and the default of a flag where the text does not tell it."""
+    text, choices = setting.option.help, ", ".join(filter(None, setting.option.choices))
+    text = f"{text} One of: {choices}." if choices else text
+    if (
+        setting.option.positional
+        or setting.default in (None, "", ())
+        or setting.default is False
+        or re.search(r"\bdefault\b", text, re.I)
+    ):
         return text
     return f"{text} [default: {_default(setting)}]"
 
@@ -516,22 +474,9 @@ def _default(setting: Setting) -> str:
     return f"{setting.default:g}" if setting.kind in NUMBERS and abs(setting.default) < 1e6 else str(setting.default)
 
 
-def _escaped(text: str) -> str:
-    from rich.markup import escape
-
-    return escape(text)
-
-
 def _read(setting: Setting, ctx: Any, value: Any) -> Any:
     if value is None or value == ():
         return None
     if setting.is_repeated:
         return tuple(value)
     return value if isinstance(value, bool) else ctx.meta.get(_READ, parse_flag_value)(setting, value)
-
-
-def _spelt(ctx: Any, setting: Setting, value: Any) -> tuple[str, list[str]]:
-    flag = ctx.meta[_SPELT].get(setting.name, "")
-    if isinstance(value, bool):
-        return setting.spellings[0 if value else -1], []
-    return flag, list(value) if isinstance(value, tuple) else [value]

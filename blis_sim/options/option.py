@@ -464,10 +464,10 @@ def parse_value(setting: Setting, text: str) -> Any:
 
 def parse_yaml_value(setting: Setting, value: Any) -> Any:
     """Return the value of a YAML value for a setting. Raises OptionError."""
-    if isinstance(value, list | Mapping):
+    if value is None and setting.kind is setting.type:
+        raise OptionError(f"{setting.label} must be given a value")
+    if isinstance(value, bool | list | Mapping):
         return parse_value(setting, json.dumps(value, default=str))
-    if isinstance(value, bool):
-        return parse_value(setting, str(value))
     return parse_value(setting, _NONE if value is None else str(value))
 
 

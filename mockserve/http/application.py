@@ -153,6 +153,10 @@ class ReplyWithoutCors(web.Response):
     """A reply that vLLM makes outside of its CORS middleware."""
 
 
+class UnhandledErrorReply(ReplyWithoutCors):
+    """A reply that vLLM's framework makes outside of all middleware."""
+
+
 @web.middleware
 async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:  # noqa: C901 - a clause for each error
     """Convert exceptions of handlers to replies."""
@@ -208,7 +212,9 @@ def _worded_error(request: web.Request, error: ApiError) -> ApiError:
 def _refused_reply(error: ApiError) -> web.Response:
     """Return `error` as a reply, or as an internal error if its message has no UTF-8 encoding."""
     try:
-        return json_response(error.status, error.body(), kind=ReplyWithoutCors if error.is_unhandled else web.Response)
+        return json_response(
+            error.status, error.body(), kind=UnhandledErrorReply if error.is_unhandled else web.Response
+        )
     except ApiError as unsendable:
         return json_response(unsendable.status, unsendable.body())
 
@@ -310,7 +316,7 @@ async def add_common_headers(request: web.BaseRequest, response: web.StreamRespo
     headers.update(network.further_headers)
     if headers.get("Content-Type") == UNTYPED:
         del headers["Content-Type"]
-    if network.adds_request_ids:
+    if network.adds_request_ids and not isinstance(response, UnhandledErrorReply):
         given = request.headers.get(ID_HEADER)
         headers[ID_HEADER] = uuid.uuid4().hex if given is None else given
     if request.version != HttpVersion11:

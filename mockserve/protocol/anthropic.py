@@ -358,8 +358,10 @@ SHARED_FIELDS = (
     "temperature",
     "top_p",
     "top_k",
+    "watermarking",
     "cache_salt",
     "kv_transfer_params",
+    "ec_transfer_params",
     "vllm_xargs",
     "chat_template_kwargs",
 )

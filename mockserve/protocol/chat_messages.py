@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypeAlias, get_args
 
 from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
@@ -135,11 +136,31 @@ class Content(RequestObject):
     """A part of a message in the form of gpt-oss."""
 
 
+class Role(StrEnum):
+    """The role of an author in the form of gpt-oss."""
+
+    USER = "user"
+    ASSISTANT = "assistant"
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    TOOL = "tool"
+
+
+class Author(RequestObject):
+    """The author of a message in the form of gpt-oss."""
+
+    role: Role
+    name: str | None = None
+
+
 class Message(RequestObject):
     """A message in the form of gpt-oss."""
 
-    author: Any
+    author: Author
     content: list[Content] = Field(default_factory=list)
+    channel: str | None = None
+    recipient: str | None = None
+    content_type: str | None = None
 
 
 _PLAIN_ROLES = frozenset({"system", "user", "assistant"})
@@ -554,8 +575,8 @@ def check_calls(messages: list[Any], pydantic_class: str | None = None) -> None:
 def check_parts(messages: list[Any], is_typed: bool = True) -> None:
     """Raise ApiError for what vLLM finds while it makes a prompt: in content parts, and in calls that have a form."""
     for message in messages:
-        if "role" not in message:  # harmony's messages have an author instead, which no chat template supports
-            raise ApiError("a message must have a 'role'")
+        if "role" not in message:  # messages in the form of gpt-oss have an author instead
+            raise ApiError("'Message' object is not subscriptable")
         check_content(message, is_typed)
         calls = _calls_of(message)
         if any("function" not in call for call in calls):

@@ -48,7 +48,6 @@ from mockserve.protocol.sampling import (
     StreamOptions,
     StructuredOutputsParams,
     check_max_tokens,
-    check_one_constraint,
     delivery_of,
     read_request_metadata,
     read_response_options,
@@ -388,11 +387,13 @@ def parse_chat(
     pydantic_class: str | None = None,
     is_typed: bool = True,
     refuse: Callable[[dict[str, Any]], object] = lambda body: None,
+    makes_prompt: bool = True,
 ) -> ChatRequest:
     """Parse a chat body. Raises ApiError for a request that vLLM refuses before it looks up the model.
 
     `pydantic_class` is the pydantic class that refuses calls. Messages of other interfaces are not `is_typed`: their
     content parts have no form for each role. `refuse` raises what depends on the server, before parts are looked at.
+    Calls and parts are not looked at where no prompt is made of them.
     """
     messages = body.get("messages")
     if "messages" in body and not isinstance(messages, list | str | dict):
@@ -401,9 +402,10 @@ def parse_chat(
     refuse_chat_contradictions(body)
     request = read_as(ChatCompletionRequest, body)
     messages = body["messages"]
-    check_calls(messages, pydantic_class)
-    refuse(body)
-    check_parts(messages, is_typed)
+    if makes_prompt:
+        check_calls(messages, pydantic_class)
+        refuse(body)
+        check_parts(messages, is_typed)
     given = set_fields(request)
     newer, top_logprobs = request.max_completion_tokens, request.top_logprobs or 0
     sampling = read_sampling(
@@ -444,7 +446,6 @@ def chat_bodies_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a chat body for each conversation; fields that only chats have apply there. Raises ApiError."""
     _refuse_several_answers(body)
     read_as(BatchChatCompletionRequest, body)
-    check_one_constraint(body.get("structured_outputs"))
     checked = {name: value for name, value in body.items() if name != "tool_choice"}
     refuse_chat_contradictions({"add_generation_prompt": True, **checked})
     names = ChatCompletionRequest.model_fields.keys() - _NOT_OF_EACH_CHAT

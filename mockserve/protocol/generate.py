@@ -3,12 +3,13 @@ server.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -60,7 +61,6 @@ from mockserve.protocol.sampling import (
     StreamOptions,
     StructuredOutputsParams,
     all_constraints,
-    check_one_constraint,
     delivery_of,
     read_request_metadata,
     read_sampling,
@@ -115,21 +115,44 @@ class RenderedRequest:
             "stream_options": _stream_options(body) if self.streams else None,
             "cache_salt": body.get("cache_salt"),
             "priority": body.get("priority", 0),
-            "kv_transfer_params": body.get("kv_transfer_params"),
-            "ec_transfer_params": body.get("ec_transfer_params"),
+            "kv_transfer_params": body.get("kv_transfer_params") or None,
+            "ec_transfer_params": body.get("ec_transfer_params") or None,
         }
 
 
+def as_read(request: BaseModel, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a request with numbers, flags and known objects as they were read."""
+    found: dict[str, Any] = {}
+    for name, value in set_fields(request).items():
+        if isinstance(value, StructuredOutputsParams):
+            found[name] = value.given()
+        elif isinstance(value, RepetitionDetectionParams):
+            found[name] = asdict(value)
+        elif isinstance(value, StreamOptions):
+            found[name] = value.model_dump()
+        elif isinstance(value, int | float):
+            found[name] = value
+    return {**body, **found}
+
+
 def sampling_object(
-    sampling: SamplingParams, body: Mapping[str, Any], max_tokens: int, streams: bool, parses_calls: bool = False
+    sampling: SamplingParams,
+    body: Mapping[str, Any],
+    max_tokens: int,
+    streams: bool,
+    parses_calls: bool = False,
+    is_response: bool = False,
 ) -> dict[str, Any]:
     """Return vLLM's object of sampling parameters, without defaults, in vLLM's order.
 
-    Special tokens are not skipped when calls are to be parsed, since they may mark calls.
+    Special tokens are not skipped when calls are to be parsed, since they may mark calls. A response has an object of
+    extra arguments without any, too, unless blocks of its prompt are transferred.
     """
     needs_prompt = sampling.num_prompt_logprobs is not None
     chosen = list(sampling.logprob_token_ids or ())
     greedy, extra_arguments = sampling.is_greedy, body.get("vllm_xargs")
+    transfers = body.get("kv_transfer_params") or body.get("ec_transfer_params")
+    budget, experts_start = body.get("thinking_token_budget"), body.get("routed_experts_prompt_start")
     buffer_chars = 0 if sampling.include_stop_str_in_output else max(map(len, sampling.stop), default=1) - 1
     rows: tuple[tuple[str, Any, bool], ...] = (
         ("n", sampling.n, sampling.n != 1),
@@ -160,10 +183,12 @@ def sampling_object(
         ("structured_outputs", structured_outputs(body), structured_outputs(body) is not None),
         ("logit_bias", _biases(body), bool(body.get("logit_bias"))),
         ("allowed_token_ids", list(sampling.allowed_token_ids or ()), sampling.allowed_token_ids is not None),
-        ("extra_args", extra_arguments, extra_arguments is not None),
+        ("extra_args", extra_arguments or {}, bool(extra_arguments) or (is_response and not transfers)),
         ("bad_words", list(sampling.bad_words), True),
         ("skip_reading_prefix_cache", needs_prompt, True),
-        _given(body, "thinking_token_budget"),
+        ("thinking_token_budget", budget, budget not in (None, -1)),
+        _given(body, "repetition_detection"),
+        ("routed_experts_prompt_start", experts_start, bool(experts_start)),
     )
     return {name: value for name, value, is_shown in rows if is_shown}
 
@@ -204,11 +229,11 @@ def _shown_choice(choice: Any) -> Any:
 
 def _stream_options(body: Mapping[str, Any]) -> dict[str, Any] | None:
     options = body.get("stream_options")
-    return None if options is None else {"include_usage": True, "continuous_usage_stats": False, **options}
+    return None if options is None else {"include_usage": False, "continuous_usage_stats": False, **options}
 
 
 def _biases(body: Mapping[str, Any]) -> dict[str, float]:
-    return {str(key): float(value) for key, value in (body.get("logit_bias") or {}).items()}
+    return {str(int(key)): float(value) for key, value in (body.get("logit_bias") or {}).items()}
 
 
 def _flag(value: Any) -> bool | None:
@@ -321,6 +346,31 @@ class GenerateTokensChoice(GenerateTokensStreamChoice):
     token_ids: Annotated[_DerenderIds | None, AfterValidator(not_negative)] = None
 
 
+class SpeculativeDecodingMetrics(OpenObject):
+    """Drafts of a request, and how many of their tokens were accepted."""
+
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    acceptance_histogram: Items[int]
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int
+    per_step_accepted: Items[int] | None = None
+    per_step_drafted: Items[int] | None = None
+
+
+class PerRequestMetrics(OpenObject):
+    """Times of a request."""
+
+    time_to_first_token_ms: float | None = None
+    generation_time_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    tokens_per_second: float | None = None
+    speculative_decoding: SpeculativeDecodingMetrics | None = None
+
+
 class GenerateTokensStreamResponse(RequestObject):
     """A generated chunk."""
 
@@ -328,7 +378,7 @@ class GenerateTokensStreamResponse(RequestObject):
     usage: UsageInfo | None = None
     prompt_token_ids: _PromptIds = None
     mm_placeholders: dict[str, Items[PlaceholderRangeInfo]] | None = None
-    metrics: Annotated[dict[str, Any], described_as("PerRequestMetrics")] | None = None
+    metrics: Annotated[PerRequestMetrics, described_as("PerRequestMetrics")] | None = None
     output_mode: Literal["tokens"] = "tokens"
     choices: Items[GenerateTokensStreamChoice]
 
@@ -347,7 +397,7 @@ class GenerateTokensResponse(RequestObject):
     prompt_token_id_logprobs: str | None = None
     prompt_token_ids: _PromptIds = None
     mm_placeholders: dict[str, Items[PlaceholderRangeInfo]] | None = None
-    metrics: Annotated[dict[str, Any], described_as("PerRequestMetrics")] | None = None
+    metrics: Annotated[PerRequestMetrics, described_as("PerRequestMetrics")] | None = None
     kv_transfer_params: _Map = None
     ec_transfer_params: _Map = None
     output_mode: Literal["tokens"] = "tokens"
@@ -384,11 +434,10 @@ class DerenderStreamState(RequestObject):
 
 
 def _body_of(kind: type[OpenObject]) -> BeforeValidator:
-    """Return the annotation of an object that has to be a body of another route, and stays as it is."""
+    """Return the annotation of an object that has to be a body of another route."""
 
     def check(value: Any) -> Any:
-        kind.model_validate(value, from_attributes=True)
-        return value
+        return as_read(kind.model_validate(value, from_attributes=True), value)
 
     return BeforeValidator(check)
 
@@ -739,8 +788,6 @@ def parse_generate(body: dict[str, Any]) -> GenerationRequest:
     request = read_as(GenerateRequest, body)
     given = request.sampling_params
     constraint = None if given.structured_outputs is None else given.structured_outputs.given()
-    if constraint is not None:
-        check_one_constraint(constraint)
     refuse_bad_thinking_budget(given.thinking_token_budget)
     if given.stop and not given.detokenize:
         raise ApiError("stop strings are only supported when detokenize is True. Set detokenize=True to use stop.")

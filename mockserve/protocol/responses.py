@@ -21,6 +21,7 @@ from mockserve.protocol.bodies import (
     Usage,
     bounded,
     read_as,
+    set_fields,
     unreadable_as,
     within,
 )
@@ -28,7 +29,12 @@ from mockserve.protocol.chat_messages import Message
 from mockserve.protocol.completions import Effort, ExtraArguments, FreeObject, Ids, Int64, MediaArguments, Salt, Stop
 from mockserve.protocol.errors import ApiError, bad_value, unhandled_error
 from mockserve.protocol.json_text import EncodedItems, JsonArray, JsonBlocks, json_array
-from mockserve.protocol.sampling import SamplingParams, StructuredOutputsParams, refuse_bad_salt, refuse_media_arguments
+from mockserve.protocol.sampling import (
+    SamplingParams,
+    StructuredOutputsParams,
+    refuse_bad_salt,
+    refuse_media_arguments,
+)
 
 # Tools of a response, and the equivalent tools of a chat request.
 
@@ -629,8 +635,10 @@ LOGPROBS_INCLUDED = "message.output_text.logprobs"
 class Reasoning(OpenObject):
     """How an answer is thought about."""
 
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
     effort: Effort = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    mode: str | Literal["standard", "pro"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
@@ -734,7 +742,9 @@ COPIED_FIELDS = (
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
     "vllm_xargs",
+    "watermarking",
     "kv_transfer_params",
+    "ec_transfer_params",
     "chat_template_kwargs",
     "include_reasoning",
     "parallel_tool_calls",
@@ -749,7 +759,7 @@ NAMED_TOOLS = ("function", "custom")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseRequest:
-    """A checked request. `body` is unchanged, except for a tool choice without tools."""
+    """A checked request. `body` is unchanged, except for a tool choice without tools and for texts of numbers."""
 
     body: Mapping[str, Any]
     model: str
@@ -774,7 +784,7 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
     found = read_as(ResponsesRequest, body)
     refuse_media_arguments(dict(body))
     return ResponseRequest(
-        body=body,
+        body={**body, **{name: each for name, each in set_fields(found).items() if isinstance(each, int | float)}},
         model=found.model or "",
         streams=bool(found.stream),
         in_background=bool(found.background),
@@ -902,8 +912,6 @@ def _tools(body: Mapping[str, Any]) -> dict[str, Any]:
 
 # A response as an object in vLLM's order of keys, and as numbered events of its items.
 
-REASONING_KEYS = ("context", "effort", "generate_summary", "mode", "summary")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseObject:
@@ -989,7 +997,7 @@ class ResponseObject:
             },
             "prompt_cache_key": api_request.get("prompt_cache_key"),
             "prompt_cache_retention": api_request.get("prompt_cache_retention"),
-            "reasoning": None if reasoning is None else {name: reasoning.get(name) for name in REASONING_KEYS},
+            "reasoning": None if reasoning is None else {**dict.fromkeys(Reasoning.model_fields), **reasoning},
             "safety_identifier": api_request.get("safety_identifier"),
             "service_tier": api_request.get("service_tier", "auto"),
             "status": status,

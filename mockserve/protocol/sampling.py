@@ -199,6 +199,11 @@ class StructuredOutputsParams:
     _backend: str | None = field(default=None, init=False)
     _backend_was_auto: bool = field(default=False, init=False)
 
+    def __post_init__(self) -> None:
+        """Raise ApiError unless there is exactly one constraint."""
+        if sum(getattr(self, each) is not None for each in ALL_CONSTRAINTS) != 1:
+            check_one_constraint(self.given())
+
     def given(self) -> dict[str, Any]:
         """Return the fields that are not null."""
         found = {each.name: getattr(self, each.name) for each in dataclass_fields(self) if each.init}
@@ -521,7 +526,6 @@ def refuse_chat_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
     refuse_bad_thinking_budget(body.get("thinking_token_budget"))
-    check_one_constraint(body.get("structured_outputs"))
 
 
 def refuse_completion_contradictions(body: dict[str, Any]) -> None:
@@ -541,7 +545,6 @@ def refuse_completion_contradictions(body: dict[str, Any]) -> None:
     _refuse_bad_format(body)
     refuse_bad_salt(body.get("cache_salt"))
     refuse_bad_thinking_budget(body.get("thinking_token_budget"))
-    check_one_constraint(body.get("structured_outputs"))
 
 
 def refuse_stream_options(body: dict[str, Any]) -> None:
@@ -605,24 +608,13 @@ def _refuse_several_constraints(body: dict[str, Any], excludes_tools: bool) -> N
         raise ApiError("You can only either use constraints for structured outputs or tools, not both.")
 
 
-def check_one_constraint(constraints: dict[str, Any] | None) -> None:
-    """Raise ApiError unless `structured_outputs` is absent or has exactly one constraint."""
-    if constraints is None:
-        return
+def check_one_constraint(constraints: dict[str, Any]) -> None:
+    """Raise ApiError unless `structured_outputs` has exactly one constraint."""
     count = sum(constraints.get(each) is not None for each in ALL_CONSTRAINTS)
     if count != 1:
-        raise _several_constraints(constraints) if count else missing_constraint_error(constraints)
-
-
-def _several_constraints(constraints: dict[str, Any]) -> ApiError:
-    given = all_constraints(constraints)
-    return ApiError(f"You can only use one kind of structured outputs constraint but multiple are specified: {given}")
-
-
-def missing_constraint_error(constraints: dict[str, Any]) -> ApiError:
-    """Return the error of `structured_outputs` without a constraint."""
-    given = all_constraints(constraints)
-    return ApiError(f"You must use one kind of structured outputs constraint but none are specified: {given}")
+        use, found = ("can only", "but multiple") if count else ("must", "but none")
+        message = f"You {use} use one kind of structured outputs constraint {found} are specified: "
+        raise ApiError(f"{message}{all_constraints(constraints)}")
 
 
 def all_constraints(constraints: dict[str, Any]) -> dict[str, Any]:

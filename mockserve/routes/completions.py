@@ -116,7 +116,7 @@ async def _planned_batch(
     first: ReplyJob | None = None
     prompts: list[PlannedPrompt] = []
     for chat in api_request:
-        job = await plan_chat(model, chat, name, adapter, priority, refuses_unavailable=False, num_prompts=count)
+        job = await plan_chat(model, chat, name, adapter, priority, num_prompts=count)
         first = first or job
         prompts += job.prompts
     assert first is not None

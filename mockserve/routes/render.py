@@ -11,11 +11,13 @@ from mockserve.generation.answer import END, START
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.generation.tool_calls import ToolConstraint, listed_schema, shown_tools
 from mockserve.options.content import ToolOptions
-from mockserve.protocol.bodies import Choice, Usage
+from mockserve.protocol.bodies import Choice, Usage, read_as
 from mockserve.protocol.chat_messages import template_arguments
 from mockserve.protocol.completions import (
     ChatBodies,
+    ChatCompletionRequest,
     CompletionBodies,
+    CompletionRequest,
     Prompt,
     TextRequest,
     check_prompts,
@@ -32,6 +34,7 @@ from mockserve.protocol.generate import (
     GenerateTokensResponse,
     GenerateTokensStreamResponse,
     RenderedRequest,
+    as_read,
     parse_context,
     read_derendered_chat,
     read_derendered_completion,
@@ -85,7 +88,9 @@ def _rendered_prompts(model: ServedModel, api_request: TextRequest, name: str) -
     sampling = model.planner.defaults.applied(api_request.sampling, api_request.body)
     check_prompts(api_request, sampling, model.planner.max_model_len)
     check_logit_bias_keys(api_request.body.get("logit_bias"))
-    api_request = api_request._replace(sampling=sampling)
+    api_request = api_request._replace(
+        sampling=sampling, body=as_read(read_as(CompletionRequest, api_request.body), api_request.body)
+    )
     if len(api_request.prompts) == 1:
         return [_rendered_prompt(model, api_request, api_request.prompts[0], name)]
     prompts = enumerate(api_request.prompts)
@@ -97,16 +102,17 @@ def keeps_special_tokens(tools: ToolOptions) -> bool:
     return tools.calls_tools and tools.tool_call_parser not in SKIPS_SPECIAL_TOKENS
 
 
-def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_tools: bool = True) -> RenderedRequest:
+def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, is_response: bool = False) -> RenderedRequest:
     """The prompt of a chat request with everything around it. Raises ApiError for a request that is refused.
 
-    With `refuses_tools`, a request with tools is also refused if the server has no tool parser.
+    Tools are also refused if the server has no tool parser, except for those of a response.
     """
     chat = parse_chat(body, is_typed=False)
     model.check_model(chat.model)
     _refuse_beams(chat.sampling.use_beam_search)
     planner, options = model.planner, model.options
-    refuse_unavailable(body, options.content.tools.calls_tools or not refuses_tools)
+    body = as_read(read_as(ChatCompletionRequest, body), body)
+    refuse_unavailable(body, options.content.tools.calls_tools or is_response)
     check_max_tokens(chat.sampling, planner.max_model_len)
     text = planner.conversations.prompt(body)
     media = media_in(model, chat.messages)
@@ -134,7 +140,7 @@ def rendered_chat(model: ServedModel, body: dict[str, Any], name: str, refuses_t
         request_id=name,
         token_ids=ids,
         token_offsets=_token_offsets(planner.tokenizer, text) if body.get("return_token_offsets") else None,
-        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, parses_calls),
+        sampling=sampling_object(sampling, held, budget, chat.delivery.stream, parses_calls, is_response),
         body=body,
         streams=chat.delivery.stream,
         reasoning_ended=_reasoning_ended(model, ids) if chat.includes_reasoning else True,
@@ -268,9 +274,15 @@ def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]
             raise ApiError(f"choice {each.index} has empty or null token_ids")
     bodies = ChatBodies(id=_reply_name(generated), created=unix_time(), model=_model_name(model, body), fingerprint="")
     usage = Usage(body.prompt_tokens or 0, sum(len(each.token_ids) for each in choices))
-    whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, generated.metrics)
+    whole = bodies.whole(
+        [_chat_choice(reader, each) for each in choices], usage, generated.metrics and generated.metrics.model_dump()
+    )
     whole["choices"] = [body | {"index": each.index} for body, each in zip(whole["choices"], choices, strict=True)]
-    about = {"system_fingerprint": None, "kv_transfer_params": generated.kv_transfer_params}
+    about = {
+        "prompt_logprobs": generated.model_dump(mode="json", include={"prompt_logprobs"})["prompt_logprobs"],
+        "system_fingerprint": None,
+        "kv_transfer_params": generated.kv_transfer_params,
+    }
     shows_ids = (body.chat_request or {}).get("return_token_ids")
     return whole | about | ({"prompt_token_ids": generated.prompt_token_ids} if shows_ids else {})
 
@@ -334,7 +346,7 @@ def _whole_completion(model: ServedModel, body: DerenderCompletionRequest) -> di
     usage = Usage(sum(body.prompt_tokens or ()), sum(each.num_tokens for each in choices))
     params = first.kv_transfer_params
     agreed = params if all(each.kv_transfer_params == params for each in responses) else None
-    metrics = first.metrics if len(responses) == 1 else None
+    metrics = first.metrics.model_dump() if first.metrics and len(responses) == 1 else None
     whole = bodies.whole(choices, usage, metrics)
     reasons = [each.finish_reason for one in responses for each in one.choices]
     whole["choices"] = [each | {"finish_reason": why} for each, why in zip(whole["choices"], reasons, strict=True)]

@@ -102,14 +102,13 @@ def _rendered_response(service: Service, given: dict[str, Any]) -> Callable[[], 
     if api_request.body.get("previous_response_id") is not None:
         message = "previous_response_id is not supported by the stateless render endpoint."
         raise ApiError(message, kind="invalid_request_error", param="previous_response_id")
+    service.model.check_model(api_request.model)
     body = chat_body(api_request, conversation(service.responses, api_request))
-    if not any(api_request.body.get(each) for each in ("kv_transfer_params", "ec_transfer_params")):
-        body["vllm_xargs"] = body.get("vllm_xargs") or {}
     name = response_id(api_request)
     has_tools = api_request.body.get("tools") and api_request.body.get("tool_choice") != "none"
     if has_tools and keeps_special_tokens(service.model.options.content.tools):
         body["skip_special_tokens"] = False
-    rendered = rendered_chat(service.model, body, name, refuses_tools=False)
+    rendered = rendered_chat(service.model, body, name, is_response=True)
     shown = replace(
         rendered,
         body={**rendered.body, "model": api_request.body.get("model")},

@@ -300,12 +300,20 @@ async def abort_requests(request: web.Request) -> web.StreamResponse:
     driver = addressed_service(request).delivery.driver
     named = (await read_object(request, "Invalid JSON format")).get("request_ids")
     if named:
-        if isinstance(named, bool | int | float):
-            reason = f"'{type(named).__name__}' object is not iterable"
+        reason = _problem_of_names(named, driver)
+        if reason is not None:
             return json_reply({"error": f"Failed to abort requests: {reason}"}, HTTPStatus.INTERNAL_SERVER_ERROR)
         _abort_named(driver, named)
         return json_reply({"status": "aborted", "aborted": len(named)})
     return json_reply({"status": "aborted", "aborted": driver.end_early()})
+
+
+def _problem_of_names(named: Any, driver: Driver) -> str | None:
+    """Return why vLLM cannot look for these names; it looks at each only while requests run."""
+    if isinstance(named, bool | int | float):
+        return f"'{type(named).__name__}' object is not iterable"
+    unnamed = next((each for each in named if isinstance(each, list | dict)), None) if driver.request_ids else None
+    return None if unnamed is None else f"unhashable type: '{type(unnamed).__name__}'"
 
 
 async def abort_named_requests(request: web.Request) -> web.StreamResponse:

@@ -301,7 +301,7 @@ def chat_reader(model: ServedModel, given: dict[str, Any] | None, prompt: Sequen
     """Return the reader of choices for a chat. Raises ApiError for a chat request that is refused."""
     options = model.options
     body = {"messages": [{"role": "user", "content": ""}]} if given is None else given
-    api_request = parse_chat(body)
+    api_request = parse_chat(body, makes_prompt=False)
     choice = body.get("tool_choice", "auto")
     has_tools = bool(body.get("tools")) and choice not in (None, "none")
     return ChatReader(
@@ -445,7 +445,7 @@ def _chunk_around(
         "usage": _chunk_usage(generated, head["prompt_tokens"]),
         "system_fingerprint": None,
         **of_prompt,
-        "metrics": generated.metrics,
+        "metrics": generated.metrics and generated.metrics.model_dump(),
         "kv_transfer_params": None,
     }
 

@@ -77,9 +77,9 @@ def check_with_model(
         refuse_thinking_budget(
             body.get("thinking_token_budget"), model.options.content.reasoning.reasoning_parser is not None
         )
-    check_extra_arguments(body.get("vllm_xargs"), common.kv_transfer_params)
-    for num_tokens in lengths:
-        check_prompt_start(common, num_tokens)
+        check_extra_arguments(body.get("vllm_xargs"), common.kv_transfer_params)
+        for num_tokens in lengths:
+            check_prompt_start(common, num_tokens)
 
 
 WHOLE_CONTEXT = -1

@@ -16,7 +16,7 @@ from blis_sim.cli.commands import COMMANDS, commands_in
 from blis_sim.cli.main import run
 from blis_sim.options import OptionError, options_of
 from blis_sim.options.command_line import parse_command_line, variable_of
-from blis_sim.options.option import Setting, check_value
+from blis_sim.options.option import Setting, check_value, parse_yaml_value
 from blis_sim.options.settings_file import layers_of_file
 
 OF_THE_BUILD_AND_THE_TESTS = {"BLIS_COMPILE", "BLIS_SHARED", "BLIS_VLLM"}
@@ -130,6 +130,23 @@ def test_a_wrong_value_has_one_message_in_every_spelling(
         with monkeypatch.context() as environment:
             environment.setenv(variable, "x")
             assert message_of(parse_command_line, kind, []) == f"{variable}: {said}"
+
+
+ODD_VALUES: tuple[Any, ...] = (None, True, {}, {"a": [1]}, 1.5, "", "yes", "none")
+
+
+@every_command
+def test_odd_values_of_a_file_and_of_python_are_one_value_or_have_one_message(command: str) -> None:
+    for each in options_of(options_class(command)):
+        for value in ODD_VALUES[1 if each.default is None else 0 :]:  # None leaves out what is left out by default
+            read: list[Any] = []
+            for way in (parse_yaml_value, value_from_python):
+                try:
+                    read.append(way(each, value))
+                except OptionError as error:
+                    read.append(str(error))
+            assert repr(read[0]) == repr(read[1]), (each.name, value)
+            assert each.kind not in (int, float) or not isinstance(value, dict) or "must be" in read[0]
 
 
 @every_command

@@ -34,7 +34,7 @@ def test_a_command_line_is_read_as_settings() -> None:
     [
         ("--xyz", "^no such option: --xyz$"),
         ("--nome x", "^no such option: --nome, did you mean --name[?]$"),
-        ("--quick=1", "^--quick takes no value, got '1'$"),
+        ("--quick=1", "^--quick must be true or false, got '1'$"),
         ("-q", "^no such option: -q$"),
         ("--rate often", "^--rate must be a number, got 'often'$"),
         ("--rate", "--rate must be given a value"),

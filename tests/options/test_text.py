@@ -59,6 +59,12 @@ def test_a_text_that_means_nothing_is_named(name: str, text: str, message: str) 
         parse_value(find_setting(Options, name), text)
 
 
+@pytest.mark.parametrize("name", ["size", "name", "quick", "weights", "label"])
+def test_no_value_is_named_where_a_setting_must_have_one(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^--{name} must be given a value$"):
+        parse_yaml_value(find_setting(Options, name), None)
+
+
 @pytest.mark.parametrize("name", ["size", "--size", "tensor_parallel_size", "tensor-parallel-size"])
 def test_a_setting_is_found_by_its_name_and_its_flags(name: str) -> None:
     assert find_setting(Options, name).name == "size"

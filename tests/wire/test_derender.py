@@ -305,6 +305,31 @@ def test_a_reply_without_choices_stays_one(split: TestServer, path: str, body: A
     assert (found["choices"], found["usage"]["total_tokens"]) == ([], 0)
 
 
+def test_content_of_the_chat_is_not_looked_at(split: TestServer) -> None:
+    asked = {"messages": [{"role": "user", "content": [1]}]}
+    body = {"stream": True, "generate_chunk": {"choices": [{"index": 0, "token_ids": [5]}]}}
+    assert call(split, "POST", CHAT_PATH, {**body, "chat_request": asked, "prompt_token_ids": [5]}).status == 200
+
+
+def test_metrics_of_a_reply_are_read(split: TestServer) -> None:
+    def derendered(metrics: Any) -> Any:
+        body = {"generate_response": {"choices": [], "metrics": metrics}, "chat_request": {"messages": []}}
+        return post(split, CHAT_PATH, body)
+
+    names = ("time_to_first_token_ms", "generation_time_ms", "queue_time_ms", "mean_itl_ms", "tokens_per_second")
+    nothing = dict.fromkeys((*names, "speculative_decoding"))
+    assert derendered({"mean_itl_ms": "1.5", "a": 1})["metrics"] == nothing | {"mean_itl_ms": 1.5, "a": 1}
+    for wrong, num_errors in (({"queue_time_ms": "x"}, 3), ({"speculative_decoding": {}}, 9), (3, 3)):
+        assert derendered(wrong)["error"]["message"].startswith(f"{num_errors} validation errors:")
+
+
+def test_log_probabilities_of_the_prompt_are_handed_on(split: TestServer) -> None:
+    scores = [None, {"5": {"logprob": "-1", "rank": 1}}]
+    body = {"generate_response": {"choices": [], "prompt_logprobs": scores}, "chat_request": {"messages": []}}
+    read = {"5": {"logprob": -1.0, "rank": 1, "decoded_token": None}}
+    assert post(split, CHAT_PATH, body)["prompt_logprobs"] == [None, read]
+
+
 def generated_with_bias(split: TestServer, key: str) -> Any:
     sampling = {"logit_bias": {key: 0.5}, "max_tokens": 1}
     return post(split, "/inference/v1/generate", {"token_ids": [1], "sampling_params": sampling})

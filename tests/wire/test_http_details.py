@@ -363,6 +363,12 @@ def test_a_given_id_is_returned_even_if_it_is_empty(guarded: TestServer, given: 
     assert re.fullmatch("[0-9a-f]{32}", call(guarded, "GET", "/v1/models", None, key).headers["x-request-id"])
 
 
+def test_an_error_that_no_handler_of_vllm_knows_has_no_id(guarded: TestServer) -> None:
+    fields = {"Authorization": "Bearer k1", "X-Request-Id": "q"}
+    reply = call(guarded, "POST", "/v1/chat/completions", {"messages": [], "structured_outputs": [1]}, fields)
+    assert (reply.status, reply.headers.get("x-request-id")) == (500, None)
+
+
 FLAT = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 

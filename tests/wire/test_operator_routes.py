@@ -152,6 +152,14 @@ def test_requests_can_be_aborted_by_name(dev_server: TestServer) -> None:
     assert kept.reply().json["choices"][0]["finish_reason"] == "length"
 
 
+def test_names_of_requests_are_hashed_while_requests_run(dev_server: TestServer) -> None:
+    running = Background(dev_server, request_id="running", **LONG)
+    refused = post(dev_server, "/abort_requests", {"request_ids": [["running"]]})
+    assert (refused.status, refused.json) == (500, {"error": "Failed to abort requests: unhashable type: 'list'"})
+    running.reply()
+    assert post(dev_server, "/abort_requests", {"request_ids": [["running"]]}).json["aborted"] == 1
+
+
 def test_an_adapter_is_served_under_its_own_name_until_it_is_unloaded(dev_server: TestServer) -> None:
     post(dev_server, "/v1/load_lora_adapter", {"lora_name": "tuned", "lora_path": "/weights/tuned"})
     cards = {each["id"]: each for each in call(dev_server, "GET", "/v1/models").json["data"]}

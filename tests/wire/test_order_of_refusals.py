@@ -73,6 +73,10 @@ def assistant(**members: Any) -> list[dict[str, Any]]:
         ),
         (RESPONSES, {"input": "hi", "tools": [FORMAL], "prompt": {"id": "p"}}, 400, "Custom tools with a grammar"),
         (CHAT, {"messages": WRONG_PARTS, "truncate_prompt_tokens": 10**9}, 400, "truncate_prompt_tokens=1000000000 "),
+        (CHAT, {"messages": [{"author": {"role": "user"}, "content": []}]}, 400, "'Message' object is not subscriptab"),
+        (CHAT, {"messages": [{"author": {"role": "critic"}, "content": []}]}, 400, "11 validation errors:"),
+        (TOKENS, {"messages": [{"author": "user", "content": []}]}, 400, "12 validation errors:"),
+        (RESPONSES, {"input": "hi", "reasoning": {"context": "x", "mode": 1}}, 400, "3 validation errors:"),
         (TEXT, {"model": "x", "prompt": []}, 404, "The model `x` does not exist."),
         (TEXT, {"model": "x", "prompt": "a", "suffix": "b"}, 404, "The model `x` does not exist."),
         (TEXT, {"model": "x", "prompt": "a", "prompt_embeds": "AAAA"}, 404, "The model `x` does not exist."),
@@ -106,6 +110,11 @@ def test_a_response_shows_its_prompt_as_the_template_wrote_it(server: TestServer
     assert message["message"] == call(server, "POST", CHAT, chat).json["prompt_text"]
 
 
+def test_a_batch_takes_no_arguments_of_media(server: TestServer) -> None:
+    reply = call(server, "POST", BATCH, {"messages": [[USER]], "max_tokens": 2, "media_io_kwargs": {"a": {"b": 1}}})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "media_io_kwargs")
+
+
 def test_the_calls_of_a_batch_are_refused_before_its_other_members(server: TestServer) -> None:
     body = {"messages": [[USER, UNREADABLE_CALL]], "reasoning_effort": "x"}
     message = call(server, "POST", BATCH, body).json["error"]["message"]
@@ -120,6 +129,8 @@ def test_the_calls_of_a_batch_are_refused_before_its_other_members(server: TestS
         (CHAT, {"messages": [USER, {"role": "critic", "content": "x", "tool_calls": {}}]}),
         (CHAT, {"messages": [USER, {"role": "assistant", "content": ["a"], "tool_calls": None}, USER]}),
         (CHAT, {"messages": [USER], "use_beam_search": True, "n": 2, "logit_bias": {"a": 1}}),
+        (CHAT, {"messages": [USER], "use_beam_search": True, "routed_experts_prompt_start": 99}),
+        (TEXT, {"prompt": "a", "use_beam_search": True, "vllm_xargs": {"a": "\ud800"}}),
         (TEXT, {"prompt": "a", "prompt_embeds": []}),
         (
             RESPONSES,

@@ -65,6 +65,37 @@ def test_a_response_repeats_what_its_answer_was_drawn_with(server: TestServer) -
         assert {name: body[name] for name in defaults} == drawn_with
 
 
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"parallel_tool_calls": "off"}, {"parallel_tool_calls": False}),
+        ({"max_tool_calls": "3"}, {"max_tool_calls": 3}),
+        ({"max_tool_calls": 3.0}, {"max_tool_calls": 3}),
+        (
+            {"reasoning": {"a": 1}},
+            {"reasoning": dict.fromkeys(("context", "effort", "generate_summary", "mode", "summary")) | {"a": 1}},
+        ),
+    ],
+)
+def test_a_response_repeats_values_as_they_were_read(
+    server: TestServer, fields: dict[str, Any], shown: dict[str, Any]
+) -> None:
+    body = respond(server, max_output_tokens=1, **fields).json
+    assert json.dumps({name: body[name] for name in shown}) == json.dumps(shown)
+
+
+@pytest.mark.parametrize("further", [{}, {"temperature": "x"}])
+@pytest.mark.parametrize(
+    ("constraints", "found"), [({}, "none are"), ({"json": {}, "regex": "a"}, "multiple are"), ({"x": 1}, "none are")]
+)
+def test_constraints_of_a_response_are_counted_first(
+    server: TestServer, constraints: dict[str, Any], found: str, further: dict[str, Any]
+) -> None:
+    refused = respond(server, structured_outputs=constraints, **further)
+    assert refused.status == 400
+    assert f"use one kind of structured outputs constraint but {found} specified: " in refused.json["error"]["message"]
+
+
 def test_events_are_numbered_and_end_with_the_whole_response(server: TestServer) -> None:
     events = reported(respond(server, max_output_tokens=4, stream=True, temperature=0))
     assert [each["sequence_number"] for each in events] == list(range(len(events)))

@@ -138,6 +138,77 @@ def test_a_response_can_be_rendered(scaled_out: TestServer) -> None:
     assert (len(rendered["token_ids"]), rendered["sampling_params"]["max_tokens"]) == (used, 3)
 
 
+@pytest.mark.parametrize(
+    ("path", "asked", "shows_empty"),
+    [
+        ("/v1/chat/completions/render", {"messages": MESSAGES}, False),
+        ("/v1/completions/render", {"prompt": "a"}, False),
+        ("/v1/responses/render", {"input": "a"}, True),
+    ],
+)
+def test_rendered_requests_have_no_empty_objects(
+    path: str, asked: dict[str, Any], shows_empty: bool, scaled_out: TestServer
+) -> None:
+    def rendered(**fields: Any) -> dict[str, Any]:
+        body = call(scaled_out, "POST", path, {**asked, "vllm_xargs": {}, **fields}).json
+        found: dict[str, Any] = body[0] if isinstance(body, list) else body
+        return found
+
+    found = rendered(kv_transfer_params={}, thinking_token_budget=-1)
+    assert ("extra_args" in found["sampling_params"], found["kv_transfer_params"]) == (shows_empty, None)
+    assert "thinking_token_budget" not in found["sampling_params"]
+    for name in ("kv_transfer_params", "ec_transfer_params"):
+        found = rendered(**{name: {"a": 1}})
+        assert ("extra_args" in found["sampling_params"], found[name]) == (False, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({"watermarking": "no"}, {"watermarking": False}),
+        ({"stream_interval": "3"}, {"stream_interval": 3}),
+        ({"spaces_between_special_tokens": 0}, {"spaces_between_special_tokens": False}),
+        ({"logit_bias": {" 5 ": "1"}}, {"logit_bias": {"5": 1.0}}),
+        ({"routed_experts_prompt_start": 1.0}, {"routed_experts_prompt_start": 1}),
+        (
+            {"repetition_detection": {"max_pattern_size": "2", "min_pattern_size": 1, "min_count": 2}},
+            {"repetition_detection": {"max_pattern_size": 2, "min_pattern_size": 1, "min_count": 2}},
+        ),
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/v1/chat/completions/render", {"messages": MESSAGES}), ("/v1/completions/render", {"prompt": "a"})],
+)
+def test_rendered_values_are_those_that_were_read(
+    path: str, asked: dict[str, Any], fields: dict[str, Any], shown: dict[str, Any], scaled_out: TestServer
+) -> None:
+    body = call(scaled_out, "POST", path, {**asked, **fields}).json
+    sampling = (body[0] if isinstance(body, list) else body)["sampling_params"]
+    assert json.dumps({name: sampling.get(name) for name in shown}) == json.dumps(shown)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("/v1/messages/render", {"messages": MESSAGES, "max_tokens": 3}), ("/v1/responses/render", {"input": "a"})],
+)
+def test_other_families_render_the_fields_of_chats(path: str, asked: dict[str, Any], scaled_out: TestServer) -> None:
+    body = call(scaled_out, "POST", path, {"model": "m", **asked, "watermarking": "no", "priority": "3"}).json
+    assert body["sampling_params"]["watermarking"] is False
+    assert body["priority"] == (3 if "responses" in path else 0)
+
+
+def test_a_stream_reports_usage_where_it_is_asked_for(scaled_out: TestServer) -> None:
+    body = {"messages": MESSAGES, "stream": True, "stream_options": {}}
+    shown = call(scaled_out, "POST", "/v1/chat/completions/render", body).json["stream_options"]
+    assert shown == {"include_usage": False, "continuous_usage_stats": False}
+
+
+def test_the_model_of_a_rendered_response_is_looked_at_first(scaled_out: TestServer) -> None:
+    body = {"model": "x", "input": [{"type": "reasoning", "summary": "user", "id": "r"}]}
+    assert call(scaled_out, "POST", "/v1/responses/render", body).status == 404
+
+
 def test_a_prefill_of_token_ids_names_where_its_blocks_are() -> None:
     config = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both", "engine_id": "here"})
     with running_server(enable_scale_out=True, kv_transfer_config=config, engine="vllm") as prefiller:

@@ -5,8 +5,8 @@ python -m workshop.vllm_oracle.mutated_requests --genuine http://127.0.0.1:18800
 Both must be started the same way. Bodies come from the tables of tests/wire/asked, from the search of parsers and, with
 `--case-files FOLDER`, from the files that captures were made with. A change removes a member, makes it null, gives it a
 value of another type or beyond a bound, adds a member that the route documents, or takes one from another body of the
-same route. Differences that docs/compatibility.md or docs/decisions.md explains are counted by their reason. Exit code
-1 if others are found.
+same route. An added member has any value, or one of the forms that the genuine server's document gives it. Differences
+that docs/compatibility.md or docs/decisions.md explains are counted by their reason. Exit code 1 if others are found.
 """
 
 import argparse
@@ -48,6 +48,31 @@ ENDINGS = ("finish_reason", "stop_reason", "incomplete_details", "status", ".eve
 SAID = re.compile(r"token_id|logprobs|\.rank|output_messages|\.results\[\d+\]\.(index|document)|\.embedding")
 """Places of a model's words and scores."""
 WORDS = {"fx_tokens": [70, 71, 72, 73]}
+INTEGERS = (0, 1, 2, 3, 70, -1, "3", 3.0)
+SCALARS: Mapping[str, Sequence[Any]] = {
+    "string": (
+        "x",
+        "",
+        "user",
+        "m",
+        "a b",
+        "{}",
+        '{"a": 1}',
+        "f",
+        "{{ x }}",
+        "data:image/png;base64,AA",
+        "root ::= [a]",
+    ),
+    "integer": INTEGERS,
+    "number": (*INTEGERS, 0.5, 1.5, "0.5"),
+    "boolean": (True, False, True, False, "no", "yes", 1, 0.0),
+    "null": (None,),
+}
+"""Values of the types of a schema, and others that are read as such."""
+MOST_DEPTH = 7
+"""Members of objects deeper than this are those alone that must be there."""
+CALM = frozenset({"vllm_xargs", "priority", "n"})
+"""Members that say what the genuine server's model does, or how much it has to do."""
 MOST_TRIES = 3
 """A loaded machine joins events of a stream, so what differs is asked again."""
 
@@ -158,8 +183,14 @@ def _changed(base: Body, bodies: Sequence[Body], document: Mapping[str, Any], ra
     if drawn < 0.35 and others:
         name, value = random.choice(list(random.choice(others).members.items()))
         members[name] = deepcopy(value)
-    elif drawn < 0.5:
-        members[random.choice(_documented(document, base) or ["unknown"])] = random.choice(VALUES)
+    elif drawn < 0.6:
+        schemas = document["components"]["schemas"]
+        documented = _documented(document, base) or {"unknown": {}}
+        name = random.choice(list(documented))
+        members[name] = _anything(random) if drawn < 0.45 else described(documented[name], schemas, random)
+        inner = [place for place in _places(members) if place[0] == name and len(place) > 1]
+        if inner and random.random() < 0.5:
+            _change(members, random.choice(inner), random)
     else:
         places = list(_places(members))
         if places:
@@ -177,9 +208,9 @@ def _change(members: dict[str, Any], place: Place, random: Random) -> None:
     elif drawn < 0.35:
         holder[place[-1]] = None
     elif drawn < 0.5 and isinstance(holder, dict):
-        holder["extra"] = random.choice(VALUES)
+        holder["extra"] = _anything(random)
     else:
-        holder[place[-1]] = random.choice(VALUES)
+        holder[place[-1]] = _anything(random)
 
 
 def _places(value: Any, at: Place = ()) -> Iterator[Place]:
@@ -190,14 +221,46 @@ def _places(value: Any, at: Place = ()) -> Iterator[Place]:
         yield from _places(each, (*at, step))
 
 
-def _documented(document: Mapping[str, Any], base: Body) -> list[str]:
+def described(schema: Mapping[str, Any], schemas: Mapping[str, Any], random: Random, depth: int = 0) -> Any:
+    """A value of one of the forms that a schema describes; anything where it describes none."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    forms = schema.get("anyOf") or schema.get("oneOf") or ([schemas[name]] if name else [])
+    if forms:
+        return described(random.choice(forms), schemas, random, depth)
+    if "const" in schema or "enum" in schema:
+        return random.choice(schema.get("enum") or [schema["const"]])
+    kind = schema.get("type", "")
+    if kind == "array":
+        items = schema.get("items", {})
+        return [described(items, schemas, random, depth + 1) for _ in range(random.choice((0, 1, 1, 2)))]
+    if kind != "object":
+        return random.choice(SCALARS[kind]) if kind in SCALARS else _anything(random)
+    fields, required = schema.get("properties", {}), schema.get("required", ())
+    if not fields:
+        fields = {"a": schema.get("additionalProperties"), "5": {}}
+    share = 0.4 if depth < MOST_DEPTH else 0.0
+    kept = [each for each in fields if each not in CALM and (each in required or random.random() < share)]
+    return {each: described(_schema_of(fields[each]), schemas, random, depth + 1) for each in kept}
+
+
+def _schema_of(field: Any) -> Mapping[str, Any]:
+    """The schema of a field; that of anything where it is a truth value, or missing."""
+    return field if isinstance(field, dict) else {}
+
+
+def _anything(random: Random) -> Any:
+    return deepcopy(random.choice(VALUES))  # a copy, since it may be changed
+
+
+def _documented(document: Mapping[str, Any], base: Body) -> dict[str, Any]:
+    """The members that a body of this operation may have, with their schemas."""
     operation = document["paths"][base.path].get(base.method.lower(), {})
     schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    names: dict[str, None] = {}
+    found: dict[str, Any] = {}
     for each in schema.get("anyOf", [schema]):
         name = each.get("$ref", "").rpartition("/")[2]
-        names |= dict.fromkeys(document["components"]["schemas"].get(name, {}).get("properties", {}))
-    return [each for each in names if each not in ("vllm_xargs", "priority", "n")]
+        found |= document["components"]["schemas"].get(name, {}).get("properties", {})
+    return {name: each for name, each in found.items() if name not in CALM}
 
 
 def limited(path: str, members: dict[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """`blis engine-core` for the command line."""
 
-import asyncio
 import logging
 from dataclasses import replace
 
-from blis_sim.engine.latency.wrapped import EngineAlone
 from blis_sim.installation import install_command
 from blis_sim.options import OptionError
 from blis_sim.options.command_line import flags_in_environment, flags_of
@@ -31,6 +29,9 @@ def run(options: EngineCoreOptions) -> int:
         import zmq  # noqa: F401
     except ImportError:
         raise OptionError(f"blis engine-core needs its libraries: {install_command('engine-core')}") from None
+    import asyncio
+
+    from blis_sim.engine.latency.wrapped import EngineAlone
     from blis_sim.wings.engine_core.session import serve_frontends
     from mockserve.engines import deployment_of
     from mockserve.executor.memory import return_large_blocks

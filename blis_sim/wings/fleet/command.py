@@ -11,7 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -325,6 +324,8 @@ def _watched(url: str, num_first: int) -> Iterator[list[tuple[float, int, str]]]
 
     The first `num_first` instances serve from the beginning.
     """
+    import urllib.request
+
     changes: list[tuple[float, int, str]] = []
     states = dict.fromkeys(range(num_first), "serving")
     began, ended = time.monotonic(), threading.Event()

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop
 from itertools import count, product
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.config import EngineConfig
@@ -25,9 +23,11 @@ from blis_sim.options import OptionError, check_options, option
 from blis_sim.options.option import names_in
 from blis_sim.options.printing import format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line, input_hashes
-from blis_sim.report.figures import Panel, time_panel
 from blis_sim.report.report import Report
 from blis_sim.wings.tap.lines import LinkRecording, StepLine, read_recordings
+
+if TYPE_CHECKING:
+    from blis_sim.report.figures import Panel
 
 __all__ = ["StepCheckOptions", "run"]
 
@@ -417,8 +417,12 @@ def _report(options: StepCheckOptions, steps: Sequence[StepLine], difference: tu
     )
 
 
-def _panels(steps: Sequence[StepLine]) -> list[Panel]:
+def _panels(steps: Sequence[StepLine]) -> "list[Panel]":
     """Return pictures of the steps that have their batch: tokens of each, and its duration."""
+    import numpy as np
+
+    from blis_sim.report.figures import time_panel
+
     told = [(step.ended_s, *step.batch) for step in steps if step.batch is not None]
     if not told:
         return []
