@@ -41,7 +41,7 @@ class Start(NamedTuple):
     starts_session: bool
 
 
-class Popen(subprocess.Popen[str]):
+class Popen(subprocess.Popen[Any]):
     """A process as `subprocess.Popen` has it, started by forking. It takes standard files, `cwd`, `env` and a session.
 
     A process between the two waits for it, and tells by a pipe its number and later its status.
@@ -52,7 +52,7 @@ class Popen(subprocess.Popen[str]):
         _, preexec, _, pass_fds, cwd, env, _, _, shell, *pipes = given[:15]
         assert args[0] == sys.executable
         assert args[1] in ("-m", "-c")
-        assert not (preexec or pass_fds or shell)
+        assert not any((preexec, pass_fds, shell))
         environment = dict(os.environ if env is None else env)
         start = Start(list(map(os.fspath, args[1:])), str(cwd or Path.cwd()), environment, bool(given[20]))
         files = [own if each == -1 else each for own, each in enumerate((pipes[0], pipes[3], pipes[5]))]
@@ -94,11 +94,11 @@ def run(
     check: bool = False,
     timeout: float | None = None,
     **options: Any,
-) -> subprocess.CompletedProcess[str]:
-    """As `subprocess.run`, for text."""
+) -> subprocess.CompletedProcess[Any]:
+    """As `subprocess.run`."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with Popen(words, text=True, **options) as process:
+    with Popen(words, **options) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:
@@ -204,7 +204,11 @@ def _become(start: Start) -> None:
         setattr(sys, name, file)
         setattr(sys, f"__{name}__", file)
     kind, what, *arguments = start.words
-    sys.path[:] = [start.folder, *filter(None, start.environment.get("PYTHONPATH", "").split(os.pathsep)), *sys.path[1:]]
+    sys.path[:] = [
+        start.folder,
+        *filter(None, start.environment.get("PYTHONPATH", "").split(os.pathsep)),
+        *sys.path[1:],
+    ]
     sys.modules.pop("tests.fork_server", None)
     if kind == "-m":
         sys.argv[:] = [what, *arguments]
