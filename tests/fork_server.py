@@ -33,7 +33,7 @@ NUM_FILES = 4
 
 
 class Start(NamedTuple):
-    """What a process is to run, and where; its standard files and the pipe of its parent come along."""
+    """Words, folder, environment and session of a process; its standard files and a pipe are sent beside."""
 
     words: Sequence[str]
     folder: str
@@ -44,7 +44,7 @@ class Start(NamedTuple):
 class Popen(subprocess.Popen[Any]):
     """A process as `subprocess.Popen` has it, started by forking. It takes standard files, `cwd`, `env` and a session.
 
-    A process between the two waits for it, and tells by a pipe its number and later its status.
+    A process between the two waits for it, and writes its number and later its status to a pipe.
     """
 
     def _execute_child(self, args: Any, *given: Any) -> None:  # type: ignore[override]
@@ -111,7 +111,7 @@ def run(
 
 
 class ForkServer:
-    """The process that forks: it ends when this one does, or is told to."""
+    """The process that forks. It ends with this one."""
 
     def __init__(self) -> None:
         self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
