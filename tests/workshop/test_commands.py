@@ -28,7 +28,6 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.client": ("--bare", "--only", "rate", "--requests", "20"),
     "workshop.cluster": ("--requests", "100"),
     "workshop.coverage": ("--kinds", "1", "--recordings", "2", "--requests", "30", "--draws", "2"),
-    "workshop.day": ("--requests", "10", "--rate", "30"),
     "workshop.deployments": ("gpt-oss-120b", "--seconds", "2", "--any-grade"),
     "workshop.endpoints": ("--count", "2", "--seconds", "1"),
     "workshop.engine_cost": ("--requests", "20", "--only", "requests"),
@@ -94,6 +93,7 @@ ENDLESS: dict[str, tuple[tuple[str, ...], str]] = {
 
 ELSEWHERE = {
     "workshop.attack.soak": "tests/wire/test_soak.py",
+    "workshop.day": "tests/observe/proxy/test_a_day.py",
     "workshop.long_functions": "Makefile",
     "workshop.plans_served": "tests/bench/test_plan_served.py",
     "workshop.startup": "tests/cli/test_startup_benchmark.py",

@@ -11,7 +11,7 @@ from typing import Any
 from tests import fork_server
 
 BLIS = (sys.executable, "-m", "blis_sim.cli")
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @contextmanager
