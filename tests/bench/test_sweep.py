@@ -186,7 +186,7 @@ def test_points_that_failed_are_computed_again(sweep: Sweep) -> None:
 
 def short_of_memory() -> None:
     """Limit the memory to what suffices for a small simulation."""
-    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+    resource.setrlimit(resource.RLIMIT_AS, (650_000_000, 650_000_000))
 
 
 @pytest.mark.slow
