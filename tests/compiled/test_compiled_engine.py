@@ -79,7 +79,13 @@ RUNS = {
     "a storm of preemptions": (*QWEN, *TIGHT),
     "priorities": (*QWEN, *TIGHT, "--scheduler", "priority-fcfs", "--preemption-policy", "priority"),
     "shared prefixes": (*QWEN, "--rate", "20", "--num-requests", "150", "--prefix-tokens", "1000"),
-    "classes and conversations": (*QWEN, "--workload-spec", str(PROJECT / "examples" / "workload.yaml"), "--num-requests", "40"),
+    "classes and conversations": (
+        *QWEN,
+        "--workload-spec",
+        str(PROJECT / "examples" / "workload.yaml"),
+        "--num-requests",
+        "40",
+    ),
     "BLIS's scheduling": (*QWEN, *TIGHT, "--engine", "blis"),
     "BLIS's with CPU memory": (*QWEN, *TIGHT[:-1], "50", "--engine", "blis", "--kv-cpu-blocks", "200"),
     "speculative decoding": (
