@@ -4,7 +4,7 @@ PYTHON ?= python3
 # Processes that share the tests: one more than there are cores, since tests also wait.
 WORKERS ?= 3
 # Slow tests wait more: for servers to start, and for streams to end.
-SLOW_WORKERS ?= 4
+SLOW_WORKERS ?= 5
 # Tests start hundreds of processes, which would compile every module anew without bytecode. What is installed is
 # compiled once, or each worker would compile it at the same time; pip would use one core for its 17,000 files, of which
 # some do not compile.

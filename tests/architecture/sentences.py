@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tests.architecture.project import docstrings
+
 MOST_WORDS = 25
 FENCE = re.compile(r"^ *```.*?^ *```[^\n]*$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -68,32 +70,22 @@ def of_page(text: str) -> Iterator[Sentence]:
 
 def of_docstrings(source: str) -> Iterator[Sentence]:
     """Yield the sentences of all docstrings, also of attributes."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Lambda | ast.IfExp):
-            continue
-        for child in getattr(node, "body", ()):
-            if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
-                text = child.value.value
-                if isinstance(text, str):
-                    yield from (Sentence(child.lineno, each.text) for each in of_page(text))
+    for line, text in docstrings(ast.parse(source)):
+        yield from (Sentence(line, each.text) for each in of_page(text))
 
 
 def of_messages(source: str) -> Iterator[Sentence]:
     """Yield the sentences of all texts that are no docstrings; a value in one is a word."""
-    tree = ast.parse(source)
-    docstrings = {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)} - {
-        id(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
-    }
-    for node in ast.walk(tree):
-        if id(node) in docstrings or id(node) in inner:
-            continue
+    waiting: list[ast.AST] = [ast.parse(source)]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, ast.JoinedStr):
             text = "".join(str(each.value) if isinstance(each, ast.Constant) else "V" for each in node.values)
+            waiting += (each for value in node.values for each in ast.walk(value) if isinstance(each, ast.JoinedStr))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value
         else:
+            if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+                waiting += ast.iter_child_nodes(node)
             continue
         yield from (Sentence(node.lineno, each.text) for part in text.split("\n") for each in sentences(part))

@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from tests.architecture.project import PACKAGES, product_files, pyproject
+from tests.architecture.project import PACKAGES, imported, product_files, pyproject
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("dependencies")]
 
@@ -23,12 +23,10 @@ def imported_modules() -> Iterator[str]:
     """Return the top level of each module of another distribution that the product imports, wherever in a file, and
     however."""
     for file in product_files():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                yield from (alias.name.partition(".")[0] for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                yield node.module.partition(".")[0]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
+        yield from (name.partition(".")[0] for name in imported(file))
+        text = file.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "import_module(" in text else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "import_module":
                 yield from (
                     str(each.value).partition(".")[0] for each in node.args[:1] if isinstance(each, ast.Constant)
                 )

@@ -4,13 +4,20 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from graphlib import TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-from tests.architecture.project import PACKAGES, PROJECT, module_name, product_files, pyproject
+from tests.architecture.project import (
+    PACKAGES,
+    PROJECT,
+    imported,
+    imported_at_once,
+    module_name,
+    product_files,
+    pyproject,
+    statements,
+)
 
 FORBIDDEN_IN_ENGINE = {
     "asyncio",
@@ -98,7 +105,7 @@ def test_no_module_imports_by_relative_path() -> None:
         name
         for name, text in texts.items()
         if re.search(r"from\s*\.", text)  # which is quicker than to parse all of them
-        for node in ast.walk(ast.parse(text))
+        for node in statements(ast.parse(text))
         if isinstance(node, ast.ImportFrom) and node.level
     ] == []
 
@@ -111,21 +118,3 @@ def test_every_list_of_packages_names_the_same_ones() -> None:
     assert sorted(tools["mypy"]["files"]) == sorted(
         [*PACKAGES, "docs", "examples", "hatch_build.py", "tests", "workshop"]
     )
-
-
-def imported(file: Path) -> Iterator[str]:
-    """Names of all modules a file imports, wherever in it."""
-    yield from imported_by(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
-
-
-def imported_at_once(file: Path) -> Iterator[str]:
-    """Names of all modules a file imports when it is imported itself."""
-    yield from imported_by(ast.parse(file.read_text(encoding="utf-8")).body)
-
-
-def imported_by(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -2,11 +2,10 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.architecture.project import PROJECT, product_files
+from tests.architecture.project import PROJECT, docstrings, product_files
 
 NEIGHBOURS = re.compile(r"(It|Its|They|Their|Them|Those|Likewise|The same|What|Who|Whom|Whose)\b(?!-)")
 """First words of a docstring that point at another one."""
@@ -15,23 +14,11 @@ CODE = re.compile(r"`[^`]*`")
 SOURCES = [*product_files(), *sorted((PROJECT / "tests").rglob("*.py")), *sorted((PROJECT / "docs").rglob("*.py"))]
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each docstring: of a module, class or function, and of the attribute before it."""
-    for node in ast.walk(ast.parse(source)):
-        for child in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
-            if (
-                isinstance(child, ast.Expr)
-                and isinstance(child.value, ast.Constant)
-                and isinstance(child.value.value, str)
-            ):
-                yield child.lineno, child.value.value.strip()
-
-
 def faults(source: str) -> list[str]:
     """Return the lines of docstrings that lean on a neighbour or speak of a person, with the word."""
     found = []
-    for line, text in docstrings(source):
-        words = CODE.sub("", text)
+    for line, text in docstrings(ast.parse(source)):
+        words = CODE.sub("", text.strip())
         found += [f"{line}: {word.group()}" for word in (NEIGHBOURS.match(words), PERSONS.search(words)) if word]
     return found
 

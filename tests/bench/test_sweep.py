@@ -17,6 +17,7 @@ from blis_sim.bench.sweep_command import SweepOptions, run
 from blis_sim.bench.sweep_report import frontier
 from blis_sim.options import BlisError
 from blis_sim.report.figures import frontier as best_points
+from tests import fork_server
 from tests.children import num_importing
 from tests.docs.pages import PROJECT
 from tests.patience import PATIENCE_S, wait_until
@@ -138,7 +139,7 @@ def long_sweep(path: Path) -> Iterator[subprocess.Popen[str]]:
     rates = ",".join(str(rate) for rate in range(1, 3001))
     command = [sys.executable, "-m", "blis_sim.cli", "sweep", *BASE, "--vary", f"rate={rates}", "-o", str(path)]
     command += ["--processes", "2"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True) as process:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True, cwd=PROJECT, start_new_session=True) as process:
         try:
             yield process
         finally:
@@ -157,12 +158,12 @@ def test_when_a_sweep_is_killed_its_processes_end_and_the_same_command_goes_on(t
 
     rates = ",".join(str(rate) for rate in range(1, 30))
     path = tmp_path / "killed.csv"
-    process = subprocess.Popen(command("killed.csv"), stdout=subprocess.PIPE, cwd=PROJECT)
+    process = fork_server.Popen(command("killed.csv"), stdout=subprocess.PIPE, cwd=PROJECT)
     wait_until(lambda: num_lines(path) >= 3)
     process.kill()
     process.communicate(timeout=PATIENCE_S)  # returns when no process holds the standard output any more
     for name in ("killed.csv", "whole.csv"):
-        subprocess.run(command(name), cwd=PROJECT, check=True, capture_output=True)
+        fork_server.run(command(name), cwd=PROJECT, check=True, capture_output=True)
     assert path.read_bytes() == (tmp_path / "whole.csv").read_bytes()
 
 
@@ -185,7 +186,7 @@ def test_points_that_failed_are_computed_again(sweep: Sweep) -> None:
 
 def short_of_memory() -> None:
     """Limit the memory to what suffices for a small simulation."""
-    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+    resource.setrlimit(resource.RLIMIT_AS, (650_000_000, 650_000_000))
 
 
 @pytest.mark.slow

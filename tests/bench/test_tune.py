@@ -73,7 +73,7 @@ def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.
 
 def short_of_memory() -> None:
     """Limit the memory to what suffices for a small simulation."""
-    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+    resource.setrlimit(resource.RLIMIT_AS, (650_000_000, 650_000_000))
 
 
 @pytest.mark.slow

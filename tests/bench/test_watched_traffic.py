@@ -15,6 +15,7 @@ from blis_sim.bench import BenchError
 from blis_sim.bench.watched_traffic import WatchedTraffic, cache_bound
 from blis_sim.testing import Server, serving
 from observe.proxy.cache_canary import CacheBound
+from tests import fork_server
 from tests.observe.proxy.running import running_proxy
 from tests.observe.proxy.test_cache_canary import MODEL, chat, emptied
 from tests.patience import PATIENCE_S
@@ -42,7 +43,7 @@ def test_a_lost_cache_is_an_alarm_with_the_first_request_that_missed(
     with running_proxy(vllm.url, tmp_path / "r", "--record-content") as proxy:
         content = tmp_path / "r.content.jsonl"
         words = ["calibrate", "--watch", "--url", vllm.url, *flags, *times, "--traffic", str(content)]
-        watching = subprocess.Popen(
+        watching = fork_server.Popen(
             [sys.executable, "-m", "blis_sim.cli", *words, "--drift-metrics", str(metrics)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

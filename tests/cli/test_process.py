@@ -160,7 +160,7 @@ def test_a_recording_takes_the_place_of_no_stream_that_was_closed(closed: str, t
 
 def short_of_memory() -> None:
     """Limit the memory to what suffices for a small simulation."""
-    resource.setrlimit(resource.RLIMIT_AS, (800_000_000, 800_000_000))
+    resource.setrlimit(resource.RLIMIT_AS, (650_000_000, 650_000_000))
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import fork_server
 from tests.docker.files import container_of, objects
 from tests.patience import PATIENCE_S
 
@@ -27,7 +28,7 @@ def instance(name: str) -> Iterator[str]:
     container = container_of(deployment)
     command = [sys.executable, "-m", "blis_sim.cli", "serve", *container["args"], "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, **{each["name"]: POD_IP for each in container["env"]}}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stderr is not None
             line = process.stderr.readline()

@@ -11,6 +11,7 @@ from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from blis_sim.cli.main import run
+from tests import fork_server
 from tests.docs.pages import PROJECT, Command
 from tests.patience import PATIENCE_S
 from tests.ports import reserved_port
@@ -100,10 +101,9 @@ class Terminal:
         self.close()
         self._port = self._reserved.enter_context(reserved_port())
         command = [*shlex.split(text), "--port", str(self._port)]
-        command[0] = str(self._folder / "bin" / "blis")
-        self._server = subprocess.Popen(
-            command, cwd=self._folder, env=self.environment, stderr=subprocess.PIPE, text=True
-        )
+        command[:1] = [sys.executable, "-m", "blis_sim.cli"]
+        started = fork_server.Popen if self._project == PROJECT else subprocess.Popen
+        self._server = started(command, cwd=self._folder, env=self.environment, stderr=subprocess.PIPE, text=True)
         assert self._server.stderr is not None
         line = next((each for each in self._server.stderr if not each.startswith("note: ")), "")
         return line.replace(f":{self._port} ", f":{PORT_IN_PAGES} ")

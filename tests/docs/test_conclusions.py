@@ -40,6 +40,7 @@ def commands(start: str) -> list[str]:
 
 
 SWEEPS = [*commands("blis sweep --model"), NOTEBOOK_SWEEP]
+WITH_TARGETS_AND_COSTS = next(each for each in SWEEPS if "--goodput" in each and "--gpu-cost-per-hour" in each)
 
 
 def without(arguments: list[str], *flags: str) -> list[str]:
@@ -72,7 +73,7 @@ def is_overloaded(point: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", SWEEPS if is_nightly() else SWEEPS[:1])
+@pytest.mark.parametrize("text", SWEEPS if is_nightly() else [WITH_TARGETS_AND_COSTS])
 def test_a_sweep_concludes_the_same_from_ten_times_as_many_requests(
     text: str, tmp_path: Path, capsys: Captured
 ) -> None:

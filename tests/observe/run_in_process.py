@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 from observe.options import ObserveOptions
+from tests import fork_server
 
 
 def code_for(made: ObserveOptions) -> str:
@@ -16,4 +17,4 @@ def code_for(made: ObserveOptions) -> str:
 def started(made: ObserveOptions) -> subprocess.Popen[str]:
     """Start the command with these options, its output in pipes."""
     program = [sys.executable, "-c", code_for(made)]
-    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return fork_server.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

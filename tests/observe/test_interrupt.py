@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from observe.event_loop import Interrupt
+from tests import fork_server
 from tests.observe.conftest import Holding
 from tests.patience import PATIENCE_S, wait_until
 from traces import read_itl, read_trace
@@ -50,7 +51,7 @@ def test_a_signal_stops_the_run_and_everything_is_written(
 ) -> None:
     holding.after(20)
     command = [sys.executable, "-c", SCRIPT, server_url, "ok", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with fork_server.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         wait_for_rows(tmp_path / "out.csv", 20)
         holding.wait_for_some()
         process.send_signal(which)
@@ -72,7 +73,7 @@ def test_a_signal_stops_the_run_and_everything_is_written(
 
 def test_rows_are_on_disk_before_the_run_ends(server_url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, server_url, "ok", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with fork_server.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_for_rows(tmp_path / "out.csv", 5)
         process.kill()
     assert len(read_trace(tmp_path / "out.yaml").rows) >= 5
@@ -98,7 +99,7 @@ async def test_afterwards_signals_are_answered_as_before() -> None:
 
 
 def test_a_second_signal_ends_the_process_without_a_traceback() -> None:
-    done = subprocess.run(
+    done = fork_server.run(
         [sys.executable, "-c", TWICE], capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

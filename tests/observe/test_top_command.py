@@ -32,6 +32,7 @@ from observe.top import (
     with_dashboard_stats,
 )
 from observe.top_command import TopOptions, run
+from tests import fork_server
 from tests.observe.test_top_figures import page_of
 from tests.patience import PATIENCE_S
 
@@ -171,7 +172,7 @@ def test_a_missing_server_is_one_line_and_code_1(capsys: pytest.CaptureFixture[s
 
 def blis(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "blis_sim.cli", "top", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return fork_server.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from blis_sim.options.registry import Registry
+from tests import fork_server
 from tests.docs.pages import PROJECT
 from traces import read_trace
 
@@ -96,7 +97,7 @@ def blis(folder: Path, *words: str, path: str = "") -> "subprocess.CompletedProc
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(PROJECT), path)))}
     load = ("--model", "qwen3-14b", "--num-requests", "20", "--rate", "50", "--output-tokens-stdev", "0")
     command = [sys.executable, "-m", "blis_sim.cli", "run", *load, "--output-tokens", "20", "--json", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return fork_server.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 SPLIT = ("--num-instances", "2", "--trace-level", "decisions", "--summarize-trace")
@@ -121,7 +122,7 @@ def test_a_scheduler_of_another_package_is_an_engine(installed: Path) -> None:
 def convert(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(PROJECT), str(folder)))}
     command = [sys.executable, "-m", "blis_sim.cli", "convert", *words]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return fork_server.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 def test_a_format_of_another_package_is_read_and_written(installed: Path) -> None:

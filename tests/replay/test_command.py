@@ -11,7 +11,7 @@ import pytest
 
 from blis_sim.cli.main import run
 from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS
-from tests import coefficients_file
+from tests import coefficients_file, fork_server
 from tests.capped import capped_rows
 from tests.patience import PATIENCE_S
 from tests.replay.small_traces import row, written
@@ -208,7 +208,7 @@ def test_on_a_terminal_a_progress_bar_leaves_stdout_alone(tmp_path: Path) -> Non
     terminal, stderr = os.openpty()
     command = [sys.executable, "-m", "blis_sim.cli", "replay", str(written(tmp_path, THREE)), "--json", *DEPLOYMENT]
     try:
-        process = subprocess.run(
+        process = fork_server.run(
             command, cwd=PROJECT, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True, timeout=PATIENCE_S
         )
         shown = os.read(terminal, 10_000).decode()

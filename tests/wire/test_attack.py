@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from tests import fork_server
 from tests.examples import examples, is_nightly
 from workshop.attack.drawn import Hostile, attack, problem_of
 from workshop.attack.sending import Exchange, Outcome, exchange
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("attack")
 )
 def test_survives_hostile_requests(setup: Setup) -> None:
     pytest.importorskip("schemathesis")
-    with running(setup) as server:
+    with running(setup, fork_server.Popen) as server:
         assert attack(setup, server, NUM_REQUESTS) == []
         assert server.is_alive()
 

@@ -16,6 +16,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests import fork_server
 from tests.patience import PATIENCE_S, attempts
 from tests.wire.test_server_process import process
 
@@ -94,7 +95,7 @@ def test_a_command_that_waits_for_the_reader_of_a_pipe_ends_with_the_signal(
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
     name = str(pipe) if command == "a file of results" else str(tmp_path / "pipe")
-    running = subprocess.Popen(
+    running = fork_server.Popen(
         [sys.executable, "-m", "blis_sim.cli", *COMMANDS[command], name], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:

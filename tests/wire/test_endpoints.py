@@ -15,6 +15,7 @@ import pytest
 
 from blis_sim.options import OptionError, options_from
 from mockserve.options.serve import ServeOptions
+from tests import fork_server
 from tests.docs.pages import PROJECT, fences
 from tests.docs.terminal import missing_lines
 from tests.patience import PATIENCE_S, wait_until
@@ -37,7 +38,7 @@ def test_each_server_has_its_own_engine_and_dies_alone() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--port", "0", "--count", "3"]
     command += ["--host", "127.0.0.1", "--enable-fault-control"]
     environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         try:
             ports = [int(re.findall(r":(\d+) ", process.stderr.readline())[0]) for _ in range(3)]
@@ -64,7 +65,7 @@ def test_the_commands_of_the_page_print_the_lines_it_shows() -> None:
         text = serving.text.replace("8000-8019", f"{first}-{first + 19}")
         command = [sys.executable, "-m", "blis_sim.cli", *shlex.split(text)[1:]]
         environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        with fork_server.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
             assert process.stderr is not None
             try:
                 line = process.stderr.readline()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import fork_server
 from tests.children import num_importing
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
@@ -207,7 +208,7 @@ def test_a_second_signal_cuts_open_streams() -> None:
 def test_processes_that_are_still_starting_print_nothing_on_an_interrupt() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, *TWO, *FAST]
     # Ctrl-C reaches all processes of a terminal.
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
         try:
             wait_until(lambda: num_importing(running.pid) == 2)
             os.killpg(running.pid, signal.SIGINT)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.patience import PATIENCE_S, wait_until
 from tests.wire.plain_http import raw_completion, read_all, read_until
 
@@ -25,7 +26,7 @@ MORTAL = ("--port", "0", "--enable-fault-control")
 def process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server process and the first line it wrote."""
     command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         try:
             assert running.stderr is not None
             yield running, running.stderr.readline()
@@ -115,7 +116,7 @@ def test_a_short_stream_may_finish_and_a_long_one_is_cut_when_it_stops() -> None
 def test_bad_settings_are_one_line_and_a_code(arguments: tuple[str, ...], code: int, complaint: str) -> None:
     """Values that vLLM refuses after it has read its command line have its exit code 1."""
     command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, "--port", "0", *arguments]
-    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    result = fork_server.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == code
     assert result.stderr == f"blis serve: error: {complaint}\n"
 
@@ -124,7 +125,7 @@ def test_a_port_in_use_is_one_line_and_code_1() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         command = [sys.executable, "-m", "blis_sim.cli", *ARGUMENTS, "--port", str(port)]
-        result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+        result = fork_server.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith(f"blis serve: error: cannot listen on 127.0.0.1:{port}: ")
     assert len(result.stderr.splitlines()) == 1
@@ -140,7 +141,7 @@ def test_a_server_that_listens_has_started_no_threads_of_the_event_loop(host: st
 
 def test_the_model_may_be_given_as_a_flag() -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "serve", "--port", "0"]
-    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    result = fork_server.run(command, stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
     assert result.stderr == "blis serve: error: MODEL must be given, such as qwen/qwen3-14b\n"
 
 

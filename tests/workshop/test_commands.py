@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.architecture.project import PROJECT
 
 WORKSHOP = PROJECT / "workshop"
@@ -27,7 +28,6 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.client": ("--bare", "--only", "rate", "--requests", "20"),
     "workshop.cluster": ("--requests", "100"),
     "workshop.coverage": ("--kinds", "1", "--recordings", "2", "--requests", "30", "--draws", "2"),
-    "workshop.day": ("--requests", "10", "--rate", "30"),
     "workshop.deployments": ("gpt-oss-120b", "--seconds", "2", "--any-grade"),
     "workshop.endpoints": ("--count", "2", "--seconds", "1"),
     "workshop.engine_cost": ("--requests", "20", "--only", "requests"),
@@ -93,6 +93,7 @@ ENDLESS: dict[str, tuple[tuple[str, ...], str]] = {
 
 ELSEWHERE = {
     "workshop.attack.soak": "tests/wire/test_soak.py",
+    "workshop.day": "tests/observe/proxy/test_a_day.py",
     "workshop.long_functions": "Makefile",
     "workshop.plans_served": "tests/bench/test_plan_served.py",
     "workshop.startup": "tests/cli/test_startup_benchmark.py",
@@ -126,7 +127,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(module: str, arguments: tuple[str, ...], folder: Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", module, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
+    return fork_server.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
 
 
 def test_every_command_of_the_workshop_is_run_here() -> None:
@@ -156,7 +157,7 @@ def test_says_in_one_line_what_is_missing(module: str, folder: Path) -> None:
 def test_runs_until_it_is_stopped(module: str, folder: Path) -> None:
     arguments, said = ENDLESS[module]
     command = [sys.executable, "-m", module, *arguments]
-    with subprocess.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
+    with fork_server.Popen(command, cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert said in process.stderr.readline()
         process.send_signal(signal.SIGTERM)

@@ -209,7 +209,7 @@ def upstream(stack: ExitStack) -> Running:
 def proxy(stack: ExitStack) -> Running:
     """A recording proxy in front of such a server."""
     behind, folder = upstream(stack), stack.enter_context(tempfile.TemporaryDirectory())
-    command = [BLIS, "observe", "--url", f"http://{behind.host}:{behind.port}", "--output", f"{folder}/r"]
+    command = [*BLIS, "observe", "--url", f"http://{behind.host}:{behind.port}", "--output", f"{folder}/r"]
     command += ["--proxy", "0", "--proxy-host", "127.0.0.1", "--rtt-ms", "0", "--model", "m", "--record-content"]
     return stack.enter_context(started(command))
 

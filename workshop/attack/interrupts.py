@@ -50,7 +50,7 @@ def started(command: tuple[str, ...]) -> Iterator[tuple["subprocess.Popen[bytes]
         errors = Path(folder) / "errors"
         with errors.open("wb") as file:
             process = subprocess.Popen(
-                [BLIS, *command], stdout=subprocess.DEVNULL, stderr=file, cwd=folder, start_new_session=True
+                [*BLIS, *command], stdout=subprocess.DEVNULL, stderr=file, cwd=folder, start_new_session=True
             )
         try:
             yield process, errors

@@ -8,14 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 START_TIMEOUT_S = 120.0
 GENERATION, POOLING, SCORING, SCALE_OUT = "generation", "pooling", "scoring", "scale-out"
-BLIS = str(Path(sys.executable).with_name("blis"))
+BLIS = (sys.executable, "-m", "blis_sim.cli")
 STEPS = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "10000,0,0")
 COMMON = (
     *("serve", "qwen/qwen3-14b", "--served-model-name", "m", "--host", "127.0.0.1", "--port", "0", *STEPS),
@@ -109,18 +110,20 @@ class Running:
         return [next((line for line in each.splitlines()[1:] if line[:1].strip()), "")[:300] for each in blocks]
 
 
-def running(setup: Setup) -> AbstractContextManager[Running]:
-    """The server of a set-up on a free port."""
-    return started([BLIS, *setup.command], setup.environment)
+def running(setup: Setup, popen: Callable[..., Any] = subprocess.Popen) -> AbstractContextManager[Running]:
+    """The server of a set-up on a free port; `popen` starts it."""
+    return started([*BLIS, *setup.command], setup.environment, popen)
 
 
 @contextmanager
-def started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[Running]:
+def started(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, popen: Callable[..., Any] = subprocess.Popen
+) -> Iterator[Running]:
     """The server of a command, with its standard error in a file; killed at the end."""
     with tempfile.TemporaryDirectory() as folder:
         errors = Path(folder) / "stderr.txt"
         with errors.open("wb") as file:
-            process = subprocess.Popen(
+            process = popen(
                 command, stdout=subprocess.DEVNULL, stderr=file, env={**os.environ, **(environment or {})},
                 start_new_session=True, cwd=folder,
             )  # fmt: skip

@@ -205,7 +205,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=16)
     arguments, further = parser.parse_known_args()
-    command = [BLIS, "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *SETTINGS, *further]
+    command = [*BLIS, "serve", MODEL, "--host", "127.0.0.1", "--port", "0", *SETTINGS, *further]
     with started(command) as running:
         assert running.pid is not None
         assert running.errors is not None

@@ -18,6 +18,11 @@ from workshop.day.processes import judged, running, stopped
 
 RECORDING = ("--record-itl", "--record-content")
 PLAYING = ("--playback", "day.content.jsonl", "--playback-miss", "error")
+NUM_WARMING, OTHERS = 5, 6_000_000
+"""Conversations of each client but the agent that are not recorded: clients and servers load parts at first requests.
+
+They have numbers of their own, so that no later prompt is found in the cache.
+"""
 COUNTED_BEFORE_S = 1.0
 """Requests that ended so long before the proxy was killed must be recorded."""
 
@@ -69,6 +74,7 @@ def main() -> None:
         folder = given.folder or Path(temporary)
         folder.mkdir(exist_ok=True)
         with running(folder, "serve", MODEL, "--port", "0") as (_, url):
+            asyncio.run(load(url, NUM_WARMING, given.rate, first=OTHERS))
             first = recorded(folder, url, "day", given.requests, given.rate)
             num_due, num_kept = killed(folder, url, given.requests // 10, given.rate)
         print(f"kill -9: {num_due} requests had ended a second before, {num_kept} are recorded", flush=True)

@@ -191,8 +191,11 @@ def num_conversations(num_requests: int) -> int:
     return whole * 6 + min(rest, 5)
 
 
-async def load(url: str, num_requests: int, rate: float, ends_when_cut: bool = False) -> LoadReplies:
-    """Send conversations at `rate` requests per second; with `ends_when_cut` failed ones are counted."""
+async def load(url: str, num_requests: int, rate: float, ends_when_cut: bool = False, first: int = 0) -> LoadReplies:
+    """Send conversations at `rate` requests per second, from that of a number on.
+
+    With `ends_when_cut` failed ones are counted.
+    """
     replies = LoadReplies()
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
@@ -204,7 +207,7 @@ async def load(url: str, num_requests: int, rate: float, ends_when_cut: bool = F
         tasks = []
         chance = random.Random(7)
         due = start
-        for number in range(total):
+        for number in range(first, first + total):
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due += chance.expovariate(1 / pause_s)
             tasks.append(asyncio.create_task(_converse(clients, number, replies, ends_when_cut)))

@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests import fork_server
+
 BLIS = (sys.executable, "-m", "blis_sim.cli")
-PATIENCE_S = 60
+PATIENCE_S = 120
 
 
 @contextmanager
@@ -18,7 +20,7 @@ def running(
 ) -> Iterator[tuple["subprocess.Popen[str]", str]]:
     """A process that listens, with its address; it is stopped by SIGTERM."""
     with (folder / "messages.txt").open("a") as messages:
-        process = subprocess.Popen(
+        process = fork_server.Popen(
             [*program, *arguments], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         assert process.stderr is not None
@@ -56,6 +58,6 @@ def judged(folder: Path, name: str, *flags: str) -> dict[str, Any]:
 
 
 def _command(folder: Path, *arguments: str) -> None:
-    done = subprocess.run([*BLIS, *arguments], cwd=folder, capture_output=True, text=True)
+    done = fork_server.run([*BLIS, *arguments], cwd=folder, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"blis {' '.join(arguments)}: {done.stderr}")

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests import fork_server
 from tests.patience import PATIENCE_S
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -43,7 +44,7 @@ def running_proxy(url: str, prefix: Path, *flags: str, num_ports: int = 1) -> It
     """A proxy in front of a server, with ports of its own."""
     command = [sys.executable, "-m", "blis_sim.cli", "observe", "--url", url, "-o", str(prefix)]
     command += ["--proxy", ",".join(["0"] * num_ports), "--proxy-host", "127.0.0.1", "--rtt-ms", "0", "--model", "m"]
-    process = subprocess.Popen(
+    process = fork_server.Popen(
         [*command, *flags],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

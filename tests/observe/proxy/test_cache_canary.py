@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from blis_sim.testing import Server, serving
+from tests import fork_server
 from tests.observe.proxy.running import RunningProxy, running_proxy
 from tests.patience import PATIENCE_S
 
@@ -120,7 +120,7 @@ def test_an_operator_who_empties_the_cache_through_the_proxy_causes_no_alarm(vll
 )
 def test_a_server_whose_cache_cannot_be_checked_is_refused(vllm: Server, complaint: str, tmp_path: Path) -> None:
     words = ["observe", "--url", vllm.url, "-o", str(tmp_path / "r"), "--proxy", "0", "--cache-canary"]
-    found = subprocess.run(
+    found = fork_server.run(
         [sys.executable, "-m", "blis_sim.cli", *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert (found.returncode, complaint in found.stderr) == (2, True), found.stderr

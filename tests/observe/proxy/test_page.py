@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.docs.pages import PROJECT, Command, fences
 from tests.docs.terminal import Terminal, missing_lines
 from tests.patience import PATIENCE_S
@@ -20,7 +21,7 @@ def pass_through(terminal: Terminal, folder: Path, port: int, proxying: Command,
     """Start the proxy, execute what clients send through it, and end it."""
     text = proxying.text.replace("localhost:8000", f"127.0.0.1:{terminal.port}").replace("8080", str(port))
     command = [sys.executable, "-m", "blis_sim.cli", *shlex.split(text)[1:]]
-    proxy = subprocess.Popen(command, cwd=folder, env=terminal.environment, stderr=subprocess.PIPE, text=True)
+    proxy = fork_server.Popen(command, cwd=folder, env=terminal.environment, stderr=subprocess.PIPE, text=True)
     try:
         assert proxy.stderr is not None
         line = proxy.stderr.readline().replace(f"127.0.0.1:{terminal.port}", "localhost:8000")

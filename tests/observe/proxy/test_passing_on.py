@@ -5,10 +5,11 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.observe.proxy.running import ByteServer, RunningProxy, running_proxy, talk
+from tests.observe.proxy.running import ByteServer, running_proxy, talk
 from tests.patience import wait_until
 from tests.ports import reserved_port
 from traces import read_itl, read_trace
@@ -68,43 +69,63 @@ def server() -> Iterator[ByteServer]:
     made.close()
 
 
+class Passed(NamedTuple):
+    """What came back through a proxy, what arrived at the server, and what was recorded."""
+
+    replies: dict[str, list[bytes]]
+    """Of each request, sent whole and in pieces."""
+    in_a_row: tuple[bytes, bytes]
+    """Replies to several requests on one connection, and what the server received."""
+    unparsed: bytes
+    summary: dict[str, Any]
+    prefix: Path
+
+
+IN_A_ROW = ("a stream with trailers", "headers in odd forms", "an error")
+SENT_IN_A_ROW = b"".join(post(path_of(name), CHAT, b"c") for name in IN_A_ROW) + b"HEAD /x HTTP/1.1\r\nhost: c\r\n\r\n"
+
+
 @pytest.fixture(scope="module")
-def proxy(server: ByteServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
-    folder = tmp_path_factory.mktemp("proxy")
-    with running_proxy(server.url, folder / "r", "--record-itl", "--record-content") as running:
-        running.prefix = folder / "r"  # type: ignore[attr-defined]
-        yield running
+def passed(server: ByteServer, tmp_path_factory: pytest.TempPathFactory) -> Passed:
+    """All that passes one proxy until it is stopped, so that each test holds on its own, wherever it runs."""
+    prefix = tmp_path_factory.mktemp("proxy") / "r"
+    with running_proxy(server.url, prefix, "--record-itl", "--record-content") as proxy:
+        (port,) = proxy.ports
+        replies = {}
+        for name, reply in REPLIES.items():
+            # A client that hangs up before its server does would be the one that ended the connection.
+            end = b"" if b"connection: close" in reply else reply[-8:]
+            request = post(path_of(name), CHAT, b"client.example")
+            pieces = ([request], [request[:9], request[9:60], request[60:]])
+            replies[name] = [talk(port, *each, until=end) for each in pieces]
+        num_before = len(server.received)
+        in_a_row = talk(port, SENT_IN_A_ROW, until=b"99\r\n\r\n")
+        (received,) = server.received[num_before:]
+        unparsed = talk(port, b"\x16\x03\x01 no HTTP")
+        proxy.stop()
+    return Passed(replies, (in_a_row, received), unparsed, proxy.summary, prefix)
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_replies_come_as_they_were_sent(name: str, server: ByteServer, proxy: RunningProxy) -> None:
-    reply = REPLIES[name]
-    # A client that hangs up before its server does would be the one that ended the connection.
-    end = b"" if b"connection: close" in reply else reply[-8:]
-    request = post(path_of(name), CHAT, b"client.example")
-    for pieces in ([request], [request[:9], request[9:60], request[60:]]):
-        assert talk(proxy.ports[0], *pieces, until=end) == reply
+def test_replies_come_as_they_were_sent(name: str, passed: Passed) -> None:
+    assert passed.replies[name] == [REPLIES[name]] * 2
 
 
 def test_requests_in_a_row_share_a_connection_and_arrive_with_the_host_of_the_server(
-    server: ByteServer, proxy: RunningProxy
+    server: ByteServer, passed: Passed
 ) -> None:
-    names = ["a stream with trailers", "headers in odd forms", "an error"]
-    sent = b"".join(post(path_of(name), CHAT, b"c") for name in names) + b"HEAD /x HTTP/1.1\r\nhost: c\r\n\r\n"
-    expected = b"".join(REPLIES[name] for name in names) + b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n"
-    num_before = len(server.received)
-    assert talk(proxy.ports[0], sent, until=b"99\r\n\r\n") == expected
-    assert server.received[num_before:] == [sent.replace(b"host: c\r\n", b"host: 127.0.0.1:%d\r\n" % server.port)]
+    replies, received = passed.in_a_row
+    expected = b"".join(REPLIES[name] for name in IN_A_ROW) + b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n"
+    assert replies == expected
+    assert received == SENT_IN_A_ROW.replace(b"host: c\r\n", b"host: 127.0.0.1:%d\r\n" % server.port)
 
 
-def test_bytes_that_are_no_request_pass_unparsed(proxy: RunningProxy) -> None:
-    assert talk(proxy.ports[0], b"\x16\x03\x01 no HTTP") == b"\x15\x03connection: close"
+def test_bytes_that_are_no_request_pass_unparsed(passed: Passed) -> None:
+    assert passed.unparsed == b"\x15\x03connection: close"
 
 
-def test_rows_and_contents_match_the_forwarded_bytes(proxy: RunningProxy) -> None:
-    """The last test of this file, which stops the proxy."""
-    proxy.stop()
-    prefix = proxy.prefix  # type: ignore[attr-defined]
+def test_rows_and_contents_match_the_forwarded_bytes(passed: Passed) -> None:
+    prefix = passed.prefix
     rows = read_trace(f"{prefix}.yaml").rows
     assert len(rows) == 2 * len(REPLIES) - 2 + 3, "what is no HTTP has no row"
     assert [row.request_id for row in rows] == list(range(len(rows)))
@@ -123,7 +144,7 @@ def test_rows_and_contents_match_the_forwarded_bytes(proxy: RunningProxy) -> Non
     assert by_name["an error"][0].error_message == 'HTTP 400: {"error":{"a":1}}'
     assert {(row.status, row.output_tokens) for row in by_name["a stream that is cut"]} == {("error", 1)}
     assert {row.server_input_tokens for row in by_name["an interim reply"]} == {5}
-    assert proxy.summary["by_status"] == {"error": 5, "ok": len(rows) - 5}
+    assert passed.summary["by_status"] == {"error": 5, "ok": len(rows) - 5}
 
 
 def test_a_proxy_that_is_killed_leaves_rows_of_all_that_passed(server: ByteServer, tmp_path: Path) -> None:

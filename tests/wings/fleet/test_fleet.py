@@ -18,6 +18,7 @@ import pytest
 
 from blis_sim.cli.main import run as blis
 from blis_sim.wings.fleet.command import _watched
+from tests import fork_server
 from tests.patience import PATIENCE_S
 
 HPA = """
@@ -259,7 +260,7 @@ def test_in_real_time_no_other_model_is_served(capsys: pytest.CaptureFixture[str
 @pytest.mark.slow
 def test_sigterm_ends_server_and_load_of_a_fleet_in_real_time() -> None:
     words = [sys.executable, "-m", "blis_sim.cli", "fleet", *MODEL, "--count", "2", "--real-time"]
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with fork_server.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         url = process.stderr.readline().split()[4].rstrip(":")
         process.terminate()

@@ -26,6 +26,7 @@ from mockserve.options.serve import ServeOptions
 from mockserve.options.server import FakeLora, go_duration, milliseconds, read_fake_metrics
 from mockserve.options.startup_checks import flags_without_effect, flags_without_observable_effect
 from mockserve.options.vllm_flags import ACTS, read_table
+from tests import fork_server
 from tests.cli.test_spellings import OF_THE_BUILD_AND_THE_TESTS
 from tests.patience import PATIENCE_S
 
@@ -36,7 +37,7 @@ PROGRAM = (sys.executable, "-c", "from blis_sim.wings.inference_sim import main;
 def simulator(*arguments: str, servers: int = 1) -> Iterator[list[str]]:
     """The program with these arguments, and the addresses it serves on."""
     command = [*PROGRAM, "--port", "0", "--model", "my/model", *arguments]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         addresses: list[str] = []
         try:
@@ -182,7 +183,7 @@ def test_simulator_flags_become_serve_settings() -> None:
 @pytest.mark.slow
 def test_a_certificate_is_made_and_bodies_are_logged() -> None:
     command = [*PROGRAM, "--port", "0", "--model", "my/model", "--self-signed-certs", "--log-http"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+    with fork_server.Popen(command, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         try:
             (address,) = re.findall(r"https://\S+", next(line for line in running.stderr if "https://" in line))

@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 if find_spec("ray") is None:
     pytest.skip("needs the extra ray", allow_module_level=True)
 
-LOAD = ("--model", "qwen3-14b", "--num-requests", "3000", "--prompt-tokens", "800", "--output-tokens", "60")
+LOAD = ("--model", "qwen3-14b", "--num-requests", "1000", "--prompt-tokens", "800", "--output-tokens", "60")
 
 
 @pytest.fixture(autouse=True)
