@@ -77,6 +77,14 @@ class Arrival(NamedTuple):
     request: Request
     row: Origin
 
+    def sent_at(self, at: Micros) -> "Arrival":
+        """Return the arrival at the instant at which it is sent. Its deadline keeps its distance to when it was due."""
+        deadline_us, row = self.request.deadline_us, self.row
+        if not deadline_us or not isinstance(row, TraceRow):
+            return self._replace(at=at)
+        deadline_us += at - row.arrival_time_us
+        return Arrival(at, self.request._replace(deadline_us=deadline_us), replace(row, deadline_us=deadline_us))
+
 
 class Conversations:
     """Prompts that repeat others or may be repeated, by places of rows: their tokens, and whose text they begin with.

@@ -327,10 +327,7 @@ class RecordedRounds:
             at, _, place = heapq.heappop(self._heap)
         arrival = self._made(place)
         if at != arrival.at or place in self._waits:
-            request, row = arrival.request, arrival.row
-            if request.deadline_us and isinstance(row, TraceRow):
-                request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
-            arrival = arrival._replace(at=at, request=request)
+            arrival = arrival.sent_at(at)
         return arrival, place if self._dependents.has_any(place) or self._pool is not None else None
 
     def on_reply(self, place: int, replied_at: Micros, _num_replied_tokens: int) -> None:

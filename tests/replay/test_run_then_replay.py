@@ -194,3 +194,14 @@ def test_an_agent_without_a_reply_sends_nothing_more(tmp_path: Path, capsys: pyt
     """Prompts of agents grow until none fits the model's context."""
     results(tmp_path, "run", "--workload-spec", AGENTS, "--num-requests", "100", "--max-model-len", "6000")
     assert "requests were not sent: a request that they wait for was not answered" in capsys.readouterr().err
+
+
+def test_requests_of_agents_that_time_out_do_so_again_in_a_replay(tmp_path: Path) -> None:
+    """A request that waited for a reply has its deadline a timeout after it was sent, in the trace, too."""
+    spec, prefix = tmp_path / "hasty.yaml", str(tmp_path / "trace")
+    spec.write_text(Path(AGENTS).read_text().replace("id: coder", "id: coder\n    timeout: 2000000"))
+    ran = results(tmp_path, "run", "--workload-spec", str(spec), "--num-requests", "60", "--trace-output", prefix)
+    rows = [row for row in read_trace(f"{prefix}.yaml").rows if row.client_id == "coder"]
+    assert {row.status for row in rows if row.parents} == {"ok", "timeout"}
+    assert {row.deadline_us - row.arrival_time_us for row in rows} == {2_000_000}
+    assert results(tmp_path, "replay", f"{prefix}.yaml") == ran
