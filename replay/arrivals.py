@@ -497,14 +497,18 @@ def _prompt_blocks(
     return total, blocks
 
 
-def _request_priority(row: TraceRow, config: EngineConfig) -> int | None:
-    """The priority of a request as a server takes it: 0 means none where its SLO class has one.
+def takes_priorities(config: EngineConfig) -> bool:
+    """Return whether requests have priorities of their own. BLIS goes by the SLO class alone."""
+    return config.engine != "blis" or config.uses_deadlines
 
-    BLIS goes by the SLO class alone.
-    """
-    if row.vllm_priority is None or (config.engine == "blis" and not config.uses_deadlines):
-        return None
-    return row.vllm_priority or (None if row.slo_class else 0)
+
+def priority_as_served(priority: int | None, slo_class: str) -> int | None:
+    """Return the priority of a request as a server takes it: 0 means none where its SLO class has one."""
+    return None if slo_class and not priority else priority
+
+
+def _request_priority(row: TraceRow, config: EngineConfig) -> int | None:
+    return priority_as_served(row.vllm_priority, row.slo_class) if takes_priorities(config) else None
 
 
 def _request_adapter(row: TraceRow, base: Collection[str], config: EngineConfig) -> str:

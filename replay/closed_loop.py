@@ -27,7 +27,15 @@ from blis_sim.engine.simulation import (
 )
 from blis_sim.engine.units import Micros
 from replay.analysis.steady import LEAST_TIME_SCALES, Steadiness, steadiness, time_scales_so_far
-from replay.arrivals import Arrival, Arrivals, ConversationBlocks, arrivals_of_rows, known_labels
+from replay.arrivals import (
+    Arrival,
+    Arrivals,
+    ConversationBlocks,
+    arrivals_of_rows,
+    known_labels,
+    priority_as_served,
+    takes_priorities,
+)
 from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from replay.simulation.simulate import Simulated, check_run_ends, configs_of, simulate
 from traces import TraceRow
@@ -144,9 +152,10 @@ def arrivals_of_chunk(requests: Sequence[WorkloadRequest], number: int, config: 
         "adapter": given["adapter"],
         "tenant": given["tenant_id"],
         "slo_target_us": given["slo_target_us"],
-        "priority": given["priority"],
         "slo_e2e_us": given["slo_e2e_us"],
     }
+    if takes_priorities(config) and set(given["priority"]) != {None}:
+        columns["priority"] = map(priority_as_served, given["priority"], given["slo_class"])
     rows = zip(*(columns.get(name) or repeat(_DEFAULTS[name]) for name in Request._fields), strict=False)
     # What _make does, without its call per request.
     simulated = map(partial(tuple.__new__, Request), rows)
