@@ -141,7 +141,8 @@ aggregate_rate: 20
 num_requests: 60
 clients:
 - {id: a, rate_fraction: 0.5, model: other, adapter: x, arrival: {process: poisson},
-   input_distribution: {type: constant, params: {value: 300}}, output_distribution: {type: constant, params: {value: 9}}}
+   input_distribution: {type: constant, params: {value: 300}},
+   output_distribution: {type: constant, params: {value: 9}}}
 - {id: b, rate_fraction: 0.5, adapter: x, arrival: {process: poisson}, input_distribution: {type: constant,
    params: {value: 30}}, output_distribution: {type: constant, params: {value: 5}}}
 """
