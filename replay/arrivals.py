@@ -77,6 +77,14 @@ class Arrival(NamedTuple):
     request: Request
     row: Origin
 
+    def sent_at(self, at: Micros) -> "Arrival":
+        """Return the arrival at the instant at which it is sent. Its deadline keeps its distance to when it was due."""
+        deadline_us, row = self.request.deadline_us, self.row
+        if not deadline_us or not isinstance(row, TraceRow):
+            return self._replace(at=at)
+        deadline_us += at - row.arrival_time_us
+        return Arrival(at, self.request._replace(deadline_us=deadline_us), replace(row, deadline_us=deadline_us))
+
 
 class Conversations:
     """Prompts that repeat others or may be repeated, by places of rows: their tokens, and whose text they begin with.
@@ -489,14 +497,18 @@ def _prompt_blocks(
     return total, blocks
 
 
-def _request_priority(row: TraceRow, config: EngineConfig) -> int | None:
-    """The priority of a request as a server takes it: 0 means none where its SLO class has one.
+def takes_priorities(config: EngineConfig) -> bool:
+    """Return whether requests have priorities of their own. BLIS goes by the SLO class alone."""
+    return config.engine != "blis" or config.uses_deadlines
 
-    BLIS goes by the SLO class alone.
-    """
-    if row.vllm_priority is None or (config.engine == "blis" and not config.uses_deadlines):
-        return None
-    return row.vllm_priority or (None if row.slo_class else 0)
+
+def priority_as_served(priority: int | None, slo_class: str) -> int | None:
+    """Return the priority of a request as a server takes it: 0 means none where its SLO class has one."""
+    return None if slo_class and not priority else priority
+
+
+def _request_priority(row: TraceRow, config: EngineConfig) -> int | None:
+    return priority_as_served(row.vllm_priority, row.slo_class) if takes_priorities(config) else None
 
 
 def _request_adapter(row: TraceRow, base: Collection[str], config: EngineConfig) -> str:

@@ -27,7 +27,15 @@ from blis_sim.engine.simulation import (
 )
 from blis_sim.engine.units import Micros
 from replay.analysis.steady import LEAST_TIME_SCALES, Steadiness, steadiness, time_scales_so_far
-from replay.arrivals import Arrival, Arrivals, ConversationBlocks, arrivals_of_rows, known_labels
+from replay.arrivals import (
+    Arrival,
+    Arrivals,
+    ConversationBlocks,
+    arrivals_of_rows,
+    known_labels,
+    priority_as_served,
+    takes_priorities,
+)
 from replay.simulation.record import COMPLETED, OnTokens, Record, replied_at
 from replay.simulation.simulate import Simulated, check_run_ends, configs_of, simulate
 from traces import TraceRow
@@ -144,9 +152,10 @@ def arrivals_of_chunk(requests: Sequence[WorkloadRequest], number: int, config: 
         "adapter": given["adapter"],
         "tenant": given["tenant_id"],
         "slo_target_us": given["slo_target_us"],
-        "priority": given["priority"],
         "slo_e2e_us": given["slo_e2e_us"],
     }
+    if takes_priorities(config) and set(given["priority"]) != {None}:
+        columns["priority"] = map(priority_as_served, given["priority"], given["slo_class"])
     rows = zip(*(columns.get(name) or repeat(_DEFAULTS[name]) for name in Request._fields), strict=False)
     # What _make does, without its call per request.
     simulated = map(partial(tuple.__new__, Request), rows)
@@ -327,10 +336,7 @@ class RecordedRounds:
             at, _, place = heapq.heappop(self._heap)
         arrival = self._made(place)
         if at != arrival.at or place in self._waits:
-            request, row = arrival.request, arrival.row
-            if request.deadline_us and isinstance(row, TraceRow):
-                request = request._replace(deadline_us=request.deadline_us - row.arrival_time_us + at)
-            arrival = arrival._replace(at=at, request=request)
+            arrival = arrival.sent_at(at)
         return arrival, place if self._dependents.has_any(place) or self._pool is not None else None
 
     def on_reply(self, place: int, replied_at: Micros, _num_replied_tokens: int) -> None:

@@ -92,7 +92,7 @@ class AdapterOptions:
     lora_footprint_bytes_per_rank: float | None = option(
         None,
         "Bytes of an adapter for each of its ranks. Room for as many of the largest as fit is taken from the KV cache "
-        "(default: that of --lora-config, else {DEFAULT_BYTES_PER_RANK:g}).",
+        f"(default: that of --lora-config, else {DEFAULT_BYTES_PER_RANK:g}).",
         above=0,
         at_most=1e15,
         metavar="BYTES",

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from blis_sim.bench.compare_options import CompareOptions
+from blis_sim.options.option import OptionError, options_of
 from blis_sim.options.printing import TABLE, print_note, printed_format
 
 if TYPE_CHECKING:
@@ -23,7 +24,19 @@ def rewritten(arguments: list[str]) -> list[str]:
         else:
             parts[-1].append(argument)
     own, *sides = parts
+    for argument in own:
+        _check_own_flag(argument.partition("=")[0])
     return [*own, "--", *(shlex.join(side) for side in sides)] if sides else own
+
+
+def _check_own_flag(flag: str) -> None:
+    """Refuse a flag of a configuration before the first `--`. Raises OptionError."""
+    if not flag.startswith("--") or any(flag in each.spellings for each in options_of(CompareOptions)):
+        return
+    from blis_sim.engine.cluster.options import ClusterOptions  # a flag of the command does without it
+
+    if any(flag in each.spellings for each in options_of(ClusterOptions)):
+        raise OptionError(f"{flag} describes a configuration: it must stand behind the -- of each that it is for")
 
 
 def run(options: CompareOptions) -> int:
@@ -54,6 +67,9 @@ def run(options: CompareOptions) -> int:
             play(sides, runs[0], options.speed, sys.stdout if form == TABLE else sys.stderr)
     for note in dict.fromkeys(note for of_seed in runs for each in of_seed for note in each.notes):
         _print_note(note)
+    for side, last in zip(sides, runs[-1], strict=True):
+        for warning in last.warnings:
+            _print_note(f"{side.name}: {warning}")
     judgements = judgements_of(runs) if judging.has_targets else []
     report = comparison_report(sides, runs, uncovered, partial(_origin, options), judgements)
     report.print(form)

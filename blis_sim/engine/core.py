@@ -312,8 +312,13 @@ class Engine:
         """
         from blis_sim.engine.scheduler.vllm import VllmScheduler
 
-        if not isinstance(self._scheduler, VllmScheduler) or self.config.pipeline is not None:
-            raise EngineError("only steps of vLLM's scheduling without pipeline stages can be taken together")
+        if not isinstance(self._scheduler, VllmScheduler):
+            raise EngineError(
+                "--data-parallel-size must be 1 for a model with experts and other scheduling than vLLM's, "
+                f"got --engine {self.config.engine}"
+            )
+        if self.config.pipeline is not None:
+            raise EngineError("only steps without pipeline stages can be taken together")
         self._scheduler.enable_lockstep()
         return self._scheduler
 

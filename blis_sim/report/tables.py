@@ -126,14 +126,21 @@ def _wrapped_lines(text: str, width: int) -> list[str]:
 
 
 def rows_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return rows as CSV, with a newline at the end: a column for each name in any row, nothing for None."""
+    """Return rows as CSV, with a newline at the end: a column for each name in any row, nothing for None.
+
+    A cell of several values is JSON.
+    """
     known = list(rows)
     columns = list(dict.fromkeys(name for row in known for name in row))
     written = StringIO()
     csv.writer(written, lineterminator="\n").writerows(
-        [columns, *([row.get(name) for name in columns] for row in known)]
+        [columns, *([_csv_cell(row.get(name)) for name in columns] for row in known)]
     )
     return written.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, Mapping | list | tuple) else value
 
 
 def streamed(form: str, found: Mapping[str, Any], rows: Iterable[Mapping[str, Any]], is_first: bool) -> str:

@@ -219,6 +219,8 @@ class RequestTracker:
         Returns the numbers of those with their prompts in it, and of as many others as a timeline shows.
         """
         instance = place.replica
+        if self._engines[instance].config.engine == "blis":
+            self._drop_ended(event)
         self._batches[instance] = event
         numbers: list[int] = []
         for sequence, _ in event.prompts:
@@ -232,6 +234,18 @@ class RequestTracker:
         group = self._group(instance)
         group.compute(event.decoding, place, duration_us, self._tracked)
         return numbers + group.numbers
+
+    def _drop_ended(self, event: BatchDone) -> None:
+        """Take out requests that BLIS's scheduling ended during the step: with it a hang-up takes effect at once."""
+        if any(sequence not in self._requests for sequence in (*(each for each, _ in event.prompts), *event.decoding)):
+            event.prompts = [each for each in event.prompts if self._is_under_way(each[0])]
+            event.decoding = [each for each in event.decoding if self._is_under_way(each)]
+
+    def _is_under_way(self, sequence: Sequence) -> bool:
+        """Return whether a request has not ended, or the request that it is a part of."""
+        from blis_sim.engine.cluster.disaggregation import PROMPT_SUFFIX  # few runs have parts
+
+        return sequence in self._requests or sequence.request.id.removesuffix(PROMPT_SUFFIX) in self._parts
 
     def emitted(self, instance: int, num_tokens: int) -> None:
         """Note how many tokens the latest batch of an instance brought: each waits until all are handed out."""

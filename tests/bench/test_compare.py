@@ -135,6 +135,41 @@ def test_the_gain_of_drafts_is_beside_what_the_formulas_say(capsys: Captured) ->
     assert 1.5 < gained < 4.0
 
 
+TWO_MODELS = """
+version: "2"
+aggregate_rate: 20
+num_requests: 60
+clients:
+- {id: a, rate_fraction: 0.5, model: other, adapter: x, arrival: {process: poisson},
+   input_distribution: {type: constant, params: {value: 300}},
+   output_distribution: {type: constant, params: {value: 9}}}
+- {id: b, rate_fraction: 0.5, adapter: x, arrival: {process: poisson}, input_distribution: {type: constant,
+   params: {value: 30}}, output_distribution: {type: constant, params: {value: 5}}}
+"""
+
+
+def test_a_comparison_simulates_and_warns_of_what_a_run_does(capsys: Captured, tmp_path: Path) -> None:
+    spec = tmp_path / "two.yaml"
+    spec.write_text(TWO_MODELS)
+    sides = ("--", "--model", "qwen/qwen3-14b", "--", "--max-num-seqs", "2")
+    assert run(["compare", "--workload-spec", str(spec), "--json", *sides]) == 0
+    compared = capsys.readouterr()
+    assert run(["run", "--model", "qwen/qwen3-14b", "--workload-spec", str(spec), "--json"]) == 0
+    ran = capsys.readouterr()
+    (of_run,) = json.loads(compared.out)["A"]["runs"]
+    assert of_run["Requests"] == json.loads(ran.out)["injected_requests"] < 60
+    left_out = next(line for line in ran.err.splitlines() if "left out" in line).removeprefix("blis run: ")
+    outside = next(line for line in ran.err.splitlines() if "outside the range" in line).removeprefix("blis run: ")
+    assert f"blis compare: {left_out}\n" in compared.err
+    assert f"blis compare: A: {outside}\n" in compared.err
+    assert "adapters change no time" in compared.err
+    assert "were not sent" not in compared.err
+    nobody = spec.read_text().replace("id: b,", "id: b, model: other,")
+    spec.write_text(nobody)
+    assert run(["compare", "--workload-spec", str(spec), *sides]) == 2
+    assert "no request of the workload is for qwen/qwen3-14b" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -145,6 +180,8 @@ def test_the_gain_of_drafts_is_beside_what_the_formulas_say(capsys: Captured) ->
         (["--compare-fifo", "--batch-size", "0"], "--batch-size must be at least 1, got 0"),
         (["--names", "x,x", "--baseline", "fifo"], "--names must be 2 different names, got 'x,x'"),
         (["--", "--nonsense", "--", "--tp", "1"], "no such option: --nonsense"),
+        (["--model", "qwen3-14b", "--", "--tp", "1", "--", "--tp", "2"], "--model describes a configuration: it must"),
+        (["--tp=1", "--", "--tp", "1", "--", "--tp", "2"], "--tp describes a configuration: it must stand behind the"),
         (["--", "--help", "--", "--tp", "1"], "flags of a configuration are those of `blis run`"),
     ],
 )

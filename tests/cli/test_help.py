@@ -1,5 +1,6 @@
 """Help: what people look for first, all settings on request, examples, colours, and the time it takes."""
 
+import re
 import resource
 import shlex
 import subprocess
@@ -106,6 +107,13 @@ def test_headings_part_the_settings(blis: Blis) -> None:
     assert titles[:2] == ["Arguments", "Most used"]
     assert titles[-1] == "Help"
     assert {"Model and GPU", "Network", "Speculative decoding"} <= set(titles)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_help_text_has_a_place_that_nothing_fills(command: str) -> None:
+    """Such as `{DEFAULT_RATE:g}`, of a string that lacks its f."""
+    for setting in options_of(SimulatorCommand(command, COMMANDS[command]).options):
+        assert not re.search(r"\{[A-Za-z_.]+(:\w*)?\}", setting.option.help), setting.flags
 
 
 def test_required_options_are_marked(blis: Blis) -> None:

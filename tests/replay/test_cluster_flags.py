@@ -199,3 +199,10 @@ def test_groups_and_node_pools_note_their_step_times(tmp_path: Path) -> None:
 
 def test_one_instance_may_have_a_gateway() -> None:
     assert has_cluster(options_from(ReplayOptions, model="qwen/qwen3-14b", flow_control=True).cluster)
+
+
+def test_ranks_that_share_experts_need_scheduling_by_the_rules_of_vllm(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--data-parallel-size", "2", "--engine", "orca", "--num-requests", "2")
+    assert run(["run", "--model", "qwen3-30b-a3b", *flags]) == 2
+    message = "--data-parallel-size must be 1 for a model with experts and other scheduling than vLLM's"
+    assert f"{message}, got --engine orca" in capsys.readouterr().err

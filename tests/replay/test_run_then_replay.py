@@ -194,3 +194,53 @@ def test_an_agent_without_a_reply_sends_nothing_more(tmp_path: Path, capsys: pyt
     """Prompts of agents grow until none fits the model's context."""
     results(tmp_path, "run", "--workload-spec", AGENTS, "--num-requests", "100", "--max-model-len", "6000")
     assert "requests were not sent: a request that they wait for was not answered" in capsys.readouterr().err
+
+
+def test_requests_of_agents_that_time_out_do_so_again_in_a_replay(tmp_path: Path) -> None:
+    """A request that waited for a reply has its deadline a timeout after it was sent, in the trace, too."""
+    spec, prefix = tmp_path / "hasty.yaml", str(tmp_path / "trace")
+    spec.write_text(Path(AGENTS).read_text().replace("id: coder", "id: coder\n    timeout: 2000000"))
+    ran = results(tmp_path, "run", "--workload-spec", str(spec), "--num-requests", "60", "--trace-output", prefix)
+    rows = [row for row in read_trace(f"{prefix}.yaml").rows if row.client_id == "coder"]
+    assert {row.status for row in rows if row.parents} == {"ok", "timeout"}
+    assert {row.deadline_us - row.arrival_time_us for row in rows} == {2_000_000}
+    assert results(tmp_path, "replay", f"{prefix}.yaml") == ran
+
+
+PRIORITIES = """
+version: "2"
+seed: 3
+aggregate_rate: 30
+num_requests: 120
+clients:
+- {id: a, rate_fraction: 0.5, priority: 1, arrival: {process: poisson}, input_distribution: {type: constant,
+   params: {value: 300}}, output_distribution: {type: constant, params: {value: 60}}}
+- {id: b, rate_fraction: 0.5, arrival: {process: poisson}, input_distribution: {type: constant, params: {value: 301}},
+   output_distribution: {type: constant, params: {value: 50}}}
+"""
+
+
+@pytest.mark.parametrize("engine", ["vllm", "blis"])
+@pytest.mark.parametrize(
+    ("of_a", "of_b"),
+    [
+        ("priority: 1", ""),
+        ("priority: 1, slo_class: batch", "slo_class: critical"),
+        ("priority: 0, slo_class: batch", "slo_class: critical"),  # 0 is none where there is a class
+    ],
+)
+def test_requests_with_and_without_a_priority_are_as_urgent_in_a_replay(
+    of_a: str, of_b: str, engine: str, tmp_path: Path
+) -> None:
+    spec, prefix = tmp_path / "some.yaml", str(tmp_path / "trace")
+    spec.write_text(PRIORITIES.replace("priority: 1", of_a).replace("id: b,", f"id: b, {of_b or 'streaming: true'},"))
+    flags = ("--engine", engine, "--scheduler", "priority-fcfs", "--max-num-seqs", "4")
+    ran = results(tmp_path, "run", "--workload-spec", str(spec), "--trace-output", prefix, *flags)
+    assert results(tmp_path, "replay", f"{prefix}.yaml", *flags) == ran
+
+
+def test_a_request_without_a_priority_has_the_one_that_a_server_takes(tmp_path: Path) -> None:
+    """Priority 0, the most urgent, of a request without an SLO class."""
+    spec = tmp_path / "some.yaml"
+    spec.write_text(PRIORITIES)
+    assert {(each.client_id, each.priority) for each in generate(read_spec(spec)).requests} == {("a", 1), ("b", 0)}

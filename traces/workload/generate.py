@@ -107,7 +107,7 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         return _limited_to_spec(spec, scenario_requests(spec.scenario, spec.seed), timeout_us or 0)
     if spec.inference_perf is not None and has_waiting_requests(spec.inference_perf):
         return _of_stages(spec, spec.inference_perf, timeout_us or 0)
-    sources, users = _sources(spec)
+    sources, users = _sources(_with_all_priorities(spec))
     if not spec.num_requests and not spec.horizon and (users or not all(map(_has_end, sources))):
         raise TraceError("the workload never ends: expected num_requests or horizon to bound it, got neither")
     limit_us = spec.horizon or NEVER
@@ -134,6 +134,22 @@ def _generated(spec: WorkloadSpec, timeout_us: int | None) -> Workload:
         goodput_slo_targets=spec.goodput_slo_targets,
         notes=spec.notes,
     )
+
+
+def _with_all_priorities(spec: WorkloadSpec) -> WorkloadSpec:
+    """The spec in which traffic without a priority and without an SLO class has priority 0 beside some with a priority.
+
+    It is what a server takes of a request that names none.
+    """
+    if all(each.priority is None for each in (*spec.clients, *spec.cohorts)):
+        return spec
+
+    def priority_of(each: Client | Cohort) -> int | None:
+        return 0 if each.priority is None and not each.slo_class else each.priority
+
+    clients = tuple(replace(each, priority=priority_of(each)) for each in spec.clients)
+    cohorts = tuple(replace(each, priority=priority_of(each)) for each in spec.cohorts)
+    return replace(spec, clients=clients, cohorts=cohorts)
 
 
 def _of_stages(spec: WorkloadSpec, section: InferencePerf, timeout_us: int) -> Workload:

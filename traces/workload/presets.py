@@ -294,7 +294,7 @@ class SyntheticOptions:
     rate: float | None = option(
         None,
         "Requests per second. A workload spec is scaled to this rate. Its shape and the shares of its clients stay "
-        "(default: the spec's or the scenario's, without one {DEFAULT_RATE:g}).",
+        f"(default: the spec's or the scenario's, without one {DEFAULT_RATE:g}).",
         above=0,
         at_least=LEAST_RATE,
         at_most=MOST_RATE,

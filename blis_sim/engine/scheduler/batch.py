@@ -921,7 +921,7 @@ class BatchScheduler(ABC):
                     prompts.append((each.sequence, each.num_tokens))
                 else:
                     decoding.append(each.sequence)
-        prompts += [(sequence, sequence.input_tokens) for sequence in step[3]]
+        prompts += [(sequence, sequence.input_tokens) for sequence in step[3] if sequence.outcome is None]
         started_at, num_used_blocks = self._context.steps.start(step_index), self._blocks.num_used_blocks
         shape, stages = self.shape_of(step, 0), self.left_stages()
         return BatchDone(at, step_index, started_at, shape, prompts, decoding, num_used_blocks, num_used_blocks, stages)

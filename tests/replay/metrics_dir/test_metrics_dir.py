@@ -172,3 +172,24 @@ def test_averages_over_phases_have_no_folder_of_metrics(tmp_path: Path, capsys: 
     flags = ("--model", "qwen/qwen3-14b", "--phase-average", "2", "--metrics-dir", str(tmp_path / "m"))
     assert run(["replay", "trace.yaml", *flags]) == 2
     assert "--phase-average cannot be used with --metrics-dir" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["vllm", "blis"])
+@pytest.mark.parametrize("timeout_us", [20_000, 60_000])
+def test_clients_that_give_up_during_a_step_are_in_no_batch_that_ends_later(
+    timeout_us: int, engine: str, tmp_path: Path
+) -> None:
+    """During the step of their prompt, or of a token."""
+    spec, folder = tmp_path / "hasty.yaml", tmp_path / "metrics"
+    lengths = "{type: constant, params: {value: 500}}"
+    spec.write_text(
+        "version: '2'\naggregate_rate: 2\nnum_requests: 6\nclients:\n"
+        f"- {{id: a, rate_fraction: 1, timeout: {timeout_us}, arrival: {{process: constant}}, "
+        f"input_distribution: {lengths}, output_distribution: {lengths}}}\n"
+    )
+    command = ["run", "--model", "qwen/qwen3-14b", "--engine", engine, "--workload-spec", str(spec), "--json"]
+    assert run([*command, "--metrics-dir", str(folder)]) == 0
+    found = rows(folder / "request_metrics.csv")
+    assert len(found) == 6
+    assert {row["request_e2e_time"] for row in found} == {""}
+    assert len(rows(folder / "batch_metrics.csv")) >= 6

@@ -91,3 +91,8 @@ def test_the_csv_has_a_row_for_the_run_and_one_for_each_instance(capsys: Capture
     assert int(rows[0]["completed"]) == sum(int(row["completed"]) for row in rows[1:]) == 20
     metrics = json.loads(printed(capsys, "--num-instances", "2", "--json"))
     assert float(rows[0]["ttft_p99_ms"]) == metrics["ttft_p99_ms"]
+
+
+def test_a_cell_of_the_csv_with_several_values_is_json(capsys: Captured) -> None:
+    (row,) = csv.DictReader(io.StringIO(printed(capsys, "--format", "csv")))
+    assert json.loads(row["sureness"])["latency_model"] == row["latency_model"]
