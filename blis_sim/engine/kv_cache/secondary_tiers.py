@@ -64,7 +64,7 @@ class Device:
 
 
 class SecondaryTiers:
-    """All devices behind the CPU memory `tier` of one engine."""
+    """All devices behind the CPU memory `tier` of one engine; usually none."""
 
     __slots__ = (
         "_devices",
@@ -89,7 +89,9 @@ class SecondaryTiers:
 
     @property
     def num_blocks(self) -> tuple[int, ...]:
-        """Blocks that were read so far or are being read, and those that each device holds."""
+        """Blocks that were read so far or are being read, and those that each device holds; empty without any."""
+        if not self._devices:
+            return ()
         return (self._num_promoted, *[len(device.stored) for device in self._devices])
 
     @property
@@ -125,6 +127,7 @@ class SecondaryTiers:
             device.ended.clear()
             for key, question in device.asked:
                 question.is_answered = True
+                tier.changed.append(key)
                 if not question.requests and device.questions.get(key) is question:
                     del device.questions[key]
             device.asked.clear()
