@@ -38,6 +38,10 @@ class RequestUse:
     """The place of each of the blocks in the request."""
     number: int = 0
     """Number of the request among those that have asked devices behind CPU memory; 0 before it has."""
+    counted: dict[tuple[int, object], Micros] | None = field(default_factory=dict)
+    """For tiers and blocks whose look-ups were counted -1, or the instant from which an answer is awaited.
+
+    None after the first step of the request."""
 
 
 class OffloadTier:

@@ -146,7 +146,7 @@ class Offloader:
         self._block_us = offload.block_us
         self._counters = context.counters.offload
         self._tier = OffloadTier(offload.num_blocks, self._counters, notes_moves=config.reports_kv_changes)
-        self._secondary = SecondaryTiers(self._tier, offload)
+        self._secondary = SecondaryTiers(self._tier, offload, self._counters)
         self._managers = managers = kv.coordinator.managers
         self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
@@ -295,7 +295,9 @@ class Offloader:
 
     def joined(self, sequence: Sequence, num_left: int) -> None:
         """Note that a sequence has joined those that run, and how many of its tokens stay to be computed later."""
-        self._end_lookups(self._requests[sequence])
+        request = self._requests[sequence]
+        request.use.counted = None
+        self._end_lookups(request)
         self.note_blocks(sequence)
         if num_left > 0:
             self._prefills.add(sequence)
@@ -362,6 +364,7 @@ class Offloader:
             if known.num_failures:
                 counters.allocated_chunks.observe(1, known.num_failures)
                 counters.num_allocation_failures += known.num_failures
+                counters.num_promotion_failures += known.num_failures
             return known.num_loadable
         request.num_lookups += 1
         num_failures = counters.num_allocation_failures
@@ -483,6 +486,8 @@ class Offloader:
         if self._looked_up is not None:
             self._looked_up.append(key)
         found = self._tier.lookup(key)
+        if self._offload.devices:
+            self._secondary.count_lookup(0, key, found, self._requests[sequence].use)
         if found is Lookup.MISS:
             place = (index + 1) * self._managers[group].block_tokens, group
             return self._secondary.lookup(key, place, self._requests[sequence].use)
