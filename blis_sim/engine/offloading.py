@@ -190,6 +190,10 @@ class Device:
     single_fraction: float = 1.0
     """Share of the rate that a single transfer reaches."""
     jitter_stdev: float = 0.0
+    reports_writes: bool = False
+    """Whether blocks that were written are changes of the cache, where these are reported."""
+    locality: str = ""
+    """What such changes say of the place of the device: LOCAL, REMOTE or nothing."""
 
     def service_us(self, is_read: bool, num_bytes: float, num_at_once: int, number: int, num_blocks: int = 1) -> Micros:
         """Return the time of a transfer that begins as one of so many in its direction; `number` sets its deviation.

@@ -2,11 +2,11 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import wait_until
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
@@ -105,7 +105,9 @@ def test_devices_behind_cpu_memory_have_metrics_by_tier() -> None:
         assert tiering_samples(running) == {}
         for first in (7, 8, 9, 7):  # what the last finds has left the GPU and CPU memory, so a device brings it
             complete(running, first)
-            time.sleep(0.1)
+            wait_until(
+                lambda: not sum(number for (name, _), number in tiering_samples(running).items() if "jobs" in name)
+            )
         found = tiering_samples(running)
         text = page(running)
     first, second = "1:fs", "2:fs"

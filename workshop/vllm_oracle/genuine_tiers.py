@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from vllm.v1.kv_offload.base import LookupResult  # type: ignore[import-not-found]
+from vllm.v1.kv_offload.base import Locality, LookupResult  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.tiering.fs.manager import (  # type: ignore[import-not-found]
     FileSystemTierManager,
@@ -104,10 +104,10 @@ class Names:
 class VirtualFileSystem(FileSystemTierManager):  # type: ignore[misc]
     """vLLM's tier in a file system, with threads that take virtual time."""
 
-    def __init__(self, clock: Clock, device: Device, config: OffloadConfig, view: memoryview) -> None:
+    def __init__(self, clock: Clock, device: Device, config: OffloadConfig, view: memoryview, publishes: bool) -> None:
         SecondaryTierManager.__init__(self, None, view, "fs")
-        self.locality = None
-        self.events = None
+        self.locality = Locality(device.locality) if device.locality else None
+        self.events = [] if publishes and device.reports_writes else None
         self._store_job_keys: dict[int, Any] = {}
         self._load_job_keys: dict[int, Any] = {}
         self._load_progress: dict[int, int] = {}
@@ -163,7 +163,7 @@ class Tiers:
     def __init__(self, clock: Clock, config: OffloadConfig, publishes: bool) -> None:
         primary = CPUPrimaryTierOffloadingManager(config.num_blocks, Memory(config.num_blocks), enable_events=publishes)
         view = primary.get_kv_memoryview()
-        self._tiers = [VirtualFileSystem(clock, device, config, view) for device in config.devices]
+        self._tiers = [VirtualFileSystem(clock, device, config, view, publishes) for device in config.devices]
         self.manager = CountingManager(primary, list(self._tiers))
         types = [tier.tier_type for tier in self._tiers]
         self.manager._metrics = self._counts = CountedLookups(types, config.num_blocks, BLOCK_VIEW_BYTES)

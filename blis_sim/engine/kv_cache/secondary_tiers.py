@@ -93,8 +93,10 @@ class SecondaryTiers:
         "_num_promoted",
         "_num_requests",
         "_num_submitted",
+        "_settings",
         "_stored_bytes",
         "_tier",
+        "written",
     )
 
     def __init__(self, tier: OffloadTier, config: OffloadConfig, counters: OffloadCounters | None = None) -> None:
@@ -105,7 +107,11 @@ class SecondaryTiers:
         stations = [Station(each, config.stored_bytes, config.seed << 40) for each in config.devices]
         self._devices = [Device(number, each, counters.tiers[number]) for number, each in enumerate(stations, 1)]
         self._stored_bytes = config.stored_bytes
+        self._settings = config.devices
         self._now: Micros = 0
+        self.written: list[tuple[str, list[object]]] = []
+        """Blocks that came together to a device which reports them, with its locality; whoever reads them clears the
+        list."""
         self._num_jobs = 0
         """Reads and writes that the scheduler has not heard the end of."""
         self._num_submitted = 0
@@ -158,6 +164,9 @@ class SecondaryTiers:
                 else:
                     for key in job.keys:
                         tier.unpin(key)
+                    settings = self._settings[device.number - 1]
+                    if settings.reports_writes and tier.moved is not None:
+                        self.written.append((settings.locality, job.keys))
             device.ended.clear()
             for key, question in device.asked:
                 question.is_answered = True

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import EventKind
-from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored
+from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored, DeviceBlockStored
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from blis_sim.engine.kv_cache.secondary_tiers import SecondaryTiers
@@ -111,12 +111,29 @@ class Batch:
         """Ended transfers that a worker reports with the outputs of the batch."""
 
 
+def _named(key: object) -> tuple[object, int]:
+    """Return the identity of a block's content, and its group."""
+    assert isinstance(key, tuple)
+    identity, group = key
+    return identity, group
+
+
 class Offloader:
     """CPU memory behind a KV cache, and the transfers in both directions."""
 
     __slots__ = (
         *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
-        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_kv", "_loads"),
+        *(
+            "_deferred_frees",
+            "_defers_frees",
+            "_depth",
+            "_finished",
+            "_free_at",
+            "_is_idle",
+            "_is_observed",
+            "_kv",
+            "_loads",
+        ),
         *(
             "_looked_up",
             "_lookup_order",
@@ -147,6 +164,8 @@ class Offloader:
         self._counters = context.counters.offload
         self._tier = OffloadTier(offload.num_blocks, self._counters, notes_moves=config.reports_kv_changes)
         self._secondary = SecondaryTiers(self._tier, offload, self._counters)
+        self._is_observed = config.reports_kv_changes or bool(offload.devices)
+        """Whether an idle core hears of each end at once: it publishes what comes, and counts jobs under way."""
         self._managers = managers = kv.coordinator.managers
         self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
@@ -554,7 +573,7 @@ class Offloader:
         if not is_idle:
             return
         self._is_idle = True
-        if (has_waiting or self._tier.moved is not None) and not self._has_reports():
+        if (has_waiting or self._is_observed) and not self._has_reports():
             self._plan_after_transfers()
 
     @property
@@ -572,12 +591,12 @@ class Offloader:
             return True
         self._queue.clear()
         self._is_idle, self._now = True, at
-        if self._tier.moved is not None:  # an idle core publishes what comes to CPU memory
+        if self._is_observed:
             self._plan_after_transfers()
         return False
 
     def _has_reports(self) -> bool:
-        return any(batch.reports for batch in self._queue)
+        return bool(self._secondary.written) or any(batch.reports for batch in self._queue)
 
     def _end_composition(self, batch: Batch) -> None:
         self._secondary.end_composition(self._now)
@@ -770,15 +789,17 @@ class Offloader:
         self._report_moves()
 
     def _report_moves(self) -> None:
-        """Report what came to CPU memory and left it, behind the changes on the GPU, as vLLM does for each batch."""
-        moved, changes = self._tier.moved, self._context.cache_changes
-        if not moved or changes is None:
+        """Report what came to CPU memory, left it, and came to devices, behind the changes on the GPU.
+
+        vLLM does so for each batch.
+        """
+        moved, changes, written = self._tier.moved, self._context.cache_changes, self._secondary.written
+        if moved is None or changes is None:
             return
         for has_come, keys in moved:
             by_group: dict[int, list[object]] = {}
             for key in keys:
-                assert isinstance(key, tuple)
-                identity, group = key
+                identity, group = _named(key)
                 if has_come:
                     changes.append(CpuBlockStored(identity, group))
                 else:
@@ -786,6 +807,9 @@ class Offloader:
             for group, identities in by_group.items():
                 changes.append(CpuBlocksRemoved(tuple(identities), group))
         moved.clear()
+        for locality, keys in written:
+            changes += [DeviceBlockStored(*_named(key), locality) for key in keys]
+        written.clear()
 
     def _process_ended(self, ended: list[Transfer], at: Micros) -> None:
         """Take note of ended transfers at `at`, as vLLM's scheduler does with the outputs of a batch."""
