@@ -1,7 +1,7 @@
 """The flags that every command with an engine shares: one engine instance as its user describes it."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from blis_sim.engine.engine_defaults import (
     AUTO,
@@ -18,6 +18,7 @@ from blis_sim.engine.latency.operations import AUTO as AUTO_MOE_BACKEND
 from blis_sim.engine.latency.operations import MOE_BACKENDS
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
+from blis_sim.engine.offloading import Device
 from blis_sim.engine.scheduler.policies import ORDERS, PRIORITIES, VICTIMS
 from blis_sim.engine.scheduler.registry import ENGINES
 from blis_sim.engine.speculation_options import SpeculationOptions
@@ -333,8 +334,8 @@ class DeploymentOptions:
     kv_transfer_base_latency: int = option(
         0, "Microseconds that each block coming back takes on top.", at_least=0, metavar="US"
     )
-    kv_devices: tuple[Any, ...] = ()
-    """Devices (`blis_sim.engine.offloading.Device`) behind --kv-offloading-size, of a file that describes them."""
+    kv_devices: tuple[Device, ...] = ()
+    """Devices behind --kv-offloading-size, of a file that describes them."""
 
     def __post_init__(self) -> None:
         check_options(self)

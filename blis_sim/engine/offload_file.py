@@ -152,5 +152,7 @@ def device_of(keys: Tier) -> "Device | None":
         saturation_depth="saturation_queue_depth",
         single_fraction="single_transfer_fraction",
         jitter_stdev="latency_jitter_stddev",
+        reports_writes="enable_kv_events",
+        locality="locality",
     )
     return Device(read_bytes_us=read, write_bytes_us=write, base_us=base_us, **own)

@@ -79,6 +79,7 @@ class CpuTierConfig:
 TRANSFER_BYTES = (1e6, 5e6, 10e6, 20e6, 40e6, 60e6, 80e6, 100e6, 150e6, 200e6)
 LOOKUP_S = (0.00001, 0.00005, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 DEFERRED_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
+PROMOTION_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 ALLOCATED_CHUNKS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 
 
@@ -114,6 +115,34 @@ class TransferCounters:
 
 
 @dataclass(slots=True)
+class JobCounters:
+    """Reads from a device, or writes to it: those that ended, and those under way."""
+
+    num_bytes: float = 0.0
+    seconds: float = 0.0
+    """Time that readers or writers have spent on them."""
+    num_under_way: int = 0
+    num_blocks_under_way: int = 0
+
+
+@dataclass(slots=True)
+class TierCounters:
+    """Look-ups in CPU memory or on a device, with the jobs of a device, as vLLM's TieringMetricsTracker counts.
+
+    A request counts each block once per tier, with the first answer, and none after its first step.
+    """
+
+    num_queries: int = 0
+    num_hits: int = 0
+    answered_s: Observations = field(default_factory=lambda: Observations(DEFERRED_S))
+    """Time to an answer that was not there at once."""
+    reads: JobCounters = field(default_factory=JobCounters)
+    writes: JobCounters = field(default_factory=JobCounters)
+    promoted_s: Observations = field(default_factory=lambda: Observations(PROMOTION_S))
+    """Time of each read, its wait for a reader and for the scheduler included."""
+
+
+@dataclass(slots=True)
 class OffloadCounters:
     """All counters of one engine."""
 
@@ -133,6 +162,10 @@ class OffloadCounters:
     """Blocks that are on their way in either direction."""
     num_written: int = 0
     """Blocks that are on their way to CPU memory."""
+    tiers: list[TierCounters] = field(default_factory=list)
+    """CPU memory and then each device behind it; empty without devices."""
+    num_promotion_failures: int = 0
+    """Blocks of devices for which CPU memory had no room."""
 
 
 # KV blocks in CPU memory and on devices behind it, as BLIS simulates them: settings, queues of devices, contents.
@@ -157,6 +190,10 @@ class Device:
     single_fraction: float = 1.0
     """Share of the rate that a single transfer reaches."""
     jitter_stdev: float = 0.0
+    reports_writes: bool = False
+    """Whether blocks that were written are changes of the cache, where these are reported."""
+    locality: str = ""
+    """What such changes say of the place of the device: LOCAL, REMOTE or nothing."""
 
     def service_us(self, is_read: bool, num_bytes: float, num_at_once: int, number: int, num_blocks: int = 1) -> Micros:
         """Return the time of a transfer that begins as one of so many in its direction; `number` sets its deviation.
@@ -200,8 +237,8 @@ class Station:
         self._num_served = {True: 0, False: 0}
         """Transfers being served, by direction: True is reading."""
         self._waiting: dict[bool, deque[tuple[Micros, int, object, int]]] = {True: deque(), False: deque()}
-        self._served: list[tuple[Micros, Micros, bool, int, object, bool]] = []
-        """End, submission, whether it writes, number, block, and whether a reader serves."""
+        self._served: list[tuple[Micros, Micros, bool, int, object, bool, Micros]] = []
+        """End, submission, whether it writes, number, block, whether a reader serves, and its time."""
 
     @property
     def next_at(self) -> Micros | None:
@@ -213,13 +250,13 @@ class Station:
         self._waiting[is_read].append((at, number, block, num_blocks))
         self._begin(at)
 
-    def pop(self) -> tuple[bool, object]:
-        """End the next transfer. Returns whether it was read, and its block."""
-        at, _, is_write, _, block, has_reader = heapq.heappop(self._served)
+    def pop(self) -> tuple[bool, object, Micros]:
+        """End the next transfer. Returns whether it was read, its block, and the time it was served."""
+        at, _, is_write, _, block, has_reader, took_us = heapq.heappop(self._served)
         self._idle[has_reader] += 1
         self._num_served[not is_write] -= 1
         self._begin(at)
-        return not is_write, block
+        return not is_write, block, took_us
 
     def _begin(self, at: Micros) -> None:
         for is_reader in (True, False):
@@ -233,7 +270,8 @@ class Station:
                 took_us = self._device.service_us(
                     is_read, self._num_bytes, self._num_served[is_read], self._seed + number, num_blocks
                 )
-                heapq.heappush(self._served, (at + took_us, submitted_at, not is_read, number, block, is_reader))
+                served = at + took_us, submitted_at, not is_read, number, block, is_reader, took_us
+                heapq.heappush(self._served, served)
 
 
 class ChainedBlocks:
@@ -273,7 +311,7 @@ class ChainedBlocks:
             )
             if place is None or (self._stations[place].next_at or 0) > until:
                 return
-            is_read, block = self._stations[place].pop()
+            is_read, block, _ = self._stations[place].pop()
             if is_read:
                 del self._pins[block]
                 self._idle[block] = None

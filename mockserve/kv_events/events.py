@@ -16,6 +16,7 @@ from blis_sim.engine.kv_cache.changes import (
     CacheChange,
     CpuBlocksRemoved,
     CpuBlockStored,
+    DeviceBlockStored,
 )
 from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, LATENT, MIXED, SLIDING, STATE, KVCacheGroupSpec
 from blis_sim.options import OptionError
@@ -24,6 +25,7 @@ from mockserve.options.engine_features import KV_EVENTS_FLAG, KVEventsConfig
 
 MEDIUM = "GPU"
 CPU_MEDIUM = "CPU"
+DEVICE_MEDIUM = "STORAGE"
 _KINDS = {
     FULL: "full_attention",
     MIXED: "full_attention",
@@ -47,6 +49,7 @@ class _Stored(msgspec.Struct, omit_defaults=True, gc=False, tag="BlockStored"):
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None
     kv_cache_spec_sliding_window: int | None = None
+    locality: str | None = None
     lookahead_token_ids: list[list[int]] | None = None
 
 
@@ -110,10 +113,15 @@ class BatchEncoder:
             )
         if isinstance(change, AllBlocksCleared):
             return _Cleared()
-        if isinstance(change, CpuBlockStored):
+        if isinstance(change, CpuBlockStored | DeviceBlockStored):
             # vLLM names the block and no tokens, unless `self_describing_kv_events` are on.
-            known = [self._hash(change.identity)] if isinstance(change.identity, bytes) else []
-            return _Stored(known, None, [], 0, None, CPU_MEDIUM, None, group_idx=change.group) if known else None
+            if not isinstance(change.identity, bytes):
+                return None
+            medium, locality = CPU_MEDIUM, None
+            if isinstance(change, DeviceBlockStored):
+                medium, locality = DEVICE_MEDIUM, change.locality or None
+            known = [self._hash(change.identity)]
+            return _Stored(known, None, [], 0, None, medium, None, group_idx=change.group, locality=locality)
         if isinstance(change, CpuBlocksRemoved):
             digests = [each for each in change.identities if isinstance(each, bytes)]
             return _Removed(list(map(self._hash, digests)), CPU_MEDIUM, change.group) if digests else None

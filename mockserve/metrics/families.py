@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
 from blis_sim.engine.memory.kv_groups import STATE
-from blis_sim.engine.offloading import Observations, OffloadConfig, TransferCounters
+from blis_sim.engine.offloading import LOOKUP_S, Observations, OffloadConfig, TierCounters, TransferCounters
 from blis_sim.engine.stats import EngineCounters, EngineStats
 from blis_sim.options import OptionError
 from blis_sim.options.custom_metrics import CustomMetric
@@ -91,6 +91,8 @@ class EngineState:
     metrics: EngineMetrics
     always_zero: ClassVar[float] = 0
     """Value of a metric that vLLM changes only for features that are not simulated."""
+    no_tier: ClassVar[Mapping[str, float]] = {}
+    """Value of a metric of tiers that vLLM samples only with features that are not simulated."""
 
     @property
     def waiting_by_reason(self) -> Mapping[str, float]:
@@ -129,6 +131,78 @@ class EngineState:
     def read_share(self) -> float | None:
         return self._share(max(0, self.counters.offload.num_pinned - self.counters.offload.num_written))
 
+    @property
+    def tier_lookups(self) -> Mapping[str, Histogram]:
+        """Times of look-ups, which take none in simulated time."""
+        found: dict[str, Histogram] = {}
+        for label, tier in self._tiers().items():
+            times = Observations(LOOKUP_S)
+            times.observe(0.0, tier.num_queries)
+            found[label] = as_histogram(times)
+        return _counted(found)
+
+    @property
+    def tier_answers(self) -> Mapping[str, Histogram]:
+        return _counted(self._by_tier(lambda tier: as_histogram(tier.answered_s)))
+
+    @property
+    def tier_queries(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.num_queries))
+
+    @property
+    def tier_hits(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.num_hits))
+
+    @property
+    def tier_read_bytes(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.reads.num_bytes))
+
+    @property
+    def tier_read_seconds(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.reads.seconds))
+
+    @property
+    def tier_write_bytes(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.writes.num_bytes))
+
+    @property
+    def tier_write_seconds(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.writes.seconds))
+
+    @property
+    def tier_promotions(self) -> Mapping[str, Histogram]:
+        found = self._by_tier(lambda tier: as_histogram(tier.promoted_s))
+        return {f"{label} success": each for label, each in _counted(found).items()}
+
+    @property
+    def tier_write_shares(self) -> Mapping[str, float]:
+        """Shares of CPU memory that blocks take which are read from each device: these write to it."""
+        return self._by_device(lambda device: self._share(device.reads.num_blocks_under_way) or 0.0)
+
+    @property
+    def tier_read_shares(self) -> Mapping[str, float]:
+        return self._by_device(lambda device: self._share(device.writes.num_blocks_under_way) or 0.0)
+
+    @property
+    def tier_reads_under_way(self) -> Mapping[str, float]:
+        return self._by_device(lambda device: device.reads.num_under_way)
+
+    @property
+    def tier_writes_under_way(self) -> Mapping[str, float]:
+        return self._by_device(lambda device: device.writes.num_under_way)
+
+    def _tiers(self) -> Mapping[str, TierCounters]:
+        tiers = self.counters.offload.tiers
+        return dict(zip(tier_labels(len(tiers) - 1), tiers, strict=True)) if tiers else {}
+
+    def _by_tier(self, read: Callable[[TierCounters], T]) -> Mapping[str, T]:
+        return {label: read(tier) for label, tier in self._tiers().items()}
+
+    def _by_device(self, read: Callable[[TierCounters], float]) -> Mapping[str, float]:
+        """Return a value of each device from the first step on."""
+        has_stepped = self.counters.offload.num_blocks > 0
+        return dict(list(self._by_tier(read).items())[1:]) if has_stepped else {}
+
     def _by_direction(self, read: Callable[[TransferCounters], T]) -> Mapping[str, T]:
         offload = self.counters.offload
         return {"CPU_to_GPU": read(offload.loads), "GPU_to_CPU": read(offload.stores)}
@@ -137,6 +211,19 @@ class EngineState:
         """Return a part of the blocks in CPU memory; None without CPU memory."""
         all_blocks = self.counters.offload.num_blocks
         return num_blocks / all_blocks if all_blocks else None
+
+
+def tier_labels(num_devices: int) -> list[str]:
+    """Return vLLM's labels of CPU memory and of so many devices behind it, which are file systems."""
+    return ["0:primary", *(f"{number}:fs" for number in range(1, num_devices + 1))]
+
+
+def _above_zero(values: Mapping[str, float]) -> Mapping[str, float]:
+    return {label: value for label, value in values.items() if value}
+
+
+def _counted(values: Mapping[str, Histogram]) -> Mapping[str, Histogram]:
+    return {label: value for label, value in values.items() if value.count}
 
 
 def as_histogram(values: Observations) -> Histogram:
@@ -148,7 +235,10 @@ def as_histogram(values: Observations) -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric, named without the prefix `vllm:`. With `label`, `read` returns a value for each label value."""
+    """One metric, named without the prefix `vllm:`. With `label`, `read` returns a value for each label value.
+
+    Several labels stand in `label` with spaces between, and so do their values.
+    """
 
     kind: str
     name: str
@@ -163,12 +253,15 @@ def _families_by_shown() -> Mapping[str, Sequence[Family]]:
     A `value` names an attribute of `EngineState`. One that ends in `?` has no sample while it is zero or empty.
     """
     found: dict[str, list[Family]] = {}
+    tiered = found["tiered"] = []
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             value = row["value"]
             reader = partial(_read_value, attrgetter(value.removesuffix("?")), value.endswith("?"))
             family = Family(row["kind"], row["name"], row["help"], reader, row["label"])
             found.setdefault(row["shown"], []).append(family)
+            if row["shown"] in ("offload", "tiers"):
+                tiered.append(family)
     return found
 
 
@@ -206,6 +299,8 @@ DRAFT_FAMILIES = _ALL["drafts"]
 """Metrics that exist only with speculative decoding, at the top of the page."""
 OFFLOAD_FAMILIES = _ALL["offload"]
 """Metrics that exist only where KV blocks are offloaded to CPU memory; they follow the metrics of drafts."""
+TIERED_FAMILIES = _ALL["tiered"]
+"""Instead of these where devices are behind CPU memory."""
 
 OFFLOAD_INFO_HELP = (
     "Static configuration of the KV offload managers of this engine instance. The configured offloading spec declares "

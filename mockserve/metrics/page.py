@@ -40,12 +40,14 @@ from mockserve.metrics.families import (
     HISTOGRAMS,
     OFFLOAD_FAMILIES,
     OFFLOAD_INFO_HELP,
+    TIERED_FAMILIES,
     EngineState,
     Family,
     Value,
     custom_families,
     displayed_value,
     offload_labels,
+    tier_labels,
 )
 from mockserve.options.server import FakeMetrics, in_vllm_form
 
@@ -851,9 +853,11 @@ class MetricsSource:
         states = {number: _state_of(each) for number, each in self.engines.items()}
         drafts = DRAFT_FAMILIES if self.config.speculation is not None else ()
         offload = self.config.offload
+        offloading: Sequence[Family] = ()
+        if offload is not None:
+            offloading = TIERED_FAMILIES if offload.devices else OFFLOAD_FAMILIES
         return [
-            *(self._family(family, states) for family in drafts),
-            *(self._family(family, states) for family in (OFFLOAD_FAMILIES if offload is not None else ())),
+            *(self._family(family, states) for family in (*drafts, *offloading)),
             *(() if offload is None else [_constant_reading(self._offload_info(offload, states))]),
             *(self._family(family, states) for family in FAMILIES),
             _constant_reading(self._rejections()),
@@ -863,13 +867,18 @@ class MetricsSource:
         ]
 
     def _offload_info(self, offload: OffloadConfig, states: Mapping[int, EngineState]) -> Metric:
-        """Return the settings of CPU memory, of each engine from its first step on."""
+        """Return the settings of CPU memory and the tiers behind it, of each engine from its first step on."""
         info = offload_labels(self.config, offload)
-        labels = ["model_name", "engine", *info]
+        labels, series = ["model_name", "engine", *info], [[*info.values()]]
+        if offload.devices:
+            labels.append("tier")
+            primary, *devices = tier_labels(len(offload.devices))
+            series = [[*info.values(), primary], *([*[""] * len(info), each] for each in devices)]
         samples = [
-            ([self.model_name, str(number), *info.values()], 1.0, 0.0)
+            ([self.model_name, str(number), *each], 1.0, 0.0)
             for number in self.engines
             if states[number].counters.offload.num_blocks
+            for each in series
         ]
         return metric_of("gauge", "vllm:kv_offload_config_info", OFFLOAD_INFO_HELP, labels, samples)
 
@@ -899,9 +908,10 @@ class MetricsSource:
         )
 
     def _family(self, family: Family, states: Mapping[int, EngineState]) -> "Reading":
-        labels = ["model_name", "engine", *([family.label] if family.label else [])]
+        own = family.label.split()
+        labels = ["model_name", "engine", *own]
         values = [
-            ([self.model_name, str(number), *([last] if last else [])], value, each.created)
+            ([self.model_name, str(number), *(last.split(" ", len(own) - 1) if last else [])], value, each.created)
             for number, each in self.engines.items()
             for last, value in _label_values(
                 displayed_value(self._shown_fakes, family.name, family.read(states[number]), time.time() - each.created)

@@ -1,6 +1,7 @@
 """KV-cache events as an indexer receives them."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -239,3 +240,46 @@ def test_latent_attention_is_named() -> None:
         complete(server, prompt=PROMPT, max_tokens=1)
         ((event,),) = indexer.events()
         assert event["kv_cache_spec_kind"] == "mla_attention"
+
+
+def test_a_device_behind_cpu_memory_names_the_blocks_that_came_to_it_and_its_locality() -> None:
+    tiers = [
+        {
+            "type": "fs",
+            "root_dir": "/nowhere",
+            "device_class": "cpu_dram",
+            "enable_kv_events": True,
+            "locality": "LOCAL",
+        },
+        {"type": "fs", "root_dir": "/nowhere", "device_class": "cpu_dram"},
+    ]
+    transfer = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": 2**30,
+            "secondary_tiers": tiers,
+        },
+    }
+    with publishing(kv_transfer_config=json.dumps(transfer)) as (server, indexer):
+        complete(server, prompt=PROMPT, max_tokens=2, ignore_eos=True)
+        come: list[dict[str, Any]] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(come) < len(PROMPT) // 16 and time.monotonic() < deadline:
+            found = [event for events in indexer.events() for event in events]
+            come = [event for event in found if event["medium"] == "STORAGE"]
+    hashes = found[0]["block_hashes"]
+    assert [event["block_hashes"] for event in come] == [[each] for each in hashes]
+    assert come[0] == {
+        "type": "BlockStored",
+        "block_hashes": hashes[:1],
+        "parent_block_hash": None,
+        "token_ids": [],
+        "block_size": 0,
+        "lora_id": None,
+        "medium": "STORAGE",
+        "lora_name": None,
+        "group_idx": 0,
+        "locality": "LOCAL",
+    }

@@ -1,10 +1,12 @@
 """Metrics of KV blocks in CPU memory, under the names and labels of vLLM's OffloadingConnector."""
 
+import json
 import re
 from collections.abc import Iterator
 
 import pytest
 
+from tests.patience import wait_until
 from tests.wire.plain_http import call
 from tests.wire.serving import TestServer, running_server
 
@@ -74,3 +76,59 @@ def test_bytes_and_sizes_are_those_of_the_blocks_that_moved(server: TestServer) 
 def test_a_server_without_cpu_memory_has_none_of_them() -> None:
     with running_server() as running:
         assert PREFIX not in page(running)
+
+
+TIERING = PREFIX + "tiering_"
+TRANSFER = json.dumps({
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "spec_name": "TieringOffloadingSpec",
+        "cpu_bytes_to_use": 70 * BLOCK_BYTES,
+        "secondary_tiers": [
+            {"type": "fs", "root_dir": "/nowhere", "device_class": "cpu_dram"},
+            {"type": "fs", "root_dir": "/nowhere", "device_class": "s3"},
+        ],
+    },
+})  # fmt: skip
+
+
+def tiering_samples(server: TestServer) -> dict[tuple[str, str], float]:
+    """Sums, counts and values of the metrics of tiers, by name and tier."""
+    rows = re.findall(rf'^{TIERING}(\w+){{.*?(?:tier="([^"]+)")?}} (\S+)$', page(server), re.MULTILINE)
+    return {(name, tier): float(value) for name, tier, value in rows if not name.endswith(("_bucket", "_created"))}
+
+
+def test_devices_behind_cpu_memory_have_metrics_by_tier() -> None:
+    settings = {"total_kv_blocks": 100, "max_model_len": 1024, "kv_transfer_config": TRANSFER}
+    with running_server(**settings) as running:
+        assert tiering_samples(running) == {}
+        for first in (7, 8, 9, 7):  # what the last finds has left the GPU and CPU memory, so a device brings it
+            complete(running, first)
+            wait_until(
+                lambda: not sum(number for (name, _), number in tiering_samples(running).items() if "jobs" in name)
+            )
+        found = tiering_samples(running)
+        text = page(running)
+    first, second = "1:fs", "2:fs"
+    assert found["write_bytes_total", first] == 3 * 62 * BLOCK_BYTES
+    num_read = found["chunk_hits_total", first]
+    assert 0 < num_read <= 62
+    assert found["read_bytes_total", first] == num_read * BLOCK_BYTES
+    assert ("read_bytes_total", second) not in found
+    assert found["read_time_total", first] > 0
+    assert found["lookup_sync_delay_seconds_count", first] == found["chunk_queries_total", first]
+    assert found["lookup_async_delay_seconds_count", first] == found["chunk_queries_total", first]
+    assert {found["active_promotion_jobs", tier] for tier in (first, second)} == {0}
+    assert (
+        f'{TIERING}promotion_latency_seconds_count{{engine="0",model_name="m",result="success",tier="1:fs"}} 1.0'
+        in text
+    )
+    assert re.search(r'kv_offload_config_info{cpu_blocks_per_chunk="",.*tier="2:fs"} 1.0', text)
+    assert re.search(r'kv_offload_config_info{cpu_blocks_per_chunk="1",.*tier="0:primary"} 1.0', text)
+    assert f"# TYPE {TIERING}backpressure_stores_dropped_total counter" in text
+
+
+def test_without_devices_the_page_has_no_metric_of_tiers(server: TestServer) -> None:
+    complete(server, 7)
+    assert TIERING not in page(server)

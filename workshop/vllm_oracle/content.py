@@ -12,6 +12,7 @@ from blis_sim.engine.kv_cache.changes import (
     CacheChange,
     CpuBlocksRemoved,
     CpuBlockStored,
+    DeviceBlockStored,
 )
 
 Change: TypeAlias = tuple[Any, ...]
@@ -29,7 +30,7 @@ class Contents:
         for event in batch.events:
             kind = type(event).__name__
             if kind == "BlockStored" and not event.block_size:
-                self._came_to_cpu_memory(event.group_idx, event.block_hashes[0])
+                self._came(event.medium, event.locality or "", event.group_idx, event.block_hashes[0])
             elif kind == "BlockRemoved" and event.medium == "CPU":
                 self._left_cpu_memory(event.group_idx, event.block_hashes)
             elif kind == "BlockStored":
@@ -54,19 +55,21 @@ class Contents:
             places = (change.group, span * hash_tokens, (change.end - change.first) * hash_tokens)
             self.changes.append(("BlockStored", *places, parent, *stored))
         elif isinstance(change, CpuBlockStored):
-            self._came_to_cpu_memory(change.group, change.identity)
+            self._came("CPU", "", change.group, change.identity)
+        elif isinstance(change, DeviceBlockStored):
+            self._came("STORAGE", change.locality, change.group, change.identity)
         elif isinstance(change, CpuBlocksRemoved):
             self._left_cpu_memory(change.group, change.identities)
         else:
             self.changes.append(("BlockRemoved", change.group, self._number(change.identity)))
 
-    def _came_to_cpu_memory(self, group: int, content: Hashable) -> None:
+    def _came(self, medium: str, locality: str, group: int, content: Hashable) -> None:
         """Note a block of a transfer, whose blocks vLLM names in no particular order: by groups, each sorted."""
-        block = (group, self._numbers.get(content, -1))
-        if self.changes and self.changes[-1][0] == "CpuBlocksStored":
-            self.changes[-1] = ("CpuBlocksStored", *sorted([*self.changes[-1][1:], block]))
+        kind, block = ("CameTogether", medium, locality), (group, self._numbers.get(content, -1))
+        if self.changes and self.changes[-1][:3] == kind:
+            self.changes[-1] = (*kind, *sorted([*self.changes[-1][3:], block]))
         else:
-            self.changes.append(("CpuBlocksStored", block))
+            self.changes.append((*kind, block))
 
     def _left_cpu_memory(self, group: int, contents: Iterable[Hashable]) -> None:
         numbers = [self._numbers.get(each, -1) for each in contents]

@@ -284,8 +284,10 @@ def with_tiers(workload: Workload, seed: int) -> Workload:
             saturation_depth=int(generator.choice([1, 1, 4])),
             single_fraction=0.5,
             jitter_stdev=float(generator.choice([0.0, 0.2])),
+            reports_writes=(seed + number) % 3 > 0,
+            locality=("", "LOCAL", "REMOTE")[(seed + number) % 3],
         )
-        for _ in range(int(generator.integers(1, 3)))
+        for number in range(int(generator.integers(1, 3)))
     )
     config = replace(workload.config, offload=replace(offload, stored_bytes=block_us, devices=devices, seed=seed))
     return replace(workload, config=config)

@@ -3,10 +3,12 @@
 What a tier asks of its files, and which jobs it gives to its threads, is vLLM's; only the threads are left out.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from vllm.v1.kv_offload.base import Locality, LookupResult  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.tiering.base import SecondaryTierManager  # type: ignore[import-not-found]
 from vllm.v1.kv_offload.tiering.fs.manager import (  # type: ignore[import-not-found]
     FileSystemTierManager,
@@ -16,6 +18,7 @@ from vllm.v1.kv_offload.tiering.manager import (  # type: ignore[import-not-foun
     CPUPrimaryTierOffloadingManager,
     TieringOffloadingManager,
 )
+from vllm.v1.kv_offload.tiering.metrics import TieringMetricsTracker  # type: ignore[import-not-found]
 
 from blis_sim.engine.offloading import Device, OffloadConfig, Station
 from workshop.vllm_oracle.genuine_transfers import Clock
@@ -101,10 +104,10 @@ class Names:
 class VirtualFileSystem(FileSystemTierManager):  # type: ignore[misc]
     """vLLM's tier in a file system, with threads that take virtual time."""
 
-    def __init__(self, clock: Clock, device: Device, config: OffloadConfig, view: memoryview) -> None:
+    def __init__(self, clock: Clock, device: Device, config: OffloadConfig, view: memoryview, publishes: bool) -> None:
         SecondaryTierManager.__init__(self, None, view, "fs")
-        self.locality = None
-        self.events = None
+        self.locality = Locality(device.locality) if device.locality else None
+        self.events = [] if publishes and device.reports_writes else None
         self._store_job_keys: dict[int, Any] = {}
         self._load_job_keys: dict[int, Any] = {}
         self._load_progress: dict[int, int] = {}
@@ -126,6 +129,23 @@ class Memory:
         return self._view.data
 
 
+class CountedLookups(TieringMetricsTracker):  # type: ignore[misc]
+    """vLLM's metrics of tiers, whose counters are not emptied."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.num_queries: Counter[str] = Counter()
+        self.num_hits: Counter[str] = Counter()
+        self.num_failures = 0
+
+    def _observe_resolved_lookup(self, label: tuple[str], result: LookupResult, *times: Any) -> None:
+        self.num_queries[label[0]] += 1
+        self.num_hits[label[0]] += result is LookupResult.HIT
+
+    def on_promotion_allocation_failure(self) -> None:
+        self.num_failures += 1
+
+
 class CountingManager(TieringOffloadingManager):  # type: ignore[misc]
     """vLLM's manager, which counts the blocks that tiers give."""
 
@@ -143,8 +163,10 @@ class Tiers:
     def __init__(self, clock: Clock, config: OffloadConfig, publishes: bool) -> None:
         primary = CPUPrimaryTierOffloadingManager(config.num_blocks, Memory(config.num_blocks), enable_events=publishes)
         view = primary.get_kv_memoryview()
-        self._tiers = [VirtualFileSystem(clock, device, config, view) for device in config.devices]
+        self._tiers = [VirtualFileSystem(clock, device, config, view, publishes) for device in config.devices]
         self.manager = CountingManager(primary, list(self._tiers))
+        types = [tier.tier_type for tier in self._tiers]
+        self.manager._metrics = self._counts = CountedLookups(types, config.num_blocks, BLOCK_VIEW_BYTES)
 
     @property
     def num_changes(self) -> int:
@@ -153,8 +175,15 @@ class Tiers:
 
     @property
     def num_behind(self) -> tuple[int, ...]:
-        """Blocks that tiers have given so far, and those that each tier holds."""
-        return (self.manager.num_promoted, *(len(tier._pool.files) for tier in self._tiers))
+        """Blocks that tiers have given so far, those that each tier holds, and counts of look-ups."""
+        counts = self._counts
+        labels = [counts.primary_tier_label, *(counts.tier_label(number) for number in range(len(self._tiers)))]
+        return (
+            self.manager.num_promoted,
+            *(len(tier._pool.files) for tier in self._tiers),
+            counts.num_failures,
+            *(counted[label] for (label,) in labels for counted in (counts.num_queries, counts.num_hits)),
+        )
 
     def next_end(self) -> int | None:
         """Return the instant at which the next read or write ends; None without any."""

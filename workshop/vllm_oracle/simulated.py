@@ -100,10 +100,18 @@ class ReportingScheduler(VllmScheduler):
                 self.kv.hit_tokens - hit,
                 loaded,
                 0 if self._offloader is None else self._offloader.num_blocks,
-                () if self._offloader is None else self._offloader.num_behind,
+                () if self._offloader is None else (*self._offloader.num_behind, *self._num_lookups()),
             )
         )
         return is_scheduled
+
+    def _num_lookups(self) -> Iterator[int]:
+        """Yield the blocks for which CPU memory had no room, then the look-ups and hits of each tier, if any."""
+        offload = self._context.counters.offload
+        if offload.tiers:
+            yield offload.num_promotion_failures
+        for tier in offload.tiers:
+            yield from (tier.num_queries, tier.num_hits)
 
     def _blocks_of(self, sequence: Sequence, first: int) -> tuple[int, ...]:
         """Blocks from the place `first` on, numbered as vLLM does; with groups all blocks, group after group."""

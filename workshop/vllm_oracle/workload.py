@@ -116,7 +116,8 @@ class ScheduledStep:
     num_offloaded_blocks: int = 0
     """Blocks in CPU memory, those on their way included."""
     num_behind: tuple[int, ...] = ()
-    """Blocks that have been read from devices behind CPU memory so far, and those that each device holds."""
+    """Blocks that have been read from devices behind CPU memory so far, those that each device holds, and counts of
+    look-ups in all tiers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,15 @@ class CpuBlockStored(NamedTuple):
     group: int = 0
 
 
+class DeviceBlockStored(NamedTuple):
+    """A block has come to a device behind CPU memory."""
+
+    identity: object
+    group: int = 0
+    locality: str = ""
+    """Where the device is, as its settings say."""
+
+
 class CpuBlocksRemoved(NamedTuple):
     """Blocks of one group have left CPU memory together."""
 
@@ -47,4 +56,6 @@ class CpuBlocksRemoved(NamedTuple):
     group: int = 0
 
 
-CacheChange: TypeAlias = BlocksStored | BlockRemoved | AllBlocksCleared | CpuBlockStored | CpuBlocksRemoved
+CacheChange: TypeAlias = (
+    BlocksStored | BlockRemoved | AllBlocksCleared | CpuBlockStored | CpuBlocksRemoved | DeviceBlockStored
+)

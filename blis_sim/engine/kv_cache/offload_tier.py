@@ -38,6 +38,10 @@ class RequestUse:
     """The place of each of the blocks in the request."""
     number: int = 0
     """Number of the request among those that have asked devices behind CPU memory; 0 before it has."""
+    counted: dict[tuple[int, object], Micros] | None = field(default_factory=dict)
+    """For tiers and blocks whose look-ups were counted -1, or the instant from which an answer is awaited.
+
+    None after the first step of the request."""
 
 
 class OffloadTier:
@@ -55,14 +59,20 @@ class OffloadTier:
         "_pins",
         "_ranks",
         "_ready_at",
+        "changed",
         "moved",
         "num_blocks",
+        "num_released",
     )
 
     def __init__(self, num_blocks: int, counters: OffloadCounters | None = None, *, notes_moves: bool = False) -> None:
         self.num_blocks = num_blocks
         self.moved: list[tuple[bool, list[object]]] | None = [] if notes_moves else None
         """Blocks that have come (True) or left together, where this is noted; whoever reads them clears the list."""
+        self.changed: list[object] = []
+        """Blocks that a look-up may find in another state than before; whoever reads them clears the list."""
+        self.num_released = 0
+        """Times that a block under way became one that may leave."""
         self._counters = counters or OffloadCounters()
         self._num_written = 0
         self._ready_at: dict[object, Micros | None] = {}
@@ -104,12 +114,14 @@ class OffloadTier:
                 self._ready_at[identity] = None
                 self._ranks[identity] = (use.rank, -num_tokens, group)
                 self.pin(identity)
+        self.changed += new
         return new
 
     def stored(self, identities: SequenceOf[object], at: Micros) -> None:
         """Note that blocks have arrived."""
         if self.moved is not None:
             self.moved.append((True, list(identities)))
+        self.changed += identities
         for identity in identities:
             self._ready_at[identity] = at
             self._num_written -= 1
@@ -167,6 +179,7 @@ class OffloadTier:
             self._pins[identity] -= 1
             return
         del self._pins[identity]
+        self.num_released += 1
         if self._heap is not None:
             heappush(self._heap, (self._ranks[identity], next(self._numbers), identity))
 
@@ -201,6 +214,7 @@ class OffloadTier:
         if is_enough:
             if self.moved is not None:
                 self.moved.append((False, chosen))
+            self.changed += chosen
             for identity in chosen:
                 del self._ranks[identity], self._ready_at[identity]
         for entry in kept:

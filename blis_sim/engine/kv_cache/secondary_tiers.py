@@ -7,8 +7,11 @@ Facts: vllm/v1/kv_offload/tiering/manager.py, async_lookup.py, fs/manager.py, fs
 from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
-from blis_sim.engine.offloading import OffloadConfig, Station
+from blis_sim.engine.offloading import OffloadConfig, OffloadCounters, Station, TierCounters
 from blis_sim.engine.units import Micros
+
+_COUNTED = -1
+"""Instead of the instant from which an answer is awaited: it was counted."""
 
 
 class Question:
@@ -27,21 +30,36 @@ class Question:
 class Job:
     """Blocks that a device reads or writes, one after the other."""
 
-    __slots__ = ("keys",)
+    __slots__ = ("keys", "submitted_at")
 
-    def __init__(self, keys: list[object]) -> None:
+    def __init__(self, keys: list[object], submitted_at: Micros) -> None:
         self.keys = keys
+        self.submitted_at = submitted_at
 
 
 class Device:
     """One device: what it holds, what it was asked, and its reads and writes."""
 
-    __slots__ = ("asked", "ended", "questions", "requested", "station", "stored", "to_ask", "to_read")
+    __slots__ = (
+        "asked",
+        "counters",
+        "ended",
+        "number",
+        "questions",
+        "requested",
+        "station",
+        "stored",
+        "to_ask",
+        "to_read",
+    )
 
-    def __init__(self, station: Station) -> None:
+    def __init__(self, number: int, station: Station, counters: TierCounters) -> None:
+        self.number = number
+        """Number of the tier, counted from CPU memory, which is 0."""
         self.station = station
-        self.ended: list[tuple[Micros, bool, list[object]]] = []
-        """Reads and writes that the scheduler has not heard the end of: when, whether it was read, and the blocks."""
+        self.counters = counters
+        self.ended: list[tuple[Micros, bool, Job, Micros]] = []
+        """Reads and writes that the scheduler has not heard the end of: when, whether it was read, and its time."""
         self.stored: set[object] = set()
         self.questions: dict[object, Question] = {}
         self.requested: dict[int, set[object]] = {}
@@ -56,29 +74,44 @@ class Device:
     def advance(self, until: Micros) -> None:
         """Let all reads and writes end that do so by `until`."""
         while (ended_at := self.station.next_at) is not None and ended_at <= until:
-            is_read, job = self.station.pop()
+            is_read, job, took_us = self.station.pop()
             assert isinstance(job, Job)
-            self.ended.append((ended_at, is_read, job.keys))
+            self.ended.append((ended_at, is_read, job, took_us))
             if not is_read:
                 self.stored.update(job.keys)
 
 
 class SecondaryTiers:
-    """All devices behind the CPU memory `tier` of one engine."""
+    """All devices behind the CPU memory `tier` of one engine; usually none."""
 
     __slots__ = (
+        "_counters",
         "_devices",
         "_has_begun_reads",
+        "_now",
         "_num_jobs",
         "_num_promoted",
         "_num_requests",
         "_num_submitted",
+        "_settings",
+        "_stored_bytes",
         "_tier",
+        "written",
     )
 
-    def __init__(self, tier: OffloadTier, config: OffloadConfig) -> None:
+    def __init__(self, tier: OffloadTier, config: OffloadConfig, counters: OffloadCounters | None = None) -> None:
         self._tier = tier
-        self._devices = [Device(Station(each, config.stored_bytes, config.seed << 40)) for each in config.devices]
+        self._counters = counters = counters or OffloadCounters()
+        if config.devices:
+            counters.tiers = [TierCounters() for _ in range(1 + len(config.devices))]
+        stations = [Station(each, config.stored_bytes, config.seed << 40) for each in config.devices]
+        self._devices = [Device(number, each, counters.tiers[number]) for number, each in enumerate(stations, 1)]
+        self._stored_bytes = config.stored_bytes
+        self._settings = config.devices
+        self._now: Micros = 0
+        self.written: list[tuple[str, list[object]]] = []
+        """Blocks that came together to a device which reports them, with its locality; whoever reads them clears the
+        list."""
         self._num_jobs = 0
         """Reads and writes that the scheduler has not heard the end of."""
         self._num_submitted = 0
@@ -89,7 +122,9 @@ class SecondaryTiers:
 
     @property
     def num_blocks(self) -> tuple[int, ...]:
-        """Blocks that were read so far or are being read, and those that each device holds."""
+        """Blocks that were read so far or are being read, and those that each device holds; empty without any."""
+        if not self._devices:
+            return ()
         return (self._num_promoted, *[len(device.stored) for device in self._devices])
 
     @property
@@ -113,18 +148,29 @@ class SecondaryTiers:
     def hear(self, at: Micros) -> None:
         """Take in what has ended by `at`, and what devices have answered since the latest composition."""
         tier = self._tier
+        self._now = at
         for device in self._devices:
             device.advance(at)
-            for ended_at, is_read, keys in device.ended:
+            for ended_at, is_read, job, took_us in device.ended:
                 self._num_jobs -= 1
+                counters = device.counters.reads if is_read else device.counters.writes
+                counters.num_bytes += len(job.keys) * self._stored_bytes
+                counters.seconds += took_us / 1e6
+                counters.num_under_way -= 1
+                counters.num_blocks_under_way -= len(job.keys)
                 if is_read:
-                    tier.stored(keys, ended_at)
+                    device.counters.promoted_s.observe((at - job.submitted_at) / 1e6)
+                    tier.stored(job.keys, ended_at)
                 else:
-                    for key in keys:
+                    for key in job.keys:
                         tier.unpin(key)
+                    settings = self._settings[device.number - 1]
+                    if settings.reports_writes and tier.moved is not None:
+                        self.written.append((settings.locality, job.keys))
             device.ended.clear()
             for key, question in device.asked:
                 question.is_answered = True
+                tier.changed.append(key)
                 if not question.requests and device.questions.get(key) is question:
                     del device.questions[key]
             device.asked.clear()
@@ -144,13 +190,32 @@ class SecondaryTiers:
             device.requested.setdefault(use.number, set()).add(key)
             if not question.is_answered:
                 is_open = True
-            elif question.answer:
+                self.count_lookup(device.number, key, Lookup.RETRY, use)
+                continue
+            self.count_lookup(device.number, key, Lookup.HIT if question.answer else Lookup.MISS, use)
+            if question.answer:
                 if self._tier.store([key], [place], use) is None:
+                    self._counters.num_promotion_failures += 1
                     return Lookup.MISS
                 self._num_promoted += 1
                 device.to_read.setdefault(use.number, []).append(key)
                 return Lookup.PENDING
         return Lookup.RETRY if is_open else Lookup.MISS
+
+    def count_lookup(self, tier: int, key: object, found: Lookup, use: RequestUse) -> None:
+        """Count a look-up in a tier of which something is known."""
+        counted = use.counted
+        if counted is None or found is Lookup.PENDING or (since := counted.get((tier, key))) == _COUNTED:
+            return
+        if found is Lookup.RETRY:
+            counted.setdefault((tier, key), self._now)
+            return
+        counters = self._counters.tiers[tier]
+        counters.num_queries += 1
+        counters.num_hits += found is Lookup.HIT
+        if since is not None:
+            counters.answered_s.observe((self._now - since) / 1e6)
+        counted[tier, key] = _COUNTED
 
     def write(self, keys: SequenceOf[object], at: Micros) -> None:
         """Begin to write blocks that have come to CPU memory, which keeps them until that has ended."""
@@ -188,4 +253,7 @@ class SecondaryTiers:
     def _submit(self, device: Device, is_read: bool, keys: list[object], num_blocks: int, at: Micros) -> None:
         self._num_submitted += 1
         self._num_jobs += 1
-        device.station.submit(is_read, Job(keys), self._num_submitted, at, num_blocks)
+        counters = device.counters.reads if is_read else device.counters.writes
+        counters.num_under_way += 1
+        counters.num_blocks_under_way += len(keys)
+        device.station.submit(is_read, Job(keys, at), self._num_submitted, at, num_blocks)

@@ -6,10 +6,11 @@ scheduler.py, WAITING_FOR_REMOTE_KVS and `defer_block_free`; vllm/v1/worker/gpu/
 """
 
 from collections import deque
+from dataclasses import dataclass
 
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.events import EventKind
-from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored
+from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored, DeviceBlockStored
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from blis_sim.engine.kv_cache.secondary_tiers import SecondaryTiers
@@ -21,12 +22,28 @@ from blis_sim.engine.sequence import Sequence
 from blis_sim.engine.units import Micros
 
 
+@dataclass(slots=True, frozen=True)
+class KnownLookup:
+    """What a look-up has found for a prompt."""
+
+    num_tokens: int
+    """Length of the prompt, and of what a preempted request had computed."""
+    num_local: int
+    """Tokens that were found on the GPU."""
+    num_loadable: int
+    """Tokens after those that can be loaded; -1 where that is not known yet."""
+    num_failures: int
+    """Blocks that found no room in CPU memory."""
+    num_released: int
+    """Blocks of CPU memory that had become free to leave until then."""
+
+
 class OffloadedRequest:
     """The state of a request in CPU memory: its blocks by group, and how many of each group were offered."""
 
     __slots__ = (
-        *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "num_offered"),
-        *("num_stores", "num_transfers", "tables", "use"),
+        *("boundary_tokens", "deferred_since", "has_load", "is_finished", "is_loaded", "is_offered", "known"),
+        *("num_lookups", "num_offered", "num_stores", "num_transfers", "tables", "use", "watched"),
     )
 
     def __init__(self, num_groups: int) -> None:
@@ -50,6 +67,12 @@ class OffloadedRequest:
         self.is_finished = False
         self.boundary_tokens = 0
         """Where the beginning ends that the request shares with others, beyond what all groups hold of it."""
+        self.num_lookups = 0
+        """Look-ups since the request began to wait."""
+        self.known: KnownLookup | None = None
+        """What the latest look-up has found, as long as another one finds the same."""
+        self.watched: set[object] = set()
+        """Blocks whose changes end that."""
 
     def restart(self, boundary_tokens: int) -> None:
         """Forget the blocks, for all of them are looked up anew."""
@@ -88,13 +111,39 @@ class Batch:
         """Ended transfers that a worker reports with the outputs of the batch."""
 
 
+def _named(key: object) -> tuple[object, int]:
+    """Return the identity of a block's content, and its group."""
+    assert isinstance(key, tuple)
+    identity, group = key
+    return identity, group
+
+
 class Offloader:
     """CPU memory behind a KV cache, and the transfers in both directions."""
 
     __slots__ = (
         *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
-        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_kv", "_loads"),
-        *("_lookup_order", "_managers", "_now", "_num_composed", "_num_processed", "_num_transfers", "_offload"),
+        *(
+            "_deferred_frees",
+            "_defers_frees",
+            "_depth",
+            "_finished",
+            "_free_at",
+            "_is_idle",
+            "_is_observed",
+            "_kv",
+            "_loads",
+        ),
+        *(
+            "_looked_up",
+            "_lookup_order",
+            "_managers",
+            "_now",
+            "_num_composed",
+            "_num_processed",
+            "_num_transfers",
+            "_offload",
+        ),
         *(
             "_planned_at",
             "_prefills",
@@ -105,7 +154,7 @@ class Offloader:
             "_spec_tokens",
             "_state_unit",
         ),
-        *("_tier", "_transfers", "_unbegun", "_windowed", "_windows", "hits", "num_loaded_tokens"),
+        *("_tier", "_transfers", "_unbegun", "_watchers", "_windowed", "_windows", "hits", "num_loaded_tokens"),
     )
 
     def __init__(self, context: EngineContext, offload: OffloadConfig, kv: GroupedKVCache, depth: int) -> None:
@@ -114,7 +163,9 @@ class Offloader:
         self._block_us = offload.block_us
         self._counters = context.counters.offload
         self._tier = OffloadTier(offload.num_blocks, self._counters, notes_moves=config.reports_kv_changes)
-        self._secondary = SecondaryTiers(self._tier, offload) if offload.devices else None
+        self._secondary = SecondaryTiers(self._tier, offload, self._counters)
+        self._is_observed = config.reports_kv_changes or bool(offload.devices)
+        """Whether an idle core hears of each end at once: it publishes what comes, and counts jobs under way."""
         self._managers = managers = kv.coordinator.managers
         self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
@@ -148,6 +199,10 @@ class Offloader:
         self._loads: list[Transfer] = []
         """Loads that go with the batch being composed."""
         self._being_loaded: set[object] = set()
+        self._looked_up: list[object] | None = None
+        """Blocks that a look-up has asked for, where this is noted."""
+        self._watchers: dict[object, set[OffloadedRequest]] = {}
+        """Requests for which a look-up may find something else when a block changes."""
         self._allocated: set[int] = set()
         """Blocks that requests got in the batch being composed."""
         self._queue: deque[Batch] = deque()
@@ -177,7 +232,7 @@ class Offloader:
     @property
     def num_behind(self) -> tuple[int, ...]:
         """Blocks that were read from devices behind CPU memory so far, and those that each device holds."""
-        return () if self._secondary is None else self._secondary.num_blocks
+        return self._secondary.num_blocks
 
     # --- requests come, are admitted and go ---
 
@@ -204,8 +259,8 @@ class Offloader:
         if request.num_transfers:
             return Admission.LATER
         self._counters.lookup_s.observe(0.0)
-        num_loaded = self._loadable_tokens(sequence, num_local)
-        if num_loaded < 0:
+        num_loaded = self._loadable_tokens(sequence, request, num_local)
+        if num_loaded < 0 or (num_loaded and self._awaits_other_load(sequence, num_local, num_loaded)):
             if request.deferred_since < 0:
                 request.deferred_since = self._now
             return Admission.LATER
@@ -222,6 +277,7 @@ class Offloader:
 
     def _begin_waiting(self, sequence: Sequence, request: OffloadedRequest, num_local: int, num_loaded: int) -> None:
         """Let a sequence that has got its blocks wait for their content."""
+        self._end_lookups(request)
         sequence.num_computed_tokens = num_computed = num_local + num_loaded
         if sequence.num_preemptions == 0:
             # The last token is computed whatever is loaded, for its logits.
@@ -258,6 +314,9 @@ class Offloader:
 
     def joined(self, sequence: Sequence, num_left: int) -> None:
         """Note that a sequence has joined those that run, and how many of its tokens stay to be computed later."""
+        request = self._requests[sequence]
+        request.use.counted = None
+        self._end_lookups(request)
         self.note_blocks(sequence)
         if num_left > 0:
             self._prefills.add(sequence)
@@ -285,6 +344,7 @@ class Offloader:
         """Let a request end. Its blocks are given back, but for those that something still writes."""
         request = self._requests[sequence]
         self._end_deferral(request)
+        self._end_lookups(request)
         self._prefills.discard(sequence)
         self._finished.append((sequence, is_aborted))
         self._kv.retire(sequence)
@@ -310,7 +370,59 @@ class Offloader:
         scale = self._managers[group].hashes_per_block
         return sequence.request.blocks.identity((index + 1) * scale - 1), group
 
-    def _loadable_tokens(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
+    def _loadable_tokens(self, sequence: Sequence, request: OffloadedRequest, num_local: int) -> int:
+        """Return what `_find_loadable` does. A request that waits on is looked up again after a change alone."""
+        tier, counters = self._tier, self._counters
+        self._forget_changed()
+        known = request.known
+        if (
+            known is not None
+            and (known.num_tokens, known.num_local) == (sequence.num_tokens, num_local)
+            and (not known.num_failures or known.num_released == tier.num_released)
+        ):
+            if known.num_failures:
+                counters.allocated_chunks.observe(1, known.num_failures)
+                counters.num_allocation_failures += known.num_failures
+                counters.num_promotion_failures += known.num_failures
+            return known.num_loadable
+        request.num_lookups += 1
+        num_failures = counters.num_allocation_failures
+        if request.num_lookups == 1:  # most requests are looked up once
+            return self._find_loadable(sequence, num_local)
+        self._looked_up = looked_up = []
+        num_loadable = self._find_loadable(sequence, num_local)
+        self._looked_up = None
+        num_failures = counters.num_allocation_failures - num_failures
+        request.known = KnownLookup(sequence.num_tokens, num_local, num_loadable, num_failures, tier.num_released)
+        for key in looked_up:
+            if key not in request.watched:
+                request.watched.add(key)
+                self._watchers.setdefault(key, set()).add(request)
+        return num_loadable
+
+    def _forget_changed(self) -> None:
+        """Forget what look-ups have found where blocks have changed."""
+        changed = self._tier.changed
+        if not changed:
+            return
+        if self._watchers:
+            for key in changed:
+                for request in self._watchers.get(key, ()):
+                    request.known = None
+        changed.clear()
+
+    def _end_lookups(self, request: OffloadedRequest) -> None:
+        """Watch blocks no more for a request that has ended its waiting."""
+        request.known = None
+        request.num_lookups = 0
+        for key in request.watched:
+            watchers = self._watchers[key]
+            watchers.discard(request)
+            if not watchers:
+                del self._watchers[key]
+        request.watched.clear()
+
+    def _find_loadable(self, sequence: Sequence, num_local: int) -> int:  # noqa: C901 - one loop of vLLM's
         """Return how many tokens after the first `num_local` can be loaded; -1 where that is not known yet.
 
         vLLM's `_lookup_complete_chunks`: a group may shorten the hit of groups before it, which are looked up again.
@@ -353,9 +465,7 @@ class Offloader:
                         groups = self._windowed
                 looked_up_window |= window > 0
                 num_hit = num_new
-        if is_deferred or self._awaits_other_load(sequence, num_local, num_hit):
-            return -1
-        return num_hit
+        return -1 if is_deferred else num_hit
 
     def _find_leading(self, sequence: Sequence, group: int, first: int, end: int) -> int:
         """Return how many blocks from `first` on CPU memory holds without a gap; -1 where some are on their way."""
@@ -392,8 +502,12 @@ class Offloader:
     def _look_up(self, sequence: Sequence, group: int, index: int) -> Lookup:
         """Return the state of a block in CPU memory, to which it may begin to come from a device."""
         key = self._block_key(sequence, group, index)
+        if self._looked_up is not None:
+            self._looked_up.append(key)
         found = self._tier.lookup(key)
-        if found is Lookup.MISS and self._secondary is not None:
+        if self._offload.devices:
+            self._secondary.count_lookup(0, key, found, self._requests[sequence].use)
+        if found is Lookup.MISS:
             place = (index + 1) * self._managers[group].block_tokens, group
             return self._secondary.lookup(key, place, self._requests[sequence].use)
         return found
@@ -420,17 +534,15 @@ class Offloader:
         queue = self._queue
         if self._is_idle and at > self._now:  # an idle core composes on and on, and has heard of all that ended before
             ended = self._take_ended(at - 1)
-            if self._secondary is not None:
-                ended.sort(key=lambda transfer: transfer.ends_at)
-            for transfer in ended:
+            for transfer in sorted(ended, key=lambda transfer: transfer.ends_at):
                 self._process_ended([transfer], transfer.ends_at)
             self._report_moves()
         self._is_idle = False
         while len(queue) == self._depth and not queue[0].is_step:
             self._process_batch(queue.popleft(), at)
         self._now = at
-        if self._secondary is not None:
-            self._secondary.hear(at)
+        self._secondary.hear(at)
+        self._forget_changed()
         self._loads = []
         self._allocated.clear()
 
@@ -461,13 +573,13 @@ class Offloader:
         if not is_idle:
             return
         self._is_idle = True
-        if (has_waiting or self._tier.moved is not None) and not self._has_reports():
+        if (has_waiting or self._is_observed) and not self._has_reports():
             self._plan_after_transfers()
 
     @property
     def has_work(self) -> bool:
         """Whether requests have ended since the latest composition, or transfers are under way."""
-        return bool(self._finished or self._num_transfers or (self._secondary is not None and self._secondary.has_jobs))
+        return bool(self._finished or self._num_transfers or self._secondary.has_jobs)
 
     def needs_composition(self, at: Micros) -> bool:
         """Whether an idle core composes at `at` with another result.
@@ -475,22 +587,19 @@ class Offloader:
         Requests or transfers have ended, or loads have begun. A request may wait for such a load and let others pass.
         """
         has_ended = self._finished or any(transfer.ends_at <= at for transfer in self._transfers)
-        if has_ended or self._loads or self._has_reports():
-            return True
-        if self._secondary is not None and self._secondary.is_due(at):
+        if has_ended or self._loads or self._has_reports() or self._secondary.is_due(at):
             return True
         self._queue.clear()
         self._is_idle, self._now = True, at
-        if self._tier.moved is not None:  # an idle core publishes what comes to CPU memory
+        if self._is_observed:
             self._plan_after_transfers()
         return False
 
     def _has_reports(self) -> bool:
-        return any(batch.reports for batch in self._queue)
+        return bool(self._secondary.written) or any(batch.reports for batch in self._queue)
 
     def _end_composition(self, batch: Batch) -> None:
-        if self._secondary is not None:
-            self._secondary.end_composition(self._now)
+        self._secondary.end_composition(self._now)
         batch.reports = self._take_ended(self._now)
         self._queue.append(batch)
         self._tier.note_usage()
@@ -552,7 +661,7 @@ class Offloader:
             request = self._requests[sequence]
             request.is_finished = True
             self._tier.finish(request.use)
-            if self._secondary is not None and not request.num_stores:
+            if not request.num_stores:
                 self._secondary.finish(request.use)
             if not request.num_transfers:
                 del self._requests[sequence]
@@ -680,15 +789,17 @@ class Offloader:
         self._report_moves()
 
     def _report_moves(self) -> None:
-        """Report what came to CPU memory and left it, behind the changes on the GPU, as vLLM does for each batch."""
-        moved, changes = self._tier.moved, self._context.cache_changes
-        if not moved or changes is None:
+        """Report what came to CPU memory, left it, and came to devices, behind the changes on the GPU.
+
+        vLLM does so for each batch.
+        """
+        moved, changes, written = self._tier.moved, self._context.cache_changes, self._secondary.written
+        if moved is None or changes is None:
             return
         for has_come, keys in moved:
             by_group: dict[int, list[object]] = {}
             for key in keys:
-                assert isinstance(key, tuple)
-                identity, group = key
+                identity, group = _named(key)
                 if has_come:
                     changes.append(CpuBlockStored(identity, group))
                 else:
@@ -696,6 +807,9 @@ class Offloader:
             for group, identities in by_group.items():
                 changes.append(CpuBlocksRemoved(tuple(identities), group))
         moved.clear()
+        for locality, keys in written:
+            changes += [DeviceBlockStored(*_named(key), locality) for key in keys]
+        written.clear()
 
     def _process_ended(self, ended: list[Transfer], at: Micros) -> None:
         """Take note of ended transfers at `at`, as vLLM's scheduler does with the outputs of a batch."""
@@ -718,17 +832,16 @@ class Offloader:
             else:
                 request.num_stores -= 1
                 self._tier.stored(keys, transfer.ends_at)
-                if self._secondary is not None:
-                    self._secondary.write(keys, at)
-                    if request.is_finished and not request.num_stores:
-                        self._secondary.finish(request.use)
+                self._secondary.write(keys, at)
+                if request.is_finished and not request.num_stores:
+                    self._secondary.finish(request.use)
             if request.is_finished and not request.num_transfers:
                 del self._requests[sequence]
 
     def _plan_after_transfers(self) -> None:
         """Plan a composition when the next transfer has ended: nothing else runs."""
         ends = [transfer.ends_at for transfer in self._transfers]
-        if self._secondary is not None and (device_at := self._secondary.next_at) is not None:
+        if (device_at := self._secondary.next_at) is not None:
             ends.append(device_at)
         if ends and (soonest := max(min(ends), self._now + 1)) != self._planned_at:
             self._planned_at = soonest

@@ -1,6 +1,7 @@
 """KV blocks in CPU memory with vLLM's scheduling: copies, loads, and requests that wait for loads."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from blis_sim.engine.config import PipelineStages
 from blis_sim.engine.core import Engine
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.events import CacheChanged, Finished
-from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored
+from blis_sim.engine.kv_cache.changes import CpuBlocksRemoved, CpuBlockStored, DeviceBlockStored
 from blis_sim.engine.kv_cache.offload_tier import Lookup, OffloadTier, Place, RequestUse
 from blis_sim.engine.memory.kv_groups import FULL, SLIDING, KVCacheGroupSpec
-from blis_sim.engine.offloading import OffloadConfig
+from blis_sim.engine.offloading import Device, OffloadConfig
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.simulation import run_virtual
 from blis_sim.engine.speculation import Speculation
@@ -225,6 +226,23 @@ def test_blocks_that_come_to_cpu_memory_and_leave_it_are_reported_though_the_eng
     first_at = STEP_US + 24 * 100
     assert stored == [first_at + 6 * 10_000] * 6 + [500_000 + first_at + 6 * 10_000] * 6
     assert removed == [5]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_device_reports_the_blocks_that_came_to_it_where_its_settings_say_so(is_async: bool) -> None:
+    quiet = Device(read_bytes_us=1.0, write_bytes_us=1.0, base_us=1_000)
+    telling = replace(quiet, base_us=20_000, reports_writes=True, locality="REMOTE")
+    offload = OffloadConfig(7, 10_000.0, devices=(quiet, telling))
+    simulated = engine(offload, reports_kv_changes=True, async_scheduling=is_async)
+    found = [
+        (event.at, change)
+        for event in run_virtual(simulated, [(0, request("a", 24, 1, PrefixGroupBlocks("a", "a", 5)))])
+        if isinstance(event, CacheChanged)
+        for change in event.changes
+        if isinstance(change, DeviceBlockStored)
+    ]
+    written_at = STEP_US + 24 * 100 + 6 * 10_000 + 6 * 20_000
+    assert [(at, change.locality) for at, change in found] == [(written_at, "REMOTE")] * 6
 
 
 def test_an_idle_core_composes_again_when_loads_have_begun() -> None:
