@@ -4,13 +4,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count, groupby
 from typing import ClassVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Event, Finished, StepDone
+from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, with_joint_steps
 from blis_sim.engine.request import Request
@@ -44,8 +45,9 @@ class RankLoad:
 
 
 def load_of(stats: EngineStats) -> RankLoad:
-    """Return the current load of an engine."""
-    return RankLoad(stats.num_waiting, stats.num_running, stats.kv_usage_fraction)
+    """Return the current load of an engine, its cache usage rounded as vLLM rounds it, for scores may be equal."""
+    total = stats.kv_blocks_total
+    return RankLoad(stats.num_waiting, stats.num_running, 1.0 - (total - stats.kv_blocks_used) / total)
 
 
 class LoadReports:
@@ -57,7 +59,7 @@ class LoadReports:
     def __init__(self, num_ranks: int) -> None:
         self._loads = [RankLoad()] * num_ranks
         self._changed_at: Micros | None = None
-        self._reported_at: Micros | None = None
+        self._reported_at: Micros = -REPORT_INTERVAL_US
 
     def report(self, rank: int, load: RankLoad, at: Micros) -> None:
         """Set the load of `rank` from `at` on. Nothing is reported unless the numbers of requests change."""
@@ -68,10 +70,8 @@ class LoadReports:
         if self._changed_at is None:
             self._changed_at = at
 
-    def due_at(self) -> Micros | None:
-        """Return when the next report to the front ends is due; None before the first change."""
-        if self._reported_at is None:
-            return self._changed_at
+    def due_at(self) -> Micros:
+        """Return when the next report to the front ends is due, unless a report of a rank comes before."""
         if self._changed_at is None:
             return self._reported_at + IDLE_REPORT_INTERVAL_US
         return max(self._changed_at, self._reported_at + REPORT_INTERVAL_US)
@@ -366,6 +366,9 @@ class RankGroup(ABC):
     def _update_loads(self, at: Micros) -> None:
         """Pass the reports that are due by `at` to the balancer."""
 
+    def _assigned(self, sequence: Sequence, rank: int) -> None:
+        """Note that a request is about to come to a rank."""
+
     def _note(self, rank: int, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Finished):
@@ -389,6 +392,7 @@ class RankGroup(ABC):
             request_id = sequence.request.id
             self._rank_of[request_id] = named
             sequence.instance = self.first_number + named
+            self._assigned(sequence, named)
             self._engines[named].enter(sequence, arrived_at)
         while hang_ups and hang_ups[0][0] <= at:
             _, _, request_id, outcome = heappop(hang_ups)
@@ -417,7 +421,9 @@ class RankGroup(ABC):
 class IndependentRanks(RankGroup):
     """Ranks that step independently, as those of a model without experts do.
 
-    Each rank reports its load at the end of a step. Cost of an instant: O(ranks).
+    A rank reports its load where vLLM's busy loop does: when it has processed the outputs of a step, and again when it
+    has taken in what came meanwhile; also between two steps that it composes one after the other. Cost of an instant:
+    O(ranks).
     """
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
@@ -426,6 +432,26 @@ class IndependentRanks(RankGroup):
         if not all(engine.reports_steps for engine in engines):
             raise ValueError("a rank reports its load at the end of a step, so its engine must report steps")
         self._reports = LoadReports(len(engines))
+        self._unseen: list[list[Sequence]] = [[] for _ in engines]
+        """Requests that have come to each rank since it took in requests last."""
+        for number, engine in enumerate(engines):
+            engine.note_load_by(partial(self._note_load, number))
+
+    def _note_load(self, number: int, at: Micros, is_processed: bool) -> None:
+        """Report the load of a rank. After the outputs of a step that of the requests it knew comes first."""
+        load, unseen = load_of(self._engines[number].stats), self._unseen[number]
+        if unseen and is_processed:
+            num_unseen = sum(each.queued_at is not None and each.outcome is None for each in unseen)
+            self._report(number, replace(load, num_waiting=load.num_waiting - num_unseen), at)
+        unseen.clear()
+        self._report(number, load, at)
+
+    def _report(self, number: int, load: RankLoad, at: Micros) -> None:
+        self._update_loads(at - 1)
+        self._reports.report(number, load, at)
+
+    def _assigned(self, sequence: Sequence, rank: int) -> None:
+        self._unseen[rank].append(sequence)
 
     def _do_due(self, at: Micros) -> None:
         self._process_arrivals(at)
@@ -433,13 +459,10 @@ class IndependentRanks(RankGroup):
             due_at = engine.next_event_at()
             if due_at is None or due_at > at:
                 continue
-            events = engine.advance(at)
-            self._note(number, events)
-            if any(isinstance(event, StepDone) for event in events):
-                self._reports.report(number, load_of(engine.stats), at)
+            self._note(number, engine.advance(at))
 
     def _update_loads(self, at: Micros) -> None:
-        while (due_at := self._reports.due_at()) is not None and due_at <= at:
+        while (due_at := self._reports.due_at()) <= at:
             self._balancer.update_loads(self._reports.loads_due(due_at))
 
 

@@ -32,6 +32,10 @@ from workshop.vllm_oracle.workload import Choice, RunRecord, Workload, joined
 
 MOST_EMPTY_FORWARDS = 200
 """Forward passes without tokens, in a row, after which a run is taken to be over."""
+START_US = -200_000
+"""The coordinator has begun before, and made its first report."""
+EPOCH_S = 1_000_000
+"""What clocks show at the instant 0."""
 COORDINATOR = -1
 """vLLM's number of the receiver of outputs that are for the coordinator."""
 
@@ -437,7 +441,7 @@ class RankRuns:
 
     def __init__(self, schedulers: list[Any], config: Any, workload: Workload) -> None:
         assert workload.ranks is not None
-        self.time = VirtualTime()
+        self.time = VirtualTime(START_US)
         self.processes = processes = Processes(self.time)
         self.num_ranks = len(schedulers)
         shares = workload.ranks.share_experts
@@ -483,7 +487,7 @@ class RankRuns:
     @contextmanager
     def _patched(self) -> Iterator[None]:
         time = self.time
-        clock = SimpleNamespace(time=lambda: Fraction(time.now, 1_000_000))
+        clock = SimpleNamespace(time=lambda: EPOCH_S + Fraction(time.now, 1_000_000))
         zmq = SimpleNamespace(**{name: None for name in ("XPUB", "PULL", "POLLIN")}, Poller=self.coordinator.poller)
 
         def all_reduce(tensor: Any, group: ReducingGroup, timeout: Any) -> None:
