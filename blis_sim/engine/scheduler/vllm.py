@@ -373,7 +373,7 @@ class VllmScheduler(BatchScheduler):
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         self._enqueue_followers(at)
-        if self.in_flight:
+        if self.in_flight or self._is_lockstep:
             self._leaving.append((sequence, outcome))
             self._must_update = True
         else:
@@ -1213,11 +1213,14 @@ class VllmScheduler(BatchScheduler):
         self._is_lockstep = True
 
     @property
-    def has_work(self) -> bool:
-        """Whether requests are here that can be composed or are in flight."""
-        if self.in_flight:
-            return True
+    def has_requests(self) -> bool:
+        """Whether requests are here that have not ended and may be composed."""
         return self._composes and bool(self.explicit or self.cohort.members or (self._admits and self.waiting))
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether clients have hung up whose requests are still here."""
+        return bool(self._leaving)
 
     def compose_forward(self, at: Micros, number: int) -> bool:
         """Compose a step for a forward pass, the one after `number` others. False when it has no tokens from here.
