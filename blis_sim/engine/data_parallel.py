@@ -227,6 +227,10 @@ class RankGroup(ABC):
         self._rank_of: dict[str, int] = {}
         """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
         self._events: list[tuple[int, Event]] = []
+        self._unheard: list[list[str]] = [[] for _ in engines]
+        """Requests on each rank whose end the front end hears of with the next outputs only."""
+        self._heard_elsewhere: set[str] = set()
+        """Requests that have ended of whose end the front end hears apart from their events."""
 
     @property
     def instances(self) -> tuple[Engine, ...]:
@@ -380,8 +384,28 @@ class RankGroup(ABC):
             if isinstance(event, Finished):
                 self._rank_of.pop(event.sequence.request.id, None)
                 self.live.pop(event.sequence.request.id, None)
-                self._balancer.finished(rank)
+                if event.sequence.request.id in self._heard_elsewhere:
+                    self._heard_elsewhere.remove(event.sequence.request.id)
+                else:
+                    self._balancer.finished(rank)
             self._events.append((rank, event))
+
+    def took_in(self, rank: int, unseen: list[Sequence]) -> None:
+        """Note that a rank has taken in requests, and forget those of `unseen`.
+
+        vLLM's core adds one whose client is gone by then, and reports its end with the outputs of the next step.
+        """
+        for sequence in unseen:
+            if sequence.outcome in (Outcome.ABORTED, Outcome.TIMED_OUT):
+                self._heard_elsewhere.add(sequence.request.id)
+                self._unheard[rank].append(sequence.request.id)
+        unseen.clear()
+
+    def processed(self, rank: int) -> None:
+        """Note that a rank has processed outputs, which the front end hears of."""
+        for _ in self._unheard[rank]:
+            self._balancer.finished(rank)
+        self._unheard[rank].clear()
 
     def _process_arrivals(self, at: Micros) -> None:
         """Assign the requests that are due to their ranks, and process the hang-ups that are due."""
@@ -446,10 +470,12 @@ class IndependentRanks(RankGroup):
     def _note_load(self, number: int, at: Micros, is_processed: bool) -> None:
         """Report the load of a rank. After the outputs of a step that of the requests it knew comes first."""
         load, unseen = load_of(self._engines[number].stats), self._unseen[number]
+        if is_processed:
+            self.processed(number)
         if unseen and is_processed:
             num_unseen = sum(each.queued_at is not None and each.outcome is None for each in unseen)
             self._report(number, replace(load, num_waiting=load.num_waiting - num_unseen), at)
-        unseen.clear()
+        self.took_in(number, unseen)
         self._report(number, load, at)
 
     def _report(self, number: int, load: RankLoad, at: Micros) -> None:
@@ -562,13 +588,14 @@ class _Rank:
                 executed = scheduler.compose_forward(at, self._num_forwards)
                 self._batches.append(self._hand_over(executed) if executed else -1)
             has_room = self._is_async and len(self._batches) < 2
-            if self._batches and not (has_room and (executed or scheduler.has_requests)):
-                forward = self._batches.popleft()
+            if not (has_room and (executed or scheduler.has_requests)):
+                forward = self._batches.popleft() if self._batches else -1
                 if forward >= 0:
                     self.waits = (_Wait.END, forward)
                     if not self.can_go_on():
                         at = yield
                     scheduler.end_forward(at)
+                group.processed(self._number)
             self._report(at, is_processed=True)
             has_requests = scheduler.has_requests
             if not executed:
@@ -596,11 +623,11 @@ class _Rank:
         begins = not self._runs and not self.is_woken and scheduler.has_requests
         self._runs |= self.is_woken or begins
         self.is_woken = False
-        self.unseen.clear()
         if begins:
             self._group.wake_others(self._number, at)
         if scheduler.has_leaving and not scheduler.in_flight:
             scheduler.take_out_leaving(at)
+        self._group.took_in(self._number, self.unseen)
 
     def _hand_over(self, has_step: bool) -> int:
         """Hand over a forward pass. Returns its number."""

@@ -75,9 +75,15 @@ class Drafts:
 
     def __init__(self, speculation: Speculation | None, arrivals: Iterable[Arrival]) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0
-        self._acceptance = acceptance = AcceptanceSampler(speculation) if speculation else None
-        drafting = [each for each in arrivals if each.max_tokens != 1]  # one of a single token never drafts
-        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in drafting} if acceptance else {}
+        self._acceptance = AcceptanceSampler(speculation) if speculation else None
+        self._numbers: dict[str, int] = {}
+        for each in arrivals:
+            self.enter(each)
+
+    def enter(self, arrival: Arrival) -> None:
+        """Number a request, in order of arrival."""
+        if self._acceptance is not None and arrival.max_tokens != 1:  # one of a single token never drafts
+            self._numbers[arrival.id] = self._acceptance.next_number(len(arrival.prompt))
 
     def num_accepted(self, num_output_tokens: int, scheduled: Any, name: str) -> int:
         """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
@@ -460,7 +466,9 @@ class VirtualRun:
         self._time.now = max(self._time.now, self._busy_until)
         # A hang-up before its request arrives changes nothing.
         waiting = {arrival.id: arrival.at for arrival in self._arrivals}
-        self._aborts = deque((at, name) for at, name in self._aborts if at > self._time.now or waiting.get(name, 0) < at)
+        self._aborts = deque(
+            (at, name) for at, name in self._aborts if at > self._time.now or waiting.get(name, 0) < at
+        )
 
     def _new_core(self) -> Any:
         """An engine core without anything."""

@@ -27,8 +27,8 @@ from vllm.v1.engine.core import (  # type: ignore[import-not-found]
 )
 
 from workshop.vllm_oracle.balancing import genuine_client
-from workshop.vllm_oracle.genuine import VirtualRun, VirtualTime
-from workshop.vllm_oracle.workload import Choice, RunRecord, Workload, joined
+from workshop.vllm_oracle.genuine import Drafts, VirtualRun, VirtualTime
+from workshop.vllm_oracle.workload import Arrival, Choice, RunRecord, Workload, joined
 
 MOST_EMPTY_FORWARDS = 200
 """Forward passes without tokens, in a row, after which a run is taken to be over."""
@@ -231,6 +231,7 @@ class RankRun(VirtualRun):
     def __init__(self, scheduler: Any, config: Any, workload: Workload, group: "RankRuns", number: int) -> None:
         self._group, self._number = group, number
         super().__init__(scheduler, config, workload, group.time)
+        self._drafts = Drafts(workload.config.speculation, ())
         core = self._core
         core.input_queue = self.inputs = Messages(group.processes)
         core.output_queue = SimpleNamespace(put_nowait=self._put_out)
@@ -268,7 +269,9 @@ class RankRun(VirtualRun):
         """Add the changes of the prefix cache to the record."""
         self._story.content = self._contents.changes
 
-    def request(self, arrival: Any) -> Any:
+    def request(self, arrival: Arrival) -> Any:
+        """Return vLLM's request for an arrival, of which the rank has the next draws."""
+        self._drafts.enter(arrival)
         return self._request(arrival)
 
     def execute_dummy_batch(self) -> None:
@@ -362,7 +365,7 @@ class Front:
         if counts is not None:
             self._client.lb_engines = counts
 
-    def _send(self, arrival: Any) -> None:
+    def _send(self, arrival: Arrival) -> None:
         client = self._client
         asked = SimpleNamespace(request_id=arrival.id, resumable=False, data_parallel_rank=None, pooling_params=None)
         rank = client.core_engines.index(client.get_core_engine_for_request(asked))
@@ -488,7 +491,7 @@ class RankRuns:
     def _patched(self) -> Iterator[None]:
         time = self.time
         clock = SimpleNamespace(time=lambda: EPOCH_S + Fraction(time.now, 1_000_000))
-        zmq = SimpleNamespace(**{name: None for name in ("XPUB", "PULL", "POLLIN")}, Poller=self.coordinator.poller)
+        zmq = SimpleNamespace(**dict.fromkeys(("XPUB", "PULL", "POLLIN")), Poller=self.coordinator.poller)
 
         def all_reduce(tensor: Any, group: ReducingGroup, timeout: Any) -> None:
             group.forwards.all_reduce(group.rank, tensor)
