@@ -245,6 +245,7 @@ class EngineContext:
         "last_shape",
         "latency",
         "live",
+        "note_load",
         "queue",
         "recent_prompts",
         "reports_admissions",
@@ -288,6 +289,9 @@ class EngineContext:
         """Whether the driver accepts steps that are reported together."""
         self.last_shape = BatchShape()
         """Shape of the latest step."""
+        self.note_load: Callable[[Micros, bool], None] | None = None
+        """Called where vLLM's core reports how many requests it has: with the instant, and whether a step's outputs
+        have been processed there; else requests have come, and a step is about to be composed. None for no reports."""
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
         """Count a request's end. The end is reported separately, when its instant comes."""

@@ -3,7 +3,7 @@ microseconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import TYPE_CHECKING, ClassVar
 
@@ -304,6 +304,10 @@ class Engine:
         """Return the events of `advance` behind the number of this engine; nothing without events."""
         events = self.advance(until)
         return [(self.first_number, events)] if events else []
+
+    def note_load_by(self, note_load: Callable[[Micros, bool], None]) -> None:
+        """Let `note_load` be called where vLLM's core reports its load, as `EngineContext.note_load` says."""
+        self._context.note_load = note_load
 
     def lockstep_scheduler(self) -> "VllmScheduler":
         """Return the scheduler, whose steps the caller composes, begins and ends from then on.

@@ -1,16 +1,19 @@
 """Data-parallel ranks: engines behind one endpoint, vLLM's choice of a rank for each request, and ranks in lockstep."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable
+from collections import deque
+from collections.abc import Callable, Container, Generator, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count, groupby
 from typing import ClassVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
-from blis_sim.engine.events import Event, Finished, StepDone
+from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, with_joint_steps
 from blis_sim.engine.request import Request
@@ -44,8 +47,9 @@ class RankLoad:
 
 
 def load_of(stats: EngineStats) -> RankLoad:
-    """Return the current load of an engine."""
-    return RankLoad(stats.num_waiting, stats.num_running, stats.kv_usage_fraction)
+    """Return the current load of an engine, its cache usage rounded as vLLM rounds it, for scores may be equal."""
+    total = stats.kv_blocks_total
+    return RankLoad(stats.num_waiting, stats.num_running, 1.0 - (total - stats.kv_blocks_used) / total)
 
 
 class LoadReports:
@@ -57,7 +61,7 @@ class LoadReports:
     def __init__(self, num_ranks: int) -> None:
         self._loads = [RankLoad()] * num_ranks
         self._changed_at: Micros | None = None
-        self._reported_at: Micros | None = None
+        self._reported_at: Micros = -REPORT_INTERVAL_US
 
     def report(self, rank: int, load: RankLoad, at: Micros) -> None:
         """Set the load of `rank` from `at` on. Nothing is reported unless the numbers of requests change."""
@@ -68,10 +72,8 @@ class LoadReports:
         if self._changed_at is None:
             self._changed_at = at
 
-    def due_at(self) -> Micros | None:
-        """Return when the next report to the front ends is due; None before the first change."""
-        if self._reported_at is None:
-            return self._changed_at
+    def due_at(self) -> Micros:
+        """Return when the next report to the front ends is due, unless a report of a rank comes before."""
         if self._changed_at is None:
             return self._reported_at + IDLE_REPORT_INTERVAL_US
         return max(self._changed_at, self._reported_at + REPORT_INTERVAL_US)
@@ -95,9 +97,9 @@ class LockstepReports:
         """The loads before the latest forward pass that a rank reported from; None once they were passed on."""
         self._stamp = (0, 0)
         self._has_changed = False
-        self._changed_at: Micros = 0
-        """Instant of the latest report."""
-        self._reported_at: Micros = -IDLE_REPORT_INTERVAL_US
+        self._changed_at: Micros = -REPORT_INTERVAL_US
+        """Instant of the latest report, or of the latest beginning or end of a wave."""
+        self._reported_at: Micros = -REPORT_INTERVAL_US
 
     def report(self, rank: int, load: RankLoad, stamp: tuple[int, int], at: Micros) -> None:
         """Take the load of `rank` from `at` on; `stamp` has its wave and how many forward passes that has had."""
@@ -110,6 +112,10 @@ class LockstepReports:
             self._stamp = stamp
         self._loads[rank] = load
         self._has_changed = True
+        self._changed_at = at
+
+    def heard(self, at: Micros) -> None:
+        """Note that a wave has begun or ended at `at`, with which the wait for more reports begins anew."""
         self._changed_at = at
 
     def due_at(self) -> Micros:
@@ -221,6 +227,10 @@ class RankGroup(ABC):
         self._rank_of: dict[str, int] = {}
         """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
         self._events: list[tuple[int, Event]] = []
+        self._unheard: list[list[str]] = [[] for _ in engines]
+        """Requests on each rank whose end the front end hears of with the next outputs only."""
+        self._heard_elsewhere: set[str] = set()
+        """Requests that have ended of whose end the front end hears apart from their events."""
 
     @property
     def instances(self) -> tuple[Engine, ...]:
@@ -366,13 +376,36 @@ class RankGroup(ABC):
     def _update_loads(self, at: Micros) -> None:
         """Pass the reports that are due by `at` to the balancer."""
 
+    def _assigned(self, sequence: Sequence, rank: int) -> None:
+        """Note that a request is about to come to a rank."""
+
     def _note(self, rank: int, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Finished):
                 self._rank_of.pop(event.sequence.request.id, None)
                 self.live.pop(event.sequence.request.id, None)
-                self._balancer.finished(rank)
+                if event.sequence.request.id in self._heard_elsewhere:
+                    self._heard_elsewhere.remove(event.sequence.request.id)
+                else:
+                    self._balancer.finished(rank)
             self._events.append((rank, event))
+
+    def took_in(self, rank: int, unseen: list[Sequence]) -> None:
+        """Note that a rank has taken in requests, and forget those of `unseen`.
+
+        vLLM's core adds one whose client is gone by then, and reports its end with the outputs of the next step.
+        """
+        for sequence in unseen:
+            if sequence.outcome in (Outcome.ABORTED, Outcome.TIMED_OUT):
+                self._heard_elsewhere.add(sequence.request.id)
+                self._unheard[rank].append(sequence.request.id)
+        unseen.clear()
+
+    def processed(self, rank: int) -> None:
+        """Note that a rank has processed outputs, which the front end hears of."""
+        for _ in self._unheard[rank]:
+            self._balancer.finished(rank)
+        self._unheard[rank].clear()
 
     def _process_arrivals(self, at: Micros) -> None:
         """Assign the requests that are due to their ranks, and process the hang-ups that are due."""
@@ -389,6 +422,7 @@ class RankGroup(ABC):
             request_id = sequence.request.id
             self._rank_of[request_id] = named
             sequence.instance = self.first_number + named
+            self._assigned(sequence, named)
             self._engines[named].enter(sequence, arrived_at)
         while hang_ups and hang_ups[0][0] <= at:
             _, _, request_id, outcome = heappop(hang_ups)
@@ -417,7 +451,9 @@ class RankGroup(ABC):
 class IndependentRanks(RankGroup):
     """Ranks that step independently, as those of a model without experts do.
 
-    Each rank reports its load at the end of a step. Cost of an instant: O(ranks).
+    A rank reports its load where vLLM's busy loop does: when it has processed the outputs of a step, and again when it
+    has taken in what came meanwhile; also between two steps that it composes one after the other. Cost of an instant:
+    O(ranks).
     """
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
@@ -426,6 +462,28 @@ class IndependentRanks(RankGroup):
         if not all(engine.reports_steps for engine in engines):
             raise ValueError("a rank reports its load at the end of a step, so its engine must report steps")
         self._reports = LoadReports(len(engines))
+        self._unseen: list[list[Sequence]] = [[] for _ in engines]
+        """Requests that have come to each rank since it took in requests last."""
+        for number, engine in enumerate(engines):
+            engine.note_load_by(partial(self._note_load, number))
+
+    def _note_load(self, number: int, at: Micros, is_processed: bool) -> None:
+        """Report the load of a rank. After the outputs of a step that of the requests it knew comes first."""
+        load, unseen = load_of(self._engines[number].stats), self._unseen[number]
+        if is_processed:
+            self.processed(number)
+        if unseen and is_processed:
+            num_unseen = sum(each.queued_at is not None and each.outcome is None for each in unseen)
+            self._report(number, replace(load, num_waiting=load.num_waiting - num_unseen), at)
+        self.took_in(number, unseen)
+        self._report(number, load, at)
+
+    def _report(self, number: int, load: RankLoad, at: Micros) -> None:
+        self._update_loads(at - 1)
+        self._reports.report(number, load, at)
+
+    def _assigned(self, sequence: Sequence, rank: int) -> None:
+        self._unseen[rank].append(sequence)
 
     def _do_due(self, at: Micros) -> None:
         self._process_arrivals(at)
@@ -433,13 +491,10 @@ class IndependentRanks(RankGroup):
             due_at = engine.next_event_at()
             if due_at is None or due_at > at:
                 continue
-            events = engine.advance(at)
-            self._note(number, events)
-            if any(isinstance(event, StepDone) for event in events):
-                self._reports.report(number, load_of(engine.stats), at)
+            self._note(number, engine.advance(at))
 
     def _update_loads(self, at: Micros) -> None:
-        while (due_at := self._reports.due_at()) is not None and due_at <= at:
+        while (due_at := self._reports.due_at()) <= at:
             self._balancer.update_loads(self._reports.loads_due(due_at))
 
 
@@ -464,6 +519,131 @@ _MAX_EMPTY_FORWARDS = 4 * SYNC_INTERVAL
 """Empty forward passes in a row after which nothing changes until something other than a forward pass is due."""
 
 
+class _Wait(Enum):
+    """What a rank's loop waits for."""
+
+    WORK = auto()
+    """A request, or a wave that begins on another rank."""
+    END = auto()
+    """The end of a forward pass."""
+    HANDED_OVER = auto()
+    """All ranks handing over a forward pass, without which none of them can begin."""
+    REDUCED = auto()
+    """All ranks coming to an all-reduce."""
+
+
+class _Rank:
+    """A rank in lockstep: the busy loop of vLLM's engine core."""
+
+    def __init__(self, group: "LockstepRanks", number: int, engine: Engine) -> None:
+        self.engine = engine
+        self.scheduler = engine.lockstep_scheduler()
+        self.waits: tuple[_Wait, int] = (_Wait.WORK, 0)
+        """What the loop waits for: the kind, and the number of a forward pass or an all-reduce."""
+        self.is_woken = False
+        """Whether a wave has begun on another rank."""
+        self.handed_over: list[bool] = []
+        """For each forward pass that has not ended whether the rank computes a step of its own in it."""
+        self.num_handed_over = self.num_reduced = 0
+        self.unseen: list[Sequence] = []
+        """Requests that have come since the loop took in requests last."""
+        self._group, self._number = group, number
+        self._is_async = engine.config.async_scheduling
+        self._runs = False
+        """Whether a wave is under way."""
+        self._wave = 0
+        self._num_forwards = 0
+        """Forward passes of this wave."""
+        self._batches: deque[int] = deque()
+        """The queue of batches: the number of the forward pass of each, -1 for an empty one."""
+        self.loop = self._loop()
+        next(self.loop)
+
+    def can_go_on(self) -> bool:
+        """Whether the loop need not wait any more."""
+        kind, number = self.waits
+        if kind is _Wait.WORK:
+            return self._has_work()
+        if kind is _Wait.END:
+            return number < self._group.num_ended_forwards
+        return number < (self._group.num_handed_over if kind is _Wait.HANDED_OVER else self._group.num_reduced)
+
+    def _has_work(self) -> bool:
+        scheduler = self.scheduler
+        return self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or bool(self._batches)
+
+    def _loop(self) -> Generator[None, Micros, None]:
+        """Go on whenever something that the loop waits for has come; each time the instant is sent."""
+        group, scheduler = self._group, self.scheduler
+        at = yield
+        while True:
+            if not self._has_work():
+                self.waits = (_Wait.WORK, 0)
+                at = yield
+            did_run = self._runs
+            self._take_in(at)
+            self._report(at)
+            executed = False
+            if scheduler.has_requests:
+                executed = scheduler.compose_forward(at, self._num_forwards)
+                self._batches.append(self._hand_over(executed) if executed else -1)
+            has_room = self._is_async and len(self._batches) < 2
+            if not (has_room and (executed or scheduler.has_requests)):
+                forward = self._batches.popleft() if self._batches else -1
+                if forward >= 0:
+                    self.waits = (_Wait.END, forward)
+                    if not self.can_go_on():
+                        at = yield
+                    scheduler.end_forward(at)
+                group.processed(self._number)
+            self._report(at, is_processed=True)
+            has_requests = scheduler.has_requests
+            if not executed:
+                if not has_requests and not self._runs:
+                    continue
+                self.waits = (_Wait.HANDED_OVER, self._hand_over(False))
+                if not self.can_go_on():
+                    at = yield
+            self._num_forwards += 1
+            if self._num_forwards == 1 or self._num_forwards % SYNC_INTERVAL == 0:
+                reduction = group.join(self._number, has_requests)
+                self.waits = (_Wait.REDUCED, reduction)
+                if not self.can_go_on():
+                    at = yield
+                self._runs = group.found_requests(reduction)
+            if not self._runs:
+                self._wave += 1
+                self._num_forwards = 0
+            if self._number == 0 and not (did_run and self._runs):
+                group.coordinator_hears(at)
+
+    def _take_in(self, at: Micros) -> None:
+        """Take in what has come: requests, hang-ups, and that a wave has begun on another rank."""
+        scheduler = self.scheduler
+        begins = not self._runs and not self.is_woken and scheduler.has_requests
+        self._runs |= self.is_woken or begins
+        self.is_woken = False
+        if begins:
+            self._group.wake_others(self._number, at)
+        if scheduler.has_leaving and not scheduler.in_flight:
+            scheduler.take_out_leaving(at)
+        self._group.took_in(self._number, self.unseen)
+
+    def _hand_over(self, has_step: bool) -> int:
+        """Hand over a forward pass. Returns its number."""
+        self.handed_over.append(has_step)
+        self.num_handed_over += 1
+        return self.num_handed_over - 1
+
+    def _report(self, at: Micros, is_processed: bool = False) -> None:
+        """Report the load; when outputs have been processed without the requests that have come since."""
+        load = load_of(self.engine.stats)
+        if is_processed and self.unseen:
+            num_unseen = sum(each.queued_at is not None and each.outcome is None for each in self.unseen)
+            load = replace(load, num_waiting=load.num_waiting - num_unseen)
+        self._group.report(self._number, load, (self._wave, self._num_forwards), at)
+
+
 class LockstepRanks(RankGroup):
     """Ranks whose forward passes begin together."""
 
@@ -471,40 +651,33 @@ class LockstepRanks(RankGroup):
         """`steps` is the part of the latency models that all engines share."""
         super().__init__(engines)
         self._steps = steps
-        self._ranks = [engine.lockstep_scheduler() for engine in engines]
-        self._runs_ahead = engines[0].config.async_scheduling
         self._reports = LockstepReports(len(engines))
+        self.num_ended_forwards = 0
+        """Forward passes that have ended."""
+        self._num_begun = 0
         self._ends_at: Micros | None = None
-        """Instant at which the forward pass under way ends; None between waves."""
-        self._is_last = False
-        """Whether the wave ends with the forward pass under way."""
-        self._wave = 0
-        self._num_forwards = 0
-        """Forward passes of this wave that have begun."""
+        """Instant at which the forward pass under way ends; None without one."""
         self._num_empty = 0
         """Forward passes in a row for which no rank has a step."""
-        self._executing: list[bool] = [False] * len(engines)
-        """For each rank whether the forward pass under way computes a step of its own."""
-        self._composed: list[bool] = [False] * len(engines)
-        """For each rank whether it composed a step for the forward pass after it, with asynchronous scheduling."""
-        self._was_idle = [False] * len(engines)
-        """For each rank whether it had no request when the forward pass under way began."""
+        self._sums: list[list[bool]] = []
+        """For each all-reduce whether the ranks that have joined it have requests."""
+        self._ranks = [_Rank(self, number, engine) for number, engine in enumerate(engines)]
 
     def _do_due(self, at: Micros) -> None:
-        """Do all of one instant: the end of a forward pass, arrivals, what engines have due, the next forward pass."""
-        ends = at == self._ends_at
-        if ends:
-            self._end_forward(at)
+        """Do all of one instant: arrivals, what engines have due, and what ranks can go on with."""
+        if at == self._ends_at:
+            self._ends_at = None
+            self.num_ended_forwards += 1
+        else:
+            self._num_empty = 0
         self._process_arrivals(at)
         for number, engine in enumerate(self._engines):
             due_at = engine.next_event_at()
             if due_at is not None and due_at <= at:
                 self._note(number, engine.advance(at))
-        if ends:
-            self._report(self._num_processed + 1, at)
-            self._begin_next_forward(at)
-        elif self._ends_at is None:
-            self._begin_wave(at)
+        while (able := next((each for each in self._ranks if each.can_go_on()), None)) is not None:
+            able.loop.send(at)
+        self._begin_forward(at)
         for number, engine in enumerate(self._engines):
             self._note(number, engine.advance(at))
 
@@ -515,93 +688,77 @@ class LockstepRanks(RankGroup):
         while (due_at := self._reports.due_at()) <= at:
             self._balancer.update_loads(self._reports.loads_due(due_at))
 
-    def _report(self, num_forwards: int, at: Micros) -> None:
-        """Let each rank report how many requests it has, after `num_forwards` forward passes of the wave."""
-        for rank, engine in enumerate(self._engines):
-            self._reports.report(rank, load_of(engine.stats), (self._wave, num_forwards), at)
+    def _assigned(self, sequence: Sequence, rank: int) -> None:
+        self._ranks[rank].unseen.append(sequence)
+
+    # --- what ranks tell each other and the coordinator ---
+
+    @property
+    def num_handed_over(self) -> int:
+        """Forward passes that all ranks have handed over."""
+        return min(each.num_handed_over for each in self._ranks)
+
+    @property
+    def num_reduced(self) -> int:
+        """All-reduces that all ranks have joined."""
+        return min(each.num_reduced for each in self._ranks)
+
+    def join(self, number: int, has_requests: bool) -> int:
+        """Let a rank join its next all-reduce. Returns the number of that."""
+        rank = self._ranks[number]
+        rank.num_reduced += 1
+        if rank.num_reduced > len(self._sums):
+            self._sums.append([])
+        self._sums[rank.num_reduced - 1].append(has_requests)
+        return rank.num_reduced - 1
+
+    def found_requests(self, reduction: int) -> bool:
+        """Whether any rank has joined an all-reduce with requests."""
+        return any(self._sums[reduction])
+
+    def wake_others(self, number: int, at: Micros) -> None:
+        """Let all other ranks know of a wave that begins on one."""
+        self.coordinator_hears(at)
+        for other, rank in enumerate(self._ranks):
+            rank.is_woken |= other != number
+
+    def coordinator_hears(self, at: Micros) -> None:
+        """Let the coordinator know that a wave has begun or ended."""
+        self._update_loads(at - 1)
+        self._reports.heard(at)
+
+    def report(self, number: int, load: RankLoad, stamp: tuple[int, int], at: Micros) -> None:
+        """Report the load of a rank; `stamp` has its wave and how many forward passes that has had."""
+        self._update_loads(at - 1)
+        self._reports.report(number, load, stamp, at)
 
     # --- forward passes ---
 
-    @property
-    def _num_processed(self) -> int:
-        """The number that ranks stamp loads with when they have processed the outputs of a forward pass."""
-        return self._num_forwards - (not self._runs_ahead)
-
-    def _begin_wave(self, at: Micros) -> None:
-        """Begin a wave of forward passes if there are requests."""
-        if not self._has_work():
-            return
-        self._wave += 1
-        self._num_forwards = self._num_empty = 0
-        self._was_idle = [False] * len(self._ranks)
-        self._report(0, at)
-        self._composed = self._compose(at)
-        self._begin_forward(at)
-        if self._runs_ahead:
-            self._report(0, at)
-
-    def _end_forward(self, at: Micros) -> None:
-        """Process the outputs of the forward pass under way."""
-        for rank, has_step in zip(self._ranks, self._executing, strict=True):
-            if has_step:
-                rank.end_forward(at)
-        self._report(self._num_processed, at)
-
-    def _begin_next_forward(self, at: Micros) -> None:
-        """Begin the forward pass after the one that ended, or the next wave."""
-        if not self._runs_ahead:
-            self._is_last = self._is_wave_over()
-        if self._is_last or self._num_empty > _MAX_EMPTY_FORWARDS:
-            self._ends_at = None
-            if self._is_last:
-                self._begin_wave(at)
-            return
-        if not self._runs_ahead:
-            self._composed = self._compose(at)
-        self._begin_forward(at)
-
-    def _has_work(self) -> bool:
-        return any(rank.has_work for rank in self._ranks)
-
-    def _is_wave_over(self) -> bool:
-        """Whether an all-reduce follows the latest forward pass and finds no request on any rank."""
-        return self._num_forwards % SYNC_INTERVAL == 0 and not self._has_work()
-
-    def _compose(self, at: Micros) -> list[bool]:
-        """Compose a forward pass. Returns for each rank whether it has a step in it.
-
-        A rank without requests has decided on its dummy batch one forward pass ahead of the others. The exception is a
-        rank that waited for them in an all-reduce.
-        """
-        number = self._num_forwards
-        is_ahead = number % SYNC_INTERVAL != 0
-        composed: list[bool] = []
-        for rank, was_idle in zip(self._ranks, self._was_idle, strict=True):
-            composed.append(not (is_ahead and was_idle) and rank.compose_forward(at, number))
-        self._was_idle = [not rank.has_work for rank in self._ranks]
-        return composed
-
     def _begin_forward(self, at: Micros) -> None:
-        """Begin the composed forward pass on all ranks, which ends when the slowest of them is done.
+        """Begin the next forward pass if all ranks have handed it over and none is under way.
 
-        With asynchronous scheduling the one after it is composed now.
+        It ends when the slowest rank is done.
         """
-        self._executing = executing = self._composed
-        self._num_forwards += 1
+        if self._ends_at is not None or self.num_handed_over <= self._num_begun:
+            return
+        executing = [each.handed_over[0] for each in self._ranks]
         self._num_empty = 0 if any(executing) else self._num_empty + 1
+        if self._num_empty > _MAX_EMPTY_FORWARDS:
+            return
+        self._num_begun += 1
         ranks = list(zip(self._ranks, self._engines, executing, strict=True))
-        self._steps.shapes = [rank.forward_shape(at) if has_step else DUMMY_SHAPE for rank, _, has_step in ranks]
+        self._steps.shapes = [
+            rank.scheduler.forward_shape(at) if has_step else DUMMY_SHAPE for rank, _, has_step in ranks
+        ]
         ends_at = at + 1
         for rank, engine, has_step in ranks:
-            own_end = rank.begin_forward(at) if has_step else at + engine.latency.step_time(DUMMY_SHAPE)
+            own_end = rank.scheduler.begin_forward(at) if has_step else at + engine.latency.step_time(DUMMY_SHAPE)
             ends_at = max(ends_at, own_end)
         for rank, _, has_step in ranks:
+            del rank.handed_over[0]
             if has_step:
-                rank.record_forward(at, ends_at)
+                rank.scheduler.record_forward(at, ends_at)
         self._ends_at = ends_at
-        if self._runs_ahead:
-            self._is_last = self._is_wave_over()
-            self._composed = self._compose(at)
 
 
 def new_ranks(

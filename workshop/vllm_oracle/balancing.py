@@ -33,7 +33,7 @@ def _choices(seed: int) -> tuple[list[int], list[int]]:
     generator = np.random.default_rng(seed)
     num_ranks, num_front_ends = int(generator.integers(2, 9)), int(generator.integers(1, 5))
     front_end = int(generator.integers(0, num_front_ends))
-    client = _genuine(num_ranks, num_front_ends, front_end)
+    client = genuine_client(num_ranks, num_front_ends, front_end)
     balancer = RankBalancer(num_ranks, num_front_ends, front_end)
     theirs: list[int] = []
     ours: list[int] = []
@@ -66,8 +66,8 @@ def _choices(seed: int) -> tuple[list[int], list[int]]:
     return theirs, ours
 
 
-def _genuine(num_ranks: int, num_front_ends: int, front_end: int) -> Any:
-    """vLLM's client without its processes and sockets."""
+def genuine_client(num_ranks: int, num_front_ends: int, front_end: int) -> Any:
+    """Return vLLM's client without its processes and sockets."""
     from vllm.v1.engine.core_client import DPLBAsyncMPClient  # type: ignore[import-not-found]
 
     client = object.__new__(DPLBAsyncMPClient)

@@ -23,7 +23,7 @@ from blis_sim.engine.memory.kv_groups import (
 from blis_sim.engine.offloading import Device, OffloadConfig
 from blis_sim.engine.request import EncoderLimits, Medium
 from blis_sim.engine.speculation import DRAFTERS, Speculation
-from workshop.vllm_oracle.workload import TICK_US, Arrival, Workload, draw_workload
+from workshop.vllm_oracle.workload import TICK_US, Arrival, Ranks, Workload, draw_workload
 
 Groups = tuple[KVCacheGroupSpec, ...]
 
@@ -347,6 +347,63 @@ def with_content(workload: Workload, seed: int) -> Workload:
     return replace(workload, config=replace(workload.config, reports_kv_changes=True), arrivals=arrivals)
 
 
+# Data-parallel ranks.
+
+MOST_SCALE = 100
+"""Times are so many times as long, for reports of loads come every 100 ms."""
+
+
+def with_ranks(workload: Workload, seed: int, share_experts: bool) -> Workload:
+    """Return the workload on data-parallel ranks, with times so long that their loads are reported often.
+
+    Instants at which requests come and leave lie apart from each other and from the ends of steps.
+    """
+    generator = np.random.default_rng((seed, 10))
+    scale = MOST_SCALE // int(generator.choice([1, 1, 5]))
+    config, latency = workload.config, workload.latency
+    if config.offload is not None:
+        config = replace(config, offload=_slowed(config.offload, scale))
+    if (stages := config.pipeline) is not None:
+        start_us, token_us = stages.transfer_start_us * scale, stages.transfer_token_us * scale
+        config = replace(config, pipeline=replace(stages, transfer_start_us=start_us, transfer_token_us=token_us))
+    places = {at: place for place, at in enumerate(dict.fromkeys(each.at for each in workload.arrivals), start=1)}
+    arrivals = [
+        replace(
+            each,
+            at=each.at * scale + places[each.at],
+            deadline_us=each.deadline_us * scale + 50 + each.number if each.deadline_us else 0,
+        )
+        for each in workload.arrivals
+    ]
+    return replace(
+        workload,
+        config=config,
+        latency=replace(
+            latency,
+            step_us=latency.step_us * scale,
+            token_us=latency.token_us * scale,
+            request_us=latency.request_us * scale,
+        ),
+        arrivals=arrivals,
+        hang_ups=[(at * scale + 80 + place, name) for place, (at, name) in enumerate(workload.hang_ups)],
+        ranks=Ranks(int(generator.choice([2, 2, 2, 3, 4])), share_experts),
+    )
+
+
+def _slowed(offload: OffloadConfig, scale: int) -> OffloadConfig:
+    """Return CPU memory and devices whose transfers take `scale` times as long."""
+    devices = tuple(
+        replace(
+            each,
+            read_bytes_us=each.read_bytes_us / scale,
+            write_bytes_us=each.write_bytes_us / scale,
+            base_us=each.base_us * scale,
+        )
+        for each in offload.devices
+    )
+    return replace(offload, block_us=offload.block_us * scale, devices=devices)
+
+
 # All of them.
 
 FEATURES: Mapping[str, Callable[[Workload, int], Workload]] = {
@@ -362,11 +419,14 @@ FEATURES: Mapping[str, Callable[[Workload, int], Workload]] = {
     "2-stages": partial(with_pipeline, num_stages=2),
     "3-stages": partial(with_pipeline, num_stages=3),
     "content": with_content,
+    "ranks": partial(with_ranks, share_experts=False),
+    "experts": partial(with_ranks, share_experts=True),
 }
 """How a workload gets each feature, in the order in which they are laid over each other."""
 ALTERNATIVES: tuple[Mapping[str, float], ...] = (
     {"full": 0.06, "latent": 0.21, "windows": 0.21, "chunks": 0.21, "states": 0.21},
     {"2-stages": 0.4, "3-stages": 0.4},
+    {"ranks": 0.2, "experts": 0.2},
 )
 """Features of which a workload has one at most, with the shares of those that have it where none are named."""
 

@@ -75,9 +75,15 @@ class Drafts:
 
     def __init__(self, speculation: Speculation | None, arrivals: Iterable[Arrival]) -> None:
         self.num_tokens = speculation.num_tokens if speculation else 0
-        self._acceptance = acceptance = AcceptanceSampler(speculation) if speculation else None
-        drafting = [each for each in arrivals if each.max_tokens != 1]  # one of a single token never drafts
-        self._numbers = {each.id: acceptance.next_number(len(each.prompt)) for each in drafting} if acceptance else {}
+        self._acceptance = AcceptanceSampler(speculation) if speculation else None
+        self._numbers: dict[str, int] = {}
+        for each in arrivals:
+            self.enter(each)
+
+    def enter(self, arrival: Arrival) -> None:
+        """Number a request, in order of arrival."""
+        if self._acceptance is not None and arrival.max_tokens != 1:  # one of a single token never drafts
+            self._numbers[arrival.id] = self._acceptance.next_number(len(arrival.prompt))
 
     def num_accepted(self, num_output_tokens: int, scheduled: Any, name: str) -> int:
         """Return the number of accepted drafts; 0 for a newcomer, whose places are only filled."""
@@ -125,7 +131,13 @@ class Oracle:
 
     def story(self, workload: Workload) -> RunRecord:
         """Return vLLM's record, from the first arrival until it is idle."""
-        return VirtualRun(self._scheduler(workload), self._config, workload).story()
+        ranks = workload.ranks
+        self._config.parallel_config.data_parallel_size = ranks.number if ranks and ranks.share_experts else 1
+        if ranks is None:
+            return VirtualRun(self._scheduler(workload), self._config, workload).story()
+        from workshop.vllm_oracle.genuine_ranks import RankRuns  # which imports this module
+
+        return RankRuns([self._scheduler(workload) for _ in range(ranks.number)], self._config, workload).story()
 
     def _scheduler(self, workload: Workload) -> Any:
         ours, config = workload.config, self._config
@@ -174,6 +186,7 @@ class Oracle:
             hash_block_size=hashed if ours.enable_prefix_caching else scheduled,
             log_stats=True,
             structured_output_manager=self._structured_output,
+            include_finished_set=workload.ranks is not None,
         )
         if ours.offload is not None:
             scheduler.connector.scheduler.manager._num_chunks = ours.offload.num_blocks
@@ -196,10 +209,17 @@ class Oracle:
         return theirs
 
 
+@dataclass(slots=True)
+class VirtualTime:
+    """An instant that runs go on from."""
+
+    now: int = 0
+
+
 class VirtualRun:
     """One engine core, its executor and its busy loop, in virtual time."""
 
-    def __init__(self, scheduler: Any, config: Any, workload: Workload) -> None:
+    def __init__(self, scheduler: Any, config: Any, workload: Workload, time: VirtualTime | None = None) -> None:
         self._workload = workload
         self._scheduler = scheduler
         self._schedule = scheduler.schedule
@@ -212,7 +232,7 @@ class VirtualRun:
         caches = workload.config.enable_prefix_caching or workload.config.offload is not None
         ahead, block_size = config.num_hash_lookahead_tokens, workload.config.block_size_tokens
         self._hasher = get_request_block_hasher(block_size, sha256, ahead) if caches else None
-        self._now = 0
+        self._time = time or VirtualTime()
         self._busy_until = 0
         stages = workload.config.pipeline
         self._pipeline = None if stages is None else Pipeline(stages)
@@ -248,7 +268,7 @@ class VirtualRun:
         while not self._story.is_endless:
             self._take_in()
             num_changes = sum(each.num_changes for each in (self._transfers, self._tiers) if each is not None)
-            now_idle = (self._now, len(self._story.lines), num_changes)
+            now_idle = (self._time.now, len(self._story.lines), num_changes)
             num_idle = num_idle + 1 if now_idle == idle else 0
             idle = now_idle
             if num_idle > 8:
@@ -259,7 +279,7 @@ class VirtualRun:
                 _, executed = core.step() if core.batch_queue is None else core.step_with_batch_queue()
                 core.post_step(executed)
             elif self._arrivals or self._aborts:
-                self._now = min(events[0][0] for events in (self._arrival_instants(), self._aborts) if events)
+                self._time.now = min(events[0][0] for events in (self._arrival_instants(), self._aborts) if events)
             else:
                 break
         self._story.content = self._contents.changes
@@ -269,23 +289,23 @@ class VirtualRun:
         """Let time pass until something else happens, where vLLM's core composes nothing. False without anything."""
         soonest = [events[0][0] for events in (self._arrival_instants(), self._aborts) if events]
         ends = (
-            self._transfers.next_end(self._now) if self._transfers else None,
+            self._transfers.next_end(self._time.now) if self._transfers else None,
             self._tiers.next_end() if self._tiers else None,
         )
         soonest += [at for at in ends if at is not None]
         if not soonest:
             return False
-        self._now = min(soonest)
+        self._time.now = min(soonest)
         return True
 
     @property
     def now(self) -> int:
-        return self._now
+        return self._time.now
 
     @property
     def computes_until(self) -> int:
         """Instant at which all steps are computed that have been handed to the GPU."""
-        return max(self._busy_until, self._now)
+        return max(self._busy_until, self._time.now)
 
     def connector_finished(self, request: Any) -> Any:
         """The scheduler's, with a note of the order in which requests end, for vLLM keeps a set."""
@@ -334,7 +354,7 @@ class VirtualRun:
         blocks = self._blocks_of(output)
         self._story.lines.append(
             ScheduledStep(
-                self._now,
+                self._time.now,
                 tuple(tokens.items()),
                 tuple((name, blocks[name]) for name in tokens),
                 tuple(sorted(output.preempted_req_ids)),
@@ -380,7 +400,7 @@ class VirtualRun:
                 for output in of_client.outputs
             ]
             self._story.lines.append(
-                ProcessedOutputs(self._now, tuple(reported), self._queues()[0], self._num_free(), _drafts(outputs))
+                ProcessedOutputs(self._time.now, tuple(reported), self._queues()[0], self._num_free(), _drafts(outputs))
             )
         return outputs
 
@@ -399,18 +419,11 @@ class VirtualRun:
         assert self._executing is not None
         scheduled, samples = self._executing
         tokens = scheduled.num_scheduled_tokens
-        step_us = self._workload.latency.time_of(sum(tokens.values()), len(tokens))
-        if self._pipeline is None:
-            self._busy_until = ends_at = max(self._busy_until, self._now) + step_us
-        else:
-            started_at = self._pipeline.start(self._now)
-            _, ends_at = self._pipeline.enter(started_at, step_us, sum(tokens.values()), bool(samples))
-            self._busy_until = ends_at
+        end = self._begin_step(sum(tokens.values()), len(tokens), bool(samples))
         brought = self._connector_output(scheduled)
 
         def wait() -> Any:
-            self._now = max(self._now, ends_at)
-            self._hang_up_before(self._now)
+            self._await_step(end)
             names = list(tokens)
             return ModelRunnerOutput(
                 req_ids=names,
@@ -421,6 +434,21 @@ class VirtualRun:
 
         return DelayedResult(wait) if non_block else wait()
 
+    def _begin_step(self, num_tokens: int, num_requests: int, samples: bool) -> int:
+        """Hand a step to the GPU. Returns what `_await_step` takes: its end."""
+        step_us = self._workload.latency.time_of(num_tokens, num_requests)
+        if self._pipeline is None:
+            self._busy_until = max(self._busy_until, self._time.now) + step_us
+        else:
+            started_at = self._pipeline.start(self._time.now)
+            _, self._busy_until = self._pipeline.enter(started_at, step_us, num_tokens, samples)
+        return self._busy_until
+
+    def _await_step(self, end: int) -> None:
+        """Let time pass until a step has ended."""
+        self._time.now = max(self._time.now, end)
+        self._hang_up_before(self._time.now)
+
     def take_draft_token_ids(self) -> Any:
         """The drafts that follow the latest step, when steps are not composed ahead of them.
 
@@ -428,17 +456,27 @@ class VirtualRun:
         """
         assert self._executing is not None
         scheduled, _ = self._executing
-        self._now = max(self._now, self._busy_until)
-        # A hang-up before its request arrives changes nothing.
-        waiting = {arrival.id: arrival.at for arrival in self._arrivals}
-        self._aborts = deque((at, name) for at, name in self._aborts if at > self._now or waiting.get(name, 0) < at)
+        self._await_drafts()
         names = list(scheduled.num_scheduled_tokens)
         num_drafts = 0 if scheduled.skip_drafts else self._drafts.num_tokens
         return DraftTokenIds(names, [[0] * num_drafts for _ in names])
 
+    def _await_drafts(self) -> None:
+        """Let time pass until the drafts are there that follow the latest step."""
+        self._time.now = max(self._time.now, self._busy_until)
+        # A hang-up before its request arrives changes nothing.
+        waiting = {arrival.id: arrival.at for arrival in self._arrivals}
+        self._aborts = deque(
+            (at, name) for at, name in self._aborts if at > self._time.now or waiting.get(name, 0) < at
+        )
+
+    def _new_core(self) -> Any:
+        """An engine core without anything."""
+        return object.__new__(EngineCore)
+
     def _engine_core(self, scheduler: Any, config: Any) -> Any:
         """An engine core without the start-up of one."""
-        core = object.__new__(EngineCore)
+        core = self._new_core()
         core.scheduler = scheduler
         core.model_executor = self
         core.vllm_config = config
@@ -458,9 +496,9 @@ class VirtualRun:
         return [(self._arrivals[0].at, self._arrivals[0].id)] if self._arrivals else []
 
     def _take_in(self) -> None:
-        while self._arrivals and self._arrivals[0].at <= self._now:
+        while self._arrivals and self._arrivals[0].at <= self._time.now:
             self._scheduler.add_request(self._request(self._arrivals.popleft()))
-        while self._aborts and self._aborts[0][0] <= self._now:
+        while self._aborts and self._aborts[0][0] <= self._time.now:
             self._abort([self._aborts.popleft()[1]])
 
     def _hang_up_before(self, until: int) -> None:
@@ -481,7 +519,7 @@ class VirtualRun:
         # One after the other: vLLM takes them as a set, whose order is arbitrary.
         for name in names:
             for request in self._scheduler.finish_requests([name], RequestStatus.FINISHED_ABORTED):
-                self._story.aborted.append(AbortedRequest(self._now, request.request_id))
+                self._story.aborted.append(AbortedRequest(self._time.now, request.request_id))
 
     def _next_tokens(self, name: str, scheduled: Any) -> list[int]:
         """Return the tokens that the model samples for a request in a step: the drafts that hold, and one token."""

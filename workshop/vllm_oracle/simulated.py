@@ -2,30 +2,38 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.context import EngineContext
 from blis_sim.engine.core import Engine
+from blis_sim.engine.data_parallel import RankGroup, new_ranks
 from blis_sim.engine.events import CacheChanged, Event, Finished, Preempted, Scheduled, StepDone
 from blis_sim.engine.kv_cache.grouped_cache import GroupedKVCache
+from blis_sim.engine.latency.model import LatencyModel
 from blis_sim.engine.request import HashedBlocks, Request
 from blis_sim.engine.scheduler.vllm import VllmScheduler
-from blis_sim.engine.sequence import Outcome, Sequence
+from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.units import Micros
 from workshop.vllm_oracle.content import Contents
 from workshop.vllm_oracle.workload import (
     MANY_LINES,
     AbortedRequest,
     Arrival,
+    Choice,
     ProcessedOutputs,
+    Ranks,
     RunRecord,
     ScheduledStep,
     Workload,
+    joined,
 )
 
 
 def simulated_story(workload: Workload) -> RunRecord:
     """Return our engine's record, from the first arrival until it is idle."""
+    if workload.ranks is not None:
+        return _story_of_ranks(workload, workload.ranks)
     engine = _engine(workload, reports_steps=True)
     scheduler = ReportingScheduler(engine._context, workload)
     engine._scheduler = scheduler
@@ -44,7 +52,12 @@ def simulated_story(workload: Workload) -> RunRecord:
 
 
 def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]:
-    """Changes of each request, and all steps: the same whether steps are reported or leapt over."""
+    """Changes of each request, and all steps: the same whether steps are reported or leapt over.
+
+    Data-parallel ranks report their steps always; here their requests may decode in cohorts.
+    """
+    if workload.ranks is not None:
+        return _changes_of_ranks(_ranks(workload, workload.ranks, None), [])
     engine = _engine(workload, reports_steps)
     reported: list[tuple[object, ...]] = []
     while (due_at := engine.next_event_at()) is not None and len(engine.steps) < MANY_LINES:
@@ -52,6 +65,57 @@ def changes(workload: Workload, reports_steps: bool) -> list[tuple[object, ...]]
             reported += _changes_of(event)
         engine.check_integrity()
     return [] if len(engine.steps) >= MANY_LINES else [*reported, *_steps_of(engine)]
+
+
+def _ranks(workload: Workload, ranks: Ranks, reporting: list["ReportingScheduler"] | None) -> RankGroup:
+    """Return our ranks with all requests. Their schedulers report to `reporting`, unless that is None."""
+
+    def new_engine(config: EngineConfig, latency: LatencyModel) -> Engine:
+        engine = Engine(config, latency, reports_steps=True)
+        if reporting is not None:
+            scheduler = ReportingScheduler(engine._context, workload)
+            engine._scheduler = scheduler
+            reporting.append(scheduler)
+        return engine
+
+    group = new_ranks(workload.config, workload.latency, ranks.number, new_engine, ranks.share_experts)
+    for request, at in requests_of(workload):
+        group.submit(request, at)
+    for at, request_id in workload.hang_ups:
+        group.abort(request_id, at)
+    return group
+
+
+def _story_of_ranks(workload: Workload, ranks: Ranks) -> RunRecord:
+    reporting: list[ReportingScheduler] = []
+    group = _ranks(workload, ranks, reporting)
+    sequences = list(group.live.values())
+    contents = [Contents() for _ in reporting]
+    changed = _changes_of_ranks(group, reporting, contents)
+    for scheduler, each in zip(reporting, contents, strict=True):
+        scheduler.story.content = each.changes
+    choices = [Choice(each.request.id, each.instance) for each in sequences if each.instance != NOWHERE]
+    story = joined([each.story for each in reporting], choices)
+    story.changes = changed
+    return story
+
+
+def _changes_of_ranks(
+    group: RankGroup, reporting: list["ReportingScheduler"], contents: SequenceOf[Contents] = ()
+) -> list[tuple[object, ...]]:
+    """Advance ranks until they are idle, or one seems endless. Returns the changes of each request, and all steps."""
+    reported: list[tuple[object, ...]] = []
+    while (due_at := group.next_event_at()) is not None:
+        for rank, event in group.advance_each(due_at):
+            if isinstance(event, CacheChanged) and contents:
+                for change in event.changes:
+                    contents[rank].reported(change, group.config.block_size_tokens)
+            reported += _changes_of(event)
+        if any(each.story.is_endless for each in reporting) or max(len(e.steps) for e in group.instances) >= MANY_LINES:
+            return []
+    for engine in group.instances:
+        engine.check_integrity()
+    return [*reported, *(step for engine in group.instances for step in _steps_of(engine))]
 
 
 def _changes_of(event: Event) -> Iterator[tuple[object, ...]]:

@@ -84,6 +84,15 @@ class GridLatency(LatencyModel):
 
 
 @dataclass(frozen=True, slots=True)
+class Ranks:
+    """Data-parallel ranks behind one front end."""
+
+    number: int
+    share_experts: bool
+    """Whether their forward passes begin together."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """Settings, arrivals in order, and hang-ups."""
 
@@ -91,6 +100,7 @@ class Workload:
     latency: GridLatency
     arrivals: list[Arrival]
     hang_ups: list[tuple[Micros, str]]
+    ranks: Ranks | None = None
 
     @property
     def by_priority(self) -> bool:
@@ -140,7 +150,15 @@ class AbortedRequest:
     id: str
 
 
-Reported = ScheduledStep | ProcessedOutputs | AbortedRequest
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A request that a front end sent to a data-parallel rank."""
+
+    id: str
+    rank: int
+
+
+Reported = Choice | ScheduledStep | ProcessedOutputs | AbortedRequest
 
 
 @dataclass(slots=True)
@@ -157,6 +175,8 @@ class RunRecord:
     """The changes of what the prefix cache holds, where these are recorded."""
     changes: list[tuple[object, ...]] = field(default_factory=list)
     """Changes of each request, and all steps, of ours."""
+    choices: list[Choice] = field(default_factory=list)
+    """The data-parallel rank of each request, in order of arrival, where there are several."""
 
     @property
     def is_endless(self) -> bool:
@@ -164,7 +184,22 @@ class RunRecord:
         return len(self.lines) >= MANY_LINES
 
     def reported(self) -> list[Reported]:
-        return list(self.lines[:MANY_LINES]) if self.is_endless else [*self.lines, *sorted(self.aborted)]
+        if self.is_endless:
+            return list(self.lines[:MANY_LINES])
+        return [*self.choices, *self.lines, *sorted(self.aborted)]
+
+
+def joined(records: list[RunRecord], choices: list[Choice]) -> RunRecord:
+    """Return the records of data-parallel ranks as one, rank after rank; of an endless one its lines alone."""
+    for record in records:
+        if record.is_endless:
+            return RunRecord(record.lines)
+    whole = RunRecord(choices=choices)
+    for record in records:
+        whole.lines += record.lines
+        whole.aborted += record.aborted
+        whole.content += record.content
+    return whole
 
 
 def draw_workload(seed: int, async_scheduling: bool) -> Workload:

@@ -795,7 +795,10 @@ class BatchScheduler(ABC):
         in_flight = self.in_flight
         if not self._composes:
             return
+        note_load = self._context.note_load
         while len(in_flight) < self._depth:
+            if note_load is not None:
+                note_load(at, False)
             if self.explicit:
                 self.join_cohort()
             if not self.explicit and self.compose_cohort(at):

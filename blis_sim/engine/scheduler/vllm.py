@@ -226,6 +226,7 @@ class BatchQueue:
         scheduler, pipeline = self._scheduler, self.pipeline
         self.has_left = False
         self.num_compositions += 1
+        scheduler.note_load(at)
         pipeline.composed()
         if not scheduler.compose_batch(at):
             return False
@@ -372,11 +373,12 @@ class VllmScheduler(BatchScheduler):
 
     def remove(self, sequence: Sequence, outcome: Outcome, at: Micros) -> None:
         self._enqueue_followers(at)
-        if self.in_flight:
+        if self.in_flight or self._is_lockstep:
             self._leaving.append((sequence, outcome))
             self._must_update = True
         else:
             self._take_out(sequence, outcome, at)
+            self.note_load(at)
             if self.explicit or self.waiting:  # which may go on in its place
                 self._plan(at)
 
@@ -397,7 +399,14 @@ class VllmScheduler(BatchScheduler):
         if not self.in_flight:
             self._plan(at)
 
+    def note_load(self, at: Micros) -> None:
+        """Report how many requests there are before a step is composed."""
+        if (note_load := self._context.note_load) is not None:
+            note_load(at, False)
+
     def step(self, at: Micros) -> None:
+        if not self._executing:
+            self.note_load(at)
         if self._offloader is not None and self.in_flight and not self._planned:
             return  # transfers end beside the steps, and vLLM's scheduler is notified when a step has ended
         if self._idle_start is not None and not self._executing:
@@ -855,6 +864,8 @@ class VllmScheduler(BatchScheduler):
             events = super().update(at)
             self._offloader.step_processed(at)
         self.report_cache_changes(at, events)
+        if (note_load := self._context.note_load) is not None:
+            note_load(at, True)
         return events
 
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
@@ -1202,11 +1213,14 @@ class VllmScheduler(BatchScheduler):
         self._is_lockstep = True
 
     @property
-    def has_work(self) -> bool:
-        """Whether requests are here that can be composed or are in flight."""
-        if self.in_flight:
-            return True
+    def has_requests(self) -> bool:
+        """Whether requests are here that have not ended and may be composed."""
         return self._composes and bool(self.explicit or self.cohort.members or (self._admits and self.waiting))
+
+    @property
+    def has_leaving(self) -> bool:
+        """Whether clients have hung up whose requests are still here."""
+        return bool(self._leaving)
 
     def compose_forward(self, at: Micros, number: int) -> bool:
         """Compose a step for a forward pass, the one after `number` others. False when it has no tokens from here.
