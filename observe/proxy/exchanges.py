@@ -408,6 +408,8 @@ class RequestMetadata:
     """Whether the prompt is only computed, for a vector or a score."""
     part_bytes: tuple[int, ...] = ()
     """Sizes of the prompts of a request that has several, each of which the engine computes apart."""
+    num_common_bytes: int = 0
+    """Bytes with which each of these prompts begins: a query that several texts are scored for."""
     num_choices: int = 1
     """Answers to each prompt, each of which the engine computes apart, too."""
     max_tokens: int = 0
@@ -472,19 +474,25 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
         root = digest(b"pooling", str(model).encode("utf-8", "replace"))
         return _of_prompt(members["input"], root, common, root)
     texts = [members[key] for key in _POOLED if key in members]
-    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts), part_bytes=_pair_bytes(members))
+    part_bytes, num_common_bytes = _pair_bytes(members)
+    return RequestMetadata(
+        **common, num_prompt_bytes=_num_bytes(texts), part_bytes=part_bytes, num_common_bytes=num_common_bytes
+    )
 
 
-def _pair_bytes(members: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the sizes of the pairs of texts that are scored; nothing for a single one."""
+def _pair_bytes(members: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Return the sizes of the pairs of texts that are scored, nothing for a single one, and what all begin with."""
     first, second = (
         next((members[key] for key in keys if key in members), None)
         for keys in (("query", "queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
     )
     if not isinstance(second, list) or not 1 < len(second) <= MOST_PARTS:
-        return ()
-    queries = first if isinstance(first, list) and len(first) == len(second) else [first] * len(second)
-    return tuple(_num_bytes([query]) + _num_bytes([document]) for query, document in zip(queries, second, strict=True))
+        return (), 0
+    has_queries = isinstance(first, list) and len(first) == len(second)
+    queries = first if has_queries else [first] * len(second)
+    sizes = tuple(_num_bytes([query]) + _num_bytes([text]) for query, text in zip(queries, second, strict=True))
+    begins_alike = not has_queries and not members.get("item_first")
+    return sizes, _num_bytes([first]) if begins_alike else 0
 
 
 _POOLED = ("messages", "query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")

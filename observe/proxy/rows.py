@@ -300,6 +300,8 @@ class RowMaker:
                 each = _part_of(each, ids[place], lengths[place])
             if ids[place] != last:  # a choice repeats the prompt of another one
                 each = replace(each, context_of=str(last), context_tokens=max(0, tokens - 1))
+            elif place != longest and (num_alike := tokens * facts.num_common_bytes // max(1, sizes[prompt])):
+                each = replace(each, context_of=str(ids[longest]), context_tokens=num_alike)
             rows.append(each)
         return rows
 

@@ -431,6 +431,21 @@ def test_requests_of_every_form_have_a_row_for_each_sequence(
     assert [(row.server_input_tokens, row.output_tokens) for row in rows_in(tmp_path)] == lengths
 
 
+@pytest.mark.parametrize(("members", "num_alike"), [({}, 7), ({"item_first": True}, 0)])
+def test_texts_that_are_scored_for_one_query_begin_alike(
+    tmp_path: Path, members: dict[str, Any], num_alike: int
+) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, path="/score", text_1="aaa", text_2=["b", "c"], **members)
+    wire.answer_whole(one, 130, prompt_tokens=20, output_tokens=0, data=[])
+    recording.close()
+    first, second = rows_in(tmp_path)
+    assert (first.context_of, first.context_tokens) == ("1" if num_alike else "", num_alike)
+    assert (second.context_of, second.context_tokens) == ("", 0)
+
+
 def test_instructions_under_another_salt_are_not_shared(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path))
     wire = Wire(recording)
