@@ -78,8 +78,13 @@ def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> P
     num_failed = num_without_times = num_repeated = num_unmatched = 0
     matched: dict[int, TraceRow] = {}
     seen: set[int] = set()
+    parts: list[ResultRow] = []
     for place, row in enumerate(trace.rows):
-        if place in warm_up or row.is_part:
+        if row.is_part:
+            parts += [by_id[row.request_id]] if row.request_id in by_id else []
+            continue
+        others, parts = parts, []
+        if place in warm_up:
             continue
         if row.status not in OK_STATUSES:
             num_failed += 1
@@ -91,6 +96,8 @@ def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> P
             num_unmatched += 1
         else:
             matched[row.request_id] = row
+            if others or _is_in_one_piece(row):
+                by_id[row.request_id] = _as_seen(row, by_id[row.request_id], others)
         seen.add(row.request_id)
     return Pairing(
         rows=list(matched.values()),
@@ -104,6 +111,17 @@ def pair(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> P
         num_unmatched_results=_num_without_row(by_id, trace),
         num_repeated_results=len(results) - len(by_id),
     )
+
+
+def _as_seen(row: TraceRow, result: ResultRow, others: Sequence[ResultRow]) -> ResultRow:
+    """Return a result as the client of its row sees it, with the results of the other parts of the request.
+
+    The reply begins with the first token of any part and ends with the last one. All of a reply in one piece comes at
+    its end.
+    """
+    last_us = max(each.e2e_us for each in (result, *others))
+    first_us = last_us if _is_in_one_piece(row) else min(each.ttft_us for each in (result, *others))
+    return result._replace(ttft_us=first_us, e2e_us=last_us)
 
 
 def pair_compat(trace: Trace, results: Sequence[ResultRow], warm_up_requests: int) -> Pairing:
@@ -156,7 +174,12 @@ def _has_times(row: TraceRow) -> bool:
 
 def is_single_chunk(row: TraceRow) -> bool:
     """Whether several tokens came at once, as without a stream, so that the time of the first is unknown."""
-    return row.output_tokens > 1 and row.first_chunk_time_us == row.last_chunk_time_us
+    return row.output_tokens > 1 and _is_in_one_piece(row)
+
+
+def _is_in_one_piece(row: TraceRow) -> bool:
+    """Whether the reply had one chunk, whose bytes may come over some time."""
+    return row.num_chunks == 1 or row.first_chunk_time_us == row.last_chunk_time_us
 
 
 def check_same_tokens(pairing: Pairing, trace: Trace, source: str) -> None:

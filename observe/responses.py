@@ -1,7 +1,7 @@
 """Replies as they arrive: server-sent events of each API, folded into one reply. Pure: the caller passes instants."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -112,6 +112,7 @@ def error_text(error: Any) -> str:
     return message if isinstance(message, str) and message else orjson.dumps(error).decode()
 
 
+_MAX_ID = 128
 _ENDS = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
 
@@ -125,6 +126,7 @@ class ResponsesEvent:
     finish_reason: str = ""
     problem: str = ""
     is_last: bool = False
+    response_id: str = ""
     text: str = ""
     has_non_content_tokens: bool = False
     """Whether the event has tokens that are no visible text: reasoning, or tool calls."""
@@ -209,8 +211,9 @@ def _of_answer(answer: dict[str, Any]) -> ResponsesEvent:
     status = answer.get("status")
     usage = answer.get("usage")
     counts = usage if isinstance(usage, dict) else {}
-    error = answer.get("error")
+    error, name = answer.get("error"), answer.get("id")
     return ResponsesEvent(
+        response_id=name[:_MAX_ID] if isinstance(name, str) else "",
         prompt_tokens=count_of(counts, "input_tokens"),
         completion_tokens=count_of(counts, "output_tokens"),
         finish_reason=_finish_reason(status, answer.get("incomplete_details")),
@@ -320,6 +323,31 @@ _END_OF_STREAM = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 """End of a stream in the form of most servers; other forms are parsed line by line."""
 
 
+MOST_CHOICES = 10_000
+"""Choices of a higher index are counted with the first."""
+_CHOICE_BYTES = 300
+"""Memory of a choice beside its places."""
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of several choices: the places of its chunks with tokens in a stream; of a whole reply its bytes and end."""
+
+    places: list[int] = field(default_factory=list)
+    num_bytes: int = 0
+    finish_reason: str = ""
+
+
+def _whole_choice(choice: Any) -> Choice:
+    if not isinstance(choice, dict):
+        return Choice()
+    said = choice.get("message") or choice.get("text")
+    if isinstance(said, dict):
+        said = {name: value for name, value in said.items() if value and name != "role"}
+    reason = choice.get("finish_reason")
+    return Choice(num_bytes=len(orjson.dumps(said)), finish_reason=reason if isinstance(reason, str) else "")
+
+
 class Reply:
     """The answer to one completion request, streamed or whole. Raises ResponseError from `feed`.
 
@@ -339,6 +367,7 @@ class Reply:
         "_stencil",
         "cached_tokens",
         "carries_tokens",
+        "choices",
         "chunk_times",
         "completion_tokens",
         "done",
@@ -349,6 +378,7 @@ class Reply:
         "is_server_problem",
         "problem",
         "prompt_tokens",
+        "response_id",
         "status_code",
         "streaming",
     )
@@ -361,11 +391,15 @@ class Reply:
         """The HTTP status, 0 before it is known."""
         self.chunk_times: list[Nanos] = []
         self.carries_tokens = bytearray()
+        self.choices: dict[int, Choice] = {}
+        """Several choices by their index; of a stream those behind the first."""
         self.prompt_tokens: int | None = None
         self.cached_tokens: int | None = None
         """Tokens of the prompt that the server found in its prefix cache, where it says so."""
         self.completion_tokens: int | None = None
         self.finish_reason = ""
+        self.response_id = ""
+        """The id by which a later request of the Responses API goes on; empty for the other APIs."""
         self.done = False
         self.is_all_content = True
         """False for a reply with tokens that `content` leaves out: reasoning, or tool calls."""
@@ -406,7 +440,12 @@ class Reply:
     @property
     def num_held_bytes(self) -> int:
         """Memory that the answer takes so far."""
-        return len(self._body) + len(self._content) + _EVENT_BYTES * len(self.chunk_times)
+        return (
+            len(self._body)
+            + len(self._content)
+            + _EVENT_BYTES * len(self.chunk_times)
+            + _CHOICE_BYTES * len(self.choices)
+        )
 
     @property
     def content(self) -> str:
@@ -532,6 +571,7 @@ class Reply:
             self.completion_tokens if content.completion_tokens is None else content.completion_tokens
         )
         self.finish_reason = content.finish_reason or self.finish_reason
+        self.response_id = content.response_id or self.response_id
         if content.problem:
             self.problem, self.is_server_problem = content.problem, True
         self.done = self.done or content.is_last
@@ -558,6 +598,9 @@ class Reply:
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:
             return False
+        other = self._other_choice(choices, is_whole=not payload)
+        if other is not None:
+            return self._take_other_choice(choice, other)
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
             is_only_text = False
@@ -573,6 +616,27 @@ class Reply:
         if is_only_text and payload:
             self._stencil.learn(payload, text)
         return True
+
+    def _other_choice(self, choices: list[Any], is_whole: bool) -> Choice | None:
+        """Return the choice that an event of a stream is about, if it is not the first one. Keep all of a whole
+        reply."""
+        if is_whole:
+            self.choices = {place: _whole_choice(each) for place, each in enumerate(choices[:MOST_CHOICES])}
+            return None
+        index = choices[0].get("index")
+        if type(index) is int and 0 < index < MOST_CHOICES:
+            return self.choices.setdefault(index, Choice())
+        return None
+
+    def _take_other_choice(self, choice: dict[str, Any], other: Choice) -> bool:
+        """Record an event of a choice behind the first; whether it carries tokens."""
+        reason = choice.get("finish_reason")
+        if reason and isinstance(reason, str):
+            self.finish_reason = reason
+        has_tokens = bool(text_of(choice)) or carries_tokens(choice) or bool(reason and not other.places)
+        if has_tokens:
+            other.places.append(len(self.chunk_times) - 1)
+        return has_tokens
 
     def _finish(self, at: Nanos) -> None:
         if self._is_event_stream:

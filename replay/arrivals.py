@@ -234,6 +234,7 @@ class RowArrivals(Sequence[Arrival]):
         self.rows, self.instants, self.ids, self.conversations = rows, instants, ids, conversations
         self.config = config
         self._prefix_tokens, self._base = prefix_tokens, base
+        self._are_followers = _followers(rows, instants)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -281,12 +282,29 @@ class RowArrivals(Sequence[Arrival]):
         return moved
 
     def _request(self, place: int, row: TraceRow, blocks: _Blocks) -> Request:
+        request = self._alone(place, row, blocks)
+        if self._are_followers and self._are_followers[place]:
+            return request._replace(follows=self.ids[place - 1])
+        return request
+
+    def _alone(self, place: int, row: TraceRow, blocks: _Blocks) -> Request:
         config = self.config
         labels = _request_priority(row, config), _request_adapter(row, self._base, config)
         if place in self.conversations:
             return _new_request(row, self.ids[place], *labels, _counted_tokens(row), blocks.of(place, row))
         request_id = self.ids[place]
         return _new_request(row, request_id, *labels, *_prompt_blocks(row, request_id, self._prefix_tokens, config))
+
+
+def _followers(rows: PackedRows[TraceRow], instants: npt.NDArray[np.int64]) -> bytes:
+    """Which rows came in one message with the row before, as prompts or choices of one request.
+
+    Empty where none did.
+    """
+    if not any(rows.distinct("is_part")):
+        return b""
+    are_parts = np.array([bool(each) for each in rows.values("is_part")])
+    return bytes(np.concatenate(([False], are_parts[:-1] & (instants[1:] == instants[:-1]))))
 
 
 def _in_portions(values: npt.NDArray[np.int64]) -> Iterator[int]:

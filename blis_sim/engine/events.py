@@ -162,10 +162,12 @@ class EventQueue:
                 self.num_aborts += 1
 
     def push_queued(self, instants: Iterable[Micros], sequences: Iterable[Sequence]) -> None:
-        """Push many of kind `QUEUED`, ranked by their arrival, as many as instants. Costs less for each than `push`."""
+        """Push many of kind `QUEUED`, ranked as by `Engine.enter`, as many as instants. Costs less for each than
+        `push`."""
         arrivals, numbers = self._arrivals, self._numbers
         for at, sequence in zip(instants, sequences, strict=False):
-            entry = (at, _QUEUED, sequence.arrived_at, next(numbers), sequence)
+            rank = at if sequence.request.follows else sequence.arrived_at
+            entry = (at, _QUEUED, rank, next(numbers), sequence)
             if not arrivals or arrivals[-1] < entry:
                 arrivals.append(entry)
             else:

@@ -337,6 +337,8 @@ def reserved_port(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise _cannot_listen(host, port, error) from error
     try:
+        # Connections of an earlier server at this port may not be over for a minute.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind(address)
     except OSError as error:

@@ -192,6 +192,8 @@ class Round:
 
     session_id: str
     index: int
+    number: int = 0
+    """Number of its row."""
     ended: Nanos = 0
     num_prompt_tokens: int = 0
     num_output_tokens: int = 0
@@ -215,6 +217,8 @@ class Turns:
     digests: Sequence[bytes] = ()
     replies: Sequence[bytes] = ()
     text: bytes = b""
+    previous: bytes = b""
+    """Stands for the reply that the request goes on with by its id."""
 
 
 def digest(*parts: bytes) -> bytes:
@@ -276,11 +280,26 @@ class SessionTracker:
     num_sessions: int = 0
     _rounds: "OrderedDict[bytes, list[Round]]" = field(default_factory=OrderedDict)
     _texts: "OrderedDict[tuple[bytes, bytes], tuple[int, Round]]" = field(default_factory=OrderedDict)
+    _by_id: "OrderedDict[bytes, Round]" = field(default_factory=OrderedDict)
+
+    def named(self, turns: Turns) -> Round | None:
+        """Return the round whose reply the request names by its id."""
+        return self._by_id.get(turns.previous) if turns.previous else None
+
+    def keep(self, key: bytes, this: Round) -> None:
+        """Keep a round under the id of its reply."""
+        self._by_id[key] = this
+        while len(self._by_id) > _MAX_ROUNDS:
+            self._by_id.popitem(last=False)
 
     def place(self, turns: Turns, sent: Nanos) -> tuple[Round, Round | None]:
         """The round of a request sent at this instant, and the one that it goes on with; None where it begins a
         session."""
-        before = self._before_text(turns, sent) if turns.text else self._before(turns, sent)
+        if turns.previous:
+            named = self.named(turns)
+            before = named if named is not None and named.can_go_on(sent) else None
+        else:
+            before = self._before_text(turns, sent) if turns.text else self._before(turns, sent)
         if before is None:
             self.num_sessions += 1
             return Round(f"session-{self.num_sessions}", 0), None
@@ -295,6 +314,8 @@ class SessionTracker:
                 self._texts[(turns.start, digest(whole))] = (len(whole), this)
                 while len(self._texts) > _MAX_TEXTS:
                     self._texts.popitem(last=False)
+            return
+        if turns.previous:
             return
         this.reply_digest = digest(reply.strip())
         key = _chain(turns.start, turns.digests)[-1]
@@ -361,11 +382,15 @@ def _chain(start: bytes, digests: Sequence[bytes]) -> list[bytes]:
     return chain
 
 
-GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
+GENERATING = (
+    "/chat/completions", "/completions", "/responses", "/messages", "/chat/completions/batch", "/inference/v1/generate",
+)  # fmt: skip
 """Ends of the paths at which tokens are generated."""
-POOLING = ("/embeddings", "/pooling", "/classify", "/score", "/rerank")
+POOLING = ("/embeddings", "/pooling", "/classify", "/score", "/rerank", "/generative_scoring")
 """Ends of the paths at which prompts are computed, and none is answered in tokens."""
 
+_INVOCATIONS = "/invocations"
+"""End of the path at which the members of a body say what it is."""
 _INSTRUCTING = frozenset({"system", "developer"})
 
 
@@ -383,6 +408,12 @@ class RequestMetadata:
     """Whether the prompt is only computed, for a vector or a score."""
     part_bytes: tuple[int, ...] = ()
     """Sizes of the prompts of a request that has several, each of which the engine computes apart."""
+    num_common_bytes: int = 0
+    """Bytes with which each of these prompts begins: a query that several texts are scored for."""
+    num_choices: int = 1
+    """Answers to each prompt, each of which the engine computes apart, too."""
+    max_tokens: int = 0
+    """Limit of each answer, 0 if the request has none."""
     has_media: bool = False
     """Whether the prompt has images, sounds or files, or was not read, so that its tokens do not follow from bytes."""
     shared_start: bytes = b""
@@ -390,15 +421,33 @@ class RequestMetadata:
     turns: Turns | None = None
     starts: PromptStarts = _NO_STARTS
 
+    @property
+    def num_parts(self) -> int:
+        """Prompts times answers to each; 1 for more than are recorded apart."""
+        count = max(1, len(self.part_bytes)) * self.num_choices
+        return count if count <= MOST_PARTS else 1
 
-def is_generating(method: str, target: str) -> bool:
+
+def is_generating(method: str, target: str, body: bytes = b"") -> bool:
     """Return whether a request to this target generates tokens."""
-    return method == "POST" and target.partition("?")[0].rstrip("/").endswith(GENERATING)
+    return method == "POST" and (_ends_with(target, GENERATING) or _invokes(target, body, _ANSWERED))
 
 
-def is_pooling(method: str, target: str) -> bool:
+def is_pooling(method: str, target: str, body: bytes = b"") -> bool:
     """Return whether a request to this target has the prompt computed without an answer in tokens."""
-    return method == "POST" and target.partition("?")[0].rstrip("/").endswith(POOLING)
+    return method == "POST" and (_ends_with(target, POOLING) or _invokes(target, body, _ONLY_POOLED))
+
+
+def _ends_with(target: str, ends: tuple[str, ...]) -> bool:
+    return target.partition("?")[0].rstrip("/").endswith(ends)
+
+
+def _invokes(target: str, body: bytes, names: tuple[str, ...]) -> bool:
+    """Return whether the first member of a body that says what it is has one of these names."""
+    if not _ends_with(target, (_INVOCATIONS,)):
+        return False
+    members = _members_of(body) or {}
+    return next((name for name in (*_ANSWERED, *_ONLY_POOLED) if name in members), None) in names
 
 
 def _members_of(body: bytes) -> dict[str, Any] | None:
@@ -425,23 +474,32 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
         root = digest(b"pooling", str(model).encode("utf-8", "replace"))
         return _of_prompt(members["input"], root, common, root)
     texts = [members[key] for key in _POOLED if key in members]
-    return RequestMetadata(**common, num_prompt_bytes=_num_bytes(texts), part_bytes=_pair_bytes(members))
+    part_bytes, num_common_bytes = _pair_bytes(members)
+    return RequestMetadata(
+        **common, num_prompt_bytes=_num_bytes(texts), part_bytes=part_bytes, num_common_bytes=num_common_bytes
+    )
 
 
-def _pair_bytes(members: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the sizes of the pairs of texts that are scored; nothing for a single one."""
+def _pair_bytes(members: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Return the sizes of the pairs of texts that are scored, nothing for a single one, and what all begin with."""
     first, second = (
         next((members[key] for key in keys if key in members), None)
         for keys in (("query", "queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
     )
     if not isinstance(second, list) or not 1 < len(second) <= MOST_PARTS:
-        return ()
-    queries = first if isinstance(first, list) and len(first) == len(second) else [first] * len(second)
-    return tuple(_num_bytes([query]) + _num_bytes([document]) for query, document in zip(queries, second, strict=True))
+        return (), 0
+    has_queries = isinstance(first, list) and len(first) == len(second)
+    queries = first if has_queries else [first] * len(second)
+    sizes = tuple(_num_bytes([query]) + _num_bytes([text]) for query, text in zip(queries, second, strict=True))
+    begins_alike = not has_queries and not members.get("item_first")
+    return sizes, _num_bytes([first]) if begins_alike else 0
 
 
 _POOLED = ("messages", "query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2")
 """Members of bodies with texts to be computed, beside `input`."""
+_ANSWERED = ("messages", "prompt")
+"""Members of bodies that are answered in tokens."""
+_ONLY_POOLED = ("input", *(name for name in _POOLED if name not in _ANSWERED))
 MOST_PARTS = 10_000
 """A request of more prompts is recorded as one long prompt."""
 
@@ -453,15 +511,27 @@ def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
         return RequestMetadata(num_prompt_bytes=len(body))
     model = members.get("model")
     priority = members.get("priority")
+    inner = members.get("sampling_params")
+    sampling = inner if isinstance(inner, dict) else members
     name = model if isinstance(model, str) else ""
     common: dict[str, Any] = {
         "model": name,
         "is_streaming": members.get("stream") is True,
         "priority": priority if type(priority) is int and 0 <= priority < 2**31 else None,
+        "num_choices": _positive(sampling, "n") or 1,
+        "max_tokens": _positive(sampling, "max_completion_tokens") or _positive(sampling, "max_tokens"),
     }
+    # What has another model or salt shares no KV block.
     root = digest(name.encode(), str(members.get("cache_salt")).encode("utf-8", "replace"))
-    if "prompt" in members and "messages" not in members:
-        return _of_prompt(members["prompt"], digest(client, name.encode()), common, root)
+    prompt = members.get("prompt", members.get("token_ids"))
+    if prompt is not None and "messages" not in members:
+        return _of_prompt(prompt, digest(client, root), common, root)
+    conversations = members.get("messages")
+    if isinstance(conversations, list) and conversations and isinstance(conversations[0], list):
+        sizes = tuple(map(_num_bytes, conversations))
+        return RequestMetadata(
+            **common, num_prompt_bytes=sum(sizes), part_bytes=sizes, has_media=_has_media(conversations)
+        )
     items = _items(members)
     start = [members[key] for key in ("system", "instructions", "tools") if members.get(key)]
     num_leading = next((at for at, each in enumerate(items) if each.get("role") not in _INSTRUCTING), len(items))
@@ -471,7 +541,8 @@ def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
     # Tools come into the prompt as JSON, names of members included.
     tools = members.get("tools")
     num_shared_bytes = _num_bytes([each for each in shared if each is not tools]) + (len(_dump(tools)) if tools else 0)
-    bare = not members.get("previous_response_id")
+    previous = members.get("previous_response_id")
+    bare = not previous
     dumps = [_dump(each) for each in turns]
     has_media = _has_media(items)
     return RequestMetadata(
@@ -479,8 +550,8 @@ def request_metadata_of(body: bytes, client: bytes) -> RequestMetadata:
         num_prompt_bytes=num_shared_bytes + _num_bytes(turns),
         num_shared_bytes=num_shared_bytes,
         has_media=has_media,
-        shared_start=digest(name.encode(), key) if shared else b"",
-        turns=_turns(digest(client, name.encode(), key), turns, dumps) if turns and bare else None,
+        shared_start=digest(root, key) if shared else b"",
+        turns=_turns(digest(client, root, key), turns, dumps, previous) if turns else None,
         starts=prompt_starts(root, b"".join((key, *dumps))) if bare and not has_media else _NO_STARTS,
     )
 
@@ -493,13 +564,19 @@ def _of_prompt(prompt: Any, start: bytes, common: Mapping[str, Any], root: bytes
         return RequestMetadata(**common, num_prompt_bytes=len(text), turns=turns, starts=prompt_starts(root, text))
     num_ids = sum(len(each) for each in prompts if isinstance(each, list))
     ids = prompts[0] if len(prompts) == 1 and isinstance(prompts[0], list) else ()
-    has_parts = common.get("is_pooling") and 1 < len(prompts) <= MOST_PARTS
+    has_parts = 1 < len(prompts) <= MOST_PARTS
     return RequestMetadata(
         **common,
         num_prompt_bytes=_num_bytes(prompts) + num_ids * BYTES_PER_TOKEN,
         part_bytes=tuple(map(_part_bytes, prompts)) if has_parts else (),
         starts=prompt_starts(root, b"".join(map(_id_bytes, ids))),
     )
+
+
+def _positive(members: Mapping[str, Any], name: str) -> int:
+    """Return a whole number above 0; 0 for anything else."""
+    value = members.get(name)
+    return value if type(value) is int and 0 < value < 2**31 else 0
 
 
 def _part_bytes(prompt: Any) -> int:
@@ -525,7 +602,14 @@ def _items(members: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
 
-def _turns(start: bytes, items: Sequence[dict[str, Any]], dumps: Iterable[bytes]) -> Turns:
+def response_key(name: str) -> bytes:
+    """Return what stands for the id of a response."""
+    return digest(b"response", name.encode("utf-8", "replace"))
+
+
+def _turns(start: bytes, items: Sequence[dict[str, Any]], dumps: Iterable[bytes], previous: Any) -> Turns:
+    if previous:
+        return Turns(start, previous=response_key(str(previous)))
     replies = [digest(_text(each).strip()) if each.get("role") == "assistant" else b"" for each in items]
     return Turns(start, [digest(each) for each in dumps], replies)
 

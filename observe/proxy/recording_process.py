@@ -149,7 +149,7 @@ class Recording:
         if facts is None:
             report.num_other_exchanges += 1
         else:
-            number = self._next + max(1, len(facts.part_bytes)) - 1  # its other prompts have those before
+            number = self._next + facts.num_parts - 1  # its other prompts and choices have those before
             self._next = number + 1
         if self._canaries and exchange.head.method == "POST":
             self._check(exchange, -1 if number is None else number)
@@ -162,9 +162,9 @@ class Recording:
             self._content.append(line_of(content))
             self._num_content_bytes += sum(map(len, self._content[-1]))
         if facts is not None and number is not None:
-            rows = maker.parts(maker.row(number, exchange, facts), facts)
+            rows = maker.parts(maker.row(number, exchange, facts), facts, exchange.reply)
             self._rows += (redacted_row(each, redactor, ("x_request_id",)) for each in rows)
-            if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange)):
+            if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange, facts)):
                 self._chunks.append((number, times))
         if self._num_content_bytes > _MOST_CONTENT_BYTES:
             self.write()

@@ -23,7 +23,9 @@ from observe.proxy.exchanges import (
     is_pooling,
     pooling_metadata_of,
     request_metadata_of,
+    response_key,
 )
+from observe.responses import Choice, Reply
 from observe.workload import SESSION_COLUMNS
 from traces import ItlWriter, TraceHeader, TraceRow, TraceWriter, read_cut_itl, read_cut_rows, write_header
 from traces.content import ContentWriter, RecordedExchange, complete_content_lines
@@ -190,8 +192,8 @@ class RowMaker:
     def facts(self, exchange: Exchange) -> RequestMetadata | None:
         """Facts of a request; None if no prompt is computed for it."""
         method, target, body = exchange.head.method, exchange.head.target, exchange.request_body
-        pools = is_pooling(method, target)
-        if not pools and not is_generating(method, target):
+        pools = is_pooling(method, target, body)
+        if not pools and not is_generating(method, target, body):
             return None
         if not body:
             return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes, is_pooling=pools, has_media=True)
@@ -211,7 +213,10 @@ class RowMaker:
                 self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)
         group, num_shared = self._shared(facts, num_prompt_tokens, is_counted=bool(counted))
         num_context, other = 0 if before is None else _num_repeated(before), None
-        if before is None:
+        named = None if before is not None or facts.turns is None else self.sessions.named(facts.turns)
+        if named is not None:
+            num_context, other = _num_repeated(named), named.number
+        elif before is None:
             found = None if reply is None else reply.cached_tokens
             num_context, other = self._begun_alike(facts, num_prompt_tokens, num_shared, found or 0)
         if exchange.status == "ok":
@@ -220,9 +225,12 @@ class RowMaker:
         # The engine ends a prompt that is only computed with one token, which the server does not count.
         num_output_tokens = 1 if facts.is_pooling and exchange.status == "ok" else _num_output_tokens(exchange)
         if this is not None and exchange.status == "ok" and facts.turns is not None:
-            this.ended, this.num_prompt_tokens = exchange.ended, num_prompt_tokens
-            this.num_output_tokens = num_output_tokens if reply is not None and reply.is_all_content else 0
+            this.ended, this.num_prompt_tokens, this.number = exchange.ended, num_prompt_tokens, number
+            is_repeated = reply is not None and reply.is_all_content
+            this.num_output_tokens = num_output_tokens // facts.num_parts if is_repeated else 0
             self.sessions.ended(facts.turns, this, b"" if reply is None else reply.content.encode())
+            if reply is not None and reply.response_id:
+                self.sessions.keep(response_key(reply.response_id), this)
         epoch_us = self.clock.epoch_us
         return TraceRow(
             request_id=number,
@@ -258,43 +266,60 @@ class RowMaker:
             first_event_time_us=0 if reply is None else epoch_us(reply.first_event),
         )
 
-    def parts(self, row: TraceRow, facts: RequestMetadata) -> list[TraceRow]:
-        """Return the row of an exchange, behind those of its other prompts if there are several.
+    def parts(self, row: TraceRow, facts: RequestMetadata, reply: Reply | None) -> list[TraceRow]:
+        """Return the row of an exchange, behind those of its other prompts and choices if there are several.
 
-        The server counts their tokens together, which are shared out by the sizes of the texts. The last prompt has the
-        times: the reply comes when it is computed, too.
+        The server counts their tokens together. Those of prompts are shared out by the sizes of the texts, and those of
+        answers by their events or bytes. The longest answer has the times, for the reply ends with it.
         """
-        sizes, num_tokens = facts.part_bytes, row.input_tokens
-        if not sizes or row.status != "ok" or num_tokens < len(sizes):
+        count, num_tokens = facts.num_parts, row.prefix_length + row.input_tokens
+        sizes = facts.part_bytes or (1,)
+        is_spread = count > 1 and row.status in ("ok", "incomplete") and num_tokens >= len(sizes)
+        if not is_spread or reply is None:
             return [row]
-        spare, num_bytes = num_tokens - len(sizes), max(1, sum(sizes))
-        ends = [number + spare * size // num_bytes for number, size in enumerate(accumulate(sizes), 1)]
-        lengths = [end - start for start, end in pairwise((0, *ends))]
-        first = row.request_id - len(sizes) + 1
-        return [
-            TraceRow(
-                request_id=first + place,
-                client_id=row.client_id,
-                tenant_id=row.tenant_id,
-                streaming=row.streaming,
-                model=row.model,
-                input_tokens=tokens,
-                server_input_tokens=tokens,
-                output_tokens=1,
-                arrival_time_us=row.arrival_time_us,
-                send_time_us=row.send_time_us,
-                status=row.status,
-                is_part=True,
+        prompts = shared_out(num_tokens, sizes)
+        lengths = [1] * count if facts.is_pooling else _answer_lengths(reply, row.output_tokens, facts)
+        if not facts.is_pooling:
+            row = replace(row, output_tokens=max(lengths))
+        longest, first = _longest(lengths), row.request_id - count + 1
+        order = [place for place in range(count) if place != longest] + [longest]
+        ids = {place: first + number for number, place in enumerate(order)}
+        last_of = {place // facts.num_choices: ids[place] for place in order}
+        rows = []
+        for place in order:
+            prompt = place // facts.num_choices
+            tokens, last = prompts[prompt], last_of[prompt]
+            num_shared = min(row.prefix_length, tokens)
+            each = replace(
+                row,
+                prefix_length=num_shared,
+                input_tokens=tokens - num_shared,
+                server_input_tokens=tokens if row.server_input_tokens else 0,
             )
-            for place, tokens in enumerate(lengths[:-1])
-        ] + [replace(row, input_tokens=lengths[-1], server_input_tokens=lengths[-1])]
+            if place != longest:
+                each = _part_of(each, ids[place], lengths[place])
+            if ids[place] != last:  # a choice repeats the prompt of another one
+                each = replace(each, context_of=str(last), context_tokens=max(0, tokens - 1))
+            elif place != longest and (num_alike := tokens * facts.num_common_bytes // max(1, sizes[prompt])):
+                each = replace(each, context_of=str(ids[longest]), context_tokens=num_alike)
+            rows.append(each)
+        return rows
 
-    def chunk_times_us(self, exchange: Exchange) -> Sequence[int]:
-        """Return the arrival time of each chunk of a stream; empty for other replies."""
+    def chunk_times_us(self, exchange: Exchange, facts: RequestMetadata) -> Sequence[int]:
+        """Return the arrival time of each chunk of a stream; empty for other replies.
+
+        Of several choices these are the chunks of the one whose row has the times.
+        """
         reply = exchange.reply
         if reply is None or not reply.streaming:
             return ()
-        return [self.clock.epoch_us(at) for at in reply.chunk_times]
+        times = reply.chunk_times
+        if facts.num_parts > 1 and reply.choices:
+            longest = _longest(_answer_lengths(reply, _num_output_tokens(exchange), facts))
+            others = {place for index, each in reply.choices.items() if index != longest for place in each.places}
+            kept = reply.choices[longest].places if longest else [at for at in range(len(times)) if at not in others]
+            times = [times[at] for at in kept]
+        return [self.clock.epoch_us(at) for at in times]
 
     def _shared(self, facts: RequestMetadata, num_prompt_tokens: int, is_counted: bool) -> tuple[str, int]:
         """The shared start of a prompt, and its tokens: as many as the first prompt with it has beyond its turns."""
@@ -330,6 +355,61 @@ class RowMaker:
         names = (self.tenant_header.lower(),) if self.tenant_header else _KEYS
         value = next(filter(None, map(exchange.head.header, names)), "")
         return "" if not value else f"tenant-{_hashed(value.removeprefix('Bearer ').strip(), self.tenant_salt)}"
+
+
+def _part_of(row: TraceRow, request_id: int, num_output_tokens: int) -> TraceRow:
+    """Return the row of another prompt or choice of a request: one without a session and times."""
+    return TraceRow(
+        request_id=request_id,
+        client_id=row.client_id,
+        tenant_id=row.tenant_id,
+        vllm_priority=row.vllm_priority,
+        prefix_group=row.prefix_group,
+        prefix_length=row.prefix_length,
+        streaming=row.streaming,
+        model=row.model,
+        input_tokens=row.input_tokens,
+        server_input_tokens=row.server_input_tokens,
+        output_tokens=num_output_tokens,
+        arrival_time_us=row.arrival_time_us,
+        send_time_us=row.send_time_us,
+        deadline_us=row.deadline_us,
+        status=row.status,
+        finish_reason="abort" if row.status == "incomplete" else "",
+        is_part=True,
+    )
+
+
+def shared_out(total: int, sizes: Sequence[int]) -> list[int]:
+    """Share a total out in proportion to sizes, each with at least one where there are as many."""
+    least = 1 if total >= len(sizes) else 0
+    spare, whole = total - least * len(sizes), max(1, sum(sizes))
+    ends = [least * number + spare * size // whole for number, size in enumerate(accumulate(sizes), 1)]
+    return [end - start for start, end in pairwise((0, *ends))]
+
+
+def _answer_lengths(reply: Reply, total: int, facts: RequestMetadata) -> list[int]:
+    """Return the tokens of each of several answers, by their events or bytes.
+
+    Answers of a whole reply that their limit ended are as long as it.
+    """
+    count, choices = facts.num_parts, reply.choices
+    if reply.streaming:
+        others = [len(choices[place].places) if place in choices else 0 for place in range(1, count)]
+        return shared_out(total, [max(0, sum(reply.carries_tokens) - sum(others)), *others])
+    found = [choices[place] if place in choices else Choice() for place in range(count)]
+    limit = facts.max_tokens
+    are_cut = [each.finish_reason == "length" and limit > 0 for each in found]
+    left, sizes = total - limit * sum(are_cut), [each.num_bytes for each in found]
+    if left < count - sum(are_cut):
+        return shared_out(total, sizes)
+    lengths = iter(shared_out(left, [size for size, is_cut in zip(sizes, are_cut, strict=True) if not is_cut]))
+    return [limit if is_cut else next(lengths) for is_cut in are_cut]
+
+
+def _longest(lengths: Sequence[int]) -> int:
+    """Return the place of the greatest length, the last of equal ones."""
+    return max(range(len(lengths)), key=lambda place: (lengths[place], place))
 
 
 def _num_output_tokens(exchange: Exchange) -> int:

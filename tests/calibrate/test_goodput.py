@@ -23,7 +23,7 @@ def _compat(rows: list[TraceRow], results: list[ResultRow], chunks: Chunks, **ta
 def test_a_request_is_good_when_it_meets_all_limits_of_its_class() -> None:
     rows = [
         row(0, ttft_us=50, e2e_us=150, slo_class="a"),
-        row(1, ttft_us=150, e2e_us=150, slo_class="a"),
+        row(1, ttft_us=150, e2e_us=160, slo_class="a"),
         row(2, ttft_us=50, e2e_us=999, slo_class="a"),
         row(3, ttft_us=999, e2e_us=999, slo_class="b"),
     ]

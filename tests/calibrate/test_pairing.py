@@ -49,6 +49,23 @@ def test_the_other_prompts_of_a_request_are_no_requests() -> None:
     assert (_ids(pairing), pairing.num_without_times, pairing.num_unmatched_rows) == ([1], 0, 0)
 
 
+def test_a_request_of_several_parts_begins_with_the_first_token_and_ends_with_the_last() -> None:
+    rows = [replace(row(0), is_part=True), row(1), row(2)]
+    results = [result(0, ttft_us=20, e2e_us=900), result(1, ttft_us=30, e2e_us=800), result(2, ttft_us=40, e2e_us=50)]
+    found = pair(trace(rows), results, 0).results
+    assert [(each.ttft_us, each.e2e_us) for each in found] == [(20, 900), (40, 50)]
+
+
+def test_a_reply_in_one_piece_has_its_first_token_with_its_last_on_both_sides() -> None:
+    rows = [
+        row(0, ttft_us=500, e2e_us=500),
+        row(1, ttft_us=100, e2e_us=500),
+        row(2, ttft_us=480, e2e_us=500, num_chunks=1),  # its bytes came in two reads
+    ]
+    found = pair(trace(rows), [result(number, ttft_us=90, e2e_us=490) for number in range(3)], 0).results
+    assert [each.ttft_us for each in found] == [490, 90, 490]
+
+
 def test_a_recorder_without_statuses_has_only_good_rows() -> None:
     assert _ids(_paired(row(0, status=""))) == [0]
 

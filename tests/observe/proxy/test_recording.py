@@ -51,10 +51,12 @@ class Wire:
     def happens(self, kind: EventKind, connection: int, at_ms: int, payload: bytes = b"") -> None:
         self.recording.take(Message(kind, connection, START + at_ms * MS, payload))
 
-    def ask(self, connection: int, at_ms: int, key: str = "", **members: Any) -> None:
+    def ask(
+        self, connection: int, at_ms: int, key: str = "", path: str = "/v1/chat/completions", **members: Any
+    ) -> None:
         body = json.dumps({"model": "m", **members}).encode()
         fields = f"host: h\r\nauthorization: Bearer {key}\r\n" if key else "host: h\r\n"
-        head = f"POST /v1/chat/completions HTTP/1.1\r\n{fields}content-length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\n{fields}content-length: {len(body)}\r\n\r\n"
         self.happens(EventKind.REQUEST, connection, at_ms, head.encode() + body)
 
     def answer(self, connection: int, *at_ms: int, text: str = "ok ", prompt_tokens: int = 20) -> None:
@@ -67,6 +69,14 @@ class Wire:
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": len(at_ms)}
         end = f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
         self.happens(EventKind.REPLY, connection, at_ms[-1], chunk(end) + b"0\r\n\r\n")
+
+    def answer_whole(self, connection: int, at_ms: int, prompt_tokens: int, output_tokens: int, **members: Any) -> None:
+        """A reply in one piece."""
+        counts = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
+        counts |= {"input_tokens": prompt_tokens, "output_tokens": output_tokens}
+        body = json.dumps({**members, "usage": counts}).encode()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.happens(EventKind.REPLY, connection, at_ms, head.encode() + body)
 
 
 def chunk(text: str) -> bytes:
@@ -349,3 +359,130 @@ def test_prompts_that_are_only_computed_have_rows_with_one_token(
     assert not row.is_part
     assert row.last_chunk_time_us - row.send_time_us == 30_000
     assert (row.model, row.error_message) == ("m", "")
+
+
+def test_choices_of_a_stream_have_rows_with_their_tokens_and_share_a_prompt(tmp_path: Path) -> None:
+    """The longest has the times and the chunks, for the reply ends with it."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, messages=user("a"), stream=True, n=3)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    for at, index in ((130, 0), (131, 1), (132, 2), (140, 1), (141, 2), (150, 1)):
+        event = json.dumps({"choices": [{"index": index, "delta": {"content": "ok "}, "finish_reason": None}]})
+        wire.happens(EventKind.REPLY, one, at, head + chunk(f"data: {event}\n\n"))
+        head = b""
+    usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 6}})
+    wire.happens(EventKind.REPLY, one, 151, chunk(f"data: {usage}\n\ndata: [DONE]\n\n") + b"0\r\n\r\n")
+    recording.close()
+    rows = rows_in(tmp_path)
+    longest = rows[-1]
+    assert [(row.server_input_tokens, row.output_tokens, bool(row.is_part)) for row in rows] == [
+        (20, 1, True),
+        (20, 2, True),
+        (20, 3, False),
+    ]
+    assert [(row.context_of, row.context_tokens) for row in rows] == [("2", 19), ("2", 19), ("", 0)]
+    assert {row.arrival_time_us for row in rows} == {0}
+    assert (longest.first_chunk_time_us - longest.send_time_us) == 30_000
+    found = read_itl(tmp_path / "r.itl.csv")
+    assert found == {2: [longest.send_time_us + ms * 1000 for ms in (31, 40, 50)]}
+
+
+def _text_choice(index: int, text: str, reason: str) -> dict[str, Any]:
+    return {"index": index, "text": text, "finish_reason": reason}
+
+
+def test_answers_in_one_piece_are_as_long_as_their_limit_or_their_share_of_the_text(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, path="/v1/completions", prompt=["aaaa", "bbbbbbbb"], n=2, max_tokens=9)
+    texts = (("a", "length"), ("b" * 30, "stop"), ("c" * 70, "stop"), ("d", "length"))
+    choices = [_text_choice(index, *each) for index, each in enumerate(texts)]
+    wire.answer_whole(one, 130, prompt_tokens=12, output_tokens=28, choices=choices)
+    recording.close()
+    rows = rows_in(tmp_path)
+    assert [row.output_tokens for row in rows] == [9, 3, 7, 9]
+    assert [row.server_input_tokens for row in rows] == [4, 4, 8, 8]
+    assert [row.context_of for row in rows] == ["1", "", "3", ""]
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "lengths"),
+    [
+        ("/v1/chat/completions/batch", {"messages": [user("aaaa"), user("aaaa")]}, [(10, 3), (10, 3)]),
+        ("/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": {"n": 2}}, [(20, 3), (20, 3)]),
+        ("/invocations", {"messages": user("a"), "n": 2}, [(20, 3), (20, 3)]),
+        ("/invocations", {"input": ["aaaa", "aaaa"]}, [(10, 1), (10, 1)]),
+        ("/generative_scoring", {"query": "a", "items": ["b", "c"]}, [(10, 1), (10, 1)]),
+    ],
+)
+def test_requests_of_every_form_have_a_row_for_each_sequence(
+    tmp_path: Path, path: str, members: dict[str, Any], lengths: list[tuple[int, int]]
+) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, path=path, **members)
+    choices = [_text_choice(index, "word", "stop") for index in range(2)]
+    wire.answer_whole(one, 130, prompt_tokens=20, output_tokens=6, choices=choices)
+    recording.close()
+    assert [(row.server_input_tokens, row.output_tokens) for row in rows_in(tmp_path)] == lengths
+
+
+@pytest.mark.parametrize(("members", "num_alike"), [({}, 7), ({"item_first": True}, 0)])
+def test_texts_that_are_scored_for_one_query_begin_alike(
+    tmp_path: Path, members: dict[str, Any], num_alike: int
+) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, path="/score", text_1="aaa", text_2=["b", "c"], **members)
+    wire.answer_whole(one, 130, prompt_tokens=20, output_tokens=0, data=[])
+    recording.close()
+    first, second = rows_in(tmp_path)
+    assert (first.context_of, first.context_tokens) == ("1" if num_alike else "", num_alike)
+    assert (second.context_of, second.context_tokens) == ("", 0)
+
+
+def test_instructions_under_another_salt_are_not_shared(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    messages = [{"role": "system", "content": "s" * 400}, *user("a")]
+    for salt in ("x", "y", "x"):
+        one = wire.connect()
+        wire.ask(one, 100, messages=messages, stream=True, cache_salt=salt)
+        wire.answer(one, 130)
+    recording.close()
+    groups = [row.prefix_group for row in rows_in(tmp_path)]
+    assert groups[0] == groups[2] != groups[1]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_response_that_names_the_one_before_is_its_next_round(tmp_path: Path, is_streamed: bool) -> None:
+    """A second response to the same one begins another session with the same context."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    for at, (answer, before) in enumerate((("resp_a", None), ("resp_b", "resp_a"), ("resp_c", "resp_a"))):
+        wire.ask(one, 100 * at, path="/v1/responses", input="word", stream=is_streamed, previous_response_id=before)
+        content = {"id": answer, "object": "response", "status": "completed"}
+        if not is_streamed:
+            wire.answer_whole(one, 100 * at + 50, prompt_tokens=40 + at, output_tokens=6, **content)
+            continue
+        usage = {"input_tokens": 40 + at, "output_tokens": 6}
+        events = (
+            {"type": "response.created", "response": {**content, "status": "in_progress"}},
+            {"type": "response.output_text.delta", "delta": "ok"},
+            {"type": "response.completed", "response": {**content, "usage": usage}},
+        )
+        body = "".join(f"data: {json.dumps(each)}\n\n" for each in events)
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        wire.happens(EventKind.REPLY, one, 100 * at + 50, head + chunk(body) + b"0\r\n\r\n")
+    recording.close()
+    first, second, third = rows_in(tmp_path)
+    assert (second.session_id, second.round_index, second.context_tokens) == (first.session_id, 1, 40)
+    assert second.think_time_us == 50_000
+    assert (third.round_index, third.context_of, third.context_tokens) == (0, "0", 41)
+    assert third.session_id != first.session_id
