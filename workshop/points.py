@@ -7,7 +7,9 @@ CSV has one measured server per row: the columns `model`, `gpu`, `tp`, `ep` (1 w
 `osl`, `vllm`, `duration_s`, `ttft_ms`, `tpot_ms`, `e2e_ms` and `note`. Rows with a note, of servers that ran something
 else, are left out, unless it has drafts of EAGLE. Requests of a rate `inf` come all at once. Lengths of ShareGPT are
 spread as in its conversations, with the mean of the row; others are that mean. Users who send one prompt each again and
-again find it in the prefix cache. `errors.py` and `classes.py` read what this writes.
+again find it in the prefix cache. Bursts of fixed lengths follow each other on one server in the order of their rows:
+`vllm bench serve` draws the same beginnings for each of them, which the prefix cache may still have. `errors.py` and
+`classes.py` read what this writes.
 
 With `--left-out` the constants that were learned from these servers are the medians of what each other model and GPU
 says of them.
@@ -19,6 +21,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +42,7 @@ from replay.simulation.simulate import simulate, simulate_reissued
 from traces import TraceRow
 from workshop.ending import run_command
 
+Row: TypeAlias = Mapping[str, str]
 PREDICTORS = ("kernels", "fitted", "trained-physics")
 METRICS = ("ttft", "itl", "e2e", "duration")
 COLUMNS = ("id", "predictor", "kind", "model", "layers", "width", *METRICS, *(f"{name}_sim" for name in METRICS))
@@ -75,7 +79,12 @@ def main() -> int:
     with arguments.csv.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if not row["note"] or row["note"].startswith(DRAFTS)]
     predictors = arguments.latency_model or PREDICTORS
-    tasks = [(row, name, arguments.left_out) for row in rows for name in predictors]
+    before = [earlier_bursts(row, rows[:place]) for place, row in enumerate(rows)]
+    tasks = [
+        (row, earlier, name, arguments.left_out)
+        for row, earlier in zip(rows, before, strict=True)
+        for name in predictors
+    ]
     with ProcessPoolExecutor(arguments.processes) as pool, arguments.rows.open("w", newline="") as written:
         writer = csv.DictWriter(written, COLUMNS)
         writer.writeheader()
@@ -83,19 +92,39 @@ def main() -> int:
     return 0
 
 
-def _predicted(task: tuple[Mapping[str, str], str, bool]) -> dict[str, object] | None:
+_SERVER = (
+    "model", "gpu", "tp", "ep", "dp", "pp", "max_num_batched_tokens", "max_num_seqs", "gpu_memory_utilization", "vllm",
+)  # fmt: skip
+"""Columns that tell servers apart."""
+_FIXED_LENGTHS = "random fixed lengths"
+
+
+def _is_fixed_burst(row: Row) -> bool:
+    return row["load"] == _FIXED_LENGTHS and row["rate"] == "inf"
+
+
+def earlier_bursts(row: Row, earlier: Sequence[Row]) -> list[Row]:
+    """Return the bursts of fixed lengths that a server had before one of them: no length comes twice."""
+    found: list[Row] = []
+    for each in reversed(earlier) if _is_fixed_burst(row) else ():
+        is_alike = _is_fixed_burst(each) and all(each[name] == row[name] for name in _SERVER)
+        if not is_alike or float(each["isl"]) <= float((found or [row])[-1]["isl"]):
+            break
+        found.append(each)
+    return found[::-1]
+
+
+def _predicted(task: tuple[Row, Sequence[Row], str, bool]) -> dict[str, object] | None:
     """Return the prediction of a row; None where the latency model cannot time it."""
-    row, predictor, is_left_out = task
+    row, earlier, predictor, is_left_out = task
     if is_left_out:
         _learn_from_others(row["model"], row["gpu"])
     try:
-        options = _options(row, predictor)
+        options = options_of(row, predictor)
         deployment = resolve(options)
     except EngineError:
         return None
-    record = _simulated(row, deployment)
-    means = [float(column.mean()) / 1e3 for column in (record.ttft_us, record.itl_mean_us, record.e2e_us)]
-    means.append(float((record.arrived_at + record.e2e_us).max() - record.arrived_at.min()) / 1e3)
+    means = means_ms(row, earlier, deployment)
     real = [float(row[name] or "nan") for name in ("ttft_ms", "tpot_ms")]
     real.append(float(row["e2e_ms"] or real[0] + real[1] * (float(row["osl"]) - 1)))
     real.append(float(row["duration_s"] or 0) * 1e3)
@@ -107,7 +136,7 @@ def _predicted(task: tuple[Mapping[str, str], str, bool]) -> dict[str, object] |
     return dict(zip(COLUMNS, (*described, *real, *means), strict=True))
 
 
-def _options(row: Mapping[str, str], predictor: str) -> DeploymentOptions:
+def options_of(row: Row, predictor: str) -> DeploymentOptions:
     def number(name: str, otherwise: int = 0) -> int:
         return int(float(row[name])) if row[name] else otherwise
 
@@ -141,11 +170,16 @@ def _drafts(note: str) -> SpeculationOptions:
     return SpeculationOptions(speculative_config=json.dumps({**config, **accepted}))
 
 
-REQUEST_US = {
-    ("deepseek-r1", "H200"): 16_200.0, ("glm-4.6", "H200"): 6_800.0, ("qwen3-14b", "A100-SXM"): 11_500.0,
-    ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 6_600.0, ("qwen3-235b-a22b-instruct-2507", "H100"): 4_300.0,
+BARE_REQUEST_US = {
+    ("gpt-oss-120b", "H100"): 1_390.0, ("gpt-oss-20b", "A100-SXM"): 1_500.0,
 }  # fmt: skip
-"""Time that each of 1,000 requests of 127 tokens adds to the duration of the burst."""
+"""Time that each of 1,000 requests of 128 tokens adds to the duration of the burst, where no template is parsed. By two
+bursts each: 1.23 and 1.55 ms, 1.61 and 1.39 ms."""
+REQUEST_US = {
+    ("deepseek-r1", "H200"): 17_500.0, ("glm-4.6", "H200"): 9_300.0, ("qwen3-14b", "A100-SXM"): 12_800.0,
+    ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 8_850.0, ("qwen3-235b-a22b-instruct-2507", "H100"): 4_900.0,
+}  # fmt: skip
+"""The same where a template is."""
 UNHIDDEN_US = {
     ("qwen3-8b", "H100"): 600.0, ("qwen3-1.7b", "A100-SXM"): 880.0, ("gpt-oss-120b", "H100"): 1_025.0,
 }  # fmt: skip
@@ -166,9 +200,11 @@ def _learn_from_others(model: str, gpu: str) -> None:
 
     for name, release in VLLM_RELEASES.items():
         if release.chat_template_us:
-            template_us = int(of_others(REQUEST_US)) - release.request_us
-            latent_us = int(of_others(LATENT_US))
-            VLLM_RELEASES[name] = release._replace(chat_template_us=template_us, latent_host_us=latent_us)
+            request_us, latent_us = int(of_others(BARE_REQUEST_US)), int(of_others(LATENT_US))
+            template_us = int(of_others(REQUEST_US)) - request_us
+            VLLM_RELEASES[name] = release._replace(
+                request_us=request_us, chat_template_us=template_us, latent_host_us=latent_us
+            )
     kernel_profiles.UNHIDDEN_HOST_US = of_others(UNHIDDEN_US)
     kernel_profiles.UNTUNED = of_others(UNTUNED)
     measured_grids.cache_clear()
@@ -187,8 +223,24 @@ def _number_of(version: str) -> int:
     return 10 if minor == "1" else int(minor)
 
 
-def _simulated(row: Mapping[str, str], deployment: Deployment) -> Record:
+def means_ms(row: Row, earlier: Sequence[Row], deployment: Deployment) -> list[float]:
+    """Return the means of TTFT, time between tokens and time, and the duration, behind the bursts before."""
+    record = _simulated(row, earlier, deployment)
+    ours = record.arrived_at >= len(earlier) * _APART_US
+    columns = [each[ours] for each in (record.ttft_us, record.itl_mean_us, record.e2e_us)]
+    ended, arrived = record.arrived_at[ours] + columns[-1], record.arrived_at[ours]
+    return [*(float(each.mean()) / 1e3 for each in columns), float(ended.max() - arrived.min()) / 1e3]
+
+
+_APART_US = 10_000_000_000
+"""From one burst of a server to the next: the first has long ended."""
+
+
+def _simulated(row: Row, earlier: Sequence[Row], deployment: Deployment) -> Record:
     engine = Engine(deployment.config, deployment.latency, reports_steps=False)
+    if earlier:
+        bursts = enumerate([*earlier, row])
+        return simulate(engine, [each for place, burst in bursts for each in _arrivals(burst, place)]).requests
     arrivals = list(_arrivals(row))
     if row["rate"] not in ("", "inf"):
         return simulate(engine, arrivals).requests
@@ -196,7 +248,8 @@ def _simulated(row: Mapping[str, str], deployment: Deployment) -> Record:
     return simulate_reissued(engine, arrivals, cap).requests
 
 
-def _arrivals(row: Mapping[str, str]) -> Iterator[Arrival]:
+def _arrivals(row: Row, place: int = 0) -> Iterator[Arrival]:
+    """Yield the requests of a row, behind those of as many bursts before."""
     generator = np.random.default_rng(_SEED)
     has_rate = row["rate"] not in ("", "inf")
     count = int(float(row["rate"]) * _SECONDS) if has_rate else int(float(row["requests"] or 100))
@@ -204,14 +257,17 @@ def _arrivals(row: Mapping[str, str]) -> Iterator[Arrival]:
     prompts, outputs = _lengths(generator, row, count)
     nothing = TraceRow(request_id=0, input_tokens=0, output_tokens=0, arrival_time_us=0)
     for number in range(count):
-        blocks: BlockIdentities = UniqueBlocks(str(number))
+        name, output = f"{place}:{number}", outputs[number]
+        blocks: BlockIdentities = UniqueBlocks(name)
         if "a prompt of their own each" in row["load"]:
-            blocks = PrefixGroupBlocks(str(number), f"user {number % _USERS}", prompts[number] // 16)
-        output = outputs[number]
-        yield Arrival(round(at_s[number] * 1e6), Request(str(number), prompts[number], output, blocks, output), nothing)
+            blocks = PrefixGroupBlocks(name, f"user {number % _USERS}", prompts[number] // 16)
+        elif _is_fixed_burst(row):
+            blocks = PrefixGroupBlocks(name, f"prompt {number}", prompts[number] // 16)
+        at_us = place * _APART_US + round(at_s[number] * 1e6)
+        yield Arrival(at_us, Request(name, prompts[number], output, blocks, output), nothing)
 
 
-def _lengths(generator: np.random.Generator, row: Mapping[str, str], count: int) -> tuple[list[int], list[int]]:
+def _lengths(generator: np.random.Generator, row: Row, count: int) -> tuple[list[int], list[int]]:
     """Return the prompts and outputs of a load, in tokens."""
     means = [float(row[name].removeprefix("about ")) for name in ("isl", "osl")]
     if row["load"] != "sharegpt":

@@ -160,6 +160,8 @@ class EngineConfig:
     """Admit a request only when all of its prompt fits (vLLM's scheduler_reserve_full_isl)."""
     watermark_fraction: float = 0.0
     """Share of the KV cache that an admission must leave free while others run."""
+    keeps_all_windows: bool = False
+    """Keep every block of a sliding window in the prefix cache, as releases did before they kept ends of prompts."""
     prefill_schedule_interval: int = 1
     """Executed steps between two that may carry prefill while others decode."""
     speculation: "Speculation | None" = None

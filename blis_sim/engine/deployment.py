@@ -627,6 +627,7 @@ def _config(
         enable_prefix_caching=options.enable_prefix_caching,
         reserve_full_prompt=flag_or(options.scheduler_reserve_full_isl, options.release.reserves_full_prompt),
         watermark_fraction=options.watermark,
+        keeps_all_windows=options.engine == "vllm" and options.release.keeps_all_windows,
         prefill_schedule_interval=options.prefill_schedule_interval,
         kv_groups=cache.groups,
     )

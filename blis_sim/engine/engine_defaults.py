@@ -33,6 +33,8 @@ class VllmRelease(NamedTuple):
     latent_host_us: int = 0
     """Time by which the host prolongs a step for each layer of latent attention. 133 us are missing from steps of a
     server of DeepSeek-R1 on H200 with 0.11, and 62 us from those of another one."""
+    keeps_all_windows: bool = True
+    """Whether every block of a sliding window stays cached. Else only those before the ends of prompts do."""
     refines_fp8_blocks: bool = False
     """Whether experts in FP8 take smaller blocks than the checkpoint has where these do not divide over GPUs."""
 
@@ -46,8 +48,8 @@ VLLM_RELEASES = {
         has_largest_limits=False,
         has_triton_experts=False,
         has_later_tuning=False,
-        request_us=1_000,
-        chat_template_us=6_000,
+        request_us=1_500,
+        chat_template_us=7_800,
         latent_host_us=98,
     ),
     "0.15": VllmRelease(
@@ -68,6 +70,7 @@ VLLM_RELEASES = {
         reserves_full_prompt=True,
         gpu_memory_utilization=0.92,
         has_largest_limits=True,
+        keeps_all_windows=False,
         refines_fp8_blocks=True,
     ),
 }

@@ -51,6 +51,6 @@ def test_old_releases_parse_chat_templates_for_each_request_except_those_of_gpt_
     def front_end_us(model: str, release: str) -> int:
         return resolve(DeploymentOptions(model=model, hardware="H100", tp=1, vllm_version=release)).config.front_end_us
 
-    assert front_end_us("qwen3-14b", "0.11") == 7_000
-    assert front_end_us("gpt-oss-20b", "0.11") == 1_000
+    assert front_end_us("qwen3-14b", "0.11") == 9_300
+    assert front_end_us("gpt-oss-20b", "0.11") == 1_500
     assert front_end_us("qwen3-14b", "0.15") == 0

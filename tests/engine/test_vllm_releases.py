@@ -3,9 +3,12 @@
 import pytest
 
 from blis_sim.engine.config import EngineConfig
+from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import VLLM_RELEASES
+from blis_sim.engine.events import Finished
+from blis_sim.engine.request import PrefixGroupBlocks, Request
 
 
 def config(gpu: str = "H100", **settings: object) -> EngineConfig:
@@ -41,3 +44,17 @@ def test_only_the_latest_release_has_larger_steps_on_the_largest_gpus() -> None:
     limits = [config("B200", vllm_version=release).max_num_batched_tokens for release in VLLM_RELEASES]
     assert limits == [8192, 8192, 8192, 8192, 16384]
     assert {config("H100", vllm_version=release).max_num_batched_tokens for release in VLLM_RELEASES} == {8192}
+
+
+@pytest.mark.parametrize(("release", "cached_tokens"), [("0.11", 112), ("0.23", 112), ("0.33", 0)])
+def test_a_short_prompt_is_found_in_a_long_one_where_all_blocks_of_windows_stay_cached(
+    release: str, cached_tokens: int
+) -> None:
+    options = DeploymentOptions(model="gpt-oss-20b", hardware="H100", tp=1, vllm_version=release)
+    found = resolve(options)
+    engine = Engine(found.config, found.latency)
+    for name, at, tokens in (("long", 0, 2000), ("short", 10_000_000, 128)):
+        engine.submit(Request(name, tokens, 4, PrefixGroupBlocks(name, "all", tokens // 16), 4), at)
+    events = engine.advance(20_000_000)
+    hits = {each.sequence.request.id: each.sequence.num_cached_tokens for each in events if isinstance(each, Finished)}
+    assert hits == {"long": 0, "short": cached_tokens}

@@ -423,6 +423,8 @@ class SlidingWindowManager(SingleTypeManager):
         return GroupHit(found, end * size)
 
     def reachable(self, first: int, end: int, boundaries: list[int]) -> list[tuple[int, int]]:
+        if self.settings.keeps_all_windows:
+            return [(first, end)]
         size, alignment, drops = self.block_tokens, self.settings.alignment_tokens, self.settings.drops_last_block
         needed = self._num_window_blocks(drops)
         ranges: list[tuple[int, int]] = []
@@ -1022,6 +1024,7 @@ def group_settings(config: EngineConfig) -> GroupSettings:
         hash_lookahead_tokens=config.num_hash_lookahead_tokens,
         num_draft_tokens=speculation.num_tokens if speculation else 0,
         reports_states=config.offload is not None,
+        keeps_all_windows=config.keeps_all_windows,
     )
 
 

@@ -145,6 +145,7 @@ class GroupSettings:
         "enables_caching",
         "hash_lookahead_tokens",
         "hash_tokens",
+        "keeps_all_windows",
         "max_in_flight_tokens",
         "max_model_len",
         "num_draft_tokens",
@@ -162,6 +163,7 @@ class GroupSettings:
         hash_lookahead_tokens: int = 0,
         num_draft_tokens: int = 0,
         reports_states: bool = False,
+        keeps_all_windows: bool = False,
     ) -> None:
         self.alignment_tokens = alignment_tokens
         self.hash_tokens = hash_tokens
@@ -173,6 +175,8 @@ class GroupSettings:
         self.num_draft_tokens = num_draft_tokens
         self.reports_states = reports_states
         """Whether recurrent states that become findable are noted for CPU memory."""
+        self.keeps_all_windows = keeps_all_windows
+        """Whether all full blocks of sliding windows become findable, as in older releases."""
 
 
 class GroupHit:
