@@ -96,7 +96,6 @@ EXPLAINED = tuple(
         (r'"minLength": -1', r"\.error\.message", "schema: negative length"),
         (r'/batch .*"tool_calls"', r"^status: vLLM 400 .*ToolCallParam", "calls of a batch"),
         (r"-9223372036854775809|18446744073709551616", "", "whole numbers beyond 64 bits"),
-        (r'^\S+/completions .*"prompt": \[(?:\S+, ){1024}', r"^\.error\.", "more than 1,024 prompts"),
         (r'"structural_tag"', r"^\.error\.", "no structural tag"),
         ("", r"^\.error\.message: vLLM .(\d+) validation errors(?!.*ours .\1 validation)", "number of errors of forms"),
     )
