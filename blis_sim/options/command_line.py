@@ -178,7 +178,7 @@ class _PlacedParameter(Parameter):
     setting: Setting
 
     @property
-    def help(self) -> str:
+    def help(self) -> str | None:
         """The text of the setting, with typer's markup turned off."""
         from rich.markup import escape
 

@@ -134,6 +134,11 @@ def set_fields(body: BaseModel) -> dict[str, Any]:
     return {name: values[name] if name in values else others[name] for name in body.model_fields_set}
 
 
+def with_numbers(body: Mapping[str, Any], request: BaseModel) -> dict[str, Any]:
+    """Return the body of a request with numbers and flags as they were read."""
+    return {**body, **{name: each for name, each in set_fields(request).items() if isinstance(each, int | float)}}
+
+
 def read_as(kind: type[BodyT], body: Any, shows_body: bool = True) -> BodyT:
     """Return the body as `kind`. Raises ApiError with every error of it, in vLLM's words.
 

@@ -27,6 +27,7 @@ from mockserve.protocol.bodies import (
     set_fields,
     unreadable_as,
     weight_versions,
+    with_numbers,
 )
 from mockserve.protocol.chat_messages import (
     NO_PROMPT_EMBEDS,
@@ -445,7 +446,7 @@ PYDANTIC_CLASS = "ChatCompletionRequest"
 def chat_bodies_of(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a chat body for each conversation; fields that only chats have apply there. Raises ApiError."""
     _refuse_several_answers(body)
-    read_as(BatchChatCompletionRequest, body)
+    body = with_numbers(body, read_as(BatchChatCompletionRequest, body))
     checked = {name: value for name, value in body.items() if name != "tool_choice"}
     refuse_chat_contradictions({"add_generation_prompt": True, **checked})
     names = ChatCompletionRequest.model_fields.keys() - _NOT_OF_EACH_CHAT

@@ -47,6 +47,7 @@ from mockserve.protocol.bodies import (
     listed,
     read_as,
     set_fields,
+    with_numbers,
 )
 from mockserve.protocol.chat_messages import tool_definitions
 from mockserve.protocol.completions import ChatCompletionRequest, CompletionRequest
@@ -130,9 +131,7 @@ def as_read(request: BaseModel, body: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = asdict(value)
         elif isinstance(value, StreamOptions):
             found[name] = value.model_dump()
-        elif isinstance(value, int | float):
-            found[name] = value
-    return {**body, **found}
+    return with_numbers(body, request) | found
 
 
 def sampling_object(

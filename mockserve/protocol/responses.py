@@ -21,8 +21,8 @@ from mockserve.protocol.bodies import (
     Usage,
     bounded,
     read_as,
-    set_fields,
     unreadable_as,
+    with_numbers,
     within,
 )
 from mockserve.protocol.chat_messages import Message
@@ -784,7 +784,7 @@ def parse_response(body: Mapping[str, Any]) -> ResponseRequest:
     found = read_as(ResponsesRequest, body)
     refuse_media_arguments(dict(body))
     return ResponseRequest(
-        body={**body, **{name: each for name, each in set_fields(found).items() if isinstance(each, int | float)}},
+        body=with_numbers(body, found),
         model=found.model or "",
         streams=bool(found.stream),
         in_background=bool(found.background),

@@ -555,7 +555,7 @@ def refuse_stream_options(body: dict[str, Any]) -> None:
 
 def _refuse_bad_prompt(body: dict[str, Any]) -> None:
     prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not all(isinstance(each, int) for each in prompt):
+    if isinstance(prompt, list) and len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
         message = (
             f"prompt list length {len(prompt)} exceeds the maximum allowed count of {MAX_PROMPTS}. "
             "To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment variable."

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from mockserve.http.connection import arrived_at
-from mockserve.protocol.completions import PYDANTIC_CLASS, ChatRequest, chat_bodies_of, parse_chat
+from mockserve.protocol.completions import PYDANTIC_CLASS, ChatBodies, ChatRequest, chat_bodies_of, parse_chat
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import MOST_VALUE_BYTES, too_large
 from mockserve.reply.frames import DONE, OTHER_ERRORS
@@ -118,9 +118,11 @@ async def _planned_batch(
     for chat in api_request:
         job = await plan_chat(model, chat, name, adapter, priority, num_prompts=count)
         first = first or job
-        prompts += job.prompts
+        prompts += [each._replace(scores=None) for each in job.prompts]
     assert first is not None
     accounting = first.accounting._replace(counts_reasoning=False, shows_prompt_details=False)
     model.queue.check_each(len(each.token_ids) for each in prompts)
     is_long = is_long_reply(api_request[0].sampling, prompts, repeats_prompts=False)
-    return first._replace(prompts=prompts, accounting=accounting, is_long=is_long)
+    assert isinstance(first.bodies, ChatBodies)
+    bodies = first.bodies._replace(shows_prompt_ids=False)
+    return first._replace(bodies=bodies, prompts=prompts, accounting=accounting, is_long=is_long)

@@ -274,9 +274,8 @@ def _whole_chat(model: ServedModel, body: DerenderChatRequest) -> dict[str, Any]
             raise ApiError(f"choice {each.index} has empty or null token_ids")
     bodies = ChatBodies(id=_reply_name(generated), created=unix_time(), model=_model_name(model, body), fingerprint="")
     usage = Usage(body.prompt_tokens or 0, sum(len(each.token_ids) for each in choices))
-    whole = bodies.whole(
-        [_chat_choice(reader, each) for each in choices], usage, generated.metrics and generated.metrics.model_dump()
-    )
+    metrics = None if generated.metrics is None else generated.metrics.model_dump()
+    whole = bodies.whole([_chat_choice(reader, each) for each in choices], usage, metrics)
     whole["choices"] = [body | {"index": each.index} for body, each in zip(whole["choices"], choices, strict=True)]
     about = {
         "prompt_logprobs": generated.model_dump(mode="json", include={"prompt_logprobs"})["prompt_logprobs"],

@@ -37,6 +37,7 @@ from mockserve.serving.prompts import (
     Beams,
     check_with_model,
     delivery_of,
+    empty_prompt_last,
     extra_args_of,
     interval_of,
     new_scorers,
@@ -202,7 +203,8 @@ def _checked(
     is_tokenized = conversations.makes_token_ids(body)
     per_medium, adds_marks = options.replies.tokens_per_medium, chat.add_special_tokens and not is_tokenized
     placed = placed_conversation(planner, text, media, per_medium, adds_marks) if media else None
-    ids, places = placed or (text_ids(planner, text, adds_marks, sampling), ())
+    with empty_prompt_last(model, body, sampling, chat.common, searches_beams=beams is not None):
+        ids, places = placed or (text_ids(planner, text, adds_marks, sampling), ())
     forced_calls_schema(model, body)
     form = chat_output_spec(body, text, model.answers, planner.composer.uses_prompt_text)
     check_with_model(model, body, sampling, chat.common, [len(ids)], searches_beams=beams is not None)

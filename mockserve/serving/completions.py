@@ -18,6 +18,7 @@ from mockserve.serving.planner import draft_request, given_ids, is_long_reply, s
 from mockserve.serving.prompts import (
     check_with_model,
     delivery_of,
+    empty_prompt_last,
     extra_args_of,
     interval_of,
     new_scorers,
@@ -117,7 +118,8 @@ def _checked(model: ServedModel, request: TextRequest) -> tuple[TextRequest, Com
     sampling = sampling if beams is None else beams.sampling
     request = request._replace(sampling=sampling)
     check_prompts(request, sampling, planner.max_model_len)
-    ids = [_prompt_ids(model, each, request) for each in request.prompts]
+    with empty_prompt_last(model, body, sampling, request.common, searches_beams=beams is not None):
+        ids = [_prompt_ids(model, each, request) for each in request.prompts]
     check_with_model(model, body, sampling, request.common, list(map(len, ids)), searches_beams=beams is not None)
     for prompt, each in zip(request.prompts, ids, strict=True):
         if not isinstance(prompt, str):

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, overload
 
@@ -9,7 +10,7 @@ from blis_sim.engine.request import Request
 from blis_sim.engine.units import LONGEST_DELAY_US, Micros
 from mockserve.generation.tokenizer import Tokenizer
 from mockserve.protocol.bodies import ScoredPrompt
-from mockserve.protocol.errors import ApiError, bad_value, mark_late
+from mockserve.protocol.errors import ApiError, EmptyPromptError, bad_value, mark_late
 from mockserve.protocol.sampling import (
     MAX_CHOICES,
     Delivery,
@@ -80,6 +81,18 @@ def check_with_model(
         check_extra_arguments(body.get("vllm_xargs"), common.kv_transfer_params)
         for num_tokens in lengths:
             check_prompt_start(common, num_tokens)
+
+
+@contextmanager
+def empty_prompt_last(
+    model: ServedModel, body: dict[str, Any], sampling: SamplingParams, common: RequestMetadata, searches_beams: bool
+) -> Iterator[None]:
+    """Raise ApiError for sampling fields before one for an empty prompt, which vLLM finds in its engine."""
+    try:
+        yield
+    except EmptyPromptError:
+        check_with_model(model, body, sampling, common, [0], searches_beams)
+        raise
 
 
 WHOLE_CONTEXT = -1

@@ -31,6 +31,8 @@ class Options:
         ("name", "none", "none"),
         ("quick", "true", True),
         ("quick", "Off", False),
+        ("quick", "NO", False),
+        ("slow", "yes", True),
         ("weights", "1,2.5", (1.0, 2.5)),
         ("weights", "[1, 2]", (1.0, 2.0)),
     ],

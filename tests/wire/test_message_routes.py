@@ -307,6 +307,14 @@ def test_a_batch_gives_one_answer_to_each_conversation(
     assert reply.json["usage"]["completion_tokens_details"] is None
 
 
+def test_a_batch_shows_nothing_of_its_prompts_and_reads_flags_as_texts(server: TestServer) -> None:
+    batch = {"messages": [[{"role": "user", "content": "hi"}]], "max_tokens": 1, "logprobs": True, "top_logprobs": "1"}
+    further = {"echo": "yes", "return_token_ids": "yes", "continue_final_message": "no"}
+    reply = call(server, "POST", "/v1/chat/completions/batch", {**batch, **further}).json
+    assert (reply["prompt_token_ids"], reply["prompt_logprobs"]) == (None, None)
+    assert len(reply["choices"][0]["token_ids"]) == 1
+
+
 def test_a_batch_does_not_report_cached_tokens() -> None:
     with running_server(enable_prompt_tokens_details=True) as server:
         batch = {"messages": [[{"role": "user", "content": "hi"}]], "max_tokens": 1}

@@ -90,6 +90,8 @@ def assistant(**members: Any) -> list[dict[str, Any]]:
         (TEXT, {"prompt": []}, 400, "You must pass at least one prompt"),
         (TEXT, {"prompt_embeds": [""]}, 400, "You must set `--enable-prompt-embeds` to input `prompt_embeds`."),
         (TEXT, {"prompt": "a", "logit_bias": {"a": 1}, "temperature": -1}, 400, "logit_bias contains key(s)"),
+        (TEXT, {"prompt": [""], "top_p": 1.5}, 400, "top_p must be in (0, 1], got 1.5."),
+        (CHAT, {"messages": [USER], "truncate_prompt_tokens": 0, "top_k": -2}, 400, "top_k must be 0 (disable), or at"),
         (TEXT, {"prompt": [[2**40]], "echo": True}, 400, "number too large to fit in target type"),
     ],
 )

@@ -91,9 +91,11 @@ EXPLAINED = tuple(
         (r"^\S+/render ", r"^\.sampling_params\.structured_outputs", "grammars of calls in a rendered chat"),
         (r"/derender ", r"^\.stream_state", "state that a client of the derender routes carries"),
         (r'"chat_template_kwargs": \{"self"', r"^\.error\.message", "template argument self"),
+        (r'"truncation": null', r"^status|^\[0\]|^ length", "`truncation` that is null"),
+        (r"^\S+/batch ", r"^status: vLLM 200 .*ValidatorIterator", "content parts of a batch"),
+        (r'"minLength": -1', r"\.error\.message", "schema: negative length"),
         (r'/batch .*"tool_calls"', r"^status: vLLM 400 .*ToolCallParam", "calls of a batch"),
         (r"-9223372036854775809|18446744073709551616", "", "whole numbers beyond 64 bits"),
-        (r'^\S+/completions .*"prompt": \[(?:\S+, ){1024}', r"^\.error\.", "more than 1,024 prompts"),
         (r'"structural_tag"', r"^\.error\.", "no structural tag"),
         ("", r"^\.error\.message: vLLM .(\d+) validation errors(?!.*ours .\1 validation)", "number of errors of forms"),
     )
