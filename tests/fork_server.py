@@ -47,7 +47,7 @@ class Popen(subprocess.Popen[Any]):
     A process between the two waits for it, and writes its number and later its status to a pipe.
     """
 
-    def _execute_child(self, args: Any, *given: Any) -> None:  # type: ignore[override]
+    def _execute_child(self, args: Any, *given: Any) -> None:
         """Take the place of the fork and exec of `subprocess`, which hands everything on by position."""
         _, preexec, _, pass_fds, cwd, env, _, _, shell, *pipes = given[:15]
         assert args[0] == sys.executable
