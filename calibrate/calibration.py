@@ -71,8 +71,7 @@ def itl(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
     """
     if chunks:
         real = [
-            real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, row.first_chunk_time_us)
-            for row in pairing.rows
+            real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, first_token_us(row)) for row in pairing.rows
         ]
     else:
         real = [itl_from_ends_us(row) for row in pairing.rows]
@@ -100,6 +99,15 @@ def itl_compat(pairing: Pairing, chunks: Mapping[int, Sequence[int]]) -> Itl:
         for result in pairing.results
     ]
     return Itl(np.array(real, np.float64), np.array(sim, np.float64), num_without_gaps)
+
+
+def first_token_us(row: TraceRow) -> int:
+    """When the first token of a recorded reply came; 0 for a simulated row.
+
+    Each token time of a simulation is of a token. The first of them may be before the first chunk, which waits until
+    tokens of other requests have been sent.
+    """
+    return row.first_chunk_time_us if row.num_chunks else 0
 
 
 def content_chunks(chunks: Sequence[int], output_tokens: int, first_token_us: int = 0) -> tuple[int, int]:
@@ -749,7 +757,7 @@ def _prompt_tokens(row: TraceRow) -> int:
 
 def _result(request_id: int, row: TraceRow, chunks: Chunks) -> ResultRow:
     first_us, last_us = row.first_chunk_time_us, row.last_chunk_time_us
-    itl_us = real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, first_us)
+    itl_us = real_itl_us(chunks.get(row.request_id, ()), row.output_tokens, first_token_us(row))
     if math.isnan(itl_us):
         itl_us = itl_from_ends_us(row)
     return ResultRow(

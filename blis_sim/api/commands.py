@@ -719,6 +719,8 @@ def calibrate(
 
     if simulated is not None and "sim_results" in settings:
         raise TypeError("calibrate() takes either the result of replay() or sim_results, got both")
+    if not isinstance(simulated, RunResult | None):
+        raise TypeError(f"calibrate() takes the result of replay(), and a file as sim_results, got {simulated!r}")
     more = {} if simulated is None else {"sim_results": "the simulation"}
     options = options_from_kwargs(CalibrateOptions, settings, "calibrate", trace=fspath(trace), **more)
     notes: list[str] = []

@@ -132,9 +132,11 @@ def _plan(options: TuneOptions) -> "Plan":
     plan = plan_of(options.simulation, options.vary, options.config, TuneOptions, searched=("rate",))
     if plan.simulation.name != "run":
         raise OptionError("blis bench tune needs a workload whose rate can be changed, as blis run generates")
-    for name in ("rate", "concurrency", "workload_spec"):
+    for name in ("rate", "stages", "concurrency"):
         if name in plan.settings or name in plan.varied:
-            raise OptionError(f"--{name.replace('_', '-')} has no place here: the search changes the rate")
+            raise OptionError(f"--{name} has no place here: the search changes the rate")
+    if "workload_spec" in plan.settings or "workload_spec" in plan.varied:
+        raise OptionError("--workload-spec has no place here; blis plan finds how much of a spec a deployment can take")
     if not options.limits_ms and options.min_attainment is None:
         raise OptionError("--ttft-p99, --itl-p99, --e2e-p99 or --min-attainment must set what the search keeps to")
     targets = ("goodput", "slo_ttft", "slo_itl", "slo_e2e")

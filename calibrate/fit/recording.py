@@ -14,7 +14,7 @@ from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Finished, Scheduled
 from blis_sim.engine.sequence import Sequence as RunningSequence
 from blis_sim.engine.simulation import run_virtual
-from calibrate.calibration import SAME_INSTANT_SHARE, content_chunks
+from calibrate.calibration import SAME_INSTANT_SHARE, content_chunks, first_token_us
 from calibrate.compare import OK_STATUSES, CalibrateError, is_single_chunk
 from calibrate.steps import MeasuredSteps, measured_steps
 from replay.arrivals import Arrival, arrivals_of
@@ -114,7 +114,7 @@ def _token_times(arrival: Arrival, chunks: Mapping[int, Sequence[int]]) -> Float
     times = chunks.get(row.request_id, ()) if isinstance(row, TraceRow) else ()
     if not times or not isinstance(row, TraceRow):
         return np.zeros(0)
-    first, last = content_chunks(times, row.output_tokens, row.first_chunk_time_us)
+    first, last = content_chunks(times, row.output_tokens, first_token_us(row))
     tokens = np.array(times[first : last + 1], np.float64)
     return tokens if len(tokens) == row.output_tokens else np.zeros(0)
 

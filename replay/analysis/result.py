@@ -18,7 +18,7 @@ from replay.analysis.clusters import (
 )
 from replay.analysis.steady import Overload, Steadiness, SteadyState, steadiness, steady_state
 from replay.report_options import LEAST_ATTAINMENT
-from replay.simulation.record import Ints, Pool, Record, pool_of, pool_of_known
+from replay.simulation.record import NO_OUTCOME, Ints, Pool, Record, pool_of, pool_of_known
 from replay.simulation.simulate import Simulated
 from traces import SloTargets
 from traces.goodput import rate
@@ -58,6 +58,12 @@ class RequestCounts:
     """Requests that no instance could ever serve."""
     rejected: int
     """Requests that a cluster or its gateway turned away."""
+    failed: int
+    """Requests whose instance was killed."""
+    evicted: int
+    """Requests that an instance gave up for others."""
+    on_the_way: int
+    """Requests that were at no instance at the end of the run: at the gateway, or being routed or transferred."""
 
 
 def load_of_run(record: Record) -> Load:
@@ -180,6 +186,9 @@ def result_of(
             timed_out=totals.ended[Outcome.TIMED_OUT],
             dropped=totals.ended[Outcome.DROPPED],
             rejected=record.count(Outcome.REJECTED),
+            failed=record.count(Outcome.FAILED),
+            evicted=record.count(Outcome.EVICTED),
+            on_the_way=max(0, int(record.has_outcome(NO_OUTCOME).sum()) - totals.num_waiting - totals.num_running),
         ),
         duration_s=duration_s,
         input_tokens=totals.input_tokens,

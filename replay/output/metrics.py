@@ -80,6 +80,8 @@ def aggregate(simulated: Simulated, instance: int | None = None) -> JsonObject:
     metrics["dropped_unservable"] = ended[Outcome.DROPPED]
     metrics["length_capped_requests"] = ended[Outcome.LENGTH_CAPPED]
     metrics["timed_out_requests"] = ended[Outcome.TIMED_OUT]
+    if ended[Outcome.FAILED]:
+        metrics["failed_requests"] = ended[Outcome.FAILED]
     if any(engine.config.speculation is not None for engine in engines):
         metrics |= {
             "spec_decode_num_drafts": totals.num_drafts,

@@ -259,6 +259,9 @@ def _counts_line(result: RunResult) -> str:
         "timed out": counts.timed_out,
         "refused": counts.dropped,
         "rejected": counts.rejected,
+        "failed with their instance": counts.failed,
+        "evicted": counts.evicted,
+        "not at an instance yet": counts.on_the_way,
     }
     rest = [f"{number(count)} {name}" for name, count in others.items() if count]
     capped = f", {number(counts.length_capped)} of them cut at the context's end" if counts.length_capped else ""

@@ -191,3 +191,8 @@ def test_stable_names_are_there_and_no_others() -> None:
     for name in blis_sim.__all__:
         assert getattr(blis_sim, name) is not None
     assert (Path(str(blis_sim.__file__)).parent / "py.typed").is_file()
+
+
+def test_the_second_argument_of_a_calibration_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="a file as sim_results, got"):
+        blis_sim.calibrate(tmp_path / "recorded.yaml", "results.json")  # type: ignore[arg-type]

@@ -130,6 +130,8 @@ def test_the_former_limits_mean_what_targets_mean() -> None:
         ({"limit": ("tpot:5",)}, "--limit must be NAME:MILLISECONDS with a name of ttft, itl, e2e, got 'tpot:5'"),
         ({"limit": ("ttft:5",), "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
         ({"limit": ("ttft:5",), "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),
+        ({"limit": ("ttft:5",), "simulation": (*BASE, "--stages", "1:9s")}, "--stages has no place here"),
+        ({"limit": ("ttft:5",), "vary": ("workload_spec=a,b",)}, "blis plan finds how much of a spec"),
         ({"limit": ("ttft:5",), "simulation": ("replay", "t.yaml", "--model", "m")}, "a workload whose rate can be"),
         ({"limit": ("ttft:5", "ttft:6")}, "--limit names ttft twice"),
         ({"min_attainment": 0.9}, "--min-attainment needs --goodput"),

@@ -178,3 +178,44 @@ def test_a_line_is_as_long_as_it_is_on_average_however_many_steps_there_are(
     trace.with_suffix(".csv").write_text("\n".join(rows) + "\n")
     replayed(trace, "--num-instances", "3", "--max-num-seqs", "1", "--json")
     assert json.loads(capsys.readouterr().out)["breakdown"]["hol_blocking_events"] == 0
+
+
+HELD = ("--flow-control", "--saturation-detector", "concurrency", "--max-concurrency", "10")
+CLASSES = """
+version: "2"
+seed: 3
+aggregate_rate: 60
+num_requests: 200
+clients:
+- {id: a, rate_fraction: 0.5, slo_class: critical, arrival: {process: poisson}, input_distribution: {type: constant,
+   params: {value: 300}}, output_distribution: {type: constant, params: {value: 160}}}
+- {id: b, rate_fraction: 0.5, slo_class: sheddable, arrival: {process: poisson}, input_distribution: {type: constant,
+   params: {value: 301}}, output_distribution: {type: constant, params: {value: 350}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("flags", "others"),
+    [
+        (("--kill", "1s:1"), {"failed"}),
+        ((*HELD, "--in-flight-eviction"), {"evicted"}),
+        ((*HELD, "--horizon", "2000000"), {"waiting", "running", "on_the_way"}),
+        ((*HELD, "--horizon", "2000000", "--kill", "1s:1", "--in-flight-eviction"), {"running", "failed", "evicted"}),
+        ((*HELD, "--max-gateway-queue-depth", "5"), {"rejected"}),
+        (("--timeout", "1"), {"timed_out"}),
+    ],
+)
+def test_all_requests_that_arrived_are_counted_by_how_they_ended_or_where_they_are(
+    flags: tuple[str, ...], others: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "classes.yaml"
+    spec.write_text(CLASSES)
+    command = ("run", "--model", "qwen/qwen3-14b", "--num-instances", "2", "--workload-spec", str(spec))
+    assert run([*command, *flags, "--format", "report"]) == 0
+    counts = json.loads(capsys.readouterr().out)["result"]["requests"]
+    assert others <= {name for name, count in counts.items() if count}
+    assert counts["arrived"] == sum(counts[name] for name in counts if name not in ("arrived", "length_capped"))
+    assert run([*command, *flags]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if " arrived, " in line]
+    numbers = [int(word.replace(",", "")) for word in line.split() if word[0].isdigit()]
+    assert numbers[0] == sum(numbers[1:])
