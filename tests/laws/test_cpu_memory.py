@@ -55,8 +55,11 @@ def test_steps_that_are_not_reported_are_the_same(features: str) -> None:
     assert changes(workload, reports_steps=True) == changes(workload, reports_steps=False)
 
 
-def told(engine: Engine, asks_anew: bool) -> tuple[object, ...]:
-    """All that an engine tells of its requests; with `asks_anew` each composition looks up all that waits."""
+def told(engine: Engine, asks_anew: bool) -> tuple[tuple[object, ...], int]:
+    """All that an engine tells of its requests; with `asks_anew` each composition looks up all that waits.
+
+    And how often a look-up was remembered.
+    """
     offloader = engine._scheduler._offloader  # type: ignore[attr-defined]
     ended: list[tuple[object, ...]] = []
     num_known = 0
@@ -69,13 +72,13 @@ def told(engine: Engine, asks_anew: bool) -> tuple[object, ...]:
                 request.known = None
     steps = [(engine.steps.start(index), engine.steps.end(index)) for index in range(len(engine.steps))]
     assert not offloader._watchers, "requests that have ended watch blocks"
-    return ended, steps, engine.counters.offload, offloader.num_behind, num_known
+    return (ended, steps, engine.counters.offload, offloader.num_behind), num_known
 
 
 def remembers(new_engine: Callable[[], Engine]) -> bool:
     """Whether look-ups were remembered, which must change nothing."""
-    *remembered, num_known = told(new_engine(), asks_anew=False)
-    *anew, _ = told(new_engine(), asks_anew=True)
+    remembered, num_known = told(new_engine(), asks_anew=False)
+    anew, _ = told(new_engine(), asks_anew=True)
     assert remembered == anew
     return num_known > 0
 

@@ -77,6 +77,15 @@ def test_a_device_keeps_what_cpu_memory_loses_with_vllm(
     assert times[1] < min(times[0], times[2])
 
 
+@pytest.mark.parametrize(("instances", "is_named"), [("1", False), ("2", True)])
+def test_several_engines_with_devices_say_that_they_share_no_folder(
+    instances: str, is_named: bool, given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = offload(tmp_path, f"{{cpu_bytes_to_use: {2**29}, secondary_tiers: [{TIER % 'device_class: s3'}]}}")
+    assert run([*given, "--kv-offload-config", config, "--num-instances", instances, "--json"]) == 0
+    assert ("in a shared folder, the others do not find" in capsys.readouterr().err) == is_named
+
+
 @pytest.mark.slow
 def test_a_plan_has_the_devices_of_a_file(given: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = ["plan", *given[1:], "--gpus", "H100", "--tp-sizes", "1", "--shapes", "aggregated", "--ttft-p99", "10s"]

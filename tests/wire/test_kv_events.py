@@ -264,6 +264,7 @@ def test_a_device_behind_cpu_memory_names_the_blocks_that_came_to_it_and_its_loc
     }
     with publishing(kv_transfer_config=json.dumps(transfer)) as (server, indexer):
         complete(server, prompt=PROMPT, max_tokens=2, ignore_eos=True)
+        found: list[dict[str, Any]] = []
         come: list[dict[str, Any]] = []
         deadline = time.monotonic() + PATIENCE_S
         while len(come) < len(PROMPT) // 16 and time.monotonic() < deadline:

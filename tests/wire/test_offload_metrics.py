@@ -100,8 +100,7 @@ def tiering_samples(server: TestServer) -> dict[tuple[str, str], float]:
 
 
 def test_devices_behind_cpu_memory_have_metrics_by_tier() -> None:
-    settings = {"total_kv_blocks": 100, "max_model_len": 1024, "kv_transfer_config": TRANSFER}
-    with running_server(**settings) as running:
+    with running_server(total_kv_blocks=100, max_model_len=1024, kv_transfer_config=TRANSFER) as running:
         assert tiering_samples(running) == {}
         for first in (7, 8, 9, 7):  # what the last finds has left the GPU and CPU memory, so a device brings it
             complete(running, first)
@@ -110,16 +109,16 @@ def test_devices_behind_cpu_memory_have_metrics_by_tier() -> None:
             )
         found = tiering_samples(running)
         text = page(running)
-    first, second = "1:fs", "2:fs"
-    assert found["write_bytes_total", first] == 3 * 62 * BLOCK_BYTES
-    num_read = found["chunk_hits_total", first]
+    near, far = "1:fs", "2:fs"
+    assert found["write_bytes_total", near] == 3 * 62 * BLOCK_BYTES
+    num_read = found["chunk_hits_total", near]
     assert 0 < num_read <= 62
-    assert found["read_bytes_total", first] == num_read * BLOCK_BYTES
-    assert ("read_bytes_total", second) not in found
-    assert found["read_time_total", first] > 0
-    assert found["lookup_sync_delay_seconds_count", first] == found["chunk_queries_total", first]
-    assert found["lookup_async_delay_seconds_count", first] == found["chunk_queries_total", first]
-    assert {found["active_promotion_jobs", tier] for tier in (first, second)} == {0}
+    assert found["read_bytes_total", near] == num_read * BLOCK_BYTES
+    assert ("read_bytes_total", far) not in found
+    assert found["read_time_total", near] > 0
+    assert found["lookup_sync_delay_seconds_count", near] == found["chunk_queries_total", near]
+    assert found["lookup_async_delay_seconds_count", near] == found["chunk_queries_total", near]
+    assert {found["active_promotion_jobs", tier] for tier in (near, far)} == {0}
     assert (
         f'{TIERING}promotion_latency_seconds_count{{engine="0",model_name="m",result="success",tier="1:fs"}} 1.0'
         in text

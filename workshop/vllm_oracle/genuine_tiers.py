@@ -107,7 +107,7 @@ class VirtualFileSystem(FileSystemTierManager):  # type: ignore[misc]
     def __init__(self, clock: Clock, device: Device, config: OffloadConfig, view: memoryview, publishes: bool) -> None:
         SecondaryTierManager.__init__(self, None, view, "fs")
         self.locality = Locality(device.locality) if device.locality else None
-        self.events = [] if publishes and device.reports_writes else None
+        self.events: list[Any] | None = [] if publishes and device.reports_writes else None
         self._store_job_keys: dict[int, Any] = {}
         self._load_job_keys: dict[int, Any] = {}
         self._load_progress: dict[int, int] = {}

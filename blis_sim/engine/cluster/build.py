@@ -159,10 +159,19 @@ def build_simulation(
     return new_engine(alone)
 
 
+OWN_DEVICES = (
+    "warning: each engine has devices of its own behind CPU memory: what one stores in a shared folder, the others do "
+    "not find"
+)
+
+
 def notes_on_cluster(options: ClusterOptions, deployment: Deployment) -> Iterator[str]:
     """Yield notes for the user on the cluster, a line each."""
     if deployment.rank is not None and not deployment.has_own_ranks:
         yield POOLED_RANKS
+    offload = deployment.config.offload
+    if offload is not None and offload.devices and options.num_instances * options.deployment.dp > 1:
+        yield OWN_DEVICES
     if options.policy_config is not None or has_cluster(options):
         from blis_sim.engine.cluster.assembly import notes_on_instances
 

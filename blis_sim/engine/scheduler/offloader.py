@@ -389,7 +389,8 @@ class Offloader:
         num_failures = counters.num_allocation_failures
         if request.num_lookups == 1:  # most requests are looked up once
             return self._find_loadable(sequence, num_local)
-        self._looked_up = looked_up = []
+        looked_up: list[object] = []
+        self._looked_up = looked_up
         num_loadable = self._find_loadable(sequence, num_local)
         self._looked_up = None
         num_failures = counters.num_allocation_failures - num_failures
