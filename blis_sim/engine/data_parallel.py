@@ -508,8 +508,8 @@ def _rank_of(numbered: tuple[int, Event]) -> int:
 #
 # Each forward pass is one of all ranks, because experts wait for the tokens of all; a rank without work takes part
 # with a dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce that finds no
-# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. Facts: vllm/v1/engine/core.py, `DPEngineCoreProc`;
-# vllm/config/parallel.py, `dp_sync_interval`.
+# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. Facts: vllm/v1/engine/core.py,
+# `DPEngineCoreProc`; vllm/config/parallel.py, `dp_sync_interval`.
 
 SYNC_INTERVAL = 16
 """Forward passes between two all-reduces that may end a wave."""
