@@ -227,6 +227,8 @@ class RankGroup(ABC):
         self._rank_of: dict[str, int] = {}
         """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
         self._events: list[tuple[int, Event]] = []
+        self._unseen: list[list[Sequence]] = [[] for _ in engines]
+        """Requests that have come to each rank since it took in requests last."""
         self._unheard: list[list[str]] = [[] for _ in engines]
         """Requests on each rank whose end the front end hears of with the next outputs only."""
         self._heard_elsewhere: set[str] = set()
@@ -376,9 +378,6 @@ class RankGroup(ABC):
     def _update_loads(self, at: Micros) -> None:
         """Pass the reports that are due by `at` to the balancer."""
 
-    def _assigned(self, sequence: Sequence, rank: int) -> None:
-        """Note that a request is about to come to a rank."""
-
     def _note(self, rank: int, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Finished):
@@ -390,16 +389,23 @@ class RankGroup(ABC):
                     self._balancer.finished(rank)
             self._events.append((rank, event))
 
-    def took_in(self, rank: int, unseen: list[Sequence]) -> None:
-        """Note that a rank has taken in requests, and forget those of `unseen`.
+    def took_in(self, rank: int) -> None:
+        """Note that a rank has taken in the requests that have come.
 
         vLLM's core adds one whose client is gone by then, and reports its end with the outputs of the next step.
         """
+        unseen = self._unseen[rank]
         for sequence in unseen:
             if sequence.outcome in (Outcome.ABORTED, Outcome.TIMED_OUT):
                 self._heard_elsewhere.add(sequence.request.id)
                 self._unheard[rank].append(sequence.request.id)
         unseen.clear()
+
+    def load_seen(self, rank: int) -> RankLoad:
+        """Return the load of a rank without the requests that have come since it took in requests last."""
+        load = load_of(self._engines[rank].stats)
+        num_unseen = sum(each.queued_at is not None and each.outcome is None for each in self._unseen[rank])
+        return replace(load, num_waiting=load.num_waiting - num_unseen) if num_unseen else load
 
     def processed(self, rank: int) -> None:
         """Note that a rank has processed outputs, which the front end hears of."""
@@ -422,7 +428,7 @@ class RankGroup(ABC):
             request_id = sequence.request.id
             self._rank_of[request_id] = named
             sequence.instance = self.first_number + named
-            self._assigned(sequence, named)
+            self._unseen[named].append(sequence)
             self._engines[named].enter(sequence, arrived_at)
         while hang_ups and hang_ups[0][0] <= at:
             _, _, request_id, outcome = heappop(hang_ups)
@@ -462,28 +468,20 @@ class IndependentRanks(RankGroup):
         if not all(engine.reports_steps for engine in engines):
             raise ValueError("a rank reports its load at the end of a step, so its engine must report steps")
         self._reports = LoadReports(len(engines))
-        self._unseen: list[list[Sequence]] = [[] for _ in engines]
-        """Requests that have come to each rank since it took in requests last."""
         for number, engine in enumerate(engines):
             engine.note_load_by(partial(self._note_load, number))
 
     def _note_load(self, number: int, at: Micros, is_processed: bool) -> None:
         """Report the load of a rank. After the outputs of a step that of the requests it knew comes first."""
-        load, unseen = load_of(self._engines[number].stats), self._unseen[number]
         if is_processed:
             self.processed(number)
-        if unseen and is_processed:
-            num_unseen = sum(each.queued_at is not None and each.outcome is None for each in unseen)
-            self._report(number, replace(load, num_waiting=load.num_waiting - num_unseen), at)
-        self.took_in(number, unseen)
-        self._report(number, load, at)
+            self._report(number, self.load_seen(number), at)
+        self.took_in(number)
+        self._report(number, self.load_seen(number), at)
 
     def _report(self, number: int, load: RankLoad, at: Micros) -> None:
         self._update_loads(at - 1)
         self._reports.report(number, load, at)
-
-    def _assigned(self, sequence: Sequence, rank: int) -> None:
-        self._unseen[rank].append(sequence)
 
     def _do_due(self, at: Micros) -> None:
         self._process_arrivals(at)
@@ -509,9 +507,9 @@ def _rank_of(numbered: tuple[int, Event]) -> int:
 # Data-parallel ranks that share experts: engines with queues and KV caches of their own whose steps begin together.
 #
 # Each forward pass is one of all ranks, because experts wait for the tokens of all; a rank without work takes part
-# with a dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce, every
-# `SYNC_INTERVAL` passes, that finds no request anywhere. Facts: vllm/v1/engine/core.py, `DPEngineCoreProc`;
-# vllm/config/parallel.py, `dp_sync_interval`.
+# with a dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce that finds no
+# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. Facts: vllm/v1/engine/core.py,
+# `DPEngineCoreProc`; vllm/config/parallel.py, `dp_sync_interval`.
 
 SYNC_INTERVAL = 16
 """Forward passes between two all-reduces that may end a wave."""
@@ -545,8 +543,6 @@ class _Rank:
         self.handed_over: list[bool] = []
         """For each forward pass that has not ended whether the rank computes a step of its own in it."""
         self.num_handed_over = self.num_reduced = 0
-        self.unseen: list[Sequence] = []
-        """Requests that have come since the loop took in requests last."""
         self._group, self._number = group, number
         self._is_async = engine.config.async_scheduling
         self._runs = False
@@ -572,7 +568,7 @@ class _Rank:
         scheduler = self.scheduler
         return self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or bool(self._batches)
 
-    def _loop(self) -> Generator[None, Micros, None]:
+    def _loop(self) -> Generator[None, Micros, None]:  # noqa: C901 - vLLM's loop, in its order
         """Go on whenever something that the loop waits for has come; each time the instant is sent."""
         group, scheduler = self._group, self.scheduler
         at = yield
@@ -596,7 +592,7 @@ class _Rank:
                         at = yield
                     scheduler.end_forward(at)
                 group.processed(self._number)
-            self._report(at, is_processed=True)
+            self._report(at)
             has_requests = scheduler.has_requests
             if not executed:
                 if not has_requests and not self._runs:
@@ -627,7 +623,7 @@ class _Rank:
             self._group.wake_others(self._number, at)
         if scheduler.has_leaving and not scheduler.in_flight:
             scheduler.take_out_leaving(at)
-        self._group.took_in(self._number, self.unseen)
+        self._group.took_in(self._number)
 
     def _hand_over(self, has_step: bool) -> int:
         """Hand over a forward pass. Returns its number."""
@@ -635,12 +631,9 @@ class _Rank:
         self.num_handed_over += 1
         return self.num_handed_over - 1
 
-    def _report(self, at: Micros, is_processed: bool = False) -> None:
-        """Report the load; when outputs have been processed without the requests that have come since."""
-        load = load_of(self.engine.stats)
-        if is_processed and self.unseen:
-            num_unseen = sum(each.queued_at is not None and each.outcome is None for each in self.unseen)
-            load = replace(load, num_waiting=load.num_waiting - num_unseen)
+    def _report(self, at: Micros) -> None:
+        """Report the load of the requests that have been taken in."""
+        load = self._group.load_seen(self._number)
         self._group.report(self._number, load, (self._wave, self._num_forwards), at)
 
 
@@ -687,9 +680,6 @@ class LockstepRanks(RankGroup):
     def _update_loads(self, at: Micros) -> None:
         while (due_at := self._reports.due_at()) <= at:
             self._balancer.update_loads(self._reports.loads_due(due_at))
-
-    def _assigned(self, sequence: Sequence, rank: int) -> None:
-        self._ranks[rank].unseen.append(sequence)
 
     # --- what ranks tell each other and the coordinator ---
 

@@ -97,6 +97,7 @@ def test_a_rank_without_work_slows_the_others_by_its_dummy_batch() -> None:
         (False, 4_500, 6_000),
         (True, 14_500, 16_000),  # composed when all ranks met in the all-reduce
         (False, 15_500, 16_000),
+        (False, 500, 1_000),  # they also met after the first forward pass
     ],
 )
 def test_a_request_comes_a_forward_pass_later_to_a_rank_that_had_none(
@@ -118,6 +119,13 @@ def test_a_wave_goes_on_with_dummy_batches_until_ranks_look_for_requests(is_asyn
     while (at := group.next_event_at()) is not None:
         group.advance(at)
     assert group.now == SYNC_INTERVAL * STEP_US
+
+
+def test_a_wave_whose_requests_need_one_forward_pass_ends_with_it() -> None:
+    group = ranks(async_scheduling=False)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.advance(STEP_US)
+    assert group.next_event_at() is None
 
 
 def test_a_request_after_a_wave_waits_for_no_forward_pass() -> None:

@@ -15,7 +15,8 @@ draws. Where the model has several kinds of layers, all block tables of the requ
 pipeline stages vLLM's core keeps its queue of batches. Pictures have an encoder, which computes and keeps them.
 Offloading copies KV blocks to CPU memory and loads them from there. It is vLLM's OffloadingConnector, whose transfers
 take virtual time. `tiers` puts vLLM's file-system tier behind that memory. `content` compares the events of what the
-prefix cache holds, too. A table at the end has a row for each pair of features.
+prefix cache holds, too. `ranks` and `experts` compare data-parallel ranks, and which of them each request goes to. A
+table at the end has a row for each pair of features.
 """
 
 import argparse

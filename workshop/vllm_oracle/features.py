@@ -358,6 +358,8 @@ def with_ranks(workload: Workload, seed: int, share_experts: bool) -> Workload:
 
     Instants at which requests come and leave lie apart from each other and from the ends of steps.
     """
+    if share_experts and (workload.config.pipeline is not None or workload.config.offload is not None):
+        raise EngineError("ranks that share experts are compared without pipeline stages and without CPU memory")
     generator = np.random.default_rng((seed, 10))
     scale = MOST_SCALE // int(generator.choice([1, 1, 5]))
     config, latency = workload.config, workload.latency
@@ -429,6 +431,8 @@ ALTERNATIVES: tuple[Mapping[str, float], ...] = (
     {"ranks": 0.2, "experts": 0.2},
 )
 """Features of which a workload has one at most, with the shares of those that have it where none are named."""
+NOT_WITH_EXPERTS = ("2-stages", "3-stages", "offloading", "tiers")
+"""Features that ranks which share experts are not compared with."""
 
 
 def draw_features(seed: int) -> list[str]:
@@ -442,6 +446,8 @@ def draw_features(seed: int) -> list[str]:
             if 0 <= draw < share:
                 chosen.add(name)
             draw -= share
+    if "experts" in chosen and not chosen.isdisjoint(NOT_WITH_EXPERTS):
+        chosen = chosen - {"experts"} | {"ranks"}
     return [name for name in FEATURES if name in chosen]
 
 

@@ -19,8 +19,8 @@ import msgspec.msgpack
 import vllm.config.parallel as parallel_module  # type: ignore[import-not-found]
 import vllm.v1.engine.coordinator as coordinator_module  # type: ignore[import-not-found]
 import vllm.v1.engine.core as core_module  # type: ignore[import-not-found]
-from vllm.v1.engine import EngineCoreRequestType  # type: ignore[import-not-found]
-from vllm.v1.engine.core import (  # type: ignore[import-not-found]
+from vllm.v1.engine import EngineCoreRequestType
+from vllm.v1.engine.core import (
     DPEngineCoreProc,
     EngineCoreProc,
     EngineShutdownState,
@@ -47,7 +47,9 @@ class Stopped(SystemExit):
 class Process:
     """A thread that goes on only when it is told to."""
 
-    def __init__(self, run: Callable[[], None], stopping: threading.Event) -> None:
+    def __init__(self, run: Callable[[], None], stopping: threading.Event, is_service: bool) -> None:
+        self.is_service = is_service
+        """Whether it wakes for ever, even when nothing else happens."""
         self.is_ready: Callable[[], bool] = lambda: True
         self.until: Fraction | int | None = None
         self.error: BaseException | None = None
@@ -93,8 +95,8 @@ class Processes:
         self._current: Process | None = None
         self.is_over: Callable[[], bool] = lambda: False
 
-    def add(self, run: Callable[[], None]) -> None:
-        self._processes.append(Process(run, self._stopping))
+    def add(self, run: Callable[[], None], is_service: bool = False) -> None:
+        self._processes.append(Process(run, self._stopping, is_service))
 
     def wait(self, is_ready: Callable[[], bool], until: Fraction | int | None = None) -> None:
         """Called by a process: wait until `is_ready`, or until an instant."""
@@ -114,10 +116,10 @@ class Processes:
                     if self._current.error is not None:
                         raise self._current.error
                     continue
-                ends = [each.until for each in alive if each.until is not None]
-                if not ends:
+                waiting = [each for each in alive if each.until is not None]
+                if all(each.is_service for each in waiting):
                     return
-                self._time.now = min(ends)  # type: ignore[assignment]
+                self._time.now = min(each.until for each in waiting)  # type: ignore[assignment,type-var]
         finally:
             self._stopping.set()
             for each in self._processes:
@@ -381,10 +383,12 @@ class Front:
             run.inputs.put_nowait((EngineCoreRequestType.ABORT, [name]))
 
 
-class Socket(SimpleNamespace):
-    """A socket of the coordinator's."""
+class Socket:
+    """A socket of the coordinator's, which has only what is used of it."""
 
-    __hash__ = object.__hash__
+    def __init__(self, messages: Messages | tuple[()], **methods: Callable[..., Any]) -> None:
+        self.messages = messages
+        self.__dict__.update(methods)
 
 
 class Coordinator:
@@ -461,7 +465,7 @@ class RankRuns:
         processes.add(self._run_front)
         for run in self.runs:
             processes.add(run.run)
-        processes.add(self.coordinator.run)
+        processes.add(self.coordinator.run, is_service=True)
         with self._patched():
             processes.run()
         for run in self.runs:
