@@ -391,16 +391,15 @@ def shared_out(total: int, sizes: Sequence[int]) -> list[int]:
 def _answer_lengths(reply: Reply, total: int, facts: RequestMetadata) -> list[int]:
     """Return the tokens of each of several answers, by their events or bytes.
 
-    Answers of a whole reply that their limit ended are as long as it.
+    Answers that their limit ended are as long as it.
     """
-    count, choices = facts.num_parts, reply.choices
+    count, limit = facts.num_parts, facts.max_tokens
+    found = [reply.choices.get(place) or Choice() for place in range(count)]
+    sizes = [len(each.places) or each.num_bytes for each in found]
     if reply.streaming:
-        others = [len(choices[place].places) if place in choices else 0 for place in range(1, count)]
-        return shared_out(total, [max(0, sum(reply.carries_tokens) - sum(others)), *others])
-    found = [choices[place] if place in choices else Choice() for place in range(count)]
-    limit = facts.max_tokens
+        sizes[0] = max(0, sum(reply.carries_tokens) - sum(sizes[1:]))
     are_cut = [each.finish_reason == "length" and limit > 0 for each in found]
-    left, sizes = total - limit * sum(are_cut), [each.num_bytes for each in found]
+    left = total - limit * sum(are_cut)
     if left < count - sum(are_cut):
         return shared_out(total, sizes)
     lengths = iter(shared_out(left, [size for size, is_cut in zip(sizes, are_cut, strict=True) if not is_cut]))
