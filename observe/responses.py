@@ -597,8 +597,9 @@ class Reply:
         if "error" in event:
             is_only_text = False
             self.problem, self.is_server_problem = error_text(event["error"]), True
-        choices = event.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        found = event.get("choices")
+        choices: list[Any] = found if isinstance(found, list) else []
+        choice = choices[0] if choices and isinstance(choices[0], dict) else None
         if choice is None:
             return False
         other = self._other_choice(choices, is_whole=not payload)

@@ -275,7 +275,9 @@ class RowMaker:
         count, num_tokens = facts.num_parts, row.prefix_length + row.input_tokens
         sizes = facts.part_bytes or (1,)
         is_spread = count > 1 and row.status in ("ok", "incomplete") and num_tokens >= len(sizes)
-        if not is_spread or reply is None:
+        # A client that asks for thousands of choices and hangs up at once gets no thousands of rows.
+        is_seen = facts.is_pooling or count <= _MOST_UNSEEN or row.output_tokens >= count
+        if not is_spread or not is_seen or reply is None:
             return [row]
         prompts = shared_out(num_tokens, sizes)
         lengths = [1] * count if facts.is_pooling else _answer_lengths(reply, row.output_tokens, facts)
@@ -355,6 +357,10 @@ class RowMaker:
         names = (self.tenant_header.lower(),) if self.tenant_header else _KEYS
         value = next(filter(None, map(exchange.head.header, names)), "")
         return "" if not value else f"tenant-{_hashed(value.removeprefix('Bearer ').strip(), self.tenant_salt)}"
+
+
+_MOST_UNSEEN = 64
+"""Choices that are recorded without a token of each."""
 
 
 def _part_of(row: TraceRow, request_id: int, num_output_tokens: int) -> TraceRow:

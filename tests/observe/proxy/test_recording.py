@@ -408,6 +408,21 @@ def test_answers_in_one_piece_are_as_long_as_their_limit_or_their_share_of_the_t
     assert [row.context_of for row in rows] == ["1", "", "3", ""]
 
 
+@pytest.mark.parametrize(("num_choices", "num_rows"), [(3, 3), (9_000, 1)])
+def test_choices_of_a_client_that_hangs_up_end_with_it(tmp_path: Path, num_choices: int, num_rows: int) -> None:
+    """A small request makes no thousands of rows."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, messages=user("a"), stream=True, n=num_choices)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    wire.happens(EventKind.REPLY, one, 110, head)
+    wire.happens(EventKind.CLIENT_GONE, one, 120)
+    recording.close()
+    rows = rows_in(tmp_path)
+    assert [(row.status, row.deadline_us) for row in rows] == [("incomplete", 20_000)] * num_rows
+
+
 def test_choices_that_their_limit_ended_are_as_long_as_it_whatever_their_events(tmp_path: Path) -> None:
     """An event has several tokens where a server drafts, or sends some together."""
     recording = Recording(job_in(tmp_path))
