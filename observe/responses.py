@@ -331,7 +331,10 @@ _CHOICE_BYTES = 300
 
 @dataclass(slots=True)
 class Choice:
-    """One of several choices: the places of its chunks with tokens in a stream; of a whole reply its bytes and end."""
+    """One of several choices, and why it ended.
+
+    In a stream it has the places of its chunks with tokens, but for the first choice; in a whole reply its bytes.
+    """
 
     places: list[int] = field(default_factory=list)
     num_bytes: int = 0
@@ -594,8 +597,9 @@ class Reply:
         if "error" in event:
             is_only_text = False
             self.problem, self.is_server_problem = error_text(event["error"]), True
-        choices = event.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        found = event.get("choices")
+        choices: list[Any] = found if isinstance(found, list) else []
+        choice = choices[0] if choices and isinstance(choices[0], dict) else None
         if choice is None:
             return False
         other = self._other_choice(choices, is_whole=not payload)
@@ -604,7 +608,7 @@ class Reply:
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
             is_only_text = False
-            self.finish_reason = reason
+            self._end_first_choice(reason)
         if has_non_content_tokens(choice):
             is_only_text = False
             self.is_all_content = False
@@ -616,6 +620,11 @@ class Reply:
         if is_only_text and payload:
             self._stencil.learn(payload, text)
         return True
+
+    def _end_first_choice(self, reason: str) -> None:
+        self.finish_reason = reason
+        if self.choices:
+            self.choices.setdefault(0, Choice()).finish_reason = reason
 
     def _other_choice(self, choices: list[Any], is_whole: bool) -> Choice | None:
         """Return the choice that an event of a stream is about, if it is not the first one. Keep all of a whole
@@ -632,7 +641,7 @@ class Reply:
         """Record an event of a choice behind the first; whether it carries tokens."""
         reason = choice.get("finish_reason")
         if reason and isinstance(reason, str):
-            self.finish_reason = reason
+            self.finish_reason = other.finish_reason = reason
         has_tokens = bool(text_of(choice)) or carries_tokens(choice) or bool(reason and not other.places)
         if has_tokens:
             other.places.append(len(self.chunk_times) - 1)

@@ -125,7 +125,7 @@ class TraceRow:
     )
     is_part: bool | None = _column(
         None,
-        "whether it is one of several prompts of a request, whose times and last prompt are in a later row",
+        "whether it is one of several prompts or choices of a request, whose times are in a later row",
         on_request=True,
     )
     first_event_time_us: int = _column(

@@ -488,8 +488,10 @@ def _pair_bytes(members: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
     )
     if not isinstance(second, list) or not 1 < len(second) <= MOST_PARTS:
         return (), 0
-    has_queries = isinstance(first, list) and len(first) == len(second)
-    queries = first if has_queries else [first] * len(second)
+    has_queries = False
+    queries = [first] * len(second)
+    if isinstance(first, list) and len(first) == len(second):
+        queries, has_queries = first, True
     sizes = tuple(_num_bytes([query]) + _num_bytes([text]) for query, text in zip(queries, second, strict=True))
     begins_alike = not has_queries and not members.get("item_first")
     return sizes, _num_bytes([first]) if begins_alike else 0

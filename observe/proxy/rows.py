@@ -275,7 +275,9 @@ class RowMaker:
         count, num_tokens = facts.num_parts, row.prefix_length + row.input_tokens
         sizes = facts.part_bytes or (1,)
         is_spread = count > 1 and row.status in ("ok", "incomplete") and num_tokens >= len(sizes)
-        if not is_spread or reply is None:
+        # A client that asks for thousands of choices and hangs up at once gets no thousands of rows.
+        is_seen = facts.is_pooling or count <= _MOST_UNSEEN or row.output_tokens >= count
+        if not is_spread or not is_seen or reply is None:
             return [row]
         prompts = shared_out(num_tokens, sizes)
         lengths = [1] * count if facts.is_pooling else _answer_lengths(reply, row.output_tokens, facts)
@@ -357,6 +359,10 @@ class RowMaker:
         return "" if not value else f"tenant-{_hashed(value.removeprefix('Bearer ').strip(), self.tenant_salt)}"
 
 
+_MOST_UNSEEN = 64
+"""Choices that are recorded without a token of each."""
+
+
 def _part_of(row: TraceRow, request_id: int, num_output_tokens: int) -> TraceRow:
     """Return the row of another prompt or choice of a request: one without a session and times."""
     return TraceRow(
@@ -391,16 +397,15 @@ def shared_out(total: int, sizes: Sequence[int]) -> list[int]:
 def _answer_lengths(reply: Reply, total: int, facts: RequestMetadata) -> list[int]:
     """Return the tokens of each of several answers, by their events or bytes.
 
-    Answers of a whole reply that their limit ended are as long as it.
+    Answers that their limit ended are as long as it.
     """
-    count, choices = facts.num_parts, reply.choices
+    count, limit = facts.num_parts, facts.max_tokens
+    found = [reply.choices.get(place) or Choice() for place in range(count)]
+    sizes = [len(each.places) or each.num_bytes for each in found]
     if reply.streaming:
-        others = [len(choices[place].places) if place in choices else 0 for place in range(1, count)]
-        return shared_out(total, [max(0, sum(reply.carries_tokens) - sum(others)), *others])
-    found = [choices[place] if place in choices else Choice() for place in range(count)]
-    limit = facts.max_tokens
+        sizes[0] = max(0, sum(reply.carries_tokens) - sum(sizes[1:]))
     are_cut = [each.finish_reason == "length" and limit > 0 for each in found]
-    left, sizes = total - limit * sum(are_cut), [each.num_bytes for each in found]
+    left = total - limit * sum(are_cut)
     if left < count - sum(are_cut):
         return shared_out(total, sizes)
     lengths = iter(shared_out(left, [size for size, is_cut in zip(sizes, are_cut, strict=True) if not is_cut]))

@@ -408,6 +408,38 @@ def test_answers_in_one_piece_are_as_long_as_their_limit_or_their_share_of_the_t
     assert [row.context_of for row in rows] == ["1", "", "3", ""]
 
 
+@pytest.mark.parametrize(("num_choices", "num_rows"), [(3, 3), (9_000, 1)])
+def test_choices_of_a_client_that_hangs_up_end_with_it(tmp_path: Path, num_choices: int, num_rows: int) -> None:
+    """A small request makes no thousands of rows."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, messages=user("a"), stream=True, n=num_choices)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    wire.happens(EventKind.REPLY, one, 110, head)
+    wire.happens(EventKind.CLIENT_GONE, one, 120)
+    recording.close()
+    rows = rows_in(tmp_path)
+    assert [(row.status, row.deadline_us) for row in rows] == [("incomplete", 20_000)] * num_rows
+
+
+def test_choices_that_their_limit_ended_are_as_long_as_it_whatever_their_events(tmp_path: Path) -> None:
+    """An event has several tokens where a server drafts, or sends some together."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 100, messages=user("a"), stream=True, n=3, max_tokens=5)
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    for index, reason in ((0, None), (1, None), (2, None), (0, None), (0, "length"), (1, "length"), (2, "stop")):
+        event = json.dumps({"choices": [{"index": index, "delta": {"content": "ok "}, "finish_reason": reason}]})
+        wire.happens(EventKind.REPLY, one, 130, head + chunk(f"data: {event}\n\n"))
+        head = b""
+    usage = json.dumps({"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 14}})
+    wire.happens(EventKind.REPLY, one, 151, chunk(f"data: {usage}\n\ndata: [DONE]\n\n") + b"0\r\n\r\n")
+    recording.close()
+    assert [row.output_tokens for row in rows_in(tmp_path)] == [5, 4, 5]
+
+
 @pytest.mark.parametrize(
     ("path", "members", "lengths"),
     [
