@@ -79,9 +79,9 @@ These errors are behind [every statement](models.md#how-sure-a-prediction-is) of
 errors of the means of TTFT, ITL and throughput over a recording. Each kind has the median of its recordings, and the
 bound of nine of ten. The recordings are the deployments of [silicon](silicon.md), the [published
 servers](published.md), those of [Qwen3-14B](accuracy.md), and servers that others have measured in bursts and with
-users. For the latter the spread of lengths or the users are assumed. Throughput is one over the time of a request.
-Errors beyond ten times the figure count as that. *Learned from* is a server from other recordings of which coefficients
-or overheads were learned.
+users. For the latter the spread of lengths or the users are assumed, and that bursts [follow longer
+ones](accuracy-limits.md#bursts). Throughput is one over the time of a request. Errors beyond ten times the figure count
+as that. *Learned from* is a server from other recordings of which coefficients or overheads were learned.
 
 The tables are produced by `python -m workshop.errors`, and so is the file that commands read.
 """
