@@ -129,6 +129,11 @@ class BatchQueue:
         """Instants at which the steps in flight began, where the log has a step only when its outputs are processed."""
 
     @property
+    def awaits_drafts(self) -> bool:
+        """Whether the core waits for the drafts of a batch before it goes on."""
+        return self._drafter is not None
+
+    @property
     def num_begun_steps(self) -> int:
         return len(self._context.steps) + len(self._starts)
 
@@ -186,6 +191,7 @@ class BatchQueue:
         scheduler, batches = self._scheduler, self._batches
         num_empty = 0
         while True:
+            scheduler.note_load(at, is_processed=True)  # the core waits for drafts before it reports
             scheduler.take_out_leaving(at)
             is_step = False
             if self._has_work():
@@ -399,10 +405,10 @@ class VllmScheduler(BatchScheduler):
         if not self.in_flight:
             self._plan(at)
 
-    def note_load(self, at: Micros) -> None:
-        """Report how many requests there are before a step is composed."""
+    def note_load(self, at: Micros, is_processed: bool = False) -> None:
+        """Report how many requests there are: before a step is composed, or when outputs have been processed."""
         if (note_load := self._context.note_load) is not None:
-            note_load(at, False)
+            note_load(at, is_processed)
 
     def step(self, at: Micros) -> None:
         if not self._executing:
@@ -864,8 +870,8 @@ class VllmScheduler(BatchScheduler):
             events = super().update(at)
             self._offloader.step_processed(at)
         self.report_cache_changes(at, events)
-        if (note_load := self._context.note_load) is not None:
-            note_load(at, True)
+        if self._batches is None or not self._batches.awaits_drafts:
+            self.note_load(at, is_processed=True)
         return events
 
     def give_first_tokens(self, newcomers: list[Sequence], step_index: int, at: Micros) -> list[Sequence]:
