@@ -116,8 +116,14 @@ def test_the_original_counts_every_chunk() -> None:
 
 def test_a_run_compared_with_its_own_token_times_has_their_mean(tmp_path: Path) -> None:
     """Under load a first token waits up to 30 ms for tokens of other requests, which its token time does not have."""
-    load = {"rate": 100, "num_requests": 200, "output_tokens": 20}
-    ran = blis_sim.run(model="qwen/qwen3-14b", record_itl=True, **load, trace_output=str(tmp_path / "trace"))
+    ran = blis_sim.run(
+        model="qwen/qwen3-14b",
+        rate=100,
+        num_requests=200,
+        output_tokens=20,
+        record_itl=True,
+        trace_output=tmp_path / "trace",
+    )
     times = str(tmp_path / "trace.itl.csv")
     found = blis_sim.calibrate(tmp_path / "trace.yaml", ran, itl_data=times)
     assert found.metrics["itl"].mape < 0.02
