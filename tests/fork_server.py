@@ -12,6 +12,7 @@ import pickle
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -27,8 +28,8 @@ PRELOADED = (
     *("mockserve.server", "mockserve.listening", "mockserve.command", "observe.command", "observe.proxy.command"),
     *("replay.command", "replay.run_command", "calibrate.command", "blis_sim.cli.main"),
 )
-MOST_BYTES = 200_000
-"""Size of a request, which is one packet: mostly the environment."""
+HEAD = struct.Struct("<I")
+"""Size of a request, which the files come with."""
 NUM_FILES = 4
 
 
@@ -114,7 +115,7 @@ class ForkServer:
     """The process that forks. It ends with this one."""
 
     def __init__(self) -> None:
-        self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._near, far = socket.socketpair()
         self._lock = threading.Lock()
         with far:
             code = "from tests.fork_server import main; main()"
@@ -133,7 +134,9 @@ class ForkServer:
     def begin(self, start: Start, files: Sequence[int]) -> None:
         """Start a process. Its number comes by the last of the files."""
         with self._lock:
-            socket.send_fds(self._near, [pickle.dumps(start)], list(files))
+            content = pickle.dumps(start)
+            socket.send_fds(self._near, [HEAD.pack(len(content))], list(files))
+            self._near.sendall(content)
 
     def _close(self) -> None:
         self._near.close()
@@ -160,9 +163,11 @@ def main() -> None:
 def _next_start(requests: socket.socket) -> Start | None:
     """Return a start in a process that is to run it; None when no more are to come."""
     while True:
-        data, files, _, _ = socket.recv_fds(requests, MOST_BYTES, NUM_FILES)
-        if not data:
+        head, files, _, _ = socket.recv_fds(requests, HEAD.size, NUM_FILES)
+        if not head:
             return None
+        (num_bytes,) = HEAD.unpack(head)
+        data = requests.recv(num_bytes, socket.MSG_WAITALL)
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -209,7 +214,6 @@ def _become(start: Start) -> None:
         *filter(None, start.environment.get("PYTHONPATH", "").split(os.pathsep)),
         *sys.path[1:],
     ]
-    sys.modules.pop("tests.fork_server", None)
     if kind == "-m":
         sys.argv[:] = [what, *arguments]
         runpy.run_module(what, run_name="__main__", alter_sys=True)

@@ -70,7 +70,7 @@ def server() -> Iterator[ByteServer]:
 
 
 class Passed(NamedTuple):
-    """What came back through a proxy, what arrived at the server, and what was recorded."""
+    """Replies that came back through a proxy, what arrived at the server, and what was recorded."""
 
     replies: dict[str, list[bytes]]
     """Of each request, sent whole and in pieces."""
