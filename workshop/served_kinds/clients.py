@@ -68,6 +68,14 @@ def _images(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]
     return path, {**body, "messages": [{"role": "user", "content": [{"type": "text", "text": text}, part]}]}
 
 
+def _choices(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    """Several choices of a conversation, and of several prompts."""
+    if number % 2:
+        return _chat(number, chance, n=number % 4 + 1)
+    prompts = [f"{number} {place} " + " ".join(chance.choices(_WORDS, k=200)) for place in range(number % 3 + 1)]
+    return "/v1/completions", {"prompt": prompts, "n": number % 4 + 1, "max_tokens": 40, "ignore_eos": True}
+
+
 _PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -76,6 +84,7 @@ BODIES: Mapping[str, Body] = {
     "structured": _structured,
     "embeddings": _embeddings,
     "images": _images,
+    "choices": _choices,
     "sleep": _chat,
     "pause": _chat,
 }
