@@ -612,6 +612,12 @@ class Offloader:
             self._process_batch(queue.popleft(), at)
         self._process_batch(queue.popleft(), at)
 
+    def empty_processed(self, at: Micros) -> None:
+        """Take in what ended before the first batch in the queue was handed over, if that is empty."""
+        queue = self._queue
+        if queue and not queue[0].is_step:
+            self._process_batch(queue.popleft(), at)
+
     def step_ended(self) -> None:
         """Give back blocks that waited for the step whose outputs are to be processed now."""
         self._num_processed += 1

@@ -169,6 +169,7 @@ class BatchQueue:
             if not batches:
                 break
             if not batches.popleft():
+                scheduler.process_empty(at)
                 continue
             ends_at = self._ends[0]
             if ends_at > last:
@@ -204,8 +205,11 @@ class BatchQueue:
             elif not batches:
                 break
             has_room = is_step or self._has_work()
-            if (len(batches) == self._room or not has_room) and batches.popleft():
-                self._end_first(at)
+            if len(batches) == self._room or not has_room:
+                if batches.popleft():
+                    self._end_first(at)
+                else:
+                    scheduler.process_empty(at)
             if not is_step:
                 continue
             ends_at = self._ends[-1]
@@ -1202,6 +1206,11 @@ class VllmScheduler(BatchScheduler):
     def compose_batch(self, at: Micros) -> bool:
         """Compose a batch. False when it is empty."""
         return self._composes and self.schedule(at)
+
+    def process_empty(self, at: Micros) -> None:
+        """Process the outputs of the first batch in the queue, which is empty."""
+        if self._offloader is not None:
+            self._offloader.empty_processed(at)
 
     def await_end(self, ends_at: Micros, at: Micros) -> None:
         """Wait from `at` on for the end of a step: something else is due before."""
