@@ -344,8 +344,11 @@ class VirtualRun:
         external = 0 if brought is None else brought.hits + brought.preempted_hits
         if self._pipeline is not None:
             self._pipeline.composed()
+        num_failures = 0 if self._tiers is None else self._tiers.num_failures
         output = self._schedule(throttle_prefills)
         tokens = output.num_scheduled_tokens
+        if self._tiers is not None and not tokens and not self._has_steps_in_flight():
+            self._tiers.num_failures = num_failures  # an idle core composes, and fails, as often as time allows
         self._samples = [name for name in tokens if not self._scheduler.requests[name].is_prefill_chunk]
         if brought is not None:
             external = brought.hits + brought.preempted_hits - external
@@ -368,6 +371,9 @@ class VirtualRun:
             )
         )
         return output
+
+    def _has_steps_in_flight(self) -> bool:
+        return any(batch[1].num_scheduled_tokens for batch in self._core.batch_queue or ())
 
     def _num_offloaded(self) -> int:
         """Blocks in CPU memory, those on their way included."""

@@ -174,6 +174,15 @@ class Tiers:
         return sum(tier._pool.num_changes for tier in self._tiers)
 
     @property
+    def num_failures(self) -> int:
+        """Blocks that CPU memory had no room for when a tier had them."""
+        return self._counts.num_failures
+
+    @num_failures.setter
+    def num_failures(self, number: int) -> None:
+        self._counts.num_failures = number
+
+    @property
     def num_behind(self) -> tuple[int, ...]:
         """Blocks that tiers have given so far, those that each tier holds, and counts of look-ups."""
         counts = self._counts

@@ -137,12 +137,17 @@ class ReportingScheduler(VllmScheduler):
         super().__init__(instance, has_cohort=False)
         self.story = RunRecord()
         self._workload = workload
+        self._num_failures = 0
+        """Blocks that CPU memory had no room for when a device had them, but for those of an idle core."""
 
     def schedule(self, at: Micros) -> bool:
         owned = {sequence: len(self._table(sequence)) for sequence in self.explicit}
         queried, hit = self.kv.queried_tokens, self.kv.hit_tokens
         loaded = self._num_loaded()
+        num_failures = self._context.counters.offload.num_promotion_failures
         is_scheduled = super().schedule(at)
+        if self.in_flight:
+            self._num_failures += self._context.counters.offload.num_promotion_failures - num_failures
         loaded = self._num_loaded() - loaded
         if not is_scheduled and not self.preempted and not loaded:
             return False
@@ -173,7 +178,7 @@ class ReportingScheduler(VllmScheduler):
         """Yield the blocks for which CPU memory had no room, then the look-ups and hits of each tier, if any."""
         offload = self._context.counters.offload
         if offload.tiers:
-            yield offload.num_promotion_failures
+            yield self._num_failures
         for tier in offload.tiers:
             yield from (tier.num_queries, tier.num_hits)
 

@@ -583,18 +583,22 @@ class Offloader:
         return bool(self._finished or self._num_transfers or self._secondary.has_jobs)
 
     def needs_composition(self, at: Micros) -> bool:
-        """Whether an idle core composes at `at` with another result.
-
-        Requests or transfers have ended, or loads have begun. A request may wait for such a load and let others pass.
-        """
-        has_ended = self._finished or any(transfer.ends_at <= at for transfer in self._transfers)
-        if has_ended or self._loads or self._has_reports() or self._secondary.is_due(at):
+        """Whether an idle core composes at `at` with another result."""
+        if self.has_news(at):
             return True
         self._queue.clear()
         self._is_idle, self._now = True, at
         if self._is_observed:
             self._plan_after_transfers()
         return False
+
+    def has_news(self, at: Micros) -> bool:
+        """Whether requests or transfers have ended, or loads or reads have begun, since the latest composition.
+
+        A request may wait for such a load and let others pass.
+        """
+        has_ended = self._finished or any(transfer.ends_at <= at for transfer in self._transfers)
+        return bool(has_ended or self._loads or self._has_reports() or self._secondary.is_due(at))
 
     def _has_reports(self) -> bool:
         return bool(self._secondary.written) or any(batch.reports for batch in self._queue)
@@ -611,6 +615,12 @@ class Offloader:
         while not queue[0].is_step:
             self._process_batch(queue.popleft(), at)
         self._process_batch(queue.popleft(), at)
+
+    def empty_processed(self, at: Micros) -> None:
+        """Take in what ended before the first batch in the queue was handed over, if that is empty."""
+        queue = self._queue
+        if queue and not queue[0].is_step:
+            self._process_batch(queue.popleft(), at)
 
     def step_ended(self) -> None:
         """Give back blocks that waited for the step whose outputs are to be processed now."""

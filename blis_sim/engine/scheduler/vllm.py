@@ -155,20 +155,21 @@ class BatchQueue:
             return
         scheduler, batches = self._scheduler, self._batches
         num_empty = 0
-        """Compositions in a row, with no step in flight, that granted nothing."""
+        """Compositions in a row, with no step in flight, that granted nothing and changed nothing."""
         while True:
             if self._has_work():
                 is_step = self._compose(at)
                 batches.append(is_step)
-                num_empty = 0 if scheduler.in_flight else num_empty + 1
+                num_empty = 0 if scheduler.in_flight or scheduler.has_transfer_news(at) else num_empty + 1
                 if num_empty > 2 * self._room:  # nothing changes until something else happens
-                    batches.clear()
+                    self._process_empty_ones(at)
                     break
                 if len(batches) < self._room and (is_step or self._has_work()):
                     continue
             if not batches:
                 break
             if not batches.popleft():
+                scheduler.process_empty(at)
                 continue
             ends_at = self._ends[0]
             if ends_at > last:
@@ -197,15 +198,18 @@ class BatchQueue:
             if self._has_work():
                 is_step = self._compose(at)
                 batches.append(is_step)
-                num_empty = 0 if scheduler.in_flight else num_empty + 1
+                num_empty = 0 if scheduler.in_flight or scheduler.has_transfer_news(at) else num_empty + 1
                 if num_empty > 2 * self._room:
-                    batches.clear()
+                    self._process_empty_ones(at)
                     break
             elif not batches:
                 break
             has_room = is_step or self._has_work()
-            if (len(batches) == self._room or not has_room) and batches.popleft():
-                self._end_first(at)
+            if len(batches) == self._room or not has_room:
+                if batches.popleft():
+                    self._end_first(at)
+                else:
+                    scheduler.process_empty(at)
             if not is_step:
                 continue
             ends_at = self._ends[-1]
@@ -246,6 +250,12 @@ class BatchQueue:
         if self._context.reports_batches:
             self._passages.append(pipeline.passages)
         return True
+
+    def _process_empty_ones(self, at: Micros) -> None:
+        """Process all batches in the queue, of which none is a step."""
+        while self._batches:
+            self._batches.popleft()
+            self._scheduler.process_empty(at)
 
     def _take_in_drafts(self, drafter: "Drafter") -> None:
         """Take in the drafts that follow the step composed last."""
@@ -1202,6 +1212,15 @@ class VllmScheduler(BatchScheduler):
     def compose_batch(self, at: Micros) -> bool:
         """Compose a batch. False when it is empty."""
         return self._composes and self.schedule(at)
+
+    def process_empty(self, at: Micros) -> None:
+        """Process the outputs of the first batch in the queue, which is empty."""
+        if self._offloader is not None:
+            self._offloader.empty_processed(at)
+
+    def has_transfer_news(self, at: Micros) -> bool:
+        """Whether transfers let another composition at `at` have another result."""
+        return self._offloader is not None and self._offloader.has_news(at)
 
     def await_end(self, ends_at: Micros, at: Micros) -> None:
         """Wait from `at` on for the end of a step: something else is due before."""
