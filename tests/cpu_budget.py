@@ -6,6 +6,7 @@ budget is judged by how long a loop takes at that moment. It runs once more befo
 pays for modules that nothing had imported or compiled before.
 
 On a machine shared with others the cost of the same test varies tenfold: there `--cpu-budget-reports` only lists them.
+The nightly run, which has a hundred times as many examples, has no budget.
 """
 
 import gc
@@ -18,6 +19,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import strategies
+
+from tests.examples import is_nightly
 
 BUDGET_S = 2.0
 """Twice the cost from which a test is marked `slow`."""
@@ -121,7 +124,7 @@ class CpuBudget:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:
         yield
         cost_s, self._cost_s = self._cost_s, 0.0
-        if cost_s <= self._budget_s or item.get_closest_marker("slow") is not None:
+        if cost_s <= self._budget_s or item.get_closest_marker("slow") is not None or is_nightly():
             return
         cost_s /= max(1.0, slowness())
         self._is_over = cost_s > self._budget_s

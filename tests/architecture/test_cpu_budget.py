@@ -67,6 +67,13 @@ def test_where_cpu_times_say_little_tests_over_the_budget_are_listed(tmp_path: P
     ]
 
 
+@pytest.mark.slow
+def test_the_nightly_run_has_no_budget(tmp_path: Path) -> None:
+    done = run_of_tests(tmp_path, "--hypothesis-profile", "nightly")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "CPU budget" not in done.stdout
+
+
 def run_of_tests(tmp_path: Path, *more: str) -> "subprocess.CompletedProcess[str]":
     """Run `TESTS` in a process of their own, with a budget of 0.15 s."""
     (tmp_path / "test_costs.py").write_text(TESTS)
