@@ -12,7 +12,7 @@ from blis_sim.engine.memory.kv_groups import CHUNKED, FULL, SLIDING, KVCacheGrou
 from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.speculation import Speculation
 from tests.docs.pages import PROJECT
-from workshop.vllm_oracle.features import ALTERNATIVES, FEATURES, drawn_workload
+from workshop.vllm_oracle.features import ALTERNATIVES, FEATURES, NOT_WITH_EXPERTS, drawn_workload
 
 PAGE = (PROJECT / "docs" / "scheduling.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## What combines\n")[2].partition("\n## ")[0]
@@ -39,8 +39,13 @@ def rows(head: str) -> list[str]:
 def test_any_two_features_of_the_page_combine() -> None:
     assert rows("feature") == [f"`{name}`" for name in FEATURES]
     for pair in combinations(FEATURES, 2):
-        if not any(set(pair) <= alternatives.keys() for alternatives in ALTERNATIVES):
-            for seed in range(2):
+        if any(set(pair) <= alternatives.keys() for alternatives in ALTERNATIVES):
+            continue
+        for seed in range(2):
+            if "experts" in pair and not set(pair).isdisjoint(NOT_WITH_EXPERTS):
+                with pytest.raises(EngineError, match="without pipeline stages and without CPU memory"):
+                    drawn_workload(seed, True, pair)
+            else:
                 drawn_workload(seed, True, pair)
 
 
