@@ -195,7 +195,7 @@ class Run:
     goodput: Goodput | None
     """Requests within these targets; None without any."""
     warnings: Sequence[str] = ()
-    """What the run showed about its configuration, such as steps outside the range of the coefficients."""
+    """Findings of the run about its configuration, such as steps outside the range of the coefficients."""
 
 
 def workload_of(options: CompareOptions, number: int) -> Requests:

@@ -230,9 +230,9 @@ class RankGroup(ABC):
         self._unseen: list[list[Sequence]] = [[] for _ in engines]
         """Requests that have come to each rank since it took in requests last."""
         self._unheard: list[list[str]] = [[] for _ in engines]
-        """Requests on each rank whose end the front end hears of with the next outputs only."""
+        """Requests on each rank whose ends reach the front end with the next outputs only."""
         self._heard_elsewhere: set[str] = set()
-        """Requests that have ended of whose end the front end hears apart from their events."""
+        """Requests that have ended whose ends reach the front end apart from their events."""
 
     @property
     def instances(self) -> tuple[Engine, ...]:
@@ -408,7 +408,7 @@ class RankGroup(ABC):
         return replace(load, num_waiting=load.num_waiting - num_unseen) if num_unseen else load
 
     def processed(self, rank: int) -> None:
-        """Note that a rank has processed outputs, which the front end hears of."""
+        """Note that a rank has processed outputs, with which its front end learns of ends."""
         for _ in self._unheard[rank]:
             self._balancer.finished(rank)
         self._unheard[rank].clear()
@@ -457,9 +457,9 @@ class RankGroup(ABC):
 class IndependentRanks(RankGroup):
     """Ranks that step independently, as those of a model without experts do.
 
-    A rank reports its load where vLLM's busy loop does: when it has processed the outputs of a step, and again when it
-    has taken in what came meanwhile; also between two steps that it composes one after the other. Cost of an instant:
-    O(ranks).
+    A rank reports its load where vLLM's busy loop does. It does so when it has processed the outputs of a step, and
+    again when it has taken in the requests that came meanwhile. It also does so between two steps that it composes in
+    a row. Cost of an instant: O(ranks).
     """
 
     def __init__(self, engines: SequenceOf[Engine]) -> None:
@@ -518,7 +518,7 @@ _MAX_EMPTY_FORWARDS = 4 * SYNC_INTERVAL
 
 
 class _Wait(Enum):
-    """What a rank's loop waits for."""
+    """Kinds of ends of the wait of a rank's loop."""
 
     WORK = auto()
     """A request, or a wave that begins on another rank."""
@@ -537,7 +537,7 @@ class _Rank:
         self.engine = engine
         self.scheduler = engine.lockstep_scheduler()
         self.waits: tuple[_Wait, int] = (_Wait.WORK, 0)
-        """What the loop waits for: the kind, and the number of a forward pass or an all-reduce."""
+        """The end of the loop's wait: its kind, and the number of a forward pass or an all-reduce."""
         self.is_woken = False
         """Whether a wave has begun on another rank."""
         self.handed_over: list[bool] = []

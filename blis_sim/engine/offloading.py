@@ -193,7 +193,7 @@ class Device:
     reports_writes: bool = False
     """Whether blocks that were written are changes of the cache, where these are reported."""
     locality: str = ""
-    """What such changes say of the place of the device: LOCAL, REMOTE or nothing."""
+    """Place of the device in such changes: LOCAL, REMOTE or nothing."""
 
     def service_us(self, is_read: bool, num_bytes: float, num_at_once: int, number: int, num_blocks: int = 1) -> Micros:
         """Return the time of a transfer that begins as one of so many in its direction; `number` sets its deviation.

@@ -56,7 +56,7 @@ def test_steps_that_are_not_reported_are_the_same(features: str) -> None:
 
 
 def told(engine: Engine, asks_anew: bool) -> tuple[tuple[object, ...], int]:
-    """All that an engine tells of its requests; with `asks_anew` each composition looks up all that waits.
+    """All that an engine reports of its requests; with `asks_anew` each composition looks up all that waits.
 
     And how often a look-up was remembered.
     """

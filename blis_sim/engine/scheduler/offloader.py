@@ -24,7 +24,7 @@ from blis_sim.engine.units import Micros
 
 @dataclass(slots=True, frozen=True)
 class KnownLookup:
-    """What a look-up has found for a prompt."""
+    """Result of a look-up for a prompt."""
 
     num_tokens: int
     """Length of the prompt, and of what a preempted request had computed."""
@@ -70,7 +70,7 @@ class OffloadedRequest:
         self.num_lookups = 0
         """Look-ups since the request began to wait."""
         self.known: KnownLookup | None = None
-        """What the latest look-up has found, as long as another one finds the same."""
+        """Result of the latest look-up, as long as another one has the same."""
         self.watched: set[object] = set()
         """Blocks whose changes end that."""
 
@@ -165,7 +165,7 @@ class Offloader:
         self._tier = OffloadTier(offload.num_blocks, self._counters, notes_moves=config.reports_kv_changes)
         self._secondary = SecondaryTiers(self._tier, offload, self._counters)
         self._is_observed = config.reports_kv_changes or bool(offload.devices)
-        """Whether an idle core hears of each end at once: it publishes what comes, and counts jobs under way."""
+        """Whether an idle core processes each end at once: it publishes what comes, and counts jobs under way."""
         self._managers = managers = kv.coordinator.managers
         self._windows = [manager.spec.window_blocks(0) for manager in managers]
         """Blocks before the end of a hit that each group needs; 0 where it needs all."""
