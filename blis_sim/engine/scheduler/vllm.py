@@ -162,7 +162,7 @@ class BatchQueue:
                 batches.append(is_step)
                 num_empty = 0 if scheduler.in_flight or scheduler.has_transfer_news(at) else num_empty + 1
                 if num_empty > 2 * self._room:  # nothing changes until something else happens
-                    self._process_empty_ones(at)
+                    self._make_room(at)
                     break
                 if len(batches) < self._room and (is_step or self._has_work()):
                     continue
@@ -200,7 +200,7 @@ class BatchQueue:
                 batches.append(is_step)
                 num_empty = 0 if scheduler.in_flight or scheduler.has_transfer_news(at) else num_empty + 1
                 if num_empty > 2 * self._room:
-                    self._process_empty_ones(at)
+                    self._make_room(at)
                     break
             elif not batches:
                 break
@@ -251,9 +251,9 @@ class BatchQueue:
             self._passages.append(pipeline.passages)
         return True
 
-    def _process_empty_ones(self, at: Micros) -> None:
-        """Process all batches in the queue, of which none is a step."""
-        while self._batches:
+    def _make_room(self, at: Micros) -> None:
+        """Process the first batch where the queue is full of empty ones; a core that waits on keeps the others."""
+        if len(self._batches) == self._room:
             self._batches.popleft()
             self._scheduler.process_empty(at)
 

@@ -44,6 +44,7 @@ FEATURES: dict[str, tuple[bool, str]] = {
     "devices, asynchronous": (True, "tiers"),
     "devices, windows, asynchronous": (True, "tiers windows"),
     "devices, states": (False, "tiers states"),
+    "devices, drafts, 3 stages": (False, "tiers drafts 3-stages"),
     "cpu memory, windows, 2 stages": (False, "offloading windows 2-stages"),
 }
 """Whether steps are composed ahead, and the features of `workshop.vllm_oracle`, by the rules of a line."""
