@@ -201,6 +201,11 @@ class Engine:
         self._check_is_ahead(at)
         self._queue.push(at, EventKind.ABORT, (request_id, outcome))
 
+    def abort_elsewhere(self, sequence: Sequence, at: Micros, outcome: Outcome) -> None:
+        """Let the client of a request hang up at `at` that is on its way to one of several engines. It ends here."""
+        self._context.live[sequence.request.id] = sequence
+        self.abort(sequence.request.id, at, outcome)
+
     def hold(self, hold: PauseState, at: Micros) -> None:
         """Suspend scheduling to the extent of `hold`, or resume it, from `at` on, which must be ahead."""
         self._check_reports_steps()

@@ -440,12 +440,9 @@ class RankGroup(ABC):
             sequence = self.live[request_id]
             if at < sequence.arrived_at:
                 return
-            del self._rank_of[request_id], self.live[request_id]
-            sequence.outcome = outcome
-            counters = self._engines[0].counters  # it came to no rank, yet it ends here and must be counted
-            counters.num_enqueued += 1
-            counters.ended[outcome] += 1
-            self._events.append((0, Finished(at, sequence, outcome)))
+            self._rank_of[request_id] = 0  # it came to no rank, yet it ends on one, in the order of its events
+            self._heard_elsewhere.add(request_id)
+            self._engines[0].abort_elsewhere(sequence, at, outcome)
         elif rank is not None:
             self._engines[rank].abort(request_id, at, outcome)
 

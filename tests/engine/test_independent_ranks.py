@@ -11,7 +11,7 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
 from blis_sim.engine.data_parallel import IndependentRanks, new_ranks
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.events import Event, Finished
+from blis_sim.engine.events import Event, Finished, StepDone
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
@@ -82,6 +82,20 @@ def test_a_request_can_hang_up_before_and_after_it_has_a_rank() -> None:
     outcomes = {e.sequence.request.id: e.outcome for e in group.advance(10**9) if isinstance(e, Finished)}
     assert outcomes == dict.fromkeys(("early", "late"), Outcome.ABORTED)
     assert group.next_event_at() is None
+
+
+def test_a_hang_up_before_a_rank_comes_after_the_step_that_ends_at_its_instant_as_in_an_engine_alone() -> None:
+    for simulation in (Engine(LIMITS, LATENCY), ranks(1)):
+        simulation.submit(request("first", 5, 30), 0)
+        ends_at = next(event.at for event in simulation.advance(5_000) if isinstance(event, StepDone))
+        step_us = LATENCY.step_us + LATENCY.decode_us
+        simulation.submit(request("second", 5, 30), ends_at + step_us - 100)
+        simulation.abort("second", ends_at + step_us)
+        events = simulation.advance(ends_at + step_us)
+        assert [(type(each), each.at) for each in events] == [
+            (StepDone, ends_at + step_us),
+            (Finished, ends_at + step_us),
+        ]
 
 
 def test_a_deployment_without_experts_is_simulated_rank_by_rank_with_any_pipeline() -> None:

@@ -681,7 +681,7 @@ class GroupedKVCache(CohortCache):
         """Blocks that no request holds and that are not free yet."""
         self._has_context = groups[self.reported_group].is_whole_context
         self._lacked: tuple[Sequence | None, int] = None, 0
-        """The sequence whose whole prompt found no room latest, and how many blocks it lacks whatever it finds."""
+        """The sequence that was searched latest if its whole prompt found no room, and how many blocks it lacks."""
 
     @property
     def num_used_blocks(self) -> int:
@@ -709,6 +709,7 @@ class GroupedKVCache(CohortCache):
     def cached_prefix(self, sequence: Sequence) -> list[int]:
         """Return the blocks that hold the beginning, of all groups one after the other. Notes it for `admit`."""
         self._boundaries.pop(sequence, None)
+        self._lacked = None, 0  # it may find more by now than when it lacked blocks
         if not self.enables_caching or not sequence.request.reads_prefix_cache:
             self._found = CacheHit(0, [], 0)
             return []
