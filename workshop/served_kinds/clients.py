@@ -76,6 +76,20 @@ def _choices(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]
     return "/v1/completions", {"prompt": prompts, "n": number % 4 + 1, "max_tokens": 40, "ignore_eos": True}
 
 
+def _reasoning(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    """A chat, in every third request by way of Anthropic's messages."""
+    path, body = _chat(number, chance)
+    if number % 3:
+        return path, body
+    return "/v1/messages", {name: body[name] for name in ("messages", "max_tokens", "stream")}
+
+
+def _scores(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    """Texts that are compared with one other."""
+    texts = [f"{number} {place} " + " ".join(chance.choices(_WORDS, k=300)) for place in range(number % 4 + 1)]
+    return "/score", {"text_1": f"{number} " + " ".join(chance.choices(_WORDS, k=600)), "text_2": texts}
+
+
 _PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -85,6 +99,8 @@ BODIES: Mapping[str, Body] = {
     "embeddings": _embeddings,
     "images": _images,
     "choices": _choices,
+    "reasoning": _reasoning,
+    "scores": _scores,
     "sleep": _chat,
     "pause": _chat,
 }
