@@ -212,6 +212,8 @@ class RowMaker:
             if not facts.num_shared_bytes:
                 self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)
         group, num_shared = self._shared(facts, num_prompt_tokens, is_counted=bool(counted))
+        if exchange.status != "ok" and not self.scales.has_model(facts.model):
+            self._prefix_tokens.pop(group, None)  # guessed too roughly for others to go by
         num_context, other = 0 if before is None else _num_repeated(before), None
         named = None if before is not None or facts.turns is None else self.sessions.named(facts.turns)
         if named is not None:
@@ -306,6 +308,31 @@ class RowMaker:
                 each = replace(each, context_of=str(ids[longest]), context_tokens=num_alike)
             rows.append(each)
         return rows
+
+    def is_guess(self, row: TraceRow, facts: RequestMetadata) -> bool:
+        """Whether the tokens of a prompt are guessed, for its client hung up before any of the model was counted.
+
+        One that repeats an earlier request does not count, since its row would stand behind others of its session.
+        """
+        is_open = row.status == "incomplete" and not row.server_input_tokens and not row.context_tokens
+        is_text = not facts.has_media and not facts.is_pooling
+        return is_open and is_text and not self.scales.has_model(facts.model)
+
+    def learned_since(self, rows: Sequence[TraceRow], model: str) -> list[TraceRow]:
+        """Return the rows of a request whose prompts were guessed, by the scale of those counted since."""
+        if not self.scales.has_model(model):
+            return list(rows)
+        learned = []
+        for row in rows:
+            guessed = row.prefix_length + row.input_tokens
+            num_tokens = self.scales.tokens(model, guessed * BYTES_PER_TOKEN)
+            num_shared = row.prefix_length * num_tokens // max(1, guessed)
+            num_shared = min(self._prefix_tokens.get(row.prefix_group, num_shared), num_tokens)
+            num_context = row.context_tokens * num_tokens // max(1, guessed)
+            learned.append(
+                replace(row, prefix_length=num_shared, input_tokens=num_tokens - num_shared, context_tokens=num_context)
+            )
+        return learned
 
     def chunk_times_us(self, exchange: Exchange, facts: RequestMetadata) -> Sequence[int]:
         """Return the arrival time of each chunk of a stream; empty for other replies.

@@ -133,6 +133,48 @@ def test_a_client_that_hangs_up_and_a_server_that_fails_have_rows(tmp_path: Path
     assert recording.report.by_status == {"incomplete": 2, "error": 1}
 
 
+def test_prompts_of_clients_that_hang_up_have_the_tokens_that_later_counts_suggest(tmp_path: Path) -> None:
+    """A token has eight bytes here, where a text without a count has one for four. Roles take a byte or two."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    system, words = {"role": "system", "content": "8 bytes " * 40}, "8 bytes " * 100
+    gone, late, done, elsewhere = (wire.connect() for _ in range(4))
+    wire.ask(gone, 0, messages=[system, *user(words)], stream=True)
+    wire.ask(late, 1, model="other", messages=user(words), stream=True)
+    wire.ask(elsewhere, 2, messages=[system, *user("8 bytes " * 50)], n=2, stream=True)
+    wire.happens(EventKind.REPLY, elsewhere, 2, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    for each in (gone, late, elsewhere):
+        wire.happens(EventKind.CLIENT_GONE, each, 3)
+        wire.happens(EventKind.SERVER_GONE, each, 3)
+    recording.write()
+    assert not rows_in(tmp_path)  # nothing was counted yet
+    wire.ask(done, 4, messages=user(words), stream=True)
+    wire.answer(done, 10, prompt_tokens=100)
+    recording.write()
+    written = rows_in(tmp_path)
+    assert [(row.prefix_length, row.input_tokens) for row in written if row.status == "incomplete"] == [
+        (40, 100), (40, 51), (40, 51),
+    ]  # fmt: skip
+    assert [row.context_tokens for row in written if row.context_of] == [90]
+    recording.close()
+    by_model = {row.model: row for row in rows_in(tmp_path)}
+    assert by_model["other"].input_tokens == 201
+    assert recording.report.num_requests == 4
+
+
+def test_rows_wait_a_minute_at_most_for_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("observe.proxy.recording_process._WAIT_S", 0.0)
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    gone = wire.connect()
+    wire.ask(gone, 0, messages=user("8 bytes " * 100), stream=True)
+    wire.happens(EventKind.CLIENT_GONE, gone, 3)
+    wire.happens(EventKind.SERVER_GONE, gone, 3)
+    recording.write()
+    assert [row.input_tokens for row in rows_in(tmp_path)] == [201]
+    recording.close()
+
+
 def test_tenants_are_distinguished_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path))
     wire = Wire(recording)
