@@ -153,7 +153,7 @@ class Recording:
         origin = at
         if self._earlier_origin_us is not None:
             origin = self._earlier_origin_us * 1000 - job.clock.epoch_ns + job.clock.counter_ns
-        self._maker = RowMaker(job.clock, origin, job.tenant_header, job.tenant_salt)
+        self._maker = RowMaker(job.clock, origin, job.tenant_header, job.tenant_salt, job.compares_vectors)
         self._maker.sessions.num_sessions = self._num_sessions
 
     def _ended(self, exchange: Exchange) -> None:

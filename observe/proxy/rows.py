@@ -182,6 +182,8 @@ class RowMaker:
     origin: Nanos
     tenant_header: str
     tenant_salt: str
+    compares_vectors: bool = False
+    """Whether the model scores texts by their vectors."""
     sessions: SessionTracker = field(default_factory=SessionTracker)
     starts: SharedStarts = field(default_factory=SharedStarts)
     scales: TokenScales = field(default_factory=TokenScales)
@@ -198,7 +200,7 @@ class RowMaker:
         if not body:
             return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes, is_pooling=pools, has_media=True)
         if pools:
-            return pooling_metadata_of(body)
+            return pooling_metadata_of(body, compares_vectors=self.compares_vectors)
         return request_metadata_of(body, self._tenant(exchange).encode())
 
     def row(self, number: int, exchange: Exchange, facts: RequestMetadata) -> TraceRow:

@@ -101,6 +101,7 @@ BODIES: Mapping[str, Body] = {
     "choices": _choices,
     "reasoning": _reasoning,
     "scores": _scores,
+    "hanging up": _chat,
     "sleep": _chat,
     "pause": _chat,
 }
@@ -118,19 +119,26 @@ def send(url: str, server_url: str, load: str, model: str, seed: int, rate: floa
         path, body = BODIES[load](number, chance)
         due += chance.expovariate(rate)
         time.sleep(max(0.0, started + due - time.monotonic()))
-        thread = threading.Thread(target=_one, args=(url, path, {"model": model, **body}))
+        leaves_after_s = _PATIENCE_S if load == "hanging up" and number % 3 == 0 else None
+        thread = threading.Thread(target=_one, args=(url, path, {"model": model, **body}, leaves_after_s))
         thread.start()
         threads.append(thread)
     for thread in threads:
         thread.join()
 
 
-def _one(url: str, path: str, body: Mapping[str, Any]) -> None:
-    """Send one request and read its reply."""
+_PATIENCE_S = 2.0
+
+
+def _one(url: str, path: str, body: Mapping[str, Any], leaves_after_s: float | None) -> None:
+    """Send one request and read its reply, or as much of it as comes until the client leaves."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        connection.getresponse().read()
+        if leaves_after_s is None:
+            connection.getresponse().read()
+        else:
+            time.sleep(leaves_after_s)
     finally:
         connection.close()
 

@@ -365,6 +365,23 @@ def test_tokens_of_a_shared_start_are_those_that_the_turns_do_not_take(tmp_path:
     assert [row.prefix_length for row in rows_in(tmp_path)] == [0, 150, 150]
 
 
+def test_a_model_that_compares_vectors_computes_each_text_of_a_score_once(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path, compares_vectors=True))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 0, path="/score", text_1="a" * 20, text_2=["b" * 10, "c" * 10])
+    wire.answer_whole(one, 9, prompt_tokens=40, output_tokens=0)
+    wire.ask(one, 10, path="/rerank", query="a" * 20, documents=["b" * 20])
+    wire.answer_whole(one, 19, prompt_tokens=40, output_tokens=0)
+    wire.ask(one, 20, path="/score", text_1=["a" * 10] * 2, text_2=["b" * 10] * 2)
+    wire.answer_whole(one, 29, prompt_tokens=40, output_tokens=0)
+    recording.close()
+    rows = rows_in(tmp_path)
+    by_request = [[row.server_input_tokens for row in rows if row.arrival_time_us == at] for at in (0, 10_000, 20_000)]
+    assert by_request == [[19, 10, 11], [20, 20], [10, 10, 10, 10]]
+    assert not any(row.context_of for row in rows)
+
+
 @pytest.mark.parametrize(
     ("path", "members", "lengths"),
     [
