@@ -100,6 +100,19 @@ def carries_tokens(choice: dict[str, Any]) -> bool:
     return bool(choice.get("text")) or (choice.get("text") == "" and not choice.get("finish_reason"))
 
 
+def opens_with_token(event: dict[str, Any]) -> bool:
+    """Return whether an event is the one with which vLLM opens a stream of chat, or of Anthropic's messages.
+
+    Other servers may open a stream before they compute. They name no token ids of the prompt, and no completion.
+    """
+    message, choices = event.get("message"), event.get("choices")
+    if event.get("type") == "message_start" and isinstance(message, dict):
+        return str(message.get("id")).startswith("chatcmpl-")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    delta = choice.get("delta") if isinstance(choice, dict) else None
+    return "prompt_token_ids" in event and isinstance(delta, dict) and "role" in delta
+
+
 def count_of(usage: dict[str, Any], name: str, otherwise: int | None = None) -> int | None:
     """A count of tokens; `otherwise` for what can be none."""
     value = usage.get(name)
@@ -361,6 +374,7 @@ class Reply:
     """
 
     __slots__ = (
+        "_begins_with_token",
         "_body",
         "_content",
         "_events",
@@ -411,6 +425,7 @@ class Reply:
         """Whether `problem` is in the words of the server."""
         self.first_byte: Nanos = 0
         self.first_event: Nanos = 0
+        self._begins_with_token = False
         self._is_event_stream = False
         self._first_body_byte: Nanos = 0
         self._parser = ResponseParser(heads)
@@ -457,9 +472,16 @@ class Reply:
 
     @property
     def first_token(self) -> Nanos:
-        """When the first event with a token came, or the first byte of a reply that is no stream; 0 before that."""
+        """When the first event with a token came, or the first byte of a reply that is no stream; 0 before that.
+
+        vLLM opens a stream of chat when its first token is there, and sends no event for a token without text or call:
+        a mark of reasoning, or text that a parser holds back. Where it counts more tokens than events had, the event
+        that opens the stream is that of the first token.
+        """
         if not self.streaming:
             return self.chunk_times[0] if self.chunk_times else 0
+        if self._begins_with_token and (self.completion_tokens or 0) > sum(self.carries_tokens):
+            return self.first_event
         place = self.carries_tokens.find(1)
         return self.chunk_times[place] if place >= 0 else 0
 
@@ -549,11 +571,14 @@ class Reply:
         if payload == DONE:
             self.done = True
             return
+        is_first = not self.first_event
         self.first_event = self.first_event or at
         try:
             event = orjson.loads(payload)
         except orjson.JSONDecodeError:
             event = None
+        if is_first:
+            self._begins_with_token = isinstance(event, dict) and opens_with_token(event)
         if not isinstance(event, dict):
             self.chunk_times.append(at)
             self.carries_tokens.append(False)

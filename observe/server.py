@@ -74,6 +74,14 @@ class ServerQueries:
         length = lengths.get(model)
         return length if isinstance(length, int) and length > 0 else None
 
+    async def compares_vectors(self) -> bool:
+        """Whether the model scores texts by their vectors, as one does that vLLM serves for embeddings.
+
+        A route that takes another method answers 405, and one that is not there 404.
+        """
+        request = get_bytes(self.client.server, "/v1/embeddings", self.headers)
+        return (await self.client.fetch(request)).reply.status_code == 405
+
     async def token_scale(self, style: RequestStyle) -> TokenScale:
         """Measure how the server counts words. Raises RunError when the server would refuse all other requests, too."""
         once = await self._count_prompt_tokens(style, 1)

@@ -359,6 +359,8 @@ class _ServerFacts(NamedTuple):
     model: str
     rtt_ms: float | None
     settings: Mapping[str, Any]
+    compares_vectors: bool = False
+    """Whether the model scores texts by their vectors."""
 
 
 async def _query_server(options: ObserveOptions, clock: Clock) -> _ServerFacts:
@@ -366,6 +368,7 @@ async def _query_server(options: ObserveOptions, clock: Clock) -> _ServerFacts:
     client = Client(options.servers[0], timeout_s=_QUERY_TIMEOUT_S, num_spare=0, tls=options.tls, clock=clock)
     model, rtt_ms = options.model or "", options.rtt_ms
     settings: Mapping[str, Any] = {}
+    compares_vectors = False
     try:
         async with asyncio.timeout(_QUERY_TIMEOUT_S):
             await client.open()
@@ -374,13 +377,14 @@ async def _query_server(options: ObserveOptions, clock: Clock) -> _ServerFacts:
                 rtt_ms = await preparation.round_trip_ms()
             model = model or await preparation.first_model()
             settings = await settings_of_server(client, options.headers, options.server_config)
+            compares_vectors = await preparation.compares_vectors()
     except (RunError, OSError, TimeoutError):
         print_message(f"note: {client.server.url} does not list its models now; the recording names none")
     finally:
         await client.close()
     if options.proxying.redact:
         settings = Redactor(options.proxying.redact).value(settings)
-    return _ServerFacts(model, rtt_ms, settings)
+    return _ServerFacts(model, rtt_ms, settings, compares_vectors)
 
 
 def _note_settings(options: ObserveOptions, facts: _ServerFacts) -> None:
@@ -427,6 +431,7 @@ def _job(options: ObserveOptions, clock: Clock, facts: _ServerFacts) -> Job:
         rotate_bytes=proxying.rotate_mb * 1e6,
         rotate_s=proxying.rotate_s,
         resumes=options.resume,
+        compares_vectors=facts.compares_vectors,
         cache=_cache_settings(options, facts.settings) if proxying.cache_canary else None,
     )
 

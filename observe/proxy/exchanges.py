@@ -459,8 +459,11 @@ def _members_of(body: bytes) -> dict[str, Any] | None:
     return members if isinstance(members, dict) else None
 
 
-def pooling_metadata_of(body: bytes) -> RequestMetadata:
-    """The facts of a body whose texts are computed, as far as it is JSON."""
+def pooling_metadata_of(body: bytes, *, compares_vectors: bool = False) -> RequestMetadata:
+    """The facts of a body whose texts are computed, as far as it is JSON.
+
+    A model that compares vectors computes each text of a score by itself, others compute it with its query.
+    """
     members = _members_of(body)
     if members is None:
         return RequestMetadata(is_pooling=True, num_prompt_bytes=len(body))
@@ -474,18 +477,40 @@ def pooling_metadata_of(body: bytes) -> RequestMetadata:
         root = digest(b"pooling", str(model).encode("utf-8", "replace"))
         return _of_prompt(members["input"], root, common, root)
     texts = [members[key] for key in _POOLED if key in members]
+    if compares_vectors and (sizes := _compared_bytes(members)):
+        return RequestMetadata(**common, num_prompt_bytes=sum(sizes), part_bytes=sizes)
     part_bytes, num_common_bytes = _pair_bytes(members)
     return RequestMetadata(
         **common, num_prompt_bytes=_num_bytes(texts), part_bytes=part_bytes, num_common_bytes=num_common_bytes
     )
 
 
-def _pair_bytes(members: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
-    """Return the sizes of the pairs of texts that are scored, nothing for a single one, and what all begin with."""
+def _compared_bytes(members: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the sizes of queries and of the texts that they are compared with.
+
+    Nothing where these are no pairs, or more than are recorded apart.
+    """
+    first, second = _compared(members)
+    if first is None or second is None:
+        return ()
+    queries, texts = (each if isinstance(each, list) else [each] for each in (first, second))
+    if len(queries) not in (1, len(texts)) or len(queries) + len(texts) > MOST_PARTS:
+        return ()
+    return tuple(_num_bytes([each]) for each in (*queries, *texts))
+
+
+def _compared(members: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the two sides of a score; None for one that is not there."""
     first, second = (
         next((members[key] for key in keys if key in members), None)
         for keys in (("query", "queries", "text_1", "data_1"), ("documents", "items", "text_2", "data_2"))
     )
+    return first, second
+
+
+def _pair_bytes(members: Mapping[str, Any]) -> tuple[tuple[int, ...], int]:
+    """Return the sizes of the pairs of texts that are scored, nothing for a single one, and what all begin with."""
+    first, second = _compared(members)
     if not isinstance(second, list) or not 1 < len(second) <= MOST_PARTS:
         return (), 0
     has_queries = False

@@ -5,11 +5,11 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from time import perf_counter_ns
-from typing import Any
+from time import monotonic, perf_counter_ns
+from typing import Any, NamedTuple
 
 from observe.client import redacted_row
 from observe.event_loop import Nanos
@@ -35,6 +35,9 @@ _READ_BYTES = 1 << 20
 _MOST_CONTENT_BYTES = 4 << 20
 """Content that waits to be written with what ended beside it."""
 _POLL_S = 0.5
+_WAIT_S = 60.0
+"""How long rows wait at most for a prompt of their model whose tokens are counted."""
+_MOST_WAITING = 1000
 _NICENESS = 15
 
 
@@ -42,6 +45,15 @@ def _canary(url: str, cache: CacheSettings) -> Canary:
     server = parse_server(url)
     tls = tls_context(cache.ca_file, insecure=cache.insecure) if server.tls else None
     return Canary(server, tls, CacheBound(cache.block_tokens, cache.num_blocks))
+
+
+class _WaitingRows(NamedTuple):
+    """Rows of a request whose client hung up before any prompt of its model was counted."""
+
+    model: str
+    rows: list[TraceRow]
+    chunks: list[tuple[int, Sequence[int]]]
+    since_s: float
 
 
 class Recording:
@@ -58,6 +70,7 @@ class Recording:
         self._rows: list[TraceRow] = []
         self._chunks: list[tuple[int, Sequence[int]]] = []
         self._content: list[list[bytes]] = []
+        self._waiting: list[_WaitingRows] = []
         self._num_content_bytes = 0
         self._next = 0
         self._maker: RowMaker | None = None
@@ -99,6 +112,8 @@ class Recording:
         """Write what has ended since the last call."""
         if self.report.failure:
             return
+        if self._waiting and monotonic() - self._waiting[0].since_s >= _WAIT_S:
+            self._write_waiting(lambda each: monotonic() - each.since_s >= _WAIT_S)
         try:
             if self._rows or self._content:
                 rows, chunks, content = self._rows, self._chunks, self._content
@@ -121,6 +136,7 @@ class Recording:
         """End what is under way, and close the files."""
         for conversation in self._conversations.values():
             conversation.close(perf_counter_ns())
+        self._write_waiting(lambda each: True)
         self.write()
         for canary in self._canaries:
             canary.close()
@@ -137,7 +153,7 @@ class Recording:
         origin = at
         if self._earlier_origin_us is not None:
             origin = self._earlier_origin_us * 1000 - job.clock.epoch_ns + job.clock.counter_ns
-        self._maker = RowMaker(job.clock, origin, job.tenant_header, job.tenant_salt)
+        self._maker = RowMaker(job.clock, origin, job.tenant_header, job.tenant_salt, job.compares_vectors)
         self._maker.sessions.num_sessions = self._num_sessions
 
     def _ended(self, exchange: Exchange) -> None:
@@ -162,12 +178,30 @@ class Recording:
             self._content.append(line_of(content))
             self._num_content_bytes += sum(map(len, self._content[-1]))
         if facts is not None and number is not None:
-            rows = maker.parts(maker.row(number, exchange, facts), facts, exchange.reply)
-            self._rows += (redacted_row(each, redactor, ("x_request_id",)) for each in rows)
-            if self._job.paths.itl is not None and (times := maker.chunk_times_us(exchange, facts)):
-                self._chunks.append((number, times))
+            made = maker.parts(maker.row(number, exchange, facts), facts, exchange.reply)
+            rows = [redacted_row(each, redactor, ("x_request_id",)) for each in made]
+            times = maker.chunk_times_us(exchange, facts) if self._job.paths.itl is not None else ()
+            chunks = [(number, times)] if times else []
+            if self._waiting and maker.scales.has_model(facts.model):
+                self._write_waiting(lambda each: each.model == facts.model)
+            if maker.is_guess(made[-1], facts) and len(self._waiting) < _MOST_WAITING:
+                self._waiting.append(_WaitingRows(facts.model, rows, chunks, monotonic()))
+            else:
+                self._rows += rows
+                self._chunks += chunks
         if self._num_content_bytes > _MOST_CONTENT_BYTES:
             self.write()
+
+    def _write_waiting(self, is_due: Callable[[_WaitingRows], bool]) -> None:
+        """Have rows written that waited, by what has shown since how many tokens their prompts had."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if self._maker is None or not is_due(each):
+                self._waiting.append(each)
+                continue
+            self._rows += self._maker.learned_since(each.rows, each.model)
+            self._chunks += each.chunks
+        self._rows.sort(key=lambda row: row.request_id)  # as they ended
 
     def _check(self, exchange: Exchange, number: int) -> None:
         """Have the canary of its server look at a request."""

@@ -182,6 +182,8 @@ class RowMaker:
     origin: Nanos
     tenant_header: str
     tenant_salt: str
+    compares_vectors: bool = False
+    """Whether the model scores texts by their vectors."""
     sessions: SessionTracker = field(default_factory=SessionTracker)
     starts: SharedStarts = field(default_factory=SharedStarts)
     scales: TokenScales = field(default_factory=TokenScales)
@@ -198,7 +200,7 @@ class RowMaker:
         if not body:
             return RequestMetadata(num_prompt_bytes=exchange.num_body_bytes, is_pooling=pools, has_media=True)
         if pools:
-            return pooling_metadata_of(body)
+            return pooling_metadata_of(body, compares_vectors=self.compares_vectors)
         return request_metadata_of(body, self._tenant(exchange).encode())
 
     def row(self, number: int, exchange: Exchange, facts: RequestMetadata) -> TraceRow:
@@ -212,6 +214,8 @@ class RowMaker:
             if not facts.num_shared_bytes:
                 self.plain_scales.learn(facts.model, facts.num_prompt_bytes, counted)
         group, num_shared = self._shared(facts, num_prompt_tokens, is_counted=bool(counted))
+        if exchange.status != "ok" and not self.scales.has_model(facts.model):
+            self._prefix_tokens.pop(group, None)  # guessed too roughly for others to go by
         num_context, other = 0 if before is None else _num_repeated(before), None
         named = None if before is not None or facts.turns is None else self.sessions.named(facts.turns)
         if named is not None:
@@ -306,6 +310,31 @@ class RowMaker:
                 each = replace(each, context_of=str(ids[longest]), context_tokens=num_alike)
             rows.append(each)
         return rows
+
+    def is_guess(self, row: TraceRow, facts: RequestMetadata) -> bool:
+        """Whether the tokens of a prompt are guessed, for its client hung up before any of the model was counted.
+
+        One that repeats an earlier request does not count, since its row would stand behind others of its session.
+        """
+        is_open = row.status == "incomplete" and not row.server_input_tokens and not row.context_tokens
+        is_text = not facts.has_media and not facts.is_pooling
+        return is_open and is_text and not self.scales.has_model(facts.model)
+
+    def learned_since(self, rows: Sequence[TraceRow], model: str) -> list[TraceRow]:
+        """Return the rows of a request whose prompts were guessed, by the scale of those counted since."""
+        if not self.scales.has_model(model):
+            return list(rows)
+        learned = []
+        for row in rows:
+            guessed = row.prefix_length + row.input_tokens
+            num_tokens = self.scales.tokens(model, guessed * BYTES_PER_TOKEN)
+            num_shared = row.prefix_length * num_tokens // max(1, guessed)
+            num_shared = min(self._prefix_tokens.get(row.prefix_group, num_shared), num_tokens)
+            num_context = row.context_tokens * num_tokens // max(1, guessed)
+            learned.append(
+                replace(row, prefix_length=num_shared, input_tokens=num_tokens - num_shared, context_tokens=num_context)
+            )
+        return learned
 
     def chunk_times_us(self, exchange: Exchange, facts: RequestMetadata) -> Sequence[int]:
         """Return the arrival time of each chunk of a stream; empty for other replies.

@@ -38,6 +38,8 @@ class Job:
     rotate_bytes: float
     rotate_s: float
     resumes: bool
+    compares_vectors: bool = False
+    """Whether the model scores texts by their vectors, as far as known."""
     cache: CacheSettings | None = None
     """Of the engines behind all upstreams, where their prefix caches are checked."""
 

@@ -76,6 +76,20 @@ def _choices(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]
     return "/v1/completions", {"prompt": prompts, "n": number % 4 + 1, "max_tokens": 40, "ignore_eos": True}
 
 
+def _reasoning(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    """A chat, in every third request by way of Anthropic's messages."""
+    path, body = _chat(number, chance)
+    if number % 3:
+        return path, body
+    return "/v1/messages", {name: body[name] for name in ("messages", "max_tokens", "stream")}
+
+
+def _scores(number: int, chance: random.Random) -> tuple[str, Mapping[str, Any]]:
+    """Texts that are compared with one other."""
+    texts = [f"{number} {place} " + " ".join(chance.choices(_WORDS, k=300)) for place in range(number % 4 + 1)]
+    return "/score", {"text_1": f"{number} " + " ".join(chance.choices(_WORDS, k=600)), "text_2": texts}
+
+
 _PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -85,6 +99,9 @@ BODIES: Mapping[str, Body] = {
     "embeddings": _embeddings,
     "images": _images,
     "choices": _choices,
+    "reasoning": _reasoning,
+    "scores": _scores,
+    "hanging up": _chat,
     "sleep": _chat,
     "pause": _chat,
 }
@@ -102,19 +119,26 @@ def send(url: str, server_url: str, load: str, model: str, seed: int, rate: floa
         path, body = BODIES[load](number, chance)
         due += chance.expovariate(rate)
         time.sleep(max(0.0, started + due - time.monotonic()))
-        thread = threading.Thread(target=_one, args=(url, path, {"model": model, **body}))
+        leaves_after_s = _PATIENCE_S if load == "hanging up" and number % 3 == 0 else None
+        thread = threading.Thread(target=_one, args=(url, path, {"model": model, **body}, leaves_after_s))
         thread.start()
         threads.append(thread)
     for thread in threads:
         thread.join()
 
 
-def _one(url: str, path: str, body: Mapping[str, Any]) -> None:
-    """Send one request and read its reply."""
+_PATIENCE_S = 2.0
+
+
+def _one(url: str, path: str, body: Mapping[str, Any], leaves_after_s: float | None) -> None:
+    """Send one request and read its reply, or as much of it as comes until the client leaves."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=120)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-        connection.getresponse().read()
+        if leaves_after_s is None:
+            connection.getresponse().read()
+        else:
+            time.sleep(leaves_after_s)
     finally:
         connection.close()
 

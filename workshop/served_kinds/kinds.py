@@ -57,9 +57,12 @@ KINDS: dict[str, Kind] = {
     "a draft model": _kind(_drafts("draft_model", "qwen/qwen3-0.6b")),
     "structured outputs": _kind("", "structured"),
     "embeddings beside chat": _kind("--task generate,embed", "embeddings"),
+    "scores of embeddings": _kind("", "scores", "qwen/qwen3-embedding-0.6b", pace=0.1),
+    "reasoning": _kind("--reasoning-parser qwen3", "reasoning"),
     "several choices": _kind("", "choices"),
     "several choices in a small cache": _kind(f"{_SMALL} --max-num-seqs 6", "choices"),
     "images": _kind("--tokens-per-medium 300", "images", "qwen/qwen2.5-vl-7b-instruct"),
+    "clients of a proxy that hang up": _kind("", "hanging up"),
     "clients that leave": _kind("", "leaving"),
     "priorities": _kind("--scheduling-policy priority --max-num-seqs 3", "classes"),
     "deadlines": _kind(

@@ -106,6 +106,30 @@ def test_the_first_token_is_the_first_event_with_content_and_the_first_event_is_
     assert (reply.first_token, reply.first_event) == (first_token, 20)
 
 
+VLLM_ROLE = ROLE | {"prompt_token_ids": None}
+VLLM_OPENED = {"type": "message_start", "message": {"id": "chatcmpl-1", "usage": {"input_tokens": 3}}}
+MESSAGE_DELTA = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
+
+
+@pytest.mark.parametrize(
+    ("events", "first_token"),
+    [
+        ([VLLM_ROLE, delta(reasoning=" r"), delta("stop", content="a"), usage(9, 4)], 20),  # <think> and </think>
+        ([VLLM_ROLE, delta("tool_calls", tool_calls=[{"index": 0}]), usage(9, 40)], 20),
+        ([VLLM_OPENED, TEXT_DELTA, MESSAGE_DELTA], 20),
+        ([VLLM_ROLE, delta(content="a"), delta("stop", content="b"), usage(9, 2)], 30),
+        ([VLLM_ROLE, delta(reasoning=" r"), delta("stop", content="a")], 30),  # not counted
+        ([ROLE, delta(reasoning=" r"), delta("stop", content="a"), usage(9, 4)], 30),  # opened before it computes
+        ([{"prompt_token_ids": [1], **text("")}, text("a"), usage(9, 4)], 20),
+        ([OPENED, TEXT_DELTA, MESSAGE_DELTA], 30),
+    ],
+)
+def test_a_first_token_without_an_event_came_with_the_event_by_which_vllm_opens_a_stream(
+    events: list[Any], first_token: int
+) -> None:
+    assert streamed(*events).first_token == first_token
+
+
 def test_usage_is_that_of_the_last_event_that_has_it() -> None:
     reply = streamed(
         text("a") | {"usage": {"prompt_tokens": 9, "completion_tokens": 1}}, text("b"), usage(9, 2), b"[DONE]"

@@ -133,6 +133,48 @@ def test_a_client_that_hangs_up_and_a_server_that_fails_have_rows(tmp_path: Path
     assert recording.report.by_status == {"incomplete": 2, "error": 1}
 
 
+def test_prompts_of_clients_that_hang_up_have_the_tokens_that_later_counts_suggest(tmp_path: Path) -> None:
+    """A token has eight bytes here, where a text without a count has one for four. Roles take a byte or two."""
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    system, words = {"role": "system", "content": "8 bytes " * 40}, "8 bytes " * 100
+    gone, late, done, elsewhere = (wire.connect() for _ in range(4))
+    wire.ask(gone, 0, messages=[system, *user(words)], stream=True)
+    wire.ask(late, 1, model="other", messages=user(words), stream=True)
+    wire.ask(elsewhere, 2, messages=[system, *user("8 bytes " * 50)], n=2, stream=True)
+    wire.happens(EventKind.REPLY, elsewhere, 2, b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+    for each in (gone, late, elsewhere):
+        wire.happens(EventKind.CLIENT_GONE, each, 3)
+        wire.happens(EventKind.SERVER_GONE, each, 3)
+    recording.write()
+    assert not rows_in(tmp_path)  # nothing was counted yet
+    wire.ask(done, 4, messages=user(words), stream=True)
+    wire.answer(done, 10, prompt_tokens=100)
+    recording.write()
+    written = rows_in(tmp_path)
+    assert [(row.prefix_length, row.input_tokens) for row in written if row.status == "incomplete"] == [
+        (40, 100), (40, 51), (40, 51),
+    ]  # fmt: skip
+    assert [row.context_tokens for row in written if row.context_of] == [90]
+    recording.close()
+    by_model = {row.model: row for row in rows_in(tmp_path)}
+    assert by_model["other"].input_tokens == 201
+    assert recording.report.num_requests == 4
+
+
+def test_rows_wait_a_minute_at_most_for_a_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("observe.proxy.recording_process._WAIT_S", 0.0)
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    gone = wire.connect()
+    wire.ask(gone, 0, messages=user("8 bytes " * 100), stream=True)
+    wire.happens(EventKind.CLIENT_GONE, gone, 3)
+    wire.happens(EventKind.SERVER_GONE, gone, 3)
+    recording.write()
+    assert [row.input_tokens for row in rows_in(tmp_path)] == [201]
+    recording.close()
+
+
 def test_tenants_are_distinguished_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path))
     wire = Wire(recording)
@@ -321,6 +363,23 @@ def test_tokens_of_a_shared_start_are_those_that_the_turns_do_not_take(tmp_path:
         wire.answer(one, 110 + 100 * at, prompt_tokens=170 + 20 * at)
     recording.close()
     assert [row.prefix_length for row in rows_in(tmp_path)] == [0, 150, 150]
+
+
+def test_a_model_that_compares_vectors_computes_each_text_of_a_score_once(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path, compares_vectors=True))
+    wire = Wire(recording)
+    one = wire.connect()
+    wire.ask(one, 0, path="/score", text_1="a" * 20, text_2=["b" * 10, "c" * 10])
+    wire.answer_whole(one, 9, prompt_tokens=40, output_tokens=0)
+    wire.ask(one, 10, path="/rerank", query="a" * 20, documents=["b" * 20])
+    wire.answer_whole(one, 19, prompt_tokens=40, output_tokens=0)
+    wire.ask(one, 20, path="/score", text_1=["a" * 10] * 2, text_2=["b" * 10] * 2)
+    wire.answer_whole(one, 29, prompt_tokens=40, output_tokens=0)
+    recording.close()
+    rows = rows_in(tmp_path)
+    by_request = [[row.server_input_tokens for row in rows if row.arrival_time_us == at] for at in (0, 10_000, 20_000)]
+    assert by_request == [[19, 10, 11], [20, 20], [10, 10, 10, 10]]
+    assert not any(row.context_of for row in rows)
 
 
 @pytest.mark.parametrize(
