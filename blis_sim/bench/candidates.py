@@ -312,8 +312,7 @@ def simulations(command: str, pool: AbstractContextManager[JobPool], path: str |
 def _line(key: str, outcome: Outcome) -> str:
     use = None if outcome.use is None else asdict(outcome.use)
     row = {"key": key, "figures": dict(outcome.figures), "error": outcome.error, "use": use, "open": outcome.is_open}
-    row["notes"] = list(outcome.notes)
-    row["ranges"] = {name: asdict(each) for name, each in outcome.ranges.items()}
+    row |= {"ranges": {name: asdict(each) for name, each in outcome.ranges.items()}, "notes": list(outcome.notes)}
     return json.dumps(row) + "\n"
 
 

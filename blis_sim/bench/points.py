@@ -550,7 +550,7 @@ def notes_of_points(found: Sequence[tuple[Point, Outcome]]) -> list[str]:
 def _note(note: str, points: Sequence[Point], num_points: int) -> str:
     if len(points) == num_points:
         return note
-    others = f" and {len(points) - 1} more points" if len(points) > 1 else ""
+    others = f" and {len(points) - 1} more" if len(points) > 1 else ""
     return f"{points[0].label}{others}: {note}"
 
 

@@ -83,4 +83,4 @@ def test_many_unlike_notes_are_cut_and_like_ones_are_said_once() -> None:
     assert last == "warning: and 10 more like these"
     assert notes_of_points([(each, Outcome(notes=("one", "one"))) for each in points]) == ["one"]
     some = [(each, Outcome(notes=("one",) if each.number > 16 else ())) for each in points]
-    assert notes_of_points(some) == ["rate=17 and 2 more points: one"]
+    assert notes_of_points(some) == ["rate=17 and 2 more: one"]
