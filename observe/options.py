@@ -203,8 +203,9 @@ class ObserveOptions(SyntheticOptions):
     """One run of `blis observe`. Raises OptionError or ObserveError for settings that do not fit together."""
 
     url: str = option(
-        help="Base URL of the server, such as http://localhost:8000, or of several: URL,....",
+        help="Base URL of the server, such as http://localhost:8000, or of several with commas between them.",
         flags=("--url", "--server-url"),
+        metavar="URL,...",
         heading="Server and recording",
     )
     url_strategy: str = option(

@@ -26,6 +26,8 @@ from blis_sim.engine.simulation import (
     run_in_batches,
 )
 from blis_sim.engine.units import Micros
+from blis_sim.options import OptionError
+from blis_sim.options.progress import NoteCallback
 from replay.analysis.steady import LEAST_TIME_SCALES, Steadiness, steadiness, time_scales_so_far
 from replay.arrivals import (
     Arrival,
@@ -94,13 +96,13 @@ def with_named_adapters(model: str, workload: Workload, lora: LoraSettings) -> W
     )
 
 
-def requests_for_model(model: str, workload: Workload) -> tuple[Workload, int]:
-    """The workload without requests that name another model, whatever the case of letters, and how many those are.
+def requests_for_model(model: str, workload: Workload, on_note: NoteCallback) -> Workload:
+    """The workload without requests that name another model, whatever the case of letters; a note says how many.
 
-    Model names are in small letters then.
+    Model names are in small letters then. Raises OptionError where no request is left.
     """
     if labels_of(workload, "model") <= {"", model.lower()}:
-        return workload, 0
+        return workload
     requests = [_in_small_letters(request) for request in workload.requests if _requests_model(model, request)]
     sessions = [
         replace(session, first=_in_small_letters(session.first))
@@ -110,8 +112,13 @@ def requests_for_model(model: str, workload: Workload) -> tuple[Workload, int]:
     rows = [row for row in workload.rows if _requests_model(model, row)]
     num_left_out = len(workload.requests) - len(requests) + len(workload.sessions) - len(sessions)
     num_left_out += len(workload.rows) - len(rows)
+    if num_left_out:
+        on_note(f"left out {num_left_out} requests or conversations for another model than {model}")
     rows = [replace(row, model=row.model.lower()) for row in restricted_to(workload.rows, rows)]
-    return replace(workload, requests=requests, sessions=sessions, rows=rows), num_left_out
+    found = replace(workload, requests=requests, sessions=sessions, rows=rows)
+    if found.is_empty:
+        raise OptionError(f"no request of the workload is for {model}: all were left out")
+    return found
 
 
 def _requests_model(model: str, request: WorkloadRequest | TraceRow) -> bool:

@@ -76,10 +76,11 @@ def simulate_replay(
     from blis_sim.engine.cluster.policies import with_policies
     from blis_sim.engine.deployment import resolve
     from blis_sim.engine.offload_file import with_chain
-    from replay.analysis.breakdown import with_deadlines
+    from blis_sim.options.progress import KeptNotes
+    from replay.analysis.breakdown import notes_on_targets, with_deadlines
     from replay.arrivals import arrivals_of, sped_up
     from replay.engine_options import check_declared, with_adapters
-    from replay.output.findings import FinishedRun, SendPolicy
+    from replay.output.findings import FinishedRun, SendPolicy, notes_on_run
     from replay.output.report import analysis_config_of, recording_tokens
     from replay.provenance import title_of
     from traces import TraceRow, read_trace
@@ -111,8 +112,9 @@ def simulate_replay(
         arrivals = arrivals._replace(arrivals=sped_up(arrivals.arrivals, options.speed))
     arrivals = _in_phase(options, trace, arrivals, deployment.config.timer_us)
     interruptions = _recorded_interruptions(options, trace, arrivals)
-    _note_omitted_rows(trace, arrivals, model, on_note)
-    _note_missing_client_cap(options, arrivals.arrivals.rows, on_note)
+    on_run_note = KeptNotes(on_note)
+    _note_omitted_rows(trace, arrivals, model, on_run_note)
+    _note_missing_client_cap(options, arrivals.arrivals.rows, on_run_note)
     with (
         recording_tokens(options.report) as on_tokens,
         progress("replaying", len(arrivals.arrivals) * options.phase_average) as advance,
@@ -133,13 +135,20 @@ def simulate_replay(
     if options.intervals:
         for line in _interval_lines(options, deployment, arrivals, ties, runs[0]):
             on_note(line)
-    num_unsent = 0 if options.horizon else len(arrivals.arrivals) - len(runs[0].requests)
-    _note_run_results(options, deployment, runs[0], analysis_config.targets, num_unsent, on_note)
+    after = notes_on_run(runs[0], deployment, options.cluster.kills, 0 if options.horizon else len(arrivals.arrivals))
+    for note in (*after, *notes_on_targets(analysis_config.targets, runs[0].requests)):
+        on_run_note(note)
     sending = SendPolicy(is_chosen_by_run=options.decides_sending, keeps_schedule=options.reissue)
     origin = partial(_provenance, options, deployment, trace.data_path)
     header, title = _header_of(trace, analysis_config.targets), title_of(options, deployment)
     outcome = FinishedRun(
-        analysis_config=analysis_config, simulated=runs[0], header=header, title=title, describe=origin, sending=sending
+        analysis_config=analysis_config,
+        simulated=runs[0],
+        header=header,
+        title=title,
+        describe=origin,
+        sending=sending,
+        notes=tuple(on_run_note.notes),
     )
     return outcome if len(runs) == 1 else _mean_outcome(outcome, runs)
 
@@ -150,26 +159,6 @@ def _header_of(trace: "Trace", targets: "Mapping[str, SloTargets]") -> "TraceHea
 
     offload, observed = trace.header.kv_offload, trace.header.observed_kv_metrics
     return TraceHeader(mode="replayed", goodput_slo_targets=targets, kv_offload=offload, observed_kv_metrics=observed)
-
-
-def _note_run_results(
-    options: ReplayOptions,
-    deployment: "Deployment",
-    run: "Simulated",
-    targets: "Mapping[str, SloTargets]",
-    num_unsent: int,
-    on_note: "NoteCallback",
-) -> None:
-    """Note unsent requests, and print the notes on the step times, the cluster and the targets of a finished run."""
-    from blis_sim.engine.cluster.build import notes_after_run
-    from blis_sim.engine.deployment import notes_after
-    from replay.analysis.breakdown import notes_on_targets
-
-    if num_unsent:
-        on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    after = (*notes_after(deployment), *notes_after_run(run.simulation, options.cluster.kills))
-    for note in (*after, *notes_on_targets(targets, run.requests)):
-        on_note(note)
 
 
 def _mean_outcome(first: "FinishedRun", runs: "list[Simulated]") -> "FinishedRun":

@@ -153,13 +153,14 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
 
     Raises BlisError.
     """
-    from blis_sim.engine.cluster.build import notes_after_run, notes_on_cluster, with_one_latency_model
+    from blis_sim.engine.cluster.build import notes_on_cluster, with_one_latency_model
     from blis_sim.engine.cluster.policies import with_policies
-    from blis_sim.engine.deployment import notes_after, resolve
+    from blis_sim.engine.deployment import resolve
     from blis_sim.engine.offload_file import read_offload, with_chain
+    from blis_sim.options.progress import KeptNotes
     from replay.analysis.breakdown import notes_on_targets, with_deadlines
     from replay.engine_options import with_adapters
-    from replay.output.findings import FinishedRun
+    from replay.output.findings import FinishedRun, notes_on_run
     from replay.output.report import analysis_config_of
     from replay.provenance import title_of
     from traces import TraceHeader
@@ -179,13 +180,12 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
         on_note(note)
     for note in (*analysis_config.saturation.notes, *deployment.notes, *notes_on_cluster(options.cluster, deployment)):
         on_note(note)
-    simulated, judge, workload = _simulated_spec(options, cluster, deployment, spec, on_note, progress)
-    num_unsent = 0 if workload.horizon_us or options.horizon else len(workload.rows) - len(simulated.requests)
-    if workload.rows and num_unsent:
-        on_note(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    after = (*notes_after(deployment), *notes_after_run(simulated.simulation, options.cluster.kills))
+    on_run_note = KeptNotes(on_note)
+    simulated, judge, workload = _simulated_spec(options, cluster, deployment, spec, on_run_note, progress)
+    num_requests = 0 if workload.horizon_us or options.horizon else len(workload.rows)
+    after = notes_on_run(simulated, deployment, options.cluster.kills, num_requests)
     for note in (*after, *notes_on_targets(analysis_config.targets, simulated.requests)):
-        on_note(note)
+        on_run_note(note)
     header = TraceHeader(
         mode="generated",
         workload_seed=spec.seed,
@@ -199,6 +199,7 @@ def simulate_run(options: RunOptions, on_note: "NoteCallback", progress: "Progre
         title=title_of(options, deployment),
         describe=partial(_provenance, options, deployment, spec),
         judge=judge,
+        notes=tuple(on_run_note.notes),
     )
 
 
@@ -356,11 +357,7 @@ def _drawn_workload(options: RunOptions, spec: "WorkloadSpec", on_note: "NoteCal
     lora = adapter_settings(options.adapters)
     if lora is not None:
         generated = with_named_adapters(model, generated, lora)
-    workload, num_left_out = requests_for_model(model, generated)
-    if num_left_out:
-        on_note(f"left out {num_left_out} requests or conversations for another model than {model}")
-    if workload.is_empty:
-        raise OptionError(f"no request of the workload is for {model}: all were left out")
+    workload = requests_for_model(model, generated, on_note)
     adapters = labels_of(workload, "adapter") - {""}
     check_declared(options.adapters, adapters)
     if adapters and lora is None:

@@ -312,7 +312,7 @@ def simulations(command: str, pool: AbstractContextManager[JobPool], path: str |
 def _line(key: str, outcome: Outcome) -> str:
     use = None if outcome.use is None else asdict(outcome.use)
     row = {"key": key, "figures": dict(outcome.figures), "error": outcome.error, "use": use, "open": outcome.is_open}
-    row["ranges"] = {name: asdict(each) for name, each in outcome.ranges.items()}
+    row |= {"ranges": {name: asdict(each) for name, each in outcome.ranges.items()}, "notes": list(outcome.notes)}
     return json.dumps(row) + "\n"
 
 
@@ -329,8 +329,9 @@ def _read_outcomes(path: Path) -> dict[str, Outcome]:
             row = json.loads(line)
             use = ResourceUse(**row["use"]) if row.get("use") else None
             ranges = {name: SampledRange(**each) for name, each in row.get("ranges", {}).items()}
+            notes = tuple(map(str, row.get("notes", ())))
             found[row["key"]] = Outcome(
-                row["figures"], row["error"], use=use, is_open=row.get("open", False), ranges=ranges
+                row["figures"], row["error"], use=use, is_open=row.get("open", False), ranges=ranges, notes=notes
             )
         except (ValueError, KeyError, TypeError) as error:
             raise BenchError(

@@ -720,6 +720,8 @@ class CapacityPlan:
     refused: Mapping[str, Mapping[str, str]]
     winner: Winner | None
     num_simulations: int
+    notes: Sequence[str] = ()
+    """What the run of the winner, else that of the load alone, says of its requests and settings."""
     is_interrupted: bool = False
     """Whether Ctrl-C ended the search, so that cheaper deployments may exist."""
 
@@ -734,7 +736,8 @@ def answer(sims: Simulations, query: CapacityQuery, progress: Progress = no_prog
     if question is not None:
         query = replace(query, settings={**query.settings, "latency_model": question.latency_model})
     sims.limits_ms = query.targets.limits_ms
-    load, num_requests = _load(sims, query)
+    alone = _outcome_of_load(sims, query)
+    load, num_requests = _mean_load(alone, query), int(alone.figures["injected_requests"] or 0)
     if query.simulation.name == "run" and not query.settings.get("workload_spec"):
         query = replace(query, settings={"num_requests": num_requests, **query.settings})
     candidates = candidates_of(query.simulation, query.settings, query.choices, query.prices, load, query.targets)
@@ -759,6 +762,7 @@ def answer(sims: Simulations, query: CapacityQuery, progress: Progress = no_prog
         refused=candidates.refused,
         winner=winner,
         num_simulations=sims.num_computed,
+        notes=(alone if winner is None else winner.outcome).notes,
         is_interrupted=is_interrupted,
     )
 
@@ -785,11 +789,8 @@ def _with_load_defaults(query: CapacityQuery) -> dict[str, Any]:
     return settings
 
 
-def _load(sims: Simulations, query: CapacityQuery) -> tuple[MeanLoad, int]:
-    """Return the mean load and its number of requests, from one simulation with plenty of instances.
-
-    Raises BlisError where no request completes.
-    """
+def _outcome_of_load(sims: Simulations, query: CapacityQuery) -> Outcome:
+    """Return the outcome of the load with plenty of instances. Raises BlisError where it cannot be simulated."""
     settings = {**query.settings, "num_instances": _PROBE_INSTANCES}
     first: BlisError | None = None
     for gpu, tp in product(query.choices.gpus, sorted(query.choices.tps, reverse=True)):
@@ -801,12 +802,13 @@ def _load(sims: Simulations, query: CapacityQuery) -> tuple[MeanLoad, int]:
             continue
         outcome = sims.outcome(Wanted(placed, by_longer=False))
         if not outcome.error:
-            return _mean_load(outcome, query), int(outcome.figures["injected_requests"] or 0)
+            return outcome
         first = first or BenchError(outcome.error)
     raise first or BenchError("no GPU type to plan for")
 
 
 def _mean_load(outcome: Outcome, query: CapacityQuery) -> MeanLoad:
+    """Return the mean load of a run. Raises BenchError where no request completes."""
     figures = outcome.figures
     completed = figures["completed_requests"] or 0
     if not completed:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from blis_sim.bench.compare_options import CompareOptions
 from blis_sim.engine.cluster.build import (
     build_simulation,
-    notes_after_run,
     notes_on_cluster,
     question_of,
     timed_by,
@@ -24,7 +23,7 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
-from blis_sim.engine.deployment import Deployment, notes_after, resolve
+from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.engine_defaults import adaptive_blocks
 from blis_sim.engine.latency.confidence import is_waiting
 from blis_sim.options import OptionError, options_from
@@ -39,7 +38,7 @@ from replay.analysis.breakdown import DeadlineFigures, deadline_figures, notes_o
 from replay.analysis.on_demand import goodput
 from replay.analysis.result import ClassAttainment, mean_result, verdicts_of
 from replay.closed_loop import labels_of, requests_for_model, simulate_workload
-from replay.output.findings import target_checks
+from replay.output.findings import notes_on_run, target_checks
 from replay.output.metrics import aggregate
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.record import NEVER
@@ -245,7 +244,10 @@ def simulate_configuration(side: Configuration, requests: Requests, judging: Jud
     cluster = with_deadlines(side.cluster, judging.targets or requests.workload.goodput_slo_targets)
     deployment = side.deployment if cluster is side.cluster else resolve(cluster.deployment)
     simulation = build_simulation(cluster, deployment, ties=SeededTieBreaker(requests.seed))
-    workload, workload_notes = _workload_for(cluster.deployment.model, requests.workload)
+    notes = list(requests.workload.notes)
+    workload = requests_for_model(cluster.deployment.model, requests.workload, notes.append)
+    if labels_of(workload, "adapter") - {""}:
+        notes.append("adapters change no time in a comparison")
     times: list[tuple[int, Micros]] = []
     samples = Samples()
 
@@ -259,24 +261,9 @@ def simulate_configuration(side: Configuration, requests: Requests, judging: Jud
         simulation, workload, None, sample, lambda number, instants: times.append((number, instants))
     )
     run = _run(simulated, times, samples, requests.duration_s, judging)
-    warnings = [*notes_after(deployment), *notes_after_run(simulation, cluster.kills)]
-    num_unsent = len(workload.rows) - len(simulated.requests)
-    if num_unsent > 0 and not workload.horizon_us:
-        warnings.append(f"{num_unsent} requests were not sent: a request that they wait for was not answered")
-    return replace(run, notes=(*workload_notes, *run.notes), warnings=warnings)
-
-
-def _workload_for(model: str, generated: Workload) -> tuple[Workload, list[str]]:
-    """The requests that are for a model, with notes. Raises OptionError when there is none."""
-    notes = list(generated.notes)
-    workload, num_left_out = requests_for_model(model, generated)
-    if num_left_out:
-        notes.append(f"left out {num_left_out} requests or conversations for another model than {model}")
-    if workload.is_empty:
-        raise OptionError(f"no request of the workload is for {model}")
-    if labels_of(workload, "adapter") - {""}:
-        notes.append("adapters change no time in a comparison")
-    return workload, notes
+    num_requests = 0 if workload.horizon_us else len(workload.rows)
+    warnings = tuple(notes_on_run(simulated, deployment, cluster.kills, num_requests))
+    return replace(run, notes=(*notes, *run.notes), warnings=warnings)
 
 
 def _token_hit_rate(engines: Iterable[Engine]) -> float:

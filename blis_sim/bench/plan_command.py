@@ -204,6 +204,8 @@ def find_plan(
     pool = POOLS["ray"](options.ray_address) if options.ray else process_pool(options.processes)
     with simulations(plan.simulation.name, pool, options.output) as sims:
         found = answer(sims, _query(options, plan), progress)
+    for note in found.notes:
+        on_note(note)
     if options.manifests is not None and found.winner is not None:
         write_manifests(options.manifests, found.query, found.winner.trial)
     if options.plot is not None or options.html is not None:

@@ -404,7 +404,7 @@ class Outcome:
 
     `is_unexpected` marks a defect or a lack of memory, as opposed to settings that do not fit together. `is_open` says
     that the run is too short to tell an overload, which longer runs would. `ranges` has the sampling error of figures
-    that have a limit.
+    that have a limit, and `notes` what the run says of its requests and settings.
     """
 
     figures: Figures = field(default_factory=dict)
@@ -414,6 +414,7 @@ class Outcome:
     use: ResourceUse | None = None
     is_open: bool = False
     ranges: Mapping[str, SampledRange] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -474,7 +475,7 @@ def _simulated(job: Job) -> Outcome:
     figures["cache_hit_rate"] = breakdown.get("cache_hit_rate")
     num_gpus = gpus_of(options.cluster)
     figures["num_gpus"] = num_gpus
-    later = flat_result("", result) | {"is_steady": int(result.is_steady)}
+    later = flat_result("", result) | {"is_steady": None if result.is_steady is None else int(result.is_steady)}
     tokens_per_s = later["steady_output_tokens_per_s"] or found["tokens_per_sec"]
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, tokens_per_s)
     figures |= {name: later[name] for name in LATER_FIGURES if name != "percentile_targets_met"}
@@ -483,13 +484,14 @@ def _simulated(job: Job) -> Outcome:
     figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
     origin = {name: str(getattr(described, name)) for name in ORIGIN}
     ranges = {name: sampled_range(outcome.simulated.requests, name) for name in job.limits_ms}
-    is_known = figures["is_steady"] or figures["overload_queue_growth_per_min"] is not None
+    is_known = result.is_steady is not False or figures["overload_queue_growth_per_min"] is not None
     return Outcome(
         figures,
         origin=origin,
         use=resources_of(outcome.simulated),
         is_open=has_longer and not job.by_longer and not is_known,
         ranges={name: each for name, each in ranges.items() if each is not None},
+        notes=outcome.notes,
     )
 
 
@@ -533,7 +535,27 @@ def step_time_warnings(simulation: Simulation, points: Sequence[Point]) -> list[
     found: dict[str, None] = {}
     for point in unlike.values():
         found |= dict.fromkeys(_warnings(simulation, point))
-    lines = list(found)
+    return _first_of(list(found))
+
+
+def notes_of_points(found: Sequence[tuple[Point, Outcome]]) -> list[str]:
+    """Return what simulated points say of their requests and settings, each once, with the point if not all say it."""
+    said: dict[str, list[Point]] = {}
+    for point, outcome in found:
+        for note in dict.fromkeys(outcome.notes):
+            said.setdefault(note, []).append(point)
+    return _first_of([_note(note, points, len(found)) for note, points in said.items()])
+
+
+def _note(note: str, points: Sequence[Point], num_points: int) -> str:
+    if len(points) == num_points:
+        return note
+    others = f" and {len(points) - 1} more" if len(points) > 1 else ""
+    return f"{points[0].label}{others}: {note}"
+
+
+def _first_of(lines: list[str]) -> list[str]:
+    """Return the lines, or the first of many and how many more there are."""
     if len(lines) > _MOST_LINES:
         return [*lines[:_MOST_LINES], f"warning: and {len(lines) - _MOST_LINES} more like these"]
     return lines

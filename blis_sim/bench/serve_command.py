@@ -5,16 +5,18 @@ from blis_sim.bench.serve_options import BenchServeOptions
 __all__ = ["BenchServeOptions", "rewritten", "run"]
 
 _LISTS = ("--goodput", "--header", "--metadata", "--lora-modules")
+_SINGLE = ("--request-rate", "--percentile-metrics", "--metric-percentiles")
+"""Lists of which `vllm bench serve` takes one text, so that of several texts the last one counts."""
 _SWITCHES = ("--disable-tqdm", "--trust-remote-code", "--skip-tokenizer-init", "--skip-chat-template", "--no-stream")
 _VALUED = ("--tokenizer-mode", "--chat-template-kwargs", "--timeline-itl-thresholds")
 
 
 def rewritten(arguments: list[str]) -> list[str]:
     """A command line of `vllm bench serve` in our syntax. Raises OptionError."""
-    from blis_sim.bench.vllm_syntax import lists, without_effect
+    from blis_sim.bench.vllm_syntax import lists, texts, without_effect
     from blis_sim.bench.vllm_syntax import rewritten as in_our_syntax
 
-    flags = [*lists(*_LISTS), *without_effect(_SWITCHES, _VALUED)]
+    flags = [*lists(*_LISTS), *texts(*_SINGLE), *without_effect(_SWITCHES, _VALUED)]
     return in_our_syntax("bench serve", arguments, BenchServeOptions, flags)
 
 

@@ -115,7 +115,15 @@ def compute_sweep(options: SweepOptions, plan: "Plan", on_note: "NoteCallback", 
 
     `on_note` gets the notes, a line each, and `progress` shows how far it is. Raises BlisError.
     """
-    from blis_sim.bench.points import asked, open_rows, read_rows, step_time_warnings, table_of, write_parquet
+    from blis_sim.bench.points import (
+        asked,
+        notes_of_points,
+        open_rows,
+        read_rows,
+        step_time_warnings,
+        table_of,
+        write_parquet,
+    )
     from blis_sim.bench.sweep_report import SweepResult, draw, served_rows, sweep_report
     from traces import slo_targets
 
@@ -135,7 +143,10 @@ def compute_sweep(options: SweepOptions, plan: "Plan", on_note: "NoteCallback", 
     rows = [] if options.overwrite else read_rows(path, table)
     if rows:
         on_note(f"{path} has {len(rows)} of {len(points)} points already")
-    rows = table.in_order([*rows, *_computed(options, plan, table, rows, question.refusals, on_note, progress)])
+    computed = table.in_order(_computed(options, plan, table, rows, question.refusals, on_note, progress))
+    for line in notes_of_points([(row.point, row.outcome) for row in computed if not row.outcome.error]):
+        on_note(line)
+    rows = table.in_order([*rows, *computed])
     open_rows(path, table, rows).close()
     if options.parquet is not None:
         write_parquet(options.parquet, table, rows)

@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,12 @@ from traces.text_file import writing
 
 AT_ONCE_RATE = 1e6
 """Requests per second at which all of them are there before any is served."""
+
+
+_OF_NO_LOAD = dict.fromkeys(
+    name for name in FIGURES if name.startswith(("steady_", "overload_", "load_arrived_")) or name == "is_steady"
+)
+"""Figures of requests that come over time. They mean nothing where all of them are there at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +50,11 @@ class Combination:
         return max(good, key=lambda trial: requests_per_s(trial.found), default=None)
 
     @property
+    def told(self) -> Outcome:
+        """The outcome whose notes hold for the combination: of the best trial, else of the last."""
+        return (self.best or self.trials[-1]).found
+
+    @property
     def error(self) -> str:
         """The first error of a trial; empty where all trials could be simulated."""
         return next((trial.found.error for trial in self.trials if trial.found.error), "")
@@ -64,7 +75,8 @@ def search(job: SearchJob) -> Combination:
 
     def attempt(rate: float | None) -> Outcome:
         settings: dict[str, Any] = {**job.point.settings, "rate": AT_ONCE_RATE if rate is None else rate}
-        return compute(Job("", job.command, settings))
+        outcome = compute(Job("", job.command, settings))
+        return replace(outcome, figures={**outcome.figures, **_OF_NO_LOAD}) if rate is None else outcome
 
     def is_good(outcome: Outcome) -> bool:
         figures = outcome.figures

@@ -92,7 +92,7 @@ class TuneOptions(LatencyTargets):
 def run(options: TuneOptions) -> int:
     """Search, print a line per combination, write requested files. Exit codes: 0 done, 1 no combination is good
     enough, or a simulation failed in a way that its settings do not explain."""
-    from blis_sim.bench.points import asked
+    from blis_sim.bench.points import asked, notes_of_points
     from blis_sim.bench.tune import best_of, tune_report, write_trials
 
     plan = _plan(options)
@@ -101,6 +101,9 @@ def run(options: TuneOptions) -> int:
     check_outputs(options, *plan.paths_read())
     question = asked(plan.simulation, plan.points())
     combinations = _searched(options, plan, question)
+    told = [(each.point, each.told) for each in combinations]
+    for line in notes_of_points([(point, outcome) for point, outcome in told if not outcome.error]):
+        sys.stderr.write(f"blis bench tune: {line}\n")
     report = tune_report(combinations, plan.varied, options.limits_ms, _origin(options, plan, question), question.text)
     try:
         if options.output is not None:  # before printing, since the reader of the output may have gone

@@ -14,6 +14,11 @@ def lists(*names: str) -> list[VllmFlag]:
     return [VllmFlag((name,), "text", "+", (), "") for name in names]
 
 
+def texts(*names: str) -> list[VllmFlag]:
+    """Flags that take one value."""
+    return [VllmFlag((name,), "text", "", (), "") for name in names]
+
+
 def without_effect(switches: Sequence[str], valued: Sequence[str]) -> list[VllmFlag]:
     """Flags of vLLM that are accepted and named, and change nothing."""
     return [

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Any, NoReturn
 
 import typer
@@ -79,15 +80,23 @@ def split_command_line(
     further = [each for each in others if not each.option.positional and taken.isdisjoint(each.spellings)]
     command = SettingsCommand([*settings, *further])
     try:
-        values = command.command_line(arguments, lambda _, text: text, reads_environment=False).values
+        values = command.command_line(arguments, _unread, reads_environment=False).values
     except HelpRequest:
         return list(arguments), []
     given = [each for each in (*settings, *further) if each.name in values]
-    flags = {each.name: words_of(each, values[each.name]) for each in given if not each.option.positional}
+    flags = {
+        each.name: [word for text in _listed(values[each.name]) for word in words_of(each, text)]
+        for each in given
+        if not each.option.positional
+    }
     own = [word for each in settings for word in flags.get(each.name, ())]
     other = [word for each in further for word in flags.get(each.name, ())]
     words = [word for each in given if each.option.positional for word in _listed(values[each.name])]
     return [*own, *(["--"] if any(each.startswith("-") for each in words) else []), *words], other
+
+
+def _unread(setting: Setting, text: str) -> Any:
+    return (text,) if setting.is_list else text
 
 
 def words_of(setting: Setting, value: Any) -> list[str]:
@@ -217,7 +226,7 @@ class SettingOption(_PlacedParameter, TyperOption):
             required=setting.required,
             metavar="" if is_switch else metavar_of(setting),
             is_flag=is_switch,
-            multiple=setting.is_repeated,
+            multiple=setting.has_items,
             hidden=setting.option.hidden,
             envvar=variable_of(setting),
             rich_help_panel=heading,
@@ -479,4 +488,14 @@ def _read(setting: Setting, ctx: Any, value: Any) -> Any:
         return None
     if setting.is_repeated:
         return tuple(value)
-    return value if isinstance(value, bool) else ctx.meta.get(_READ, parse_flag_value)(setting, value)
+    if isinstance(value, bool):
+        return value
+    read = ctx.meta.get(_READ, parse_flag_value)
+    return _joined([read(setting, each) for each in value]) if setting.has_items else read(setting, value)
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    """Return the items of the values that a flag has when it is given again and again."""
+    if all(isinstance(each, tuple) for each in values):
+        return tuple(chain.from_iterable(values))
+    return ",".join(filter(None, values))

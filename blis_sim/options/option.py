@@ -197,6 +197,11 @@ class Setting:
         return self.is_list and (self.option.positional or self.option.repeatable)
 
     @property
+    def has_items(self) -> bool:
+        """Whether a value has several items; in a text that is no list commas separate them, as the metavar says."""
+        return self.is_list or (self.option.metavar or "").endswith(",...")
+
+    @property
     def label(self) -> str:
         """The name of this setting in errors: the flag, or the bare name of a positional argument."""
         return self.name.upper() if self.option.positional else self.flags[0]

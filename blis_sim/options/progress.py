@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-__all__ = ["NoteCallback", "Progress", "no_progress", "progress_bar"]
+__all__ = ["KeptNotes", "NoteCallback", "Progress", "no_progress", "progress_bar"]
 
 
 @contextmanager
@@ -27,6 +28,21 @@ def progress_bar(label: str, total: int | None) -> Iterator[Callable[[], None] |
 
 NoteCallback: TypeAlias = Callable[[str], None]
 """Takes a note on a run, one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNotes:
+    """Notes that are passed on as they come, and kept."""
+
+    on_note: NoteCallback
+    notes: list[str] = field(default_factory=list)
+
+    def __call__(self, note: str) -> None:
+        """Take a note."""
+        self.notes.append(note)
+        self.on_note(note)
+
+
 Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[], None] | None]]
 """Takes a label and a total, as `progress_bar` does."""
 

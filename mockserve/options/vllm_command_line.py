@@ -166,34 +166,41 @@ def rewritten(
 ) -> list[str]:
     """Rewrite `arguments` from the syntax of `table` to ours, for a command with the flags `own_flags`.
 
-    An unknown flag is unchanged; the command reports it. Flags `in_environment` win over the file of `--config`. Raises
-    OptionError for a bad value.
+    A flag of `table` keeps the last of its values, as argparse does, unless it appends them. An unknown flag is
+    unchanged; the command reports it. Flags `in_environment`, and further ones of our own in `arguments`, win over the
+    file of `--config`. Raises OptionError for a bad value.
     """
     opposites = {flag.name: flag.opposites[0] for flag in table.values() if flag.opposites}
-    expanded = without_config_file(arguments, opposites, in_environment)
+    ours = {_spelled(each, table, own_flags).partition("=")[0] for each in arguments if each.startswith("--")}
+    expanded = without_config_file(
+        arguments, opposites, {*in_environment, *(ours.intersection(own_flags) - table.keys())}
+    )
     named = with_objects([_spelled(each, table, own_flags) for each in _with_long_levels(expanded)])
-    own: list[str] = []
+    words: list[list[str]] = []
+    single: dict[str, list[str]] = {}
     lists: dict[str, list[str]] = {}
     without_effect: dict[str, str] = {}
     experts_config = "{}"
     for flag, spelling, values in _flags(named, table):
         if flag is None:
-            own.append(spelling)
+            words.append([spelling])
+            continue
+        known = next((each for each in flag.spellings if each in own_flags), None)
+        if known is None:
+            without_effect[flag.name] = flag.opposites[0] if spelling in flag.opposites else flag.name
+            experts_config = values[0] if flag.name == "--eplb-config" else experts_config
+        elif flag.is_switch:
+            words.append([f"--no-{known.removeprefix('--')}" if spelling in flag.opposites else known])
+        elif flag.number == "append":
+            lists.setdefault(known, []).extend(values)
+        elif flag.number:
+            lists[known] = values
         else:
-            known = next((each for each in flag.spellings if each in own_flags), None)
-            if known is None:
-                without_effect[flag.name] = flag.opposites[0] if spelling in flag.opposites else flag.name
-                experts_config = values[0] if flag.name == "--eplb-config" else experts_config
-            elif flag.is_switch:
-                own.append(f"--no-{known.removeprefix('--')}" if spelling in flag.opposites else known)
-            elif flag.number == "append":
-                lists.setdefault(known, []).extend(values)
-            elif flag.number:
-                lists[known] = values
-            elif flag.name == FITTED_FLAG and values[0] == FITTED:
-                own += [known, "0", FITS_FLAG]
-            else:
-                own += [known, values[0]]
+            single.get(known, []).clear()
+            is_fitted = flag.name == FITTED_FLAG and values[0] == FITTED
+            single[known] = [known, "0", FITS_FLAG] if is_fitted else [known, values[0]]
+            words.append(single[known])
+    own = [each for parts in words for each in parts]
     own += [each for flag_name, values in lists.items() for each in (flag_name, json.dumps(values))]
     own += _redundant_experts(experts_config, own_flags)
     if without_effect:

@@ -130,8 +130,8 @@ class RunResult:
     """None where the run is too short for it."""
     overload: Overload | None
     """None where the number of requests in the system does not grow beyond chance."""
-    is_steady: bool
-    """Whether the run is long enough to know its steady state."""
+    is_steady: bool | None
+    """Whether the run is long enough to know its steady state; None where nothing completes in a run that is."""
     num_requests_enough: int | None
     """Requests with which a longer run of the load was steady, where the run is too short."""
     load: Load

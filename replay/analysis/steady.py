@@ -68,7 +68,8 @@ class Steadiness:
     the time scale of the queue. A run that is neither steady nor overloaded is too short to tell.
     """
 
-    is_steady: bool
+    is_steady: bool | None
+    """None where nothing completes in a run that is long enough: there is no service to be steady."""
     overload: Overload | None
     time_scale_s: float
     """0 where too few requests arrive to know it."""
@@ -80,7 +81,7 @@ class Steadiness:
     @property
     def is_known(self) -> bool:
         """Whether the run is long enough to tell a steady state from an overload."""
-        return self.is_steady or self.overload is not None
+        return self.is_steady is not False or self.overload is not None
 
 
 _UNKNOWN = Steadiness(is_steady=False, overload=None, time_scale_s=0.0, num_time_scales=0.0)
@@ -97,7 +98,9 @@ def steadiness(record: Record) -> Steadiness:
         return _UNKNOWN
     time_scale_s, num_time_scales = _time_scales(arrived_at, lambda instants: in_system_at(record, instants))
     found = _growth_of(record, arrived_at)
-    is_steady = found is None and num_time_scales >= LEAST_TIME_SCALES
+    is_steady: bool | None = found is None and num_time_scales >= LEAST_TIME_SCALES
+    if is_steady and not record.is_completed.any():
+        is_steady = None
     return Steadiness(is_steady=is_steady, overload=found, time_scale_s=time_scale_s, num_time_scales=num_time_scales)
 
 

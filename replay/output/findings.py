@@ -1,12 +1,15 @@
 """The findings about a run besides its rows, computed once for every form of output, and their JSON."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_sim.engine.cluster.build import notes_after_run
 from blis_sim.engine.core import Engine
+from blis_sim.engine.deployment import Deployment, notes_after
+from blis_sim.engine.units import Micros
 from blis_sim.options.custom_metrics import CustomMetric, values_of
 from blis_sim.options.latency_targets import TargetCheck, checks_json, checks_of
 from replay.analysis.breakdown import (
@@ -156,7 +159,7 @@ def _labels_of(record: Record, analysis_config: AnalysisConfig, judged: Steadine
         from traces.saturation import labels_of
 
         labels = labels_of(events_of(record), analysis_config.detectors, analysis_config.saturation)
-    if analysis_config.judges_queue and len(record):
+    if analysis_config.judges_queue and judged.is_steady is not None and len(record):
         labels["queue"] = "OVERLOADED" if judged.overload else "STABLE" if judged.is_steady else "TOO_SHORT"
     return labels
 
@@ -321,6 +324,20 @@ class SendPolicy(NamedTuple):
     """Whether a trace of the run has scheduled arrivals as well as send times."""
 
 
+def notes_on_run(
+    simulated: Simulated,
+    deployment: Deployment,
+    kills: Iterable[tuple[Micros, int | None]],
+    num_requests: int,
+) -> Iterator[str]:
+    """Yield what a finished run shows about its settings. `num_requests` are known to come; 0 where any number may."""
+    num_unsent = num_requests - len(simulated.requests)
+    if num_unsent > 0:
+        yield f"{num_unsent} requests were not sent: a request that they wait for was not answered"
+    yield from notes_after(deployment)
+    yield from notes_after_run(simulated.simulation, kills)
+
+
 class FinishedRun(NamedTuple):
     """A finished run: the settings of its analysis, the simulation, its requests, and the header of its trace.
 
@@ -336,6 +353,8 @@ class FinishedRun(NamedTuple):
     metrics: JsonObject | None = None
     sending: SendPolicy = SendPolicy()
     runs: tuple[Simulated, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What was left out, and what the run showed of its settings, such as steps outside the range of coefficients."""
     judge: Callable[[], Steadiness] | None = None
     """Judges the steady state by longer runs of the load, once, where the run itself is too short for it."""
 

@@ -275,7 +275,7 @@ def _load_lines(result: RunResult) -> Iterator[str]:
     yield load_text(result.load)
     if result.overload is not None:
         yield overload_text(result.overload)
-    elif not result.is_steady:
+    elif result.is_steady is False:
         yield _too_short_text(result)
 
 

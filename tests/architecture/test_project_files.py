@@ -1,6 +1,7 @@
 """Files that describe the project agree with pyproject.toml and with each other."""
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -28,6 +29,12 @@ def requirements() -> list[Requirement]:
 def test_the_top_version_of_the_changelog_is_that_of_the_project() -> None:
     versions = re.findall(r"^## (\S+)", text("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == pyproject()["project"]["version"]
+
+
+def test_the_changelog_has_no_entry_twice() -> None:
+    entries = [each for each in re.split(r"\n(?=- |\n)", text("CHANGELOG.md")) if each.startswith("- ")]
+    assert len(entries) > 100
+    assert [each for each, count in Counter(entries).items() if count > 1] == []
 
 
 def test_constraints_pin_an_allowed_version_of_every_dependency() -> None:

@@ -58,6 +58,20 @@ def test_limits_that_all_requests_at_once_meet_need_no_search(
     assert "best: these settings at rate inf" in out
 
 
+def test_requests_that_are_all_there_at_once_have_no_figures_of_a_load(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A queue that is full from the beginning does not grow, least of all by 47 million requests per minute."""
+    _, _, rows = tuned(tmp_path, capsys, limit=("ttft:20",), tolerance=0.5)
+    at_once, *over_time = rows
+    of_load = ("load_arrived_per_s", "is_steady", "overload_queue_growth_per_min", "overload_offered_per_s")
+    assert at_once["rate"] == "inf"
+    assert [at_once[name] for name in of_load] == [""] * 4
+    assert at_once["load_prompt_tokens_mean"] == "500.0"
+    assert over_time
+    assert all(row["is_steady"] in {"0", "1"} and float(row["load_arrived_per_s"]) > 0 for row in over_time)
+
+
 def test_a_share_of_requests_may_be_what_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = (*BASE, "--slo-ttft", "default=100ms")
     _, _, rows = tuned(tmp_path, capsys, simulation=words, min_attainment=0.9, tolerance=0.1)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,18 @@ import pytest
 
 from blis_sim.api import settings
 from blis_sim.api.commands import KINDS, OMITTED_SETTINGS, value_from_python
+from blis_sim.bench.serve_command import rewritten as bench_rewritten
+from blis_sim.bench.serve_options import BenchServeOptions
 from blis_sim.cli.commands import COMMANDS, commands_in
 from blis_sim.cli.main import run
+from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.options import OptionError, options_of
-from blis_sim.options.command_line import parse_command_line, variable_of
+from blis_sim.options.command_line import parse_command_line, split_command_line, variable_of
 from blis_sim.options.option import Setting, check_value, parse_yaml_value
 from blis_sim.options.settings_file import layers_of_file
+from mockserve.command import rewritten
+from mockserve.options.serve import ServeOptions
+from replay.run_command import RunOptions
 
 OF_THE_BUILD_AND_THE_TESTS = {"BLIS_COMPILE", "BLIS_SHARED", "BLIS_VLLM"}
 WITHOUT_VARIABLE = {"format"}
@@ -91,6 +98,67 @@ def test_every_setting_has_the_same_value_in_every_spelling(
         monkeypatch.setenv(variable, str(values[name]))
     assert parse_command_line(kind, []).values == {name: expected[name] for name in variables}
     assert expected.keys() - variables.keys() <= WITHOUT_VARIABLE
+
+
+@every_command
+def test_a_list_whose_flag_is_given_again_has_the_items_of_both(command: str) -> None:
+    kind = options_class(command)
+    for each in options_of(kind):
+        if each.option.positional or each.kind is bool:
+            continue
+        value, flag = str(sample(each)), each.flags[0]
+        found = parse_command_line(kind, [flag, value, flag, value]).values
+        if each.is_list:
+            once = parse_command_line(kind, [flag, value]).values[each.name]
+            assert found == {each.name: (*once, *once)}, flag
+        elif each.has_items:
+            assert found == {each.name: f"{value},{value}"}, flag
+        else:
+            assert found == parse_command_line(kind, [flag, value]).values, flag
+
+
+@every_command
+def test_a_text_that_is_split_at_commas_says_so_in_its_metavar(command: str) -> None:
+    """What a value with commas is to its command tells `has_items`, by which a flag given again adds to it."""
+    for each in options_of(options_class(command)):
+        if each.kind is str and not each.option.positional and not each.has_items:
+            words = f"{each.option.metavar} {each.option.help}"
+            assert not {",...", "commas"} & set(re.findall(r",\.\.\.|commas", words)), each.label
+
+
+def test_kills_of_two_flags_are_both_kills() -> None:
+    words = ["--model", "m", "--kill", "2s:1", "--rate", "1", "--kill", "4s:2,6s", "--rate", "2"]
+    values = parse_command_line(RunOptions, words).values
+    assert (values["kill"], values["rate"]) == ("2s:1,4s:2,6s", 2.0)
+    own, others = split_command_line(options_of(ClusterOptions), options_of(RunOptions), words)
+    assert [own[place + 1] for place, word in enumerate(own) if word == "--kill"] == ["2s:1,4s:2,6s"]
+    assert others == ["--rate", "2"]
+
+
+def test_lists_in_json_and_with_commas_add_up_also_where_a_command_line_is_split() -> None:
+    words = ["--detectors", '["a","b"]', "--detectors", "c,d"]
+    assert parse_command_line(RunOptions, words).values == {"detectors": ("a", "b", "c", "d")}
+    assert split_command_line(options_of(RunOptions), (), words)[0] == words
+
+
+def test_a_flag_of_vllm_given_again_is_read_as_vllm_reads_it() -> None:
+    def served(*words: str) -> dict[str, Any]:
+        return parse_command_line(ServeOptions, rewritten(["m", *words])).values
+
+    assert served("--served-model-name", "a", "b", "--served-model-name", "c")["served_model_name"] == ("c",)
+    assert served("--allowed-origins", '["a"]', "--allowed-origins", '["b"]')["allowed_origins"] == ("b",)
+    assert served("--middleware", "a.b", "--middleware", "c.d")["middleware"] == ("a.b", "c.d")
+    assert served("--fault-rates", "a=1", "--fault-rates", "b=2")["fault_rates"] == ("a=1", "b=2")
+    rates = ["--model", "m", "--request-rate", "1", "--request-rate", "2,4"]
+    assert parse_command_line(BenchServeOptions, bench_rewritten(rates)).values["request_rate"] == ("2", "4")
+
+
+def test_a_list_of_a_flag_replaces_that_of_the_file_of_vllm(tmp_path: Path) -> None:
+    path = tmp_path / "vllm.yaml"
+    path.write_text("fault-rates: a=1\nserved-model-name: [a]\nseed: 1\n")
+    words = rewritten(["m", "--config", str(path), "--fault-rates", "b=2", "--served-model-name", "b"])
+    found = parse_command_line(ServeOptions, words).values
+    assert (found["fault_rates"], found["served_model_name"], found["seed"]) == (("b=2",), ("b",), 1)
 
 
 @pytest.mark.parametrize("command", KINDS)

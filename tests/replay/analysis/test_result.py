@@ -9,7 +9,7 @@ from blis_sim.engine.request import Request
 from blis_sim.options.provenance import Provenance
 from replay.analysis.result import ClassAttainment, mean_result, result_of
 from replay.analysis.steady import steadiness, steady_state
-from replay.output.findings import AnalysisConfig, FinishedRun, analyze
+from replay.output.findings import AnalysisConfig, FinishedRun, analyze, as_json
 from replay.output.table import run_report
 from replay.simulation.simulate import Simulated
 from tests.fakes import request
@@ -37,6 +37,19 @@ def test_a_load_within_capacity_is_steady_and_not_overloaded() -> None:
     assert steady.requests_per_s == pytest.approx(50, rel=0.03)
     assert steady.output_tokens_per_s == pytest.approx(500, rel=0.03)
     assert steady.offered_per_s == pytest.approx(50, rel=0.03)
+
+
+def test_a_run_in_which_nothing_completes_is_neither_steady_nor_too_short() -> None:
+    """No prompt fits into the KV cache: the number of requests in the system is that of a system without service."""
+    run = ran(*((number * 20_000, request(f"r{number}", 10_000, 5), {}) for number in range(100)), total_kv_blocks=8)
+    assert not run.requests.is_completed.any()
+    found = steadiness(run.requests)
+    assert (found.is_steady, found.overload, found.is_known) == (None, None, True)
+    result = result_of(run, NO_TARGETS)
+    assert result.is_steady is None
+    findings = analyze(run, AnalysisConfig(judges_queue=True))
+    assert "queue" not in findings.labels
+    assert as_json(findings)["breakdown"]["is_steady"] is None
 
 
 def test_twice_the_capacity_is_served_by_half_and_the_queue_grows_by_the_other_half() -> None:
