@@ -284,7 +284,7 @@ class RowArrivals(Sequence[Arrival]):
     def _request(self, place: int, row: TraceRow, blocks: _Blocks) -> Request:
         request = self._alone(place, row, blocks)
         if self._are_followers and self._are_followers[place]:
-            return request._replace(follows=self.ids[place - 1])
+            return request._replace(follows=self.ids[self._are_followers.rfind(0, 0, place)])
         return request
 
     def _alone(self, place: int, row: TraceRow, blocks: _Blocks) -> Request:

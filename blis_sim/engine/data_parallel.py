@@ -224,6 +224,8 @@ class RankGroup(ABC):
         """Requests without a rank: instant of the assignment, arrival, number, sequence, and the rank they name."""
         self._aborts: list[tuple[Micros, int, str, Outcome]] = []
         self._numbers = count()
+        self._leader: tuple[str, Micros] = ("", 0)
+        """The latest request that begins a message, and the instant of its assignment."""
         self._rank_of: dict[str, int] = {}
         """The rank of each request that has not ended, `NOWHERE` before it is assigned."""
         self._events: list[tuple[int, Event]] = []
@@ -300,7 +302,14 @@ class RankGroup(ABC):
         Returns the instant at which it is assigned to a rank.
         """
         request_id = sequence.request.id
-        queued_at = at + self.queueing_time(sequence.request)
+        queueing_us = self.queueing_time(sequence.request)
+        queued_at = at + queueing_us
+        leader_id, leader_queued_at = self._leader
+        if not sequence.request.follows:
+            self._leader = (request_id, queued_at)
+        elif sequence.request.follows == leader_id and (self.now is None or leader_queued_at > self.now):
+            # Requests of one message reach the load balancer together, in their order, whatever their lengths.
+            queued_at, at = leader_queued_at, leader_queued_at - queueing_us
         self._check_is_ahead(queued_at)
         if request_id in self.live:
             raise ValueError(f"request {request_id!r} is still in the engine")

@@ -37,7 +37,8 @@ _MOST_CONTENT_BYTES = 4 << 20
 _POLL_S = 0.5
 _WAIT_S = 60.0
 """How long rows wait at most for a prompt of their model whose tokens are counted."""
-_MOST_WAITING = 1000
+_MOST_WAITING, _MOST_PARTS_WAITING, _MOST_TIMES_WAITING = 200, 16, 2000
+"""Requests whose rows wait, and rows and token times of each. Clients that hang up could take any memory otherwise."""
 _NICENESS = 15
 
 
@@ -184,7 +185,8 @@ class Recording:
             chunks = [(number, times)] if times else []
             if self._waiting and maker.scales.has_model(facts.model):
                 self._write_waiting(lambda each: each.model == facts.model)
-            if maker.is_guess(made[-1], facts) and len(self._waiting) < _MOST_WAITING:
+            is_small = len(rows) <= _MOST_PARTS_WAITING and len(times) <= _MOST_TIMES_WAITING
+            if maker.is_guess(made[-1], facts) and is_small and len(self._waiting) < _MOST_WAITING:
                 self._waiting.append(_WaitingRows(facts.model, rows, chunks, monotonic()))
             else:
                 self._rows += rows

@@ -51,6 +51,23 @@ def test_each_rank_serves_its_requests_as_an_engine_alone(arrivals: Workload) ->
         assert {name: at for name, (_, at) in alone.items()} == {each.id: found[each.id][1] for _, each in mine}
 
 
+class LongPromptsQueueLonger(TestLatency):
+    def queueing_time(self, input_tokens: int) -> Micros:
+        return 900 + 10 * input_tokens
+
+
+def test_requests_of_one_message_reach_the_load_balancer_together_in_their_order() -> None:
+    """The shortest would be the first otherwise, and have the rank of the longest."""
+    group = new_ranks(LIMITS, LongPromptsQueueLonger(step_us=3_000), 2, shares_experts=False)
+    first, *others = [request(f"r{number}", length) for number, length in enumerate((60, 30, 20, 10))]
+    group.submit(first, 0)
+    for each in others:
+        group.submit(each._replace(follows="r0"), 0)
+    group.submit(request("alone", 5), 100)  # which is there before them
+    group.advance(10_000)
+    assert [group.rank_of(f"r{number}") for number in range(4)] == [1, 0, 1, 0]
+
+
 @given(WORKLOADS, st.lists(st.integers(1, 200_000), max_size=8))
 def test_pauses_of_a_driver_change_nothing(arrivals: Workload, pauses: list[Micros]) -> None:
     at_once, in_pieces = ranks(), ranks()

@@ -57,7 +57,7 @@ def test_parts_of_a_request_follow_the_first_of_them(tmp_path: Path) -> None:
     """An idle engine starts a step with the first; the others join the step after that."""
     parts = [row(0, 10, is_part=True), row(1, 10, is_part=True), row(2, 10), row(3, 10), row(4, 20, is_part=True)]
     found = arrivals(tmp_path, *parts, row(5, 30))
-    assert [arrival.request.follows for arrival in found.arrivals] == ["", "request_0", "request_1", "", "", ""]
+    assert [arrival.request.follows for arrival in found.arrivals] == ["", "request_0", "request_0", "", "", ""]
 
 
 def test_requests_come_in_the_order_they_arrive_whatever_the_order_of_rows(tmp_path: Path) -> None:

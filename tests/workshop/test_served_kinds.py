@@ -1,4 +1,4 @@
-"""Servers of eight kinds, served, observed and replayed without a flag: the replay has the server's settings and rows,
+"""Servers of nine kinds, served, observed and replayed without a flag: the replay has the server's settings and rows,
 and its times within the bounds of `python -m workshop.served_kinds`, which has thirty kinds more.
 """
 
@@ -21,6 +21,7 @@ RECORDED: dict[str, dict[str, Any]] = {
     "pools": {"prefill_instances": 1, "decode_instances": 2},
     "n-grams": {},
     "embeddings beside chat": {},
+    "reasoning": {},
     "priorities": {"scheduling_policy": "priority", "max_num_seqs": 3},
     "several API servers": {},
 }

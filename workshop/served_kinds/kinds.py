@@ -101,6 +101,7 @@ PAIRS: dict[str, Kind] = {
     "offloading on instances": _kind(f"--kv-offloading-size 4 {_SMALL} --num-instances 2", "rounds"),
     "offloading on ranks": _kind(f"--kv-offloading-size 4 {_SMALL} --dp 2", "rounds"),
     "offloading with n-grams": _kind(f"--kv-offloading-size 4 {_SMALL} {_drafts('ngram')}", "rounds"),
+    "embeddings on ranks": _kind("--dp 2 --task generate,embed", "embeddings"),
     "n-grams in stages": _kind(f"{_drafts('ngram')} --pp 2"),
     "n-grams on ranks": _kind(f"{_drafts('ngram')} --dp 2"),
     "n-grams in pools": _kind(f"{_drafts('ngram')} --prefill-instances 1 --decode-instances 1"),

@@ -175,6 +175,20 @@ def test_rows_wait_a_minute_at_most_for_a_count(tmp_path: Path, monkeypatch: pyt
     recording.close()
 
 
+def test_few_rows_wait_for_a_count(tmp_path: Path) -> None:
+    recording = Recording(job_in(tmp_path))
+    wire = Wire(recording)
+    for number in range(250):
+        gone = wire.connect()
+        wire.ask(gone, number, messages=user(f"words {number}"), stream=True)
+        wire.happens(EventKind.CLIENT_GONE, gone, number)
+        wire.happens(EventKind.SERVER_GONE, gone, number)
+    recording.write()
+    assert len(rows_in(tmp_path)) == 50
+    recording.close()
+    assert len(rows_in(tmp_path)) == 250
+
+
 def test_tenants_are_distinguished_by_hashes_and_no_key_is_written(tmp_path: Path) -> None:
     recording = Recording(job_in(tmp_path))
     wire = Wire(recording)
