@@ -310,9 +310,15 @@ def simulations(command: str, pool: AbstractContextManager[JobPool], path: str |
 
 
 def _line(key: str, outcome: Outcome) -> str:
-    use = None if outcome.use is None else asdict(outcome.use)
-    row = {"key": key, "figures": dict(outcome.figures), "error": outcome.error, "use": use, "open": outcome.is_open}
-    row |= {"ranges": {name: asdict(each) for name, each in outcome.ranges.items()}, "notes": list(outcome.notes)}
+    row = {
+        "key": key,
+        "figures": dict(outcome.figures),
+        "error": outcome.error,
+        "use": None if outcome.use is None else asdict(outcome.use),
+        "open": outcome.is_open,
+        "ranges": {name: asdict(each) for name, each in outcome.ranges.items()},
+        "notes": list(outcome.notes),
+    }
     return json.dumps(row) + "\n"
 
 

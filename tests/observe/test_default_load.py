@@ -56,6 +56,9 @@ def test_a_command_line_without_a_server_or_with_a_request_for_help_stays_as_it_
     assert rewritten([*URL, "--help"]) == [*URL, "--help"]
 
 
-def test_a_server_needs_no_scheme() -> None:
+def test_a_server_needs_no_scheme_and_a_second_flag_names_a_second_server() -> None:
     found = options_of_command("--url", "localhost:8123")
-    assert (found.servers[0].host, found.servers[0].port, found.servers[0].tls) == ("localhost", 8123, False)
+    assert [(each.host, each.port, each.tls) for each in found.servers] == [
+        ("localhost", 8000, False),
+        ("localhost", 8123, False),
+    ]
