@@ -290,8 +290,8 @@ class EngineContext:
         self.last_shape = BatchShape()
         """Shape of the latest step."""
         self.note_load: Callable[[Micros, bool], None] | None = None
-        """Called where vLLM's core reports how many requests it has. It is given the instant, and whether the outputs of
-        a step have been processed there. Otherwise a step is about to be composed. None for no reports."""
+        """Called where vLLM's core reports how many requests it has. It is given the instant, and whether the outputs
+        of a step have been processed there. Otherwise a step is about to be composed. None for no reports."""
 
     def end(self, sequence: Sequence, outcome: Outcome) -> None:
         """Count a request's end. The end is reported separately, when its instant comes."""
