@@ -474,9 +474,9 @@ class Reply:
     def first_token(self) -> Nanos:
         """When the first event with a token came, or the first byte of a reply that is no stream; 0 before that.
 
-        vLLM opens a stream of chat when its first token is there, and sends no event for a token without text or call:
-        a mark of reasoning, or text that a parser holds back. Where it counts more tokens than events had, the event
-        that opens the stream is that of the first token.
+        vLLM opens a stream of chat when its first token is there. It sends no event for a token without text or call,
+        such as a mark of reasoning or text that a parser holds back. Where it counts more tokens than events had, the
+        event that opens the stream is that of the first token.
         """
         if not self.streaming:
             return self.chunk_times[0] if self.chunk_times else 0

@@ -721,7 +721,7 @@ class CapacityPlan:
     winner: Winner | None
     num_simulations: int
     notes: Sequence[str] = ()
-    """What the run of the winner, else that of the load alone, says of its requests and settings."""
+    """Notes of the winner's run, else of the load alone, on its requests and settings."""
     is_interrupted: bool = False
     """Whether Ctrl-C ended the search, so that cheaper deployments may exist."""
 

@@ -354,7 +354,7 @@ class FinishedRun(NamedTuple):
     sending: SendPolicy = SendPolicy()
     runs: tuple[Simulated, ...] = ()
     notes: tuple[str, ...] = ()
-    """What was left out, and what the run showed of its settings, such as steps outside the range of coefficients."""
+    """Requests left out, and findings about the settings, such as steps outside the range of coefficients."""
     judge: Callable[[], Steadiness] | None = None
     """Judges the steady state by longer runs of the load, once, where the run itself is too short for it."""
 

@@ -119,7 +119,7 @@ def test_a_list_whose_flag_is_given_again_has_the_items_of_both(command: str) ->
 
 @every_command
 def test_a_text_that_is_split_at_commas_says_so_in_its_metavar(command: str) -> None:
-    """What a value with commas is to its command tells `has_items`, by which a flag given again adds to it."""
+    """A text that its command splits at commas has `has_items`, by which a flag given again adds to it."""
     for each in options_of(options_class(command)):
         if each.kind is str and not each.option.positional and not each.has_items:
             words = f"{each.option.metavar} {each.option.help}"
