@@ -483,7 +483,10 @@ class IndependentRanks(RankGroup):
             self.processed(number)
             self._report(number, self.load_seen(number), at)
         self.took_in(number)
-        self._report(number, self.load_seen(number), at)
+        load = self.load_seen(number)
+        if not load.num_waiting and not load.num_running:  # it composes an empty batch, whose outputs have the ends
+            self.processed(number)
+        self._report(number, load, at)
 
     def _report(self, number: int, load: RankLoad, at: Micros) -> None:
         self._update_loads(at - 1)

@@ -1,5 +1,6 @@
 """Data-parallel ranks of a model without experts: engines that step on their own behind vLLM's load balancer."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -99,6 +100,20 @@ def test_a_request_can_hang_up_before_and_after_it_has_a_rank() -> None:
     outcomes = {e.sequence.request.id: e.outcome for e in group.advance(10**9) if isinstance(e, Finished)}
     assert outcomes == dict.fromkeys(("early", "late"), Outcome.ABORTED)
     assert group.next_event_at() is None
+
+
+def test_an_idle_rank_reports_at_once_the_end_of_a_request_it_took_in_after_its_client_left() -> None:
+    """An idle rank composes an empty batch, whose outputs bring the end. A busy rank brings it with its next step."""
+    group = new_ranks(replace(LIMITS, async_scheduling=False), LATENCY, 2, shares_experts=False)
+    group.submit(request("first", 5, 30), 0)  # it makes rank 1 the first that is looked at
+    group.abort("first", 3_200)
+    group.submit(request("gone", 5, 30), 2_000, rank=0)
+    group.abort("gone", 3_500)
+    group.submit(request("long", 60, 30), 60_000, rank=1)
+    group.submit(request("next", 5, 2), 150_000)
+    found = ends(group.advance(10**9))
+    assert found["long"][1] > 150_000
+    assert found["next"][0] == 0
 
 
 def test_a_hang_up_before_a_rank_comes_after_the_step_that_ends_at_its_instant_as_in_an_engine_alone() -> None:
