@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.options import ClusterOptions
+from blis_sim.engine.config import PipelineStages
 from blis_sim.engine.core import Engine
 from blis_sim.engine.data_parallel import IndependentRanks, new_ranks
 from blis_sim.engine.deployment import resolve
@@ -114,6 +115,18 @@ def test_an_idle_rank_reports_at_once_the_end_of_a_request_it_took_in_after_its_
     found = ends(group.advance(10**9))
     assert found["long"][1] > 150_000
     assert found["next"][0] == 0
+
+
+def test_an_empty_batch_between_pipeline_stages_brings_such_an_end_to_the_front_end_of_a_busy_rank() -> None:
+    """The empty batch is the first in the queue when the request is taken in. Else the next step brings the end."""
+    limits = replace(LIMITS, pipeline=PipelineStages((0.5, 0.5)))
+    group = new_ranks(limits, LATENCY, 2, shares_experts=False)
+    for name in ("of rank 0", "of rank 1"):
+        group.submit(request(name, 5, 30), 0)
+    group.submit(request("gone", 5, 30), 2_000, rank=0)
+    group.abort("gone", 3_500)
+    group.submit(request("next", 5, 2), 5_000)
+    assert ends(group.advance(10**9))["next"][0] == 0
 
 
 def test_a_hang_up_before_a_rank_comes_after_the_step_that_ends_at_its_instant_as_in_an_engine_alone() -> None:

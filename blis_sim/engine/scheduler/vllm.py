@@ -1217,6 +1217,7 @@ class VllmScheduler(BatchScheduler):
         """Process the outputs of the first batch in the queue, which is empty."""
         if self._offloader is not None:
             self._offloader.empty_processed(at)
+        self.note_load(at, is_processed=True)
 
     def has_transfer_news(self, at: Micros) -> bool:
         """Whether transfers let another composition at `at` have another result."""
