@@ -13,12 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from blis_sim.bench.compare_options import CompareOptions
-from blis_sim.engine.cluster.build import (
-    build_simulation,
-    notes_on_cluster,
-    question_of,
-    timed_by,
-)
+from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster, question_of, timed_by
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.cluster.policies import with_policies
 from blis_sim.engine.cluster.settings import SeededTieBreaker

@@ -50,7 +50,7 @@ class Combination:
         return max(good, key=lambda trial: requests_per_s(trial.found), default=None)
 
     @property
-    def told(self) -> Outcome:
+    def outcome(self) -> Outcome:
         """The outcome whose notes hold for the combination: of the best trial, else of the last."""
         return (self.best or self.trials[-1]).found
 

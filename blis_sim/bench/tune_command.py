@@ -101,8 +101,8 @@ def run(options: TuneOptions) -> int:
     check_outputs(options, *plan.paths_read())
     question = asked(plan.simulation, plan.points())
     combinations = _searched(options, plan, question)
-    told = [(each.point, each.told) for each in combinations]
-    for line in notes_of_points([(point, outcome) for point, outcome in told if not outcome.error]):
+    outcomes = [(each.point, each.outcome) for each in combinations]
+    for line in notes_of_points([(point, outcome) for point, outcome in outcomes if not outcome.error]):
         sys.stderr.write(f"blis bench tune: {line}\n")
     report = tune_report(combinations, plan.varied, options.limits_ms, _origin(options, plan, question), question.text)
     try:

@@ -22,7 +22,7 @@ class Tier(TypedDict, total=False):
     root_dir: str
     n_read_threads: Workers
     n_write_threads: Workers
-    locality: str
+    locality: Annotated[str, Bounds(choices=("LOCAL", "REMOTE"))]
     enable_kv_events: bool
     direct_io: bool
     device_class: Annotated[str, Bounds(choices=DEVICE_CLASSES)]

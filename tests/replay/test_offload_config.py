@@ -122,6 +122,7 @@ def test_the_header_of_a_simulated_trace_has_them(
         ("{cpu_bytes_to_use: 9, eviction_policy: arc}", "eviction_policy: expected lru"),
         ("{cpu_bytes_to_use: 9, secondary_tiers: [{type: fs}]}", "direct_io must be given"),
         ("{cpu_bytes_to_use: 9, secondary_tiers: [{type: s3}]}", "type: expected fs"),
+        ("{cpu_bytes_to_use: 9, secondary_tiers: [{type: fs, locality: near}]}", "locality: expected LOCAL or REMOTE"),
         ("{cpu_bytes_to_use: 9, secondary_tiers: [{type: fs, direct_io: true}]}", "device_class, or read_bandwidth"),
         ("{cpu_bytes_to_use: 9}", "CPU memory must hold at least one KV block, 2621440 bytes"),
     ],

@@ -123,38 +123,11 @@ class Offloader:
 
     __slots__ = (
         *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
-        *(
-            "_deferred_frees",
-            "_defers_frees",
-            "_depth",
-            "_finished",
-            "_free_at",
-            "_is_idle",
-            "_is_observed",
-            "_kv",
-            "_loads",
-        ),
-        *(
-            "_looked_up",
-            "_lookup_order",
-            "_managers",
-            "_now",
-            "_num_composed",
-            "_num_processed",
-            "_num_transfers",
-            "_offload",
-        ),
-        *(
-            "_planned_at",
-            "_prefills",
-            "_queue",
-            "_requests",
-            "_secondary",
-            "_spec_blocks",
-            "_spec_tokens",
-            "_state_unit",
-        ),
-        *("_tier", "_transfers", "_unbegun", "_watchers", "_windowed", "_windows", "hits", "num_loaded_tokens"),
+        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_is_observed"),
+        *("_kv", "_loads", "_looked_up", "_lookup_order", "_managers", "_now", "_num_composed"),
+        *("_num_processed", "_num_transfers", "_offload", "_planned_at", "_prefills", "_queue", "_requests"),
+        *("_secondary", "_spec_blocks", "_spec_tokens", "_state_unit", "_tier", "_transfers", "_unbegun"),
+        *("_watchers", "_windowed", "_windows", "hits", "num_loaded_tokens"),
     )
 
     def __init__(self, context: EngineContext, offload: OffloadConfig, kv: GroupedKVCache, depth: int) -> None:

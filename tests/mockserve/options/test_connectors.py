@@ -80,6 +80,7 @@ def test_specifications_other_than_the_tiering_one_ignore_tiers() -> None:
         ({"type": "disk"}, "must name a tier, got 'disk'"),
         ({"type": "fs", "threads": 3}, "unknown key 'threads'"),
         ({"type": "fs", "n_read_threads": 0}, "n_read_threads: expected a whole number between 1"),
+        ({"type": "fs", "locality": "near"}, "locality: expected LOCAL or REMOTE, got 'near'"),
         ({"type": "fs", "read_bandwidth": 5}, "device_class, or read_bandwidth, write_bandwidth and base_latency"),
     ],
 )
