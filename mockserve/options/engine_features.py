@@ -10,6 +10,9 @@ from blis_sim.engine.latency.request_timing import RequestTiming
 from blis_sim.options import OptionError, check_options, names_in, option, options_of
 from blis_sim.options.option import json_object
 
+if typing.TYPE_CHECKING:
+    from blis_sim.engine.offloading import Device
+
 KV_EVENTS_FLAG = "--kv-events-config"
 
 
@@ -98,8 +101,8 @@ class TransferConfig:
     """CPU memory of all GPUs of an instance to which the connector copies KV blocks."""
     offloaded_gib_per_gpu: float = 0.0
     """CPU memory for KV blocks, if given per GPU."""
-    devices: tuple[Any, ...] = ()
-    """Devices (`blis_sim.engine.offloading.Device`) behind that memory, those of vLLM's tiers in file systems."""
+    devices: tuple["Device", ...] = ()
+    """Devices behind that memory, those of vLLM's tiers in file systems."""
     tiers: tuple[str, ...] = ()
     """Parts of the tiers behind CPU memory that are not modelled."""
     others: tuple[str, ...] = ()
@@ -166,14 +169,14 @@ USUAL_DEVICE = "nvme_gen4"
 """The class of a device whose speed a tier does not state, as vLLM's own settings do not."""
 
 
-def _tiers_of(extra: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[str]]:
+def _tiers_of(extra: Mapping[str, Any]) -> tuple[tuple["Device", ...], list[str]]:
     """Return the devices of a connector's tiers, and what of these is not modelled. Raises OptionError."""
     given = extra.get("secondary_tiers", [])
     if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
         raise OptionError(f"{KV_TRANSFER_FLAG}: secondary_tiers must be a list of tier configurations, got {given!r}")
     if extra.get("spec_name") != "TieringOffloadingSpec":  # other specifications have none, and vLLM ignores them
         return (), []
-    devices: list[Any] = []
+    devices: list[Device] = []
     missing: list[str] = []
     if "backpressure" in extra or any("backpressure" in each for each in given):
         missing.append("backpressure")
@@ -191,7 +194,7 @@ def _tiers_of(extra: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[str]]:
     return tuple(devices), missing
 
 
-def _device_of(number: int, tier: Mapping[str, Any]) -> Any:
+def _device_of(number: int, tier: Mapping[str, Any]) -> "Device":
     """Return the device of a tier in a file system. Raises OptionError."""
     from blis_sim.engine.offload_file import device_of
     from blis_sim.options.file_fields import FieldError, read
