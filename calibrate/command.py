@@ -96,9 +96,9 @@ class CalibrateOptions:
         "class. They replace those of the header.",
         metavar="[CLASS/]NAME:DURATION,...",
     )
-    slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
-    slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
-    slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    slo_ttft: str = option("", "BLIS's spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
+    slo_itl: str = option("", "BLIS's spelling of --goodput CLASS/itl:DURATION.", hidden=True)
+    slo_e2e: str = option("", "BLIS's spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
     sim_metrics: str | None = option(
         None, "Aggregate metrics of the simulation (JSON), from `blis replay --metrics-path`.", metavar="FILE"
     )

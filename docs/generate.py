@@ -286,8 +286,7 @@ def _setting_cells(setting: Setting) -> Iterator[str]:
     spellings = [known.metavar or setting.label] if known.positional else list(setting.flags)
     if _kind(setting) is bool:
         spellings.insert(1, f"--no-{spellings[0].removeprefix('--')}")
-    former = [f"formerly `{each}`" for each in setting.former_flags]
-    yield ", ".join([*(f"`{each}`" for each in spellings), *former])
+    yield ", ".join(f"`{each}`" for each in spellings)
     yield ", ".join(f"`{choice}`" for choice in filter(None, known.choices)) or _kind_text(setting)
     yield "required" if setting.required else _default(setting.default)
     yield known.help + (" Not shown by `--help`." if known.hidden else "")

@@ -378,9 +378,9 @@ class ObserveOptions(SyntheticOptions):
         metavar="[CLASS/]NAME:DURATION,...",
         heading="Judging the run",
     )
-    slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
-    slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
-    slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    slo_ttft: str = option("", "BLIS's spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
+    slo_itl: str = option("", "BLIS's spelling of --goodput CLASS/itl:DURATION.", hidden=True)
+    slo_e2e: str = option("", "BLIS's spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
     find_knee: bool = option(
         False,
         "Search the highest rate at which the targets are met: --rate is the first, and each rate gets a recording "

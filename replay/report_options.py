@@ -76,9 +76,9 @@ class ReportOptions:
 
     targets: LatencyTargets = section(LatencyTargets)
     goodput: tuple[str, ...] = goodput_option()
-    slo_ttft: str = option("", "The former spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
-    slo_itl: str = option("", "The former spelling of --goodput CLASS/itl:DURATION.", hidden=True)
-    slo_e2e: str = option("", "The former spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
+    slo_ttft: str = option("", "BLIS's spelling of --goodput CLASS/ttft:DURATION.", hidden=True)
+    slo_itl: str = option("", "BLIS's spelling of --goodput CLASS/itl:DURATION.", hidden=True)
+    slo_e2e: str = option("", "BLIS's spelling of --goodput CLASS/e2e:DURATION.", hidden=True)
     saturation: SaturationOptions = section(SaturationOptions)
     fail_on: tuple[str, ...] = option(
         (), "End with exit code 1 where the verdict on the run is one of these.", choices=("overload",)

@@ -37,11 +37,11 @@ LIMITED = {"ttft": "ttft", "itl": "itl", "tpot": "itl", "e2e": "e2e", "e2el": "e
 def slo_targets(
     goodput: Sequence[str], slo_ttft: str = "", slo_itl: str = "", slo_e2e: str = ""
 ) -> dict[str, SloTargets]:
-    """Targets per class from --goodput, or from the flags with a class that it replaced. Raises OptionError."""
-    former = slo_targets_from_flags(slo_ttft, slo_itl, slo_e2e)
-    if goodput and former:
+    """Targets per class from --goodput, or from the flags with a class of BLIS. Raises OptionError."""
+    of_blis = slo_targets_from_flags(slo_ttft, slo_itl, slo_e2e)
+    if goodput and of_blis:
         raise ExclusionError("--goodput", "--slo-ttft, --slo-itl or --slo-e2e", ": they mean the same")
-    return goodput_targets(goodput) if goodput else former
+    return goodput_targets(goodput) if goodput else of_blis
 
 
 def goodput_targets(limits: Sequence[str]) -> dict[str, SloTargets]:

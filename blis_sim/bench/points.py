@@ -219,7 +219,7 @@ def plan_of(
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
     known = () if beside is None else flags_of(beside)
     flags = parse_command_line(found.options, words[1:] if has_command else words, parse_value, known)
-    by_flags, notes = flags.values, flags.notes
+    by_flags, notes = flags.values, list[str]()
     single, coupled = _by_kind(vary)
     vary_by_flags = _vary_of_flags(found, single)
     coupled_by_flags = dict(_coupled_of_flags(found, coupled))
@@ -236,7 +236,6 @@ def plan_of(
     for name in sorted(flags.places.keys() & {*searched}):
         del settings[name]
         notes.append(f"{flags.places[name]} has no effect: it is searched")
-    notes += _notes_on_names([*(each.partition("=")[0] for each in single), *_names_in_file(given)], found)
     return Plan(found, settings, varied, tuple(notes), coupled_by_flags)
 
 
@@ -268,19 +267,6 @@ def _check_varied_once(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise OptionError(f"--vary names {name} twice: give all of its values at once")
-
-
-def _names_in_file(given: Mapping[str, Any]) -> list[str]:
-    return [name for key in ("settings", "vary") for name in given.get(key, ())]
-
-
-def _notes_on_names(names: Sequence[str], found: Simulation) -> Iterator[str]:
-    """A note on each name of a setting that is a former flag."""
-    present = {former: each.flags[0] for each in options_of(found.options) for former in each.former_flags}
-    for name in dict.fromkeys(names):
-        former = f"--{name.strip().removeprefix('--').replace('_', '-')}"
-        if former in present:
-            yield f"{name} is the former name of {present[former]}"
 
 
 def _vary_of_flags(found: Simulation, vary: Sequence[str]) -> dict[str, Sequence[Any]]:

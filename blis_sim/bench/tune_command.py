@@ -38,7 +38,7 @@ class TuneOptions(LatencyTargets):
     )
     limit: tuple[str, ...] = option(
         (),
-        "The former spelling of --ttft-p99, --itl-p99 and --e2e-p99, in milliseconds.",
+        "Another spelling of --ttft-p99, --itl-p99 and --e2e-p99, in milliseconds.",
         metavar="NAME:MS,...",
         flags=("--limit", "--limits"),
         hidden=True,

@@ -20,7 +20,7 @@ class WatchedDeploymentOptions(DeploymentOptions):
         suggested=MODEL_NAMES,
         heading="Model and GPU",
     )
-    engine: str = option("vllm", "Engine of the server.", choices=("vllm",), former_flags=("--scheduling",))
+    engine: str = option("vllm", "Engine of the server.", choices=("vllm",))
 
     def __post_init__(self) -> None:
         DeploymentOptions.__post_init__(self)

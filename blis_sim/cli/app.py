@@ -191,7 +191,6 @@ class SimulatorCommand(SettingsCommand):
         except HelpRequest as request:
             _show_help(ctx, is_short=not request.of_all)
         ctx.obj = given(ctx)
-        sys.stderr.writelines(f"{ctx.command_path}: {note}\n" for note in ctx.obj.notes)
         check_required(self.options, ctx.obj.values)
         return rest
 

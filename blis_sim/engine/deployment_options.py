@@ -55,7 +55,6 @@ class DeploymentOptions:
         "adaptive scheduler. Each brings its own scheduler and its own defaults of memory, batches and step times.",
         choices=ENGINES.names,
         open_to=lambda: ENGINES,
-        former_flags=("--scheduling",),
     )
     vllm_version: str = option(
         LATEST,

@@ -32,10 +32,9 @@ from blis_sim.options.option import (
 
 @dataclass(slots=True)
 class CommandLine:
-    """A parsed command line: values by name of the setting, a note on each former flag, a request for help."""
+    """A parsed command line: values by name of the setting, and a request for help."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
     requests_help: bool = False
     places: dict[str, str] = field(default_factory=dict)
     """The variable, or the file and its key, of each value that no flag gave."""
@@ -76,7 +75,7 @@ def split_command_line(
     a flag of neither.
     """
 
-    taken = {flag for setting in settings for flag in (*setting.spellings, *setting.former_flags)}
+    taken = {flag for setting in settings for flag in setting.spellings}
     further = [each for each in others if not each.option.positional and taken.isdisjoint(each.spellings)]
     command = SettingsCommand([*settings, *further])
     try:
@@ -136,8 +135,8 @@ def check_required(options_class: type, values: Mapping[str, Any]) -> None:
 
 
 def flags_of(options_class: type) -> set[str]:
-    """Every flag that a command reads but those that turn a switch off, former ones included."""
-    return {flag for setting in options_of(options_class) for flag in (*setting.flags, *setting.former_flags)}
+    """Every flag that a command reads but those that turn a switch off."""
+    return {flag for setting in options_of(options_class) for flag in setting.flags}
 
 
 def flags_in_environment(options_class: type) -> set[str]:
@@ -165,7 +164,7 @@ FILE_HELP = "Settings in YAML, JSON or TOML; flags and variables win over these.
 
 _DESCRIPTOR = bool_flag_type_descriptor()
 """typer's type of a parameter; values are read by settings, and completed by their own names."""
-_READ, _OTHER_FLAGS, _NOTES = "blis.read", "blis.other_flags", "blis.notes"
+_READ, _OTHER_FLAGS = "blis.read", "blis.other_flags"
 _IGNORES_ENVIRONMENT = "blis.ignores_environment"
 FILE_LAYERS, PLACES = "blis.file_layers", "blis.places"
 """Names in a context: the values of the file of settings, and by label the places of values that no flag gave."""
@@ -284,11 +283,11 @@ def _unread_option(flags: Sequence[str], text: str, **more: Any) -> TyperOption:
 
 
 class _Parser(_OptionParser):
-    """typer's parser, which also takes `--switch=false`, `-o=text` and flags of earlier versions."""
+    """typer's parser, which also takes `--switch=false` and `-o=text`."""
 
     def __init__(self, ctx: Any, options: Iterable[SettingOption]) -> None:
         super().__init__(ctx)
-        self._flags = {flag: each for each in options for flag in (*each.setting.spellings, *each.setting.former_flags)}
+        self._flags = {flag: each for each in options for flag in each.setting.spellings}
 
     def _process_opts(self, arg: str, state: _ParsingState) -> None:
         flag, equals, text = arg.partition("=")
@@ -299,10 +298,6 @@ class _Parser(_OptionParser):
             else:
                 super()._process_opts(arg, state)
             return
-        assert self.ctx is not None
-        if flag in option.setting.former_flags:
-            self.ctx.meta[_NOTES].append(f"{flag} is the former name of {option.setting.flags[0]}")
-            flag = option.setting.flags[0]
         if equals and option.is_flag:
             if flag == option.setting.spellings[-1]:
                 raise OptionError(f"{flag} takes no value, got {text!r}")
@@ -350,7 +345,6 @@ class SettingsCommand(TyperCommand):
 
     def make_parser(self, ctx: Any) -> _OptionParser:
         """typer's parser with the flags of the settings."""
-        ctx.meta[_NOTES] = []
         parser = _Parser(ctx, (each for each in self.params if isinstance(each, SettingOption)))
         for each in self.params:
             each.add_to_parser(parser, ctx)
@@ -410,7 +404,7 @@ def command_of(options_class: type, passes_flags_on: bool) -> SettingsCommand:
 
 
 def given(ctx: Any) -> CommandLine:
-    """Return the values of the settings that a parsed command line gives, and the notes on its flags."""
+    """Return the values of the settings that a parsed command line gives."""
     values = {
         name: value
         for name, value in ctx.params.items()
@@ -420,7 +414,7 @@ def given(ctx: Any) -> CommandLine:
     placed = ctx.meta.get(PLACES, {})
     outside = [name for name in values if ctx.get_parameter_source(name).name in _OUTSIDE_COMMAND_LINE]
     places = {name: placed[labels[name]].place for name in outside}
-    return CommandLine(values, list(ctx.meta.get(_NOTES, ())), places=places)
+    return CommandLine(values, places=places)
 
 
 _OUTSIDE_COMMAND_LINE = ("ENVIRONMENT", "DEFAULT_MAP")

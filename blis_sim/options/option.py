@@ -106,7 +106,6 @@ class Option:
 
     help_text: str | Callable[[], str]
     flags: tuple[str, ...] = ()
-    former_flags: tuple[str, ...] = ()
     positional: bool = False
     allowed: tuple[str, ...] | Callable[[], Iterable[str]] = ()
     open_to: Callable[[], Container[str]] | None = None
@@ -169,11 +168,6 @@ class Setting:
         return self.option.flags or ("--" + self.name.replace("_", "-"),)
 
     @property
-    def former_flags(self) -> tuple[str, ...]:
-        """The spellings of earlier versions, which are read and named, but not offered."""
-        return self.option.former_flags
-
-    @property
     def spellings(self) -> tuple[str, ...]:
         """All of its flags, the one that turns a switch off included as the last."""
         flags = self.flags
@@ -212,7 +206,6 @@ def option(
     help: str | Callable[[], str] = "",  # the word every command-line library uses
     *,
     flags: tuple[str, ...] = (),
-    former_flags: tuple[str, ...] = (),
     positional: bool = False,
     choices: Iterable[str] | Callable[[], Iterable[str]] = (),
     open_to: Callable[[], Container[str]] | None = None,
@@ -234,13 +227,12 @@ def option(
     table that `open_to` returns. `suggested` are names that a shell offers where any string is allowed. A `repeatable`
     tuple may be given in several places, and its items are taken as they are. `writes` are the endings of the files
     that are written at the value, with the kinds of files that may replace earlier ones. Settings stand below `heading`
-    in the help, up to the next heading. `former_flags` are spellings of earlier versions, which are read but not shown.
+    in the help, up to the next heading.
     `help` and `choices` may be functions, called when help is printed or a value other than the default is given.
     """
     known = Option(
         help_text=help,
         flags=flags,
-        former_flags=former_flags,
         positional=positional,
         allowed=choices if callable(choices) else tuple(choices),
         open_to=open_to,
@@ -500,8 +492,7 @@ def find_setting(options_class: type, name: str) -> Setting:
 
 def spellings_of(setting: Setting) -> set[str]:
     """The names of a setting in a file: its own and those of its flags, with dashes."""
-    flags = (*setting.flags, *setting.former_flags)
-    return {setting.name.replace("_", "-"), *(flag.removeprefix("--") for flag in flags)}
+    return {setting.name.replace("_", "-"), *(flag.removeprefix("--") for flag in setting.flags)}
 
 
 # Checks of output paths before a command begins: no overwriting of inputs or other outputs, no missing folder.

@@ -32,7 +32,7 @@ FEW_REQUESTS = 100
 class RecordedDeploymentOptions(DeploymentOptions):
     """The server that was recorded: a latency model is what `blis fit` learns."""
 
-    engine: str = option("vllm", "Engine that was recorded.", choices=("vllm",), former_flags=("--scheduling",))
+    engine: str = option("vllm", "Engine that was recorded.", choices=("vllm",))
     latency_model: str = option(
         "fitted",
         "Latency model whose coefficients are learned: of fitted all, of kernels what the host adds and a scale for "

@@ -106,6 +106,13 @@ def _dead_names(text: str) -> Iterator[str]:
         yield "pip install blis-mockserve"
 
 
+def test_what_the_changelog_speaks_of_exists() -> None:
+    text = (PROJECT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert list(_dead_names(text)) == []
+    known = {flag for page in _REFERENCE for flag in _FLAG.findall((PROJECT / "docs" / page).read_text())}
+    assert set(_FLAG.findall(text)) - known == set()
+
+
 def test_what_does_not_exist_would_be_found() -> None:
     text = (
         "`blis serv m`, `blis bench serve`, see docs/serve.md and docs/server.md: pip install 'blis-mockserve[plots]'"

@@ -139,8 +139,8 @@ def test_the_readme_has_the_errors_of_the_page_of_figures() -> None:
         f"{min(e2e):.0f} to {max(e2e):.0f} %",
         f"{min(ttft):.0f} to {max(ttft):.0f} %",
     ]
-    assert cells(readme, "that, with long prompts") == [f"{worst[0]:.0f} %", f"{worst[1]:.0f} %"]
-    assert cells(readme, "that, two saturated") == [
+    assert cells(readme, "the same, with long prompts") == [f"{worst[0]:.0f} %", f"{worst[1]:.0f} %"]
+    assert cells(readme, "the same, two saturated") == [
         f"up to {max(row[1] for row in saturated):.0f} %",
         f"up to {max(row[0] for row in saturated):.0f} %",
     ]

@@ -36,7 +36,7 @@ def test_every_file_that_a_folder_tells_its_reader_of_is_in_it(package: str) -> 
     assert {path for path in told if not path.exists()} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, PROJECT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target, heading in links(page):
         assert target.exists(), f"{page.name} points at {target}"

@@ -17,7 +17,6 @@ class Options:
     label: tuple[str, ...] = option((), repeatable=True)
     trace: str | None = option(None, positional=True)
     output: str = option("", flags=("--output", "-o"))
-    engine: str = option("", former_flags=("--scheduling",))
     count: int | None = option(None)
 
 
@@ -64,12 +63,6 @@ def test_a_flag_takes_the_next_word_for_its_value_whatever_it_looks_like() -> No
         "name": "--rate",
         "trace": "--quick",
     }
-
-
-def test_a_former_flag_is_read_and_noted_but_not_where_it_is_a_value() -> None:
-    found = parse_command_line(Options, ["--scheduling=blis", "--name", "--scheduling"])
-    assert found.values == {"engine": "blis", "name": "--scheduling"}
-    assert found.notes == ["--scheduling is the former name of --engine"]
 
 
 @pytest.mark.parametrize("flag", ["--help", "-h", "--help-all"])

@@ -26,7 +26,7 @@ def test_targets_are_put_together_by_class() -> None:
     assert found == {"batch": SloTargets(ttft_ms=1_500, e2e_ms=60_000), "default": SloTargets(ttft_ms=100)}
 
 
-def test_the_former_flags_mean_what_goodput_means() -> None:
+def test_the_flags_of_blis_mean_what_goodput_means() -> None:
     found = options(goodput=("ttft:100ms", "batch/ttft:1.5s", "batch/e2e:1m")).slo_targets
     assert found == options(slo_ttft="default=100ms,batch=1.5s", slo_e2e="batch=1m").slo_targets
 

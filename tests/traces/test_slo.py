@@ -28,7 +28,7 @@ def test_an_invalid_duration_is_refused(text: str) -> None:
         parse_duration_ms(text)
 
 
-def test_the_three_former_flags_make_one_table() -> None:
+def test_the_three_flags_of_blis_make_one_table() -> None:
     targets = slo_targets((), "default=100ms, batch=2s", "default=13ms", "")
     assert targets == {"batch": SloTargets(ttft_ms=2000), "default": SloTargets(ttft_ms=100, itl_ms=13)}
     assert slo_targets((), "", "", "") == {}
