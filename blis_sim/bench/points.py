@@ -345,8 +345,7 @@ _FROM_METRICS = (
     "goodput_rps",
     "slo_attainment",
 )
-_FIRST = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens")
-LATER_FIGURES = (
+_FURTHER = (
     *(f"{name}_p50_ms" for name in ("ttft", "itl", "e2e")),
     *(f"mean_itl_per_request_{figure}_ms" for figure in ("p50", "p99")),
     "steady_requests_per_s",
@@ -360,8 +359,7 @@ LATER_FIGURES = (
     "is_steady",
     "percentile_targets_met",
 )
-"""Figures that rows of earlier versions do not have."""
-FIGURES = (*_FIRST, *LATER_FIGURES)
+FIGURES = (*_FROM_METRICS, "rejected_requests", "cache_hit_rate", "num_gpus", "gpu_hours_per_million_tokens", *_FURTHER)
 """The figures of a row, in order. Durations and rates as `blis run` has them; tokens are output tokens."""
 
 TITLES: Mapping[str, str] = {
@@ -464,7 +462,7 @@ def _simulated(job: Job) -> Outcome:
     later = flat_result("", result) | {"is_steady": None if result.is_steady is None else int(result.is_steady)}
     tokens_per_s = later["steady_output_tokens_per_s"] or found["tokens_per_sec"]
     figures["gpu_hours_per_million_tokens"] = gpu_hours_per_million_tokens(num_gpus, tokens_per_s)
-    figures |= {name: later[name] for name in LATER_FIGURES if name != "percentile_targets_met"}
+    figures |= {name: later[name] for name in _FURTHER if name != "percentile_targets_met"}
     checks = found.get("targets")
     figures |= {COLUMN_PREFIX + name: value for name, value in result.custom_metrics.items()}
     figures["percentile_targets_met"] = None if checks is None else int(all(each["is_met"] for each in checks))
@@ -750,8 +748,8 @@ def read_rows(path: Path, table: Table) -> list[Row]:
     if not records:
         return []
     columns, *cells = records
-    needed = [name for name in table.figures if name not in LATER_FIGURES]
-    missing = [name for name in (POINT_COLUMN, ERROR_COLUMN, *table.varied, *needed) if name not in columns]
+    needed = (POINT_COLUMN, ERROR_COLUMN, *table.varied, *table.figures)
+    missing = [name for name in needed if name not in columns]
     if missing:
         raise BenchError(f"{path}: is no sweep of these settings, it has no column {missing[0]}: {advice}")
     rows: dict[str, Row] = {}

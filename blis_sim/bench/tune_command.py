@@ -1,16 +1,14 @@
 """`blis bench tune`: try engine settings on the simulator, each at the highest rate it keeps up within limits."""
 
 import sys
-from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from math import isfinite
 from typing import TYPE_CHECKING
 
 from blis_sim.bench.simulation_commands import check_table, processes_option, simulation_option, vary_option
 from blis_sim.installation import check_answer
 from blis_sim.options import OptionError, check_outputs, option, written_file
-from blis_sim.options.latency_targets import LATENCIES, LatencyTargets
+from blis_sim.options.latency_targets import LatencyTargets
 from blis_sim.options.printing import format_option, json_option, printed_format
 
 if TYPE_CHECKING:
@@ -36,16 +34,6 @@ class TuneOptions(LatencyTargets):
     config: str | None = option(
         None, "YAML file with the keys settings and vary; flags come before it.", metavar="FILE"
     )
-    limit: tuple[str, ...] = option(
-        (),
-        "Another spelling of --ttft-p99, --itl-p99 and --e2e-p99, in milliseconds.",
-        metavar="NAME:MS,...",
-        flags=("--limit", "--limits"),
-        hidden=True,
-    )
-    percentile: str = option(
-        "99", "Percentile of the latencies that --limit holds for.", choices=("90", "95", "99"), hidden=True
-    )
     min_attainment: float | None = option(None, "Least share of requests that meet --goodput.", above=0, at_most=1)
     tolerance: float = option(0.02, "Tolerance of the best rate, as a share of it.", at_least=0.001, at_most=0.5)
     output: str | None = written_file(
@@ -66,27 +54,8 @@ class TuneOptions(LatencyTargets):
 
     def __post_init__(self) -> None:
         check_answer(self)
-        _ = self.limits_ms  # making it checks it
+        _ = self.targets_ms  # making it checks it
         check_table("--output", self.output)
-
-    @property
-    def limits_ms(self) -> Mapping[str, float]:
-        """Limits by the figure of a row that they hold for. Raises OptionError."""
-        limits = dict(self.targets_ms)
-        for pair in self.limit:
-            name, _, text = pair.partition(":")
-            try:
-                limit_ms = float(text)
-            except ValueError:
-                limit_ms = 0.0
-            if name not in LATENCIES or not isfinite(limit_ms) or limit_ms <= 0:
-                raise OptionError(
-                    f"--limit must be NAME:MILLISECONDS with a name of {', '.join(LATENCIES)}, got {pair!r}"
-                )
-            if f"{name}_p{self.percentile}_ms" in limits:
-                raise OptionError(f"--limit names {name} twice")
-            limits[f"{name}_p{self.percentile}_ms"] = limit_ms
-        return limits
 
 
 def run(options: TuneOptions) -> int:
@@ -104,7 +73,7 @@ def run(options: TuneOptions) -> int:
     outcomes = [(each.point, each.outcome) for each in combinations]
     for line in notes_of_points([(point, outcome) for point, outcome in outcomes if not outcome.error]):
         sys.stderr.write(f"blis bench tune: {line}\n")
-    report = tune_report(combinations, plan.varied, options.limits_ms, _origin(options, plan, question), question.text)
+    report = tune_report(combinations, plan.varied, options.targets_ms, _origin(options, plan, question), question.text)
     try:
         if options.output is not None:  # before printing, since the reader of the output may have gone
             write_trials(options.output, combinations, plan.varied)
@@ -140,7 +109,7 @@ def _plan(options: TuneOptions) -> "Plan":
             raise OptionError(f"--{name} has no place here: the search changes the rate")
     if "workload_spec" in plan.settings or "workload_spec" in plan.varied:
         raise OptionError("--workload-spec has no place here; blis plan finds how much of a spec a deployment can take")
-    if not options.limits_ms and options.min_attainment is None:
+    if not options.targets_ms and options.min_attainment is None:
         raise OptionError("--ttft-p99, --itl-p99, --e2e-p99 or --min-attainment must set what the search keeps to")
     targets = ("goodput", "slo_ttft", "slo_itl", "slo_e2e")
     if options.min_attainment is not None and not any(plan.settings.get(n) or n in plan.varied for n in targets):
@@ -159,7 +128,7 @@ def _searched(options: TuneOptions, plan: "Plan", question: "AskedPoints") -> "l
     plan.check_some_fit(points)
     for line in step_time_warnings(plan.simulation, points):
         sys.stderr.write(f"blis bench tune: {line}\n")
-    limits = (options.limits_ms, options.min_attainment, options.tolerance)
+    limits = (options.targets_ms, options.min_attainment, options.tolerance)
     refusals = question.refusals
     jobs = [SearchJob(point, plan.simulation.name, *limits) for point in points if point.number not in refusals]
     combinations = [not_covered(point, refusals[point.number]) for point in points if point.number in refusals]

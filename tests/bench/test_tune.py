@@ -28,7 +28,7 @@ def tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str], **options: Any) ->
 
 @pytest.mark.slow
 def test_the_best_settings_stay_within_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, rows = tuned(tmp_path, capsys, vary=("max_num_seqs=2,64",), limit=("ttft:200",))
+    code, out, rows = tuned(tmp_path, capsys, vary=("max_num_seqs=2,64",), ttft_p99="200ms")
     assert code == 0
     good = [row for row in rows if row["within_limits"] == "true"]
     assert good
@@ -43,7 +43,7 @@ def test_the_best_settings_stay_within_the_limits(tmp_path: Path, capsys: pytest
 
 
 def test_no_better_rate_within_the_limits_was_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    _, _, rows = tuned(tmp_path, capsys, limit=("e2e:350",), tolerance=0.05)
+    _, _, rows = tuned(tmp_path, capsys, e2e_p99="350ms", tolerance=0.05)
     tried = sorted((float(row["rate"]), row["within_limits"] == "true") for row in rows if row["rate"] != "inf")
     highest_good = max(rate for rate, is_good in tried if is_good)
     lowest_bad = min(rate for rate, is_good in tried if not is_good)
@@ -53,7 +53,7 @@ def test_no_better_rate_within_the_limits_was_passed_over(tmp_path: Path, capsys
 def test_limits_that_all_requests_at_once_meet_need_no_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _, out, rows = tuned(tmp_path, capsys, limit=("ttft:60000",))
+    _, out, rows = tuned(tmp_path, capsys, ttft_p99="60000ms")
     assert [row["rate"] for row in rows] == ["inf"]
     assert "best: these settings at rate inf" in out
 
@@ -62,7 +62,7 @@ def test_requests_that_are_all_there_at_once_have_no_figures_of_a_load(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A queue that is full from the beginning does not grow, least of all by 47 million requests per minute."""
-    _, _, rows = tuned(tmp_path, capsys, limit=("ttft:20",), tolerance=0.5)
+    _, _, rows = tuned(tmp_path, capsys, ttft_p99="20ms", tolerance=0.5)
     at_once, *over_time = rows
     of_load = ("load_arrived_per_s", "is_steady", "overload_queue_growth_per_min", "overload_offered_per_s")
     assert at_once["rate"] == "inf"
@@ -80,7 +80,7 @@ def test_a_share_of_requests_may_be_what_counts(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.slow
 def test_limits_that_cannot_be_met_are_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = tuned(tmp_path, capsys, vary=("max_num_seqs=1,2",), limit=("ttft:0.001",), tolerance=0.5)
+    code, out, _ = tuned(tmp_path, capsys, vary=("max_num_seqs=1,2",), ttft_p99="1us", tolerance=0.5)
     assert code == 1
     assert out.count("never within the limits") == 2
 
@@ -93,7 +93,7 @@ def short_of_memory() -> None:
 @pytest.mark.slow
 def test_settings_that_fail_unexpectedly_keep_no_others_from_being_tried(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "blis_sim.cli", "bench", "tune", *BASE[:2], "--vary", "num_requests=20000000,5"]
-    command += ["--limit", "e2e:60000", "--processes", "1", "-o", str(tmp_path / "tune.csv")]
+    command += ["--e2e-p99", "60s", "--processes", "1", "-o", str(tmp_path / "tune.csv")]
     one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=PROJECT, env=one_thread, preexec_fn=short_of_memory, capture_output=True, text=True
@@ -111,7 +111,7 @@ def test_settings_that_fail_unexpectedly_keep_no_others_from_being_tried(tmp_pat
 @pytest.mark.slow
 def test_turning_requests_away_is_not_serving_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bucket = ("--admission-policy", "token-bucket", "--token-bucket-capacity", "1000")
-    code, _, rows = tuned(tmp_path, capsys, simulation=(*BASE, *bucket), limit=("ttft:500",))
+    code, _, rows = tuned(tmp_path, capsys, simulation=(*BASE, *bucket), ttft_p99="500ms")
     assert code == 0
     assert {row["within_limits"] for row in rows if row["rejected_requests"] != "0"} == {"false"}
     assert {row["within_limits"] for row in rows if row["rejected_requests"] == "0"} == {"true"}
@@ -121,7 +121,7 @@ def test_turning_requests_away_is_not_serving_them(tmp_path: Path, capsys: pytes
 def test_the_search_is_drawn_and_has_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     files = {"plot": str(tmp_path / "tune.svg"), "html": str(tmp_path / "tune.html")}
-    _, printed, _ = tuned(tmp_path, capsys, limit=("ttft:200",), **files, tolerance=0.5)
+    _, printed, _ = tuned(tmp_path, capsys, ttft_p99="200ms", **files, tolerance=0.5)
     assert (tmp_path / "tune.svg").read_text().startswith("<?xml")
     assert "limit of TTFT p99 200 ms" in (tmp_path / "tune.svg").read_text()
     page = (tmp_path / "tune.html").read_text()
@@ -130,27 +130,19 @@ def test_the_search_is_drawn_and_has_a_page(tmp_path: Path, capsys: pytest.Captu
     assert "<title>Engine settings for qwen/qwen3-14b</title>" in page
 
 
-def test_the_former_limits_mean_what_targets_mean() -> None:
-    targets = TuneOptions(ttft_p95="500ms", e2e_p95="5s")
-    assert targets.limits_ms == {"ttft_p95_ms": 500, "e2e_p95_ms": 5000}
-    assert TuneOptions(limit=("ttft:500", "e2e:5000"), percentile="95").limits_ms == targets.limits_ms
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"ttft_p99": "500"}, "--ttft-p99 must be a duration such as 40ms or 1s, got '500'"),
         ({}, "--ttft-p99, --itl-p99, --e2e-p99 or --min-attainment must set"),
-        ({"limit": ("tpot:5",)}, "--limit must be NAME:MILLISECONDS with a name of ttft, itl, e2e, got 'tpot:5'"),
-        ({"limit": ("ttft:5",), "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
-        ({"limit": ("ttft:5",), "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),
-        ({"limit": ("ttft:5",), "simulation": (*BASE, "--stages", "1:9s")}, "--stages has no place here"),
-        ({"limit": ("ttft:5",), "vary": ("workload_spec=a,b",)}, "blis plan finds how much of a spec"),
-        ({"limit": ("ttft:5",), "simulation": ("replay", "t.yaml", "--model", "m")}, "a workload whose rate can be"),
-        ({"limit": ("ttft:5", "ttft:6")}, "--limit names ttft twice"),
+        ({"ttft_p99": "5ms", "vary": ("rate=1,2",)}, "--rate has no place here: the search changes the rate"),
+        ({"ttft_p99": "5ms", "simulation": (*BASE, "--concurrency", "3")}, "--concurrency has no place here"),
+        ({"ttft_p99": "5ms", "simulation": (*BASE, "--stages", "1:9s")}, "--stages has no place here"),
+        ({"ttft_p99": "5ms", "vary": ("workload_spec=a,b",)}, "blis plan finds how much of a spec"),
+        ({"ttft_p99": "5ms", "simulation": ("replay", "t.yaml", "--model", "m")}, "a workload whose rate can be"),
         ({"min_attainment": 0.9}, "--min-attainment needs --goodput"),
-        ({"limit": ("ttft:5",), "output": "/no/such/folder/t.csv"}, "--output must be in a folder that exists"),
-        ({"limit": ("ttft:5",), "vary": ("max_num_seqs=0",)}, "--max-num-seqs must be at least 1"),
+        ({"ttft_p99": "5ms", "output": "/no/such/folder/t.csv"}, "--output must be in a folder that exists"),
+        ({"ttft_p99": "5ms", "vary": ("max_num_seqs=0",)}, "--max-num-seqs must be at least 1"),
     ],
 )
 def test_a_search_that_cannot_be_tuned_is_refused(
@@ -164,7 +156,7 @@ def test_step_times_learned_from_another_deployment_are_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = (*BASE, "--latency-model", "fitted", "--tp", "2")
-    limits: dict[str, Any] = {"limit": ("ttft:60000",), "vary": ("max_num_seqs=32,64",)}
+    limits: dict[str, Any] = {"ttft_p99": "1m", "vary": ("max_num_seqs=32,64",)}
     assert run(TuneOptions(simulation=words, processes=1, **limits)) == 0
     warnings = [line for line in capsys.readouterr().err.splitlines() if "warning: " in line]
     assert len(warnings) == 1
@@ -178,7 +170,7 @@ def test_inputs_of_the_simulations_are_not_overwritten(tmp_path: Path) -> None:
     learned.write_text("coefficients")
     words = (*BASE, "--latency-model", "fitted")
     with pytest.raises(BlisError, match=f"--output would write over {learned}, which belongs to what is read"):
-        run(TuneOptions(simulation=words, vary=(f"coefficients={learned}",), limit=("ttft:5",), output=str(learned)))
+        run(TuneOptions(simulation=words, vary=(f"coefficients={learned}",), ttft_p99="5ms", output=str(learned)))
     assert learned.read_text() == "coefficients"
 
 
@@ -188,5 +180,5 @@ def test_trials_are_written_although_standard_output_is_closed(
 ) -> None:
     monkeypatch.setattr(sys, "stdout", NoServer())
     with pytest.raises(BrokenPipeError):
-        tuned(tmp_path, capsys, vary=("max_num_seqs=64",), limit=("ttft:200",))
+        tuned(tmp_path, capsys, vary=("max_num_seqs=64",), ttft_p99="200ms")
     assert (tmp_path / "tune.csv").read_text().startswith("max_num_seqs,rate,within_limits,")
