@@ -416,6 +416,10 @@ class RankGroup(ABC):
         num_unseen = sum(each.queued_at is not None and each.outcome is None for each in self._unseen[rank])
         return replace(load, num_waiting=load.num_waiting - num_unseen) if num_unseen else load
 
+    def has_missed(self, rank: int) -> bool:
+        """Whether requests have come to a rank since it took in requests last, and ended before it saw them."""
+        return any(each.queued_at is not None and each.outcome is not None for each in self._unseen[rank])
+
     def processed(self, rank: int) -> None:
         """Note that a rank has processed outputs, with which its front end learns of ends."""
         for _ in self._unheard[rank]:
@@ -575,7 +579,9 @@ class _Rank:
 
     def _has_work(self) -> bool:
         scheduler = self.scheduler
-        return self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or bool(self._batches)
+        if self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or self._batches:
+            return True
+        return self._group.has_missed(self._number)
 
     def _loop(self) -> Generator[None, Micros, None]:  # noqa: C901 - vLLM's loop, in its order
         """Go on whenever something that the loop waits for has come; each time the instant is sent."""
@@ -601,8 +607,8 @@ class _Rank:
                         at = yield
                     scheduler.end_forward(at)
                 group.processed(self._number)
-            self._report(at)
-            has_requests = scheduler.has_requests
+            load = self._report(at)  # without requests that have come since, which keep no wave up
+            has_requests = scheduler.has_requests and bool(load.num_waiting or load.num_running)
             if not executed:
                 if not has_requests and not self._runs:
                     continue
@@ -625,7 +631,8 @@ class _Rank:
     def _take_in(self, at: Micros) -> None:
         """Take in what has come: requests, hang-ups, and that a wave has begun on another rank."""
         scheduler = self.scheduler
-        begins = not self._runs and not self.is_woken and scheduler.has_requests
+        has_come = scheduler.has_requests or self._group.has_missed(self._number)
+        begins = has_come and not self._runs and not self.is_woken
         self._runs |= self.is_woken or begins
         self.is_woken = False
         if begins:
@@ -640,10 +647,11 @@ class _Rank:
         self.num_handed_over += 1
         return self.num_handed_over - 1
 
-    def _report(self, at: Micros) -> None:
-        """Report the load of the requests that have been taken in."""
+    def _report(self, at: Micros) -> RankLoad:
+        """Report the load of the requests that have been taken in, and return it."""
         load = self._group.load_seen(self._number)
         self._group.report(self._number, load, (self._wave, self._num_forwards), at)
+        return load
 
 
 class LockstepRanks(RankGroup):

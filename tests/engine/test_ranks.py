@@ -128,6 +128,25 @@ def test_a_wave_whose_requests_need_one_forward_pass_ends_with_it() -> None:
     assert group.next_event_at() is None
 
 
+def test_a_request_that_comes_during_the_last_forward_pass_of_a_wave_begins_the_next_wave() -> None:
+    group = ranks(async_scheduling=False, prefill_schedule_interval=4)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.submit(request("b", 4, 40), 500, rank=0)
+    late = group.submit(request("c", 4, 2), 2_100, rank=0)
+    group.advance(10**6)
+    assert late.first_token_at == 6 * STEP_US  # the fifth forward pass of a wave that began at 1,000
+
+
+def test_a_request_whose_client_left_before_its_rank_took_it_in_begins_a_wave() -> None:
+    group = ranks(async_scheduling=False)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.submit(request("gone", 4, 2), 500, rank=0)
+    group.abort("gone", 700)
+    late = group.submit(request("late", 4, 2), 1_300, rank=1)
+    group.advance(10**6)
+    assert late.first_token_at == 3 * STEP_US  # after a forward pass of dummy batches
+
+
 def test_a_request_after_a_wave_waits_for_no_forward_pass() -> None:
     group = ranks()
     group.submit(request("a", 4, 2), 0)
