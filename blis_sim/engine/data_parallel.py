@@ -15,7 +15,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, with_joint_steps
+from blis_sim.engine.latency.wrapped import JointSteps, dummy_shape, with_joint_steps
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.stats import EngineStats
@@ -661,6 +661,9 @@ class LockstepRanks(RankGroup):
         """`steps` is the part of the latency models that all engines share."""
         super().__init__(engines)
         self._steps = steps
+        speculation = self.config.speculation
+        self._dummy = dummy_shape(0 if speculation is None else speculation.num_tokens)
+        """The shape of a dummy batch."""
         self._reports = LockstepReports(len(engines))
         self.num_ended_forwards = 0
         """Forward passes that have ended."""
@@ -755,11 +758,11 @@ class LockstepRanks(RankGroup):
         self._num_begun += 1
         ranks = list(zip(self._ranks, self._engines, executing, strict=True))
         self._steps.shapes = [
-            rank.scheduler.forward_shape(at) if has_step else DUMMY_SHAPE for rank, _, has_step in ranks
+            rank.scheduler.forward_shape(at) if has_step else self._dummy for rank, _, has_step in ranks
         ]
         ends_at = at + 1
         for rank, engine, has_step in ranks:
-            own_end = rank.scheduler.begin_forward(at) if has_step else at + engine.latency.step_time(DUMMY_SHAPE)
+            own_end = rank.scheduler.begin_forward(at) if has_step else at + engine.latency.step_time(self._dummy)
             ends_at = max(ends_at, own_end)
         for rank, _, has_step in ranks:
             del rank.handed_over[0]

@@ -19,6 +19,7 @@ from blis_sim.engine.latency.wrapped import SlowedLatency
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
+from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from blis_sim.options import options_from
 from tests.fakes import TestLatency, config, request
@@ -226,6 +227,14 @@ def test_ranks_without_a_request_are_seen_as_one_token_by_the_latency_model() ->
     group.advance(1_500)
     assert [shape.num_tokens for shape in seen[0]] == [1, 5, 1]
     assert [(shape.decode_requests, shape.decode_context_tokens) for shape in seen[1]] == [(1, 0), (1, 5), (1, 0)]
+
+
+def test_a_rank_without_a_request_computes_as_many_drafts_as_a_request_that_decodes() -> None:
+    drafts = Speculation("ngram", num_tokens=3, acceptance_rates=(0.5,) * 3)
+    group = ranks(latency=TestLatency(step_us=1_000, prefill_token_us=70, decode_us=400), speculation=drafts)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.advance(10**6)
+    assert group.instances[0].steps.durations().tolist() == [1_000 + 400 + 3 * 70]
 
 
 def test_a_deployment_with_experts_and_ranks_is_simulated_rank_by_rank() -> None:

@@ -277,9 +277,12 @@ class RankRun(VirtualRun):
         return self._request(arrival)
 
     def execute_dummy_batch(self) -> None:
-        """The executor's dummy batch, which returns when all ranks have handed over the same forward pass."""
+        """The executor's dummy batch, which returns when all ranks have handed over the same forward pass.
+
+        vLLM's worker computes a token and as many drafts as a request that decodes has.
+        """
         assert self._forwards is not None
-        step_us = self._workload.latency.time_of(1, 1)
+        step_us = self._workload.latency.time_of(1 + self._drafts.num_tokens, 1)
         self._forwards.await_begin(self._forwards.hand_over(self._number, step_us, False))
 
     @property
