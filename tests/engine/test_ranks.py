@@ -230,7 +230,7 @@ def test_ranks_without_a_request_are_seen_as_one_token_by_the_latency_model() ->
 
 
 def test_a_rank_without_a_request_computes_as_many_drafts_as_a_request_that_decodes() -> None:
-    drafts = Speculation("ngram", num_tokens=3, acceptance_rates=(0.5,) * 3)
+    drafts = Speculation(method="ngram", num_tokens=3, acceptance_rates=(0.5,) * 3)
     group = ranks(latency=TestLatency(step_us=1_000, prefill_token_us=70, decode_us=400), speculation=drafts)
     group.submit(request("a", 4, 1), 0, rank=0)
     group.advance(10**6)
