@@ -376,7 +376,7 @@ class RankGroup(ABC):
             engine.release()
 
     def _next_forward_at(self) -> Micros | None:
-        """Return the next instant at which all ranks have something due together; None without one."""
+        """Return the next instant at which ranks have something due beside what engines have; None without one."""
         return None
 
     @abstractmethod
@@ -521,11 +521,14 @@ def _rank_of(numbered: tuple[int, Event]) -> int:
 #
 # Each forward pass is one of all ranks, because experts wait for the tokens of all; a rank without work takes part
 # with a dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce that finds no
-# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. Facts: vllm/v1/engine/core.py,
+# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. A core that composed no step while a request
+# is left, or has just ended, sleeps before its dummy batch, and all others wait for it. Facts: vllm/v1/engine/core.py,
 # `DPEngineCoreProc`; vllm/config/parallel.py, `dp_sync_interval`.
 
 SYNC_INTERVAL = 16
 """Forward passes between two all-reduces that may end a wave."""
+SLEEP_US: Micros = 1_000
+"""How long a core sleeps that has composed no step while requests are left, or have ended since."""
 _MAX_EMPTY_FORWARDS = 4 * SYNC_INTERVAL
 """Empty forward passes in a row after which nothing changes until something other than a forward pass is due."""
 
@@ -541,6 +544,8 @@ class _Wait(Enum):
     """All ranks handing over a forward pass, without which none of them can begin."""
     REDUCED = auto()
     """All ranks coming to an all-reduce."""
+    INSTANT = auto()
+    """An instant up to which the core sleeps."""
 
 
 class _Rank:
@@ -550,9 +555,11 @@ class _Rank:
         self.engine = engine
         self.scheduler = engine.lockstep_scheduler()
         self.waits: tuple[_Wait, int] = (_Wait.WORK, 0)
-        """The end of the loop's wait: its kind, and the number of a forward pass or an all-reduce."""
+        """The end of the loop's wait: its kind, and the number of a forward pass or an all-reduce, or an instant."""
         self.is_woken = False
         """Whether a wave has begun on another rank."""
+        self._num_left = 0
+        """Requests that had left at the latest composition."""
         self.handed_over: list[bool] = []
         """For each forward pass that has not ended whether the rank computes a step of its own in it."""
         self.num_handed_over = self.num_reduced = 0
@@ -575,6 +582,8 @@ class _Rank:
             return self._has_work()
         if kind is _Wait.END:
             return number < self._group.num_ended_forwards
+        if kind is _Wait.INSTANT:
+            return number <= self._group.instant
         return number < (self._group.num_handed_over if kind is _Wait.HANDED_OVER else self._group.num_reduced)
 
     def _has_work(self) -> bool:
@@ -594,8 +603,9 @@ class _Rank:
             did_run = self._runs
             self._take_in(at)
             self._report(at)
-            executed = False
-            if scheduler.has_requests:
+            executed, num_left = False, scheduler.num_left
+            if scheduler.has_requests or num_left > self._num_left:
+                self._num_left = num_left
                 executed = scheduler.compose_forward(at, self._num_forwards)
                 self._batches.append(self._hand_over(executed) if executed else -1)
             has_room = self._is_async and len(self._batches) < 2
@@ -607,8 +617,12 @@ class _Rank:
                         at = yield
                     scheduler.end_forward(at)
                 group.processed(self._number)
-            load = self._report(at)  # without requests that have come since, which keep no wave up
+            load = group.load_seen(self._number)  # without requests that have come since, which keep no wave up
             has_requests = scheduler.has_requests and bool(load.num_waiting or load.num_running)
+            if not executed and (has_requests or scheduler.num_left > self._num_left):
+                self.waits = (_Wait.INSTANT, at + SLEEP_US)
+                at = yield
+            self._report(at)
             if not executed:
                 if not has_requests and not self._runs:
                     continue
@@ -647,11 +661,10 @@ class _Rank:
         self.num_handed_over += 1
         return self.num_handed_over - 1
 
-    def _report(self, at: Micros) -> RankLoad:
-        """Report the load of the requests that have been taken in, and return it."""
+    def _report(self, at: Micros) -> None:
+        """Report the load of the requests that have been taken in."""
         load = self._group.load_seen(self._number)
         self._group.report(self._number, load, (self._wave, self._num_forwards), at)
-        return load
 
 
 class LockstepRanks(RankGroup):
@@ -667,6 +680,8 @@ class LockstepRanks(RankGroup):
         self._reports = LockstepReports(len(engines))
         self.num_ended_forwards = 0
         """Forward passes that have ended."""
+        self.instant: Micros = 0
+        """The instant of what is done now."""
         self._num_begun = 0
         self._ends_at: Micros | None = None
         """Instant at which the forward pass under way ends; None without one."""
@@ -678,10 +693,11 @@ class LockstepRanks(RankGroup):
 
     def _do_due(self, at: Micros) -> None:
         """Do all of one instant: arrivals, what engines have due, and what ranks can go on with."""
+        self.instant = at
         if at == self._ends_at:
             self._ends_at = None
             self.num_ended_forwards += 1
-        else:
+        elif (_Wait.INSTANT, at) not in [each.waits for each in self._ranks]:
             self._num_empty = 0
         self._process_arrivals(at)
         for number, engine in enumerate(self._engines):
@@ -695,7 +711,10 @@ class LockstepRanks(RankGroup):
             self._note(number, engine.advance(at))
 
     def _next_forward_at(self) -> Micros | None:
-        return self._ends_at
+        instants = [number for kind, number in (each.waits for each in self._ranks) if kind is _Wait.INSTANT]
+        if self._ends_at is not None:
+            instants.append(self._ends_at)
+        return min(instants, default=None)
 
     def _update_loads(self, at: Micros) -> None:
         while (due_at := self._reports.due_at()) <= at:

@@ -11,7 +11,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
-from blis_sim.engine.data_parallel import SYNC_INTERVAL, LockstepRanks, RankGroup, new_ranks
+from blis_sim.engine.data_parallel import SLEEP_US, SYNC_INTERVAL, LockstepRanks, RankGroup, new_ranks
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Event, Finished, StepDone
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
@@ -78,9 +78,22 @@ def test_a_forward_pass_takes_as_long_as_the_slowest_rank_needs() -> None:
     first, second = group.instances
     assert [first.steps.end(index) for index in range(2)] == [10 + 4_000, 10 + 5_000]
     assert [second.steps.end(index) for index in range(2)] == [10 + 4_000, 10 + 5_000]
-    assert {(event.started_at, event.at) for event in steps} == {
-        (4_010 + 1_000 * (n - 1), 4_010 + 1_000 * n) for n in range(1, 6)
-    } | {(10, 4_010)}
+    assert {(event.started_at, event.at) for event in steps} == {(10, 4_010), (4_010, 5_010)} | {
+        (at, at + 1_000) for at in range(5_010 + SLEEP_US, 9_011, 1_000)
+    }
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_core_that_composed_no_step_sleeps_before_its_dummy_batch_while_a_request_has_just_ended(
+    is_async: bool,
+) -> None:
+    """Without asynchronous scheduling the end of the last request is known before the next composition."""
+    group = ranks(async_scheduling=is_async)
+    group.submit(request("short", 4, 2), 0, rank=0)
+    group.submit(request("long", 4, 5), 0, rank=1)
+    group.advance(10**6)
+    starts = [group.instances[1].steps.start(index) for index in range(5)]
+    assert starts == [STEP_US * n + SLEEP_US * (is_async and n > 1) for n in range(5)]
 
 
 def test_a_rank_without_work_slows_the_others_by_its_dummy_batch() -> None:
@@ -119,7 +132,7 @@ def test_a_wave_goes_on_with_dummy_batches_until_ranks_look_for_requests(is_asyn
     assert group.instances[0].stats.num_running == 0
     while (at := group.next_event_at()) is not None:
         group.advance(at)
-    assert group.now == SYNC_INTERVAL * STEP_US
+    assert group.now == SYNC_INTERVAL * STEP_US + (SLEEP_US if is_async else 0)
 
 
 def test_a_wave_whose_requests_need_one_forward_pass_ends_with_it() -> None:

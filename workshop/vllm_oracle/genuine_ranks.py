@@ -32,6 +32,8 @@ from workshop.vllm_oracle.workload import Arrival, Choice, RunRecord, Workload, 
 
 MOST_EMPTY_FORWARDS = 200
 """Forward passes without tokens, in a row, after which a run is taken to be over."""
+SLEEP_US = 1_000
+"""What a core sleeps that has composed no step while requests are left."""
 START_US = -200_000
 """The coordinator has begun before, and made its first report."""
 EPOCH_S = 1_000_000
@@ -290,8 +292,9 @@ class RankRun(VirtualRun):
         return False
 
     def sleep(self) -> None:
-        """Let time pass until something happens, where the core only waits."""
+        """Let time pass until something happens, where the core only waits; in lockstep what vLLM's core sleeps."""
         if self._forwards is not None:
+            self._wait_until(self._time.now + SLEEP_US)
             return
         moved = sum(each.num_changes for each in (self._transfers, self._tiers) if each is not None)
         idle = (self._time.now, len(self._story.lines), moved)
@@ -519,7 +522,7 @@ class RankRuns:
 
 
 class SleepingTime:
-    """The module `time`, of which a core's sleep passes no time but where it only waits."""
+    """The module `time`, of which a core's sleep passes time in lockstep and where it only waits."""
 
     def __init__(self, group: RankRuns) -> None:
         self._group = group

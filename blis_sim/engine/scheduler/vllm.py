@@ -1244,6 +1244,12 @@ class VllmScheduler(BatchScheduler):
         return self._composes and bool(self.explicit or self.cohort.members or (self._admits and self.waiting))
 
     @property
+    def num_left(self) -> int:
+        """Number of requests that have ended after they came, for which vLLM's core composes an empty batch."""
+        ended = self._context.counters.ended
+        return ended[_COMPLETED] + ended[_LENGTH_CAPPED] + ended[Outcome.ABORTED] + ended[Outcome.TIMED_OUT]
+
+    @property
     def has_leaving(self) -> bool:
         """Whether clients have hung up whose requests are still here."""
         return bool(self._leaving)
