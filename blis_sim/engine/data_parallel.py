@@ -590,6 +590,8 @@ class _Rank:
         scheduler = self.scheduler
         if self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or self._batches:
             return True
+        if scheduler.has_transfers:
+            return True
         return self._group.has_missed(self._number)
 
     def _loop(self) -> Generator[None, Micros, None]:  # noqa: C901 - vLLM's loop, in its order
@@ -604,14 +606,16 @@ class _Rank:
             self._take_in(at)
             self._report(at)
             executed, num_left = False, scheduler.num_left
-            if scheduler.has_requests or num_left > self._num_left:
+            if scheduler.has_requests or scheduler.has_transfers or num_left > self._num_left:
                 self._num_left = num_left
                 executed = scheduler.compose_forward(at, self._num_forwards)
                 self._batches.append(self._hand_over(executed) if executed else -1)
             has_room = self._is_async and len(self._batches) < 2
-            if not (has_room and (executed or scheduler.has_requests)):
-                forward = self._batches.popleft() if self._batches else -1
-                if forward >= 0:
+            if not (has_room and (executed or scheduler.has_requests or scheduler.has_transfers)):
+                forward = self._batches.popleft() if self._batches else None
+                if forward == -1:
+                    scheduler.process_empty(at)
+                elif forward is not None:
                     self.waits = (_Wait.END, forward)
                     if not self.can_go_on():
                         at = yield
@@ -619,7 +623,8 @@ class _Rank:
                 group.processed(self._number)
             load = group.load_seen(self._number)  # without requests that have come since, which keep no wave up
             has_requests = scheduler.has_requests and bool(load.num_waiting or load.num_running)
-            if not executed and (has_requests or scheduler.num_left > self._num_left):
+            is_left = has_requests or scheduler.has_transfers or scheduler.num_left > self._num_left
+            if not executed and is_left:
                 self.waits = (_Wait.INSTANT, at + SLEEP_US)
                 at = yield
             self._report(at)
@@ -657,6 +662,8 @@ class _Rank:
 
     def _hand_over(self, has_step: bool) -> int:
         """Hand over a forward pass. Returns its number."""
+        if not has_step:
+            self.scheduler.dummy_handed_over()
         self.handed_over.append(has_step)
         self.num_handed_over += 1
         return self.num_handed_over - 1
@@ -772,7 +779,7 @@ class LockstepRanks(RankGroup):
             return
         executing = [each.handed_over[0] for each in self._ranks]
         self._num_empty = 0 if any(executing) else self._num_empty + 1
-        if self._num_empty > _MAX_EMPTY_FORWARDS:
+        if self._num_empty > _MAX_EMPTY_FORWARDS and not any(each.scheduler.has_transfers for each in self._ranks):
             return
         self._num_begun += 1
         ranks = list(zip(self._ranks, self._engines, executing, strict=True))
@@ -787,6 +794,7 @@ class LockstepRanks(RankGroup):
             del rank.handed_over[0]
             if has_step:
                 rank.scheduler.record_forward(at, ends_at)
+            rank.scheduler.forward_began(ends_at)
         self._ends_at = ends_at
 
 

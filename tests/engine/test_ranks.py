@@ -16,6 +16,7 @@ from blis_sim.engine.deployment import resolve
 from blis_sim.engine.events import Event, Finished, StepDone
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import SlowedLatency
+from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
@@ -159,6 +160,31 @@ def test_a_request_whose_client_left_before_its_rank_took_it_in_begins_a_wave() 
     late = group.submit(request("late", 4, 2), 1_300, rank=1)
     group.advance(10**6)
     assert late.first_token_at == 3 * STEP_US  # after a forward pass of dummy batches
+
+
+def ranks_with_cpu_memory(block_us: float) -> RankGroup:
+    """Return ranks on whose first a request ends at 1,000 whose blocks go to CPU memory, where alone they are found."""
+    offload = OffloadConfig(num_blocks=40, block_us=block_us)
+    group = ranks(async_scheduling=False, enable_prefix_caching=False, block_size_tokens=4, offload=offload)
+    group.submit(request("stored", 9, 1, PrefixGroupBlocks("stored", "g", 2)), 0, rank=0)
+    return group
+
+
+def test_a_rank_that_only_stores_blocks_sleeps_before_its_dummy_batch() -> None:
+    group = ranks_with_cpu_memory(block_us=300.0)
+    other = group.submit(request("other", 4, 12), 400, rank=1)
+    group.advance(10**6)
+    assert other.first_token_at == STEP_US + SLEEP_US + STEP_US
+
+
+def test_a_load_is_noticed_after_a_sleep_and_begins_behind_the_forward_passes_handed_over_before() -> None:
+    group = ranks_with_cpu_memory(block_us=1_500.0)
+    later = group.submit(request("later", 9, 1, PrefixGroupBlocks("later", "g", 2)), 3_500, rank=0)
+    group.advance(10**6)
+    assert later.num_external_tokens == 8
+    # Its blocks are there at 5,000, and come back from the end of a dummy batch, 6,000, until 9,000. The core notices
+    # that then, sleeps again, and its step waits for the dummy batch of 10,000.
+    assert later.first_token_at == 12_000
 
 
 def test_a_request_after_a_wave_waits_for_no_forward_pass() -> None:

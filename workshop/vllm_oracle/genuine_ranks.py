@@ -28,6 +28,7 @@ from vllm.v1.engine.core import (
 
 from workshop.vllm_oracle.balancing import genuine_client
 from workshop.vllm_oracle.genuine import Drafts, VirtualRun, VirtualTime
+from workshop.vllm_oracle.genuine_transfers import VirtualTransfers
 from workshop.vllm_oracle.workload import Arrival, Choice, RunRecord, Workload, joined
 
 MOST_EMPTY_FORWARDS = 200
@@ -195,6 +196,18 @@ class JointForwards:
             self._num_empty = 0 if self._has_tokens[number] else self._num_empty + 1
         return number
 
+    def num_handed_over(self, rank: int) -> int:
+        """Forward passes that a rank has handed over."""
+        return self._handed_over[rank]
+
+    def has_begun(self, number: int) -> bool:
+        """Whether all ranks have handed over a forward pass, whose end is known then; True for -1, which is none."""
+        return number < len(self._ends)
+
+    def end_of(self, number: int) -> int:
+        """Return the end of a forward pass that has begun."""
+        return self._ends[number] if number >= 0 else 0
+
     def await_begin(self, number: int) -> None:
         """Wait until all ranks have handed over a forward pass, which each then knows."""
         self._processes.wait(lambda: len(self._ends) > number)
@@ -217,6 +230,31 @@ class JointForwards:
             self._num_joined[number] += 1
         self._processes.wait(lambda: self._num_joined[number] == self._num_ranks)
         tensor.copy_(self._sums[number])
+
+
+class LockstepTransfers(VirtualTransfers):
+    """Transfers of a rank in lockstep: each behind the forward passes that the rank had handed over before."""
+
+    def __init__(self, run: "RankRun", block_us: float, forwards: JointForwards, rank: int) -> None:
+        super().__init__(run, block_us)
+        self._forwards, self._rank = forwards, rank
+        self._submitted: deque[tuple[str, int, int, int, int]] = deque()
+
+    def get_finished(self) -> list[Any]:
+        while self._submitted and self._forwards.has_begun(self._submitted[0][-1]):
+            kind, job, num_blocks, at, number = self._submitted.popleft()
+            self._begin(kind, job, num_blocks, max(at, self._forwards.end_of(number)))
+        return super().get_finished()
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a transfer is under way or was submitted."""
+        return bool(self._submitted or self._ends)
+
+    def _submit(self, kind: str, job: int, num_blocks: int) -> bool:
+        number = self._forwards.num_handed_over(self._rank) - 1
+        self._submitted.append((kind, job, num_blocks, self._clock.now, number))
+        return True
 
 
 class ReducingGroup:
@@ -253,6 +291,10 @@ class RankRun(VirtualRun):
         core.prefill_schedule_interval = config.scheduler_config.prefill_schedule_interval
         core.dp_sync_interval = config.parallel_config.dp_sync_interval
         self._forwards = group.forwards
+        self._moving: LockstepTransfers | None = None
+        if group.forwards and workload.config.offload is not None:
+            self._moving = LockstepTransfers(self, workload.config.offload.block_us, group.forwards, number)
+            self._transfers = self._worker.worker = self._moving
         core.dp_group = ReducingGroup(group.forwards, number, group.num_ranks) if group.forwards else None
         self._idle: tuple[object, ...] = ()
         self._num_idle = 0
@@ -260,6 +302,11 @@ class RankRun(VirtualRun):
     @property
     def core(self) -> Any:
         return self._core
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether transfers of a rank in lockstep are under way."""
+        return self._moving is not None and self._moving.is_moving
 
     @property
     def record(self) -> RunRecord:
@@ -495,6 +542,7 @@ class RankRuns:
             return True
         is_idle = all(not run.core.has_work() and not run.inputs for run in self.runs)
         is_stuck = self.forwards is not None and self.forwards.num_empty > MOST_EMPTY_FORWARDS
+        is_stuck = is_stuck and not any(run.is_moving for run in self.runs)
         return self._has_sent and (is_idle or is_stuck)
 
     @contextmanager
