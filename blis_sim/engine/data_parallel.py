@@ -614,7 +614,7 @@ class _Rank:
             if not (has_room and (executed or scheduler.has_requests or scheduler.has_transfers)):
                 forward = self._batches.popleft() if self._batches else None
                 if forward == -1:
-                    scheduler.process_empty(at)
+                    scheduler.end_empty(at)
                 elif forward is not None:
                     self.waits = (_Wait.END, forward)
                     if not self.can_go_on():
@@ -693,7 +693,7 @@ class LockstepRanks(RankGroup):
         self._ends_at: Micros | None = None
         """Instant at which the forward pass under way ends; None without one."""
         self._num_empty = 0
-        """Forward passes in a row for which no rank has a step."""
+        """Forward passes in a row while no rank has a step to compute or awaits a transfer."""
         self._sums: list[list[bool]] = []
         """For each all-reduce whether the ranks that have joined it have requests."""
         self._ranks = [_Rank(self, number, engine) for number, engine in enumerate(engines)]
@@ -778,8 +778,9 @@ class LockstepRanks(RankGroup):
         if self._ends_at is not None or self.num_handed_over <= self._num_begun:
             return
         executing = [each.handed_over[0] for each in self._ranks]
-        self._num_empty = 0 if any(executing) else self._num_empty + 1
-        if self._num_empty > _MAX_EMPTY_FORWARDS and not any(each.scheduler.has_transfers for each in self._ranks):
+        is_useful = any(True in each.handed_over or each.scheduler.has_transfers for each in self._ranks)
+        self._num_empty = 0 if is_useful else self._num_empty + 1
+        if self._num_empty > _MAX_EMPTY_FORWARDS:
             return
         self._num_begun += 1
         ranks = list(zip(self._ranks, self._engines, executing, strict=True))

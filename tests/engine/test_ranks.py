@@ -13,7 +13,7 @@ from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
 from blis_sim.engine.data_parallel import SLEEP_US, SYNC_INTERVAL, LockstepRanks, RankGroup, new_ranks
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.events import Event, Finished, StepDone
+from blis_sim.engine.events import CacheChanged, Event, Finished, StepDone
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import SlowedLatency
 from blis_sim.engine.offloading import OffloadConfig
@@ -162,10 +162,10 @@ def test_a_request_whose_client_left_before_its_rank_took_it_in_begins_a_wave() 
     assert late.first_token_at == 3 * STEP_US  # after a forward pass of dummy batches
 
 
-def ranks_with_cpu_memory(block_us: float) -> RankGroup:
+def ranks_with_cpu_memory(block_us: float, **settings: Any) -> RankGroup:
     """Return ranks on whose first a request ends at 1,000 whose blocks go to CPU memory, where alone they are found."""
     offload = OffloadConfig(num_blocks=40, block_us=block_us)
-    group = ranks(async_scheduling=False, enable_prefix_caching=False, block_size_tokens=4, offload=offload)
+    group = ranks(async_scheduling=False, enable_prefix_caching=False, block_size_tokens=4, offload=offload, **settings)
     group.submit(request("stored", 9, 1, PrefixGroupBlocks("stored", "g", 2)), 0, rank=0)
     return group
 
@@ -175,6 +175,21 @@ def test_a_rank_that_only_stores_blocks_sleeps_before_its_dummy_batch() -> None:
     other = group.submit(request("other", 4, 12), 400, rank=1)
     group.advance(10**6)
     assert other.first_token_at == STEP_US + SLEEP_US + STEP_US
+
+
+def test_an_empty_batch_reports_what_came_to_cpu_memory() -> None:
+    group = ranks_with_cpu_memory(block_us=300.0, reports_kv_changes=True)
+    events = group.advance(10**6)
+    changes = [(each.at, len(each.changes)) for each in events if isinstance(each, CacheChanged)]
+    assert changes == [(STEP_US + SLEEP_US, 2)]
+
+
+def test_a_step_behind_many_dummy_batches_is_computed() -> None:
+    """A rank that awaits a load hands over a dummy batch each millisecond, and forward passes take longer."""
+    group = ranks_with_cpu_memory(block_us=100_000.0, latency=TestLatency(step_us=4 * STEP_US))
+    later = group.submit(request("later", 9, 1, PrefixGroupBlocks("later", "g", 2)), 300_000, rank=0)
+    group.advance(10**7)
+    assert later.outcome is Outcome.COMPLETED
 
 
 def test_a_load_is_noticed_after_a_sleep_and_begins_behind_the_forward_passes_handed_over_before() -> None:

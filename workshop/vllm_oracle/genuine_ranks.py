@@ -168,16 +168,12 @@ class JointForwards:
         self._longest: list[int] = []
         self._ends: list[int] = []
         """Ends of the forward passes that have begun."""
-        self._num_empty = 0
+        self.num_empty = 0
+        """Forward passes without tokens since the last one with some, or since a transfer was under way."""
         self._has_tokens: list[bool] = []
         self._sums: list[Any] = []
         self._num_reduced = [0] * num_ranks
         self._num_joined: list[int] = []
-
-    @property
-    def num_empty(self) -> int:
-        """Forward passes without tokens since the last one with some."""
-        return self._num_empty
 
     def hand_over(self, rank: int, step_us: int, has_tokens: bool) -> int:
         """Hand over the next forward pass of a rank. Returns its number."""
@@ -193,7 +189,7 @@ class JointForwards:
         if self._arrived[number] == self._num_ranks:
             begins_at = max(self._time.now, self._ends[-1] if self._ends else 0)
             self._ends.append(begins_at + self._longest[number])
-            self._num_empty = 0 if self._has_tokens[number] else self._num_empty + 1
+            self.num_empty = 0 if self._has_tokens[number] else self.num_empty + 1
         return number
 
     def num_handed_over(self, rank: int) -> int:
@@ -306,7 +302,9 @@ class RankRun(VirtualRun):
     @property
     def is_moving(self) -> bool:
         """Whether transfers of a rank in lockstep are under way."""
-        return self._moving is not None and self._moving.is_moving
+        if self._moving is None:
+            return False
+        return self._moving.is_moving or (self._tiers is not None and self._tiers.next_end() is not None)
 
     @property
     def record(self) -> RunRecord:
@@ -541,8 +539,9 @@ class RankRuns:
         if any(run.record.is_endless for run in self.runs):
             return True
         is_idle = all(not run.core.has_work() and not run.inputs for run in self.runs)
+        if self.forwards is not None and any(run.is_moving for run in self.runs):
+            self.forwards.num_empty = 0
         is_stuck = self.forwards is not None and self.forwards.num_empty > MOST_EMPTY_FORWARDS
-        is_stuck = is_stuck and not any(run.is_moving for run in self.runs)
         return self._has_sent and (is_idle or is_stuck)
 
     @contextmanager

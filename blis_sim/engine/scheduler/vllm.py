@@ -1307,6 +1307,11 @@ class VllmScheduler(BatchScheduler):
         self._context.clock = max(at, self._context.clock)
         self._context.events += self.update(at)
 
+    def end_empty(self, at: Micros) -> None:
+        """Process the outputs of an empty batch: what transfers have brought, and what the caches hold anew."""
+        self.process_empty(at)
+        self.report_cache_changes(at, self._context.events)
+
 
 def _new_drafter(
     context: EngineContext, kv: SlotCache, num_accepted: Callable[[Sequence, int], int] | None
