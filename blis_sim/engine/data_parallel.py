@@ -15,7 +15,7 @@ from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
 from blis_sim.engine.latency.model import LatencyModel
-from blis_sim.engine.latency.wrapped import DUMMY_SHAPE, JointSteps, with_joint_steps
+from blis_sim.engine.latency.wrapped import JointSteps, dummy_shape, with_joint_steps
 from blis_sim.engine.request import Request
 from blis_sim.engine.sequence import NOWHERE, Outcome, Sequence
 from blis_sim.engine.stats import EngineStats
@@ -376,7 +376,7 @@ class RankGroup(ABC):
             engine.release()
 
     def _next_forward_at(self) -> Micros | None:
-        """Return the next instant at which all ranks have something due together; None without one."""
+        """Return the next instant at which ranks have something due beside what engines have; None without one."""
         return None
 
     @abstractmethod
@@ -415,6 +415,10 @@ class RankGroup(ABC):
         load = load_of(self._engines[rank].stats)
         num_unseen = sum(each.queued_at is not None and each.outcome is None for each in self._unseen[rank])
         return replace(load, num_waiting=load.num_waiting - num_unseen) if num_unseen else load
+
+    def has_missed(self, rank: int) -> bool:
+        """Whether requests have come to a rank since it took in requests last, and ended before it saw them."""
+        return any(each.queued_at is not None and each.outcome is not None for each in self._unseen[rank])
 
     def processed(self, rank: int) -> None:
         """Note that a rank has processed outputs, with which its front end learns of ends."""
@@ -517,11 +521,14 @@ def _rank_of(numbered: tuple[int, Event]) -> int:
 #
 # Each forward pass is one of all ranks, because experts wait for the tokens of all; a rank without work takes part
 # with a dummy batch. A wave of forward passes begins with a request on any rank and ends at an all-reduce that finds no
-# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. Facts: vllm/v1/engine/core.py,
+# request anywhere, after the first pass and every `SYNC_INTERVAL` passes. A core that composed no step while a request
+# is left, or has just ended, sleeps before its dummy batch, and all others wait for it. Facts: vllm/v1/engine/core.py,
 # `DPEngineCoreProc`; vllm/config/parallel.py, `dp_sync_interval`.
 
 SYNC_INTERVAL = 16
 """Forward passes between two all-reduces that may end a wave."""
+SLEEP_US: Micros = 1_000
+"""How long a core sleeps that has composed no step while requests are left, or have ended since."""
 _MAX_EMPTY_FORWARDS = 4 * SYNC_INTERVAL
 """Empty forward passes in a row after which nothing changes until something other than a forward pass is due."""
 
@@ -537,6 +544,8 @@ class _Wait(Enum):
     """All ranks handing over a forward pass, without which none of them can begin."""
     REDUCED = auto()
     """All ranks coming to an all-reduce."""
+    INSTANT = auto()
+    """An instant up to which the core sleeps."""
 
 
 class _Rank:
@@ -546,9 +555,11 @@ class _Rank:
         self.engine = engine
         self.scheduler = engine.lockstep_scheduler()
         self.waits: tuple[_Wait, int] = (_Wait.WORK, 0)
-        """The end of the loop's wait: its kind, and the number of a forward pass or an all-reduce."""
+        """The end of the loop's wait: its kind, and the number of a forward pass or an all-reduce, or an instant."""
         self.is_woken = False
         """Whether a wave has begun on another rank."""
+        self._num_left = 0
+        """Requests that had left at the latest composition."""
         self.handed_over: list[bool] = []
         """For each forward pass that has not ended whether the rank computes a step of its own in it."""
         self.num_handed_over = self.num_reduced = 0
@@ -571,11 +582,17 @@ class _Rank:
             return self._has_work()
         if kind is _Wait.END:
             return number < self._group.num_ended_forwards
+        if kind is _Wait.INSTANT:
+            return number <= self._group.instant
         return number < (self._group.num_handed_over if kind is _Wait.HANDED_OVER else self._group.num_reduced)
 
     def _has_work(self) -> bool:
         scheduler = self.scheduler
-        return self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or bool(self._batches)
+        if self.is_woken or self._runs or scheduler.has_requests or scheduler.has_leaving or self._batches:
+            return True
+        if scheduler.has_transfers:
+            return True
+        return self._group.has_missed(self._number)
 
     def _loop(self) -> Generator[None, Micros, None]:  # noqa: C901 - vLLM's loop, in its order
         """Go on whenever something that the loop waits for has come; each time the instant is sent."""
@@ -588,21 +605,29 @@ class _Rank:
             did_run = self._runs
             self._take_in(at)
             self._report(at)
-            executed = False
-            if scheduler.has_requests:
+            executed, num_left = False, scheduler.num_left
+            if scheduler.has_requests or scheduler.has_transfers or num_left > self._num_left:
+                self._num_left = num_left
                 executed = scheduler.compose_forward(at, self._num_forwards)
                 self._batches.append(self._hand_over(executed) if executed else -1)
             has_room = self._is_async and len(self._batches) < 2
-            if not (has_room and (executed or scheduler.has_requests)):
-                forward = self._batches.popleft() if self._batches else -1
-                if forward >= 0:
+            if not (has_room and (executed or scheduler.has_requests or scheduler.has_transfers)):
+                forward = self._batches.popleft() if self._batches else None
+                if forward == -1:
+                    scheduler.end_empty(at)
+                elif forward is not None:
                     self.waits = (_Wait.END, forward)
                     if not self.can_go_on():
                         at = yield
                     scheduler.end_forward(at)
                 group.processed(self._number)
+            load = group.load_seen(self._number)  # without requests that have come since, which keep no wave up
+            has_requests = scheduler.has_requests and bool(load.num_waiting or load.num_running)
+            is_left = has_requests or scheduler.has_transfers or scheduler.num_left > self._num_left
+            if not executed and is_left:
+                self.waits = (_Wait.INSTANT, at + SLEEP_US)
+                at = yield
             self._report(at)
-            has_requests = scheduler.has_requests
             if not executed:
                 if not has_requests and not self._runs:
                     continue
@@ -625,7 +650,8 @@ class _Rank:
     def _take_in(self, at: Micros) -> None:
         """Take in what has come: requests, hang-ups, and that a wave has begun on another rank."""
         scheduler = self.scheduler
-        begins = not self._runs and not self.is_woken and scheduler.has_requests
+        has_come = scheduler.has_requests or self._group.has_missed(self._number)
+        begins = has_come and not self._runs and not self.is_woken
         self._runs |= self.is_woken or begins
         self.is_woken = False
         if begins:
@@ -636,6 +662,8 @@ class _Rank:
 
     def _hand_over(self, has_step: bool) -> int:
         """Hand over a forward pass. Returns its number."""
+        if not has_step:
+            self.scheduler.dummy_handed_over()
         self.handed_over.append(has_step)
         self.num_handed_over += 1
         return self.num_handed_over - 1
@@ -653,24 +681,30 @@ class LockstepRanks(RankGroup):
         """`steps` is the part of the latency models that all engines share."""
         super().__init__(engines)
         self._steps = steps
+        speculation = self.config.speculation
+        self._dummy = dummy_shape(0 if speculation is None else speculation.num_tokens)
+        """The shape of a dummy batch."""
         self._reports = LockstepReports(len(engines))
         self.num_ended_forwards = 0
         """Forward passes that have ended."""
+        self.instant: Micros = 0
+        """The instant of what is done now."""
         self._num_begun = 0
         self._ends_at: Micros | None = None
         """Instant at which the forward pass under way ends; None without one."""
         self._num_empty = 0
-        """Forward passes in a row for which no rank has a step."""
+        """Forward passes in a row while no rank has a step to compute or awaits a transfer."""
         self._sums: list[list[bool]] = []
         """For each all-reduce whether the ranks that have joined it have requests."""
         self._ranks = [_Rank(self, number, engine) for number, engine in enumerate(engines)]
 
     def _do_due(self, at: Micros) -> None:
         """Do all of one instant: arrivals, what engines have due, and what ranks can go on with."""
+        self.instant = at
         if at == self._ends_at:
             self._ends_at = None
             self.num_ended_forwards += 1
-        else:
+        elif (_Wait.INSTANT, at) not in [each.waits for each in self._ranks]:
             self._num_empty = 0
         self._process_arrivals(at)
         for number, engine in enumerate(self._engines):
@@ -684,7 +718,10 @@ class LockstepRanks(RankGroup):
             self._note(number, engine.advance(at))
 
     def _next_forward_at(self) -> Micros | None:
-        return self._ends_at
+        instants = [number for kind, number in (each.waits for each in self._ranks) if kind is _Wait.INSTANT]
+        if self._ends_at is not None:
+            instants.append(self._ends_at)
+        return min(instants, default=None)
 
     def _update_loads(self, at: Micros) -> None:
         while (due_at := self._reports.due_at()) <= at:
@@ -741,22 +778,24 @@ class LockstepRanks(RankGroup):
         if self._ends_at is not None or self.num_handed_over <= self._num_begun:
             return
         executing = [each.handed_over[0] for each in self._ranks]
-        self._num_empty = 0 if any(executing) else self._num_empty + 1
+        is_useful = any(True in each.handed_over or each.scheduler.has_transfers for each in self._ranks)
+        self._num_empty = 0 if is_useful else self._num_empty + 1
         if self._num_empty > _MAX_EMPTY_FORWARDS:
             return
         self._num_begun += 1
         ranks = list(zip(self._ranks, self._engines, executing, strict=True))
         self._steps.shapes = [
-            rank.scheduler.forward_shape(at) if has_step else DUMMY_SHAPE for rank, _, has_step in ranks
+            rank.scheduler.forward_shape(at) if has_step else self._dummy for rank, _, has_step in ranks
         ]
         ends_at = at + 1
         for rank, engine, has_step in ranks:
-            own_end = rank.scheduler.begin_forward(at) if has_step else at + engine.latency.step_time(DUMMY_SHAPE)
+            own_end = rank.scheduler.begin_forward(at) if has_step else at + engine.latency.step_time(self._dummy)
             ends_at = max(ends_at, own_end)
         for rank, _, has_step in ranks:
             del rank.handed_over[0]
             if has_step:
                 rank.scheduler.record_forward(at, ends_at)
+            rank.scheduler.forward_began(ends_at)
         self._ends_at = ends_at
 
 

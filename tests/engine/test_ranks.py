@@ -11,14 +11,16 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.cluster.build import build_simulation, notes_on_cluster
 from blis_sim.engine.cluster.options import ClusterOptions
 from blis_sim.engine.core import Engine
-from blis_sim.engine.data_parallel import SYNC_INTERVAL, LockstepRanks, RankGroup, new_ranks
+from blis_sim.engine.data_parallel import SLEEP_US, SYNC_INTERVAL, LockstepRanks, RankGroup, new_ranks
 from blis_sim.engine.deployment import resolve
-from blis_sim.engine.events import Event, Finished, StepDone
+from blis_sim.engine.events import CacheChanged, Event, Finished, StepDone
 from blis_sim.engine.latency.trained_physics import TrainedPhysics
 from blis_sim.engine.latency.wrapped import SlowedLatency
+from blis_sim.engine.offloading import OffloadConfig
 from blis_sim.engine.request import PrefixGroupBlocks, Request
 from blis_sim.engine.sequence import Outcome
 from blis_sim.engine.simulation import run_virtual
+from blis_sim.engine.speculation import Speculation
 from blis_sim.engine.units import Micros
 from blis_sim.options import options_from
 from tests.fakes import TestLatency, config, request
@@ -77,9 +79,22 @@ def test_a_forward_pass_takes_as_long_as_the_slowest_rank_needs() -> None:
     first, second = group.instances
     assert [first.steps.end(index) for index in range(2)] == [10 + 4_000, 10 + 5_000]
     assert [second.steps.end(index) for index in range(2)] == [10 + 4_000, 10 + 5_000]
-    assert {(event.started_at, event.at) for event in steps} == {
-        (4_010 + 1_000 * (n - 1), 4_010 + 1_000 * n) for n in range(1, 6)
-    } | {(10, 4_010)}
+    assert {(event.started_at, event.at) for event in steps} == {(10, 4_010), (4_010, 5_010)} | {
+        (at, at + 1_000) for at in range(5_010 + SLEEP_US, 9_011, 1_000)
+    }
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_core_that_composed_no_step_sleeps_before_its_dummy_batch_while_a_request_has_just_ended(
+    is_async: bool,
+) -> None:
+    """Without asynchronous scheduling the end of the last request is known before the next composition."""
+    group = ranks(async_scheduling=is_async)
+    group.submit(request("short", 4, 2), 0, rank=0)
+    group.submit(request("long", 4, 5), 0, rank=1)
+    group.advance(10**6)
+    starts = [group.instances[1].steps.start(index) for index in range(5)]
+    assert starts == [STEP_US * n + SLEEP_US * (is_async and n > 1) for n in range(5)]
 
 
 def test_a_rank_without_work_slows_the_others_by_its_dummy_batch() -> None:
@@ -118,7 +133,7 @@ def test_a_wave_goes_on_with_dummy_batches_until_ranks_look_for_requests(is_asyn
     assert group.instances[0].stats.num_running == 0
     while (at := group.next_event_at()) is not None:
         group.advance(at)
-    assert group.now == SYNC_INTERVAL * STEP_US
+    assert group.now == SYNC_INTERVAL * STEP_US + (SLEEP_US if is_async else 0)
 
 
 def test_a_wave_whose_requests_need_one_forward_pass_ends_with_it() -> None:
@@ -126,6 +141,65 @@ def test_a_wave_whose_requests_need_one_forward_pass_ends_with_it() -> None:
     group.submit(request("a", 4, 1), 0, rank=0)
     group.advance(STEP_US)
     assert group.next_event_at() is None
+
+
+def test_a_request_that_comes_during_the_last_forward_pass_of_a_wave_begins_the_next_wave() -> None:
+    group = ranks(async_scheduling=False, prefill_schedule_interval=4)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.submit(request("b", 4, 40), 500, rank=0)
+    late = group.submit(request("c", 4, 2), 2_100, rank=0)
+    group.advance(10**6)
+    assert late.first_token_at == 6 * STEP_US  # the fifth forward pass of a wave that began at 1,000
+
+
+def test_a_request_whose_client_left_before_its_rank_took_it_in_begins_a_wave() -> None:
+    group = ranks(async_scheduling=False)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.submit(request("gone", 4, 2), 500, rank=0)
+    group.abort("gone", 700)
+    late = group.submit(request("late", 4, 2), 1_300, rank=1)
+    group.advance(10**6)
+    assert late.first_token_at == 3 * STEP_US  # after a forward pass of dummy batches
+
+
+def ranks_with_cpu_memory(block_us: float, **settings: Any) -> RankGroup:
+    """Return ranks on whose first a request ends at 1,000 whose blocks go to CPU memory, where alone they are found."""
+    offload = OffloadConfig(num_blocks=40, block_us=block_us)
+    group = ranks(async_scheduling=False, enable_prefix_caching=False, block_size_tokens=4, offload=offload, **settings)
+    group.submit(request("stored", 9, 1, PrefixGroupBlocks("stored", "g", 2)), 0, rank=0)
+    return group
+
+
+def test_a_rank_that_only_stores_blocks_sleeps_before_its_dummy_batch() -> None:
+    group = ranks_with_cpu_memory(block_us=300.0)
+    other = group.submit(request("other", 4, 12), 400, rank=1)
+    group.advance(10**6)
+    assert other.first_token_at == STEP_US + SLEEP_US + STEP_US
+
+
+def test_an_empty_batch_reports_what_came_to_cpu_memory() -> None:
+    group = ranks_with_cpu_memory(block_us=300.0, reports_kv_changes=True)
+    events = group.advance(10**6)
+    changes = [(each.at, len(each.changes)) for each in events if isinstance(each, CacheChanged)]
+    assert changes == [(STEP_US + SLEEP_US, 2)]
+
+
+def test_a_step_behind_many_dummy_batches_is_computed() -> None:
+    """A rank that awaits a load hands over a dummy batch each millisecond, and forward passes take longer."""
+    group = ranks_with_cpu_memory(block_us=100_000.0, latency=TestLatency(step_us=4 * STEP_US))
+    later = group.submit(request("later", 9, 1, PrefixGroupBlocks("later", "g", 2)), 300_000, rank=0)
+    group.advance(10**7)
+    assert later.outcome is Outcome.COMPLETED
+
+
+def test_a_load_is_noticed_after_a_sleep_and_begins_behind_the_forward_passes_handed_over_before() -> None:
+    group = ranks_with_cpu_memory(block_us=1_500.0)
+    later = group.submit(request("later", 9, 1, PrefixGroupBlocks("later", "g", 2)), 3_500, rank=0)
+    group.advance(10**6)
+    assert later.num_external_tokens == 8
+    # Its blocks are there at 5,000, and come back from the end of a dummy batch, 6,000, until 9,000. The core notices
+    # that then, sleeps again, and its step waits for the dummy batch of 10,000.
+    assert later.first_token_at == 12_000
 
 
 def test_a_request_after_a_wave_waits_for_no_forward_pass() -> None:
@@ -207,6 +281,14 @@ def test_ranks_without_a_request_are_seen_as_one_token_by_the_latency_model() ->
     group.advance(1_500)
     assert [shape.num_tokens for shape in seen[0]] == [1, 5, 1]
     assert [(shape.decode_requests, shape.decode_context_tokens) for shape in seen[1]] == [(1, 0), (1, 5), (1, 0)]
+
+
+def test_a_rank_without_a_request_computes_as_many_drafts_as_a_request_that_decodes() -> None:
+    drafts = Speculation(method="ngram", num_tokens=3, acceptance_rates=(0.5,) * 3)
+    group = ranks(latency=TestLatency(step_us=1_000, prefill_token_us=70, decode_us=400), speculation=drafts)
+    group.submit(request("a", 4, 1), 0, rank=0)
+    group.advance(10**6)
+    assert group.instances[0].steps.durations().tolist() == [1_000 + 400 + 3 * 70]
 
 
 def test_a_deployment_with_experts_and_ranks_is_simulated_rank_by_rank() -> None:

@@ -358,8 +358,8 @@ def with_ranks(workload: Workload, seed: int, share_experts: bool) -> Workload:
 
     Instants at which requests come and leave lie apart from each other and from the ends of steps.
     """
-    if share_experts and (workload.config.pipeline is not None or workload.config.offload is not None):
-        raise EngineError("ranks that share experts are compared without pipeline stages and without CPU memory")
+    if share_experts and workload.config.pipeline is not None:
+        raise EngineError("ranks that share experts are compared without pipeline stages")
     generator = np.random.default_rng((seed, 10))
     scale = MOST_SCALE // int(generator.choice([1, 1, 5]))
     config, latency = workload.config, workload.latency
@@ -431,7 +431,7 @@ ALTERNATIVES: tuple[Mapping[str, float], ...] = (
     {"ranks": 0.2, "experts": 0.2},
 )
 """Features of which a workload has one at most, with the shares of those that have it where none are named."""
-NOT_WITH_EXPERTS = ("2-stages", "3-stages", "offloading", "tiers")
+NOT_WITH_EXPERTS = ("2-stages", "3-stages")
 """Features that ranks which share experts are not compared with."""
 
 

@@ -28,10 +28,13 @@ from vllm.v1.engine.core import (
 
 from workshop.vllm_oracle.balancing import genuine_client
 from workshop.vllm_oracle.genuine import Drafts, VirtualRun, VirtualTime
+from workshop.vllm_oracle.genuine_transfers import VirtualTransfers
 from workshop.vllm_oracle.workload import Arrival, Choice, RunRecord, Workload, joined
 
 MOST_EMPTY_FORWARDS = 200
 """Forward passes without tokens, in a row, after which a run is taken to be over."""
+SLEEP_US = 1_000
+"""What a core sleeps that has composed no step while requests are left."""
 START_US = -200_000
 """The coordinator has begun before, and made its first report."""
 EPOCH_S = 1_000_000
@@ -165,16 +168,12 @@ class JointForwards:
         self._longest: list[int] = []
         self._ends: list[int] = []
         """Ends of the forward passes that have begun."""
-        self._num_empty = 0
+        self.num_empty = 0
+        """Forward passes without tokens since the last one with some, or since a transfer was under way."""
         self._has_tokens: list[bool] = []
         self._sums: list[Any] = []
         self._num_reduced = [0] * num_ranks
         self._num_joined: list[int] = []
-
-    @property
-    def num_empty(self) -> int:
-        """Forward passes without tokens since the last one with some."""
-        return self._num_empty
 
     def hand_over(self, rank: int, step_us: int, has_tokens: bool) -> int:
         """Hand over the next forward pass of a rank. Returns its number."""
@@ -190,8 +189,20 @@ class JointForwards:
         if self._arrived[number] == self._num_ranks:
             begins_at = max(self._time.now, self._ends[-1] if self._ends else 0)
             self._ends.append(begins_at + self._longest[number])
-            self._num_empty = 0 if self._has_tokens[number] else self._num_empty + 1
+            self.num_empty = 0 if self._has_tokens[number] else self.num_empty + 1
         return number
+
+    def num_handed_over(self, rank: int) -> int:
+        """Forward passes that a rank has handed over."""
+        return self._handed_over[rank]
+
+    def has_begun(self, number: int) -> bool:
+        """Whether all ranks have handed over a forward pass, whose end is known then; True for -1, which is none."""
+        return number < len(self._ends)
+
+    def end_of(self, number: int) -> int:
+        """Return the end of a forward pass that has begun."""
+        return self._ends[number] if number >= 0 else 0
 
     def await_begin(self, number: int) -> None:
         """Wait until all ranks have handed over a forward pass, which each then knows."""
@@ -215,6 +226,31 @@ class JointForwards:
             self._num_joined[number] += 1
         self._processes.wait(lambda: self._num_joined[number] == self._num_ranks)
         tensor.copy_(self._sums[number])
+
+
+class LockstepTransfers(VirtualTransfers):
+    """Transfers of a rank in lockstep: each behind the forward passes that the rank had handed over before."""
+
+    def __init__(self, run: "RankRun", block_us: float, forwards: JointForwards, rank: int) -> None:
+        super().__init__(run, block_us)
+        self._forwards, self._rank = forwards, rank
+        self._submitted: deque[tuple[str, int, int, int, int]] = deque()
+
+    def get_finished(self) -> list[Any]:
+        while self._submitted and self._forwards.has_begun(self._submitted[0][-1]):
+            kind, job, num_blocks, at, number = self._submitted.popleft()
+            self._begin(kind, job, num_blocks, max(at, self._forwards.end_of(number)))
+        return super().get_finished()
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a transfer is under way or was submitted."""
+        return bool(self._submitted or self._ends)
+
+    def _submit(self, kind: str, job: int, num_blocks: int) -> bool:
+        number = self._forwards.num_handed_over(self._rank) - 1
+        self._submitted.append((kind, job, num_blocks, self._clock.now, number))
+        return True
 
 
 class ReducingGroup:
@@ -251,6 +287,10 @@ class RankRun(VirtualRun):
         core.prefill_schedule_interval = config.scheduler_config.prefill_schedule_interval
         core.dp_sync_interval = config.parallel_config.dp_sync_interval
         self._forwards = group.forwards
+        self._moving: LockstepTransfers | None = None
+        if group.forwards and workload.config.offload is not None:
+            self._moving = LockstepTransfers(self, workload.config.offload.block_us, group.forwards, number)
+            self._transfers = self._worker.worker = self._moving
         core.dp_group = ReducingGroup(group.forwards, number, group.num_ranks) if group.forwards else None
         self._idle: tuple[object, ...] = ()
         self._num_idle = 0
@@ -258,6 +298,13 @@ class RankRun(VirtualRun):
     @property
     def core(self) -> Any:
         return self._core
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether transfers of a rank in lockstep are under way."""
+        if self._moving is None:
+            return False
+        return self._moving.is_moving or (self._tiers is not None and self._tiers.next_end() is not None)
 
     @property
     def record(self) -> RunRecord:
@@ -277,9 +324,12 @@ class RankRun(VirtualRun):
         return self._request(arrival)
 
     def execute_dummy_batch(self) -> None:
-        """The executor's dummy batch, which returns when all ranks have handed over the same forward pass."""
+        """The executor's dummy batch, which returns when all ranks have handed over the same forward pass.
+
+        vLLM's worker computes a token and as many drafts as a request that decodes has.
+        """
         assert self._forwards is not None
-        step_us = self._workload.latency.time_of(1, 1)
+        step_us = self._workload.latency.time_of(1 + self._drafts.num_tokens, 1)
         self._forwards.await_begin(self._forwards.hand_over(self._number, step_us, False))
 
     @property
@@ -287,8 +337,9 @@ class RankRun(VirtualRun):
         return False
 
     def sleep(self) -> None:
-        """Let time pass until something happens, where the core only waits."""
+        """Let time pass until something happens, where the core only waits; in lockstep what vLLM's core sleeps."""
         if self._forwards is not None:
+            self._wait_until(self._time.now + SLEEP_US)
             return
         moved = sum(each.num_changes for each in (self._transfers, self._tiers) if each is not None)
         idle = (self._time.now, len(self._story.lines), moved)
@@ -488,6 +539,8 @@ class RankRuns:
         if any(run.record.is_endless for run in self.runs):
             return True
         is_idle = all(not run.core.has_work() and not run.inputs for run in self.runs)
+        if self.forwards is not None and any(run.is_moving for run in self.runs):
+            self.forwards.num_empty = 0
         is_stuck = self.forwards is not None and self.forwards.num_empty > MOST_EMPTY_FORWARDS
         return self._has_sent and (is_idle or is_stuck)
 
@@ -516,7 +569,7 @@ class RankRuns:
 
 
 class SleepingTime:
-    """The module `time`, of which a core's sleep passes no time but where it only waits."""
+    """The module `time`, of which a core's sleep passes time in lockstep and where it only waits."""
 
     def __init__(self, group: RankRuns) -> None:
         self._group = group

@@ -56,11 +56,14 @@ class VirtualTransfers:
         return min((at for at, _ in self._ends if at > now), default=None)
 
     def _submit(self, kind: str, job: int, num_blocks: int) -> bool:
-        start = max(self._free_at[kind], float(self._clock.computes_until))
-        self._free_at[kind] = end = start + num_blocks * self._block_us
+        self._begin(kind, job, num_blocks, self._clock.computes_until)
+        return True
+
+    def _begin(self, kind: str, job: int, num_blocks: int, at: int) -> None:
+        """Let a transfer begin at `at`, or when the one before it in its direction has ended."""
+        self._free_at[kind] = end = max(self._free_at[kind], float(at)) + num_blocks * self._block_us
         self._ends.append((round(end), job))
         self.num_changes += 1
-        return True
 
 
 def connector_worker(config: Any, kv_cache_config: Any, transfers: VirtualTransfers) -> Any:

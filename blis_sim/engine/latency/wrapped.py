@@ -294,8 +294,12 @@ class RangeWatch(WrappedLatency):
         return self.model.queueing_time(input_tokens)
 
 
-DUMMY_SHAPE = decodes(1, 0)
-"""The shape of a rank without work: vLLM lets it compute one token that belongs to no request."""
+def dummy_shape(num_drafts: int) -> BatchShape:
+    """Return the shape of a rank without work, which decodes for no request, with as many drafts as any other.
+
+    Source: vllm/v1/worker/gpu_worker.py, `execute_dummy_batch`.
+    """
+    return BatchShape(0, num_drafts, num_drafts**2, 0, num_drafts, num_drafts, 1, 0, 0, num_drafts)
 
 
 @dataclass(slots=True)

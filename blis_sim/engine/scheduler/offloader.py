@@ -123,7 +123,7 @@ class Offloader:
 
     __slots__ = (
         *("_alignment", "_allocated", "_being_loaded", "_block_us", "_computes_until", "_context", "_counters"),
-        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_is_idle", "_is_observed"),
+        *("_deferred_frees", "_defers_frees", "_depth", "_finished", "_free_at", "_held", "_is_idle", "_is_observed"),
         *("_kv", "_loads", "_looked_up", "_lookup_order", "_managers", "_now", "_num_composed"),
         *("_num_processed", "_num_transfers", "_offload", "_planned_at", "_prefills", "_queue", "_requests"),
         *("_secondary", "_spec_blocks", "_spec_tokens", "_state_unit", "_tier", "_transfers", "_unbegun"),
@@ -179,6 +179,8 @@ class Offloader:
         self._allocated: set[int] = set()
         """Blocks that requests got in the batch being composed."""
         self._queue: deque[Batch] = deque()
+        self._held: list[Transfer] | None = None
+        """Stores that begin behind all that was handed to the GPU by the next composition; None but in lockstep."""
         self._unbegun: deque[Batch] = deque()
         """Composed steps that have not begun."""
         self._transfers: list[Transfer] = []
@@ -515,6 +517,9 @@ class Offloader:
         while len(queue) == self._depth and not queue[0].is_step:
             self._process_batch(queue.popleft(), at)
         self._now = at
+        if self._held:
+            self._begin_behind(self._held)
+            self._held.clear()
         self._secondary.hear(at)
         self._forget_changed()
         self._loads = []
@@ -525,7 +530,7 @@ class Offloader:
         self._note_tables(granted, admitted)
         stores = self._new_stores(granted)
         self._begin_behind([each for each in stores if each.is_urgent])
-        batch = Batch(True, [*self._loads, *[each for each in stores if not each.is_urgent]])
+        batch = Batch(True, [*self._loads, *self._not_held([each for each in stores if not each.is_urgent])])
         self._num_composed += 1
         self._unbegun.append(batch)
         self._end_composition(batch)
@@ -542,13 +547,25 @@ class Offloader:
         An idle engine composes again when the next transfer that a waiting request may need has ended.
         """
         self._note_tables({}, [])
-        self._begin_behind([*self._loads, *self._new_stores({})])
+        stores = self._new_stores({})
+        if self._held is None:
+            self._begin_behind([*self._loads, *stores])
+        else:
+            self._begin_behind([*[each for each in stores if each.is_urgent], *self._loads])
+            self._held += [each for each in stores if not each.is_urgent]
         self._end_composition(Batch(False, []))
         if not is_idle:
             return
         self._is_idle = True
         if (has_waiting or self._is_observed) and not self._has_reports():
             self._plan_after_transfers()
+
+    def _not_held(self, stores: list[Transfer]) -> list[Transfer]:
+        """Return the stores that begin with the step being composed: in lockstep none, for vLLM's worker holds them."""
+        if self._held is None:
+            return stores
+        self._held += stores
+        return []
 
     @property
     def has_work(self) -> bool:
@@ -740,6 +757,14 @@ class Offloader:
         return True
 
     # --- transfers, one after the other in each direction ---
+
+    def enable_lockstep(self) -> None:
+        """Let callers report dummy batches, too, behind which transfers may come."""
+        self._held = []
+
+    def dummy_handed_over(self) -> None:
+        """Note that a batch without tokens stands before the GPU."""
+        self._unbegun.append(Batch(True, []))
 
     def step_began(self, computed_at: Micros) -> None:
         """Let the transfers that go with a step begin when it is computed."""

@@ -531,7 +531,7 @@ class VllmScheduler(BatchScheduler):
             self._last_prefill_step = self._num_executed_steps
         if not is_scheduled:
             if offloader is not None:
-                offloader.composed_nothing(not self.in_flight, bool(self.waiting))
+                offloader.composed_nothing(not self.in_flight and not self._is_lockstep, bool(self.waiting))
             return False
         advance = self._advance if drafter is None else self._advance_with_drafts
         if offloader is not None:
@@ -838,7 +838,7 @@ class VllmScheduler(BatchScheduler):
             computed_at, ends_at = self._end_of_computation(step, shape, at, ends_at)
         if prefill_tokens := shape[1]:
             recent_prompts.add(prefill_tokens, computed_at)
-        if self._offloader is not None:
+        if self._offloader is not None and not self._is_lockstep:
             self._offloader.step_began(ends_at)
         return ends_at
 
@@ -1237,11 +1237,24 @@ class VllmScheduler(BatchScheduler):
     def enable_lockstep(self) -> None:
         """Let callers of `compose_forward`, `begin_forward` and `end_forward` take the steps."""
         self._is_lockstep = True
+        if self._offloader is not None:
+            self._offloader.enable_lockstep()
 
     @property
     def has_requests(self) -> bool:
         """Whether requests are here that have not ended and may be composed."""
         return self._composes and bool(self.explicit or self.cohort.members or (self._admits and self.waiting))
+
+    @property
+    def has_transfers(self) -> bool:
+        """Whether transfers are under way, or requests have ended whose blocks may be stored."""
+        return self._offloader is not None and self._offloader.has_work
+
+    @property
+    def num_left(self) -> int:
+        """Number of requests that have ended after they came, for which vLLM's core composes an empty batch."""
+        ended = self._context.counters.ended
+        return ended[_COMPLETED] + ended[_LENGTH_CAPPED] + ended[Outcome.ABORTED] + ended[Outcome.TIMED_OUT]
 
     @property
     def has_leaving(self) -> bool:
@@ -1261,7 +1274,8 @@ class VllmScheduler(BatchScheduler):
             self.join_cohort()
         if not self.explicit and self.compose_cohort(at):
             return True
-        return bool(self.explicit or self.cohort.members or self.waiting) and self.schedule(at)
+        composes = self._offloader is not None or bool(self.explicit or self.cohort.members or self.waiting)
+        return composes and self.schedule(at)
 
     def forward_shape(self, at: Micros) -> BatchShape:
         """Return what the latency model sees of the first step in flight, if that begins at `at`."""
@@ -1277,11 +1291,26 @@ class VllmScheduler(BatchScheduler):
         """Record that the first step in flight, which began at `at`, ends together with the steps of other ranks."""
         self._context.steps.append(at, ends_at)
 
+    def dummy_handed_over(self) -> None:
+        """Note that the rank takes part in a forward pass with a dummy batch, which begins later."""
+        if self._offloader is not None:
+            self._offloader.dummy_handed_over()
+
+    def forward_began(self, ends_at: Micros) -> None:
+        """Let transfers begin behind a forward pass that ends at `ends_at`."""
+        if self._offloader is not None:
+            self._offloader.step_began(ends_at)
+
     def end_forward(self, at: Micros) -> None:
         """Process the outputs of the first step in flight, which ends at `at`."""
         self._executing = False
         self._context.clock = max(at, self._context.clock)
         self._context.events += self.update(at)
+
+    def end_empty(self, at: Micros) -> None:
+        """Process the outputs of an empty batch: what transfers have brought, and what the caches hold anew."""
+        self.process_empty(at)
+        self.report_cache_changes(at, self._context.events)
 
 
 def _new_drafter(
