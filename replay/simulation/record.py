@@ -45,7 +45,7 @@ class ClientView:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.serializes_tokens = engine.latency.output_sequence_time > 0 or engine.latency.output_turn_us > 0
+        self.serializes_tokens = _serializes(engine)
         """Whether tokens wait for the others of their step."""
         self.output_token_time = engine.latency.output_token_time
         self.post_decode_time = engine.latency.post_decode_time
@@ -142,6 +142,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
+_WAIT = attrgetter("gateway_wait_us", "instance", "prompt_part")
 OUTCOMES = tuple(Outcome)
 NO_OUTCOME = -1
 _CODES: dict[Outcome | None, int] = {None: NO_OUTCOME} | {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -155,6 +156,8 @@ _STATE = attrgetter(
     "arrived_at",
     "scheduled_at",
     "first_token_at",
+    "output_tokens",
+    "prompt_part",
 )
 
 
@@ -186,16 +189,15 @@ def outcome_columns(
 
     `views` are by number of instance. Requests that came to no instance have an outcome only.
     """
-    outcomes, instances, num_tokens, num_cached, *instants = zip(*map(_STATE, sequences), strict=True)
+    outcomes, instances, num_tokens, num_cached, *instants, lengths, prompts = zip(*map(_STATE, sequences), strict=True)
     arrived_at, scheduled_at, first_token_at = map(_or_never, instants)
-    outcome, instance = np.array([_CODES[each] for each in outcomes]), np.array(instances, np.int64)
-    planned = np.array([each.request.output_tokens for each in sequences], np.int64)
+    outcome, instance, planned = _ints(list(map(_CODES.__getitem__, outcomes))), _ints(instances), _ints(lengths)
     has_token = first_token_at != NEVER
     is_completed = has_token & np.isin(outcome, COMPLETED_CODES)
     has_output = is_completed & (planned > 0)
     ttft_us = first_token_at - arrived_at + np.array([view.output_token_time for view in views])[instance]
     after_us = np.where(has_output, np.array([view.post_decode_time for view in views])[instance], 0)
-    between_us = np.array(ended_at, np.int64) - first_token_at
+    between_us = _ints(ended_at) - first_token_at
     _count_steps(between_us, is_completed, sequences, views)
     num_gaps = _num_decoded(sequences, outcome, planned) - 1
     reported = OutcomeColumns(
@@ -203,20 +205,23 @@ def outcome_columns(
         ttft_us=np.where(has_token, ttft_us, NEVER),
         e2e_us=np.where(is_completed, ttft_us + between_us + after_us, NEVER),
         scheduling_delay_us=np.where(scheduled_at != NEVER, scheduled_at - arrived_at, NEVER),
-        output_tokens=np.where(is_completed, np.array(num_tokens, np.int64), 0),
+        output_tokens=np.where(is_completed, _ints(num_tokens), 0),
         instance=instance,
-        cached_tokens=np.array(num_cached, np.int64),
+        cached_tokens=_ints(num_cached),
         itl_mean_us=np.where(has_output, between_us / np.maximum(num_gaps, 1), 0.0),
     )
-    for place in np.flatnonzero([each.prompt_part is not None for each in sequences]).tolist():
+    for place in [place for place, prompt in enumerate(prompts) if prompt is not None]:
         _report_disaggregated(reported, place, sequences[place], ended_at[place], views)
     return reported
 
 
 def _or_never(instants: SequenceOf[Micros | None]) -> Ints:
-    if None in instants:
-        return np.array([NEVER if each is None else each for each in instants], np.int64)
-    return np.array(instants, np.int64)
+    return _ints([NEVER if each is None else each for each in instants] if None in instants else instants)
+
+
+def _ints(values: SequenceOf[Any]) -> Ints:
+    """Return whole numbers as an array, in two thirds of the time that numpy takes for a tuple."""
+    return np.fromiter(values, np.int64, len(values))
 
 
 def _count_steps(
@@ -406,6 +411,14 @@ STEPS_LEFT = 256
 _NONE: Ints = np.zeros(0, np.int64)
 
 
+_PROGRESS = attrgetter("prompt_part", "running_number", "token_runs", "first_token_step", "queued_at", "scheduled_at")
+
+
+def _serializes(engine: Engine) -> bool:
+    """Return whether tokens wait for the others of their step."""
+    return engine.latency.output_sequence_time > 0 or engine.latency.output_turn_us > 0
+
+
 class TokenCounts:
     """Every inter-token latency of every completed request, and the waits of tokens for each other, by instance.
 
@@ -416,18 +429,46 @@ class TokenCounts:
         """`engines` may grow."""
         self._engines = engines
         self._of_instance: dict[int, InstanceTokens] = {}
+        self._keeps_timed = True
+        """Whether the gaps of steps are few enough to be kept with their instants."""
+        self._new: list[_Requests]
+        """Requests with a token that have ended since tokens were counted."""
+        self._instances: list[Ints]
+        """The numbers of their instances."""
+        self._waited: list[Ints]
+        """Instances of requests, and when these joined and left the wait queue; `NEVER` for one that never left it."""
+        self._forget_new()
 
-    def add(self, places: Iterable[int], sequences: SequenceOf[Sequence], are_completed: Iterable[bool]) -> None:
-        """Note requests that have ended, by their places in the record."""
-        of_instance = self._of_instance
-        for place, sequence, is_completed in zip(places, sequences, are_completed, strict=True):
-            number = sequence.instance
-            if number == NOWHERE:
-                continue
-            tokens = of_instance.get(number)
-            if tokens is None:
-                tokens = of_instance[number] = InstanceTokens(self._engines[number])
-            tokens.add(place, sequence, is_completed)
+    def add(self, places: SequenceOf[int], sequences: SequenceOf[Sequence], reported: OutcomeColumns) -> None:
+        """Note requests that have ended, at least one, by their places in the record."""
+        prompts, numbers, runs, *instants = zip(*map(_PROGRESS, sequences), strict=True)
+        first_steps, queued_us, left_us = map(_or_never, instants)
+        instance, completed, num_runs = reported.instance, reported.is_completed, _ints(list(map(len, runs)))
+        stretches = _ints(list(chain.from_iterable(chain.from_iterable(runs)))).reshape(-1, 2)
+        # A request without a first token here has it from another instance.
+        is_here, has_more = first_steps != NEVER, num_runs > 0
+        first_steps = np.maximum(first_steps, 0)
+        last_steps = first_steps.copy()
+        last_steps[has_more] = stretches.sum(axis=1)[np.cumsum(num_runs)[has_more] - 1] - 1
+        serializes = np.array([_serializes(engine) for engine in self._engines])[instance]
+        kept = (instance != NOWHERE) & (completed | (is_here & serializes))
+        requests = _Requests(
+            np.where(is_here, places, -1),
+            _ints(numbers),
+            first_steps,
+            last_steps,
+            completed,
+            np.zeros(len(places), np.int64),
+            np.repeat(np.arange(len(places)), num_runs),
+            stretches[:, 0],
+            stretches[:, 1],
+        )
+        self._new.append(requests.those(kept))
+        self._instances.append(instance[kept])
+        has_waited = (instance != NOWHERE) & (queued_us != NEVER) & np.array([each is None for each in prompts])
+        self._waited.append(np.stack([instance, queued_us, left_us])[:, has_waited])
+        for number in set(instance.tolist()) - self._of_instance.keys() - {NOWHERE}:
+            self._of_instance[number] = InstanceTokens(self._engines[number])
 
     def count(self, before: Micros | None) -> "list[Waits]":
         """Count the tokens of steps that ended before an instant, where all other requests arrived later, and forget
@@ -435,7 +476,26 @@ class TokenCounts:
 
         Returns the waits of tokens that are known now.
         """
-        return [tokens.count(before) for tokens in self._of_instance.values()]
+        instance, waited = np.concatenate(self._instances), np.concatenate(self._waited, axis=1)
+        order = np.argsort(instance, kind="stable")
+        instance, requests = instance[order], _joined(self._new).in_order(order)
+        waited = waited[:, np.argsort(waited[0], kind="stable")]
+        self._forget_new()
+        found = []
+        for number, tokens in self._of_instance.items():
+            tokens.add(
+                requests.part(*np.searchsorted(instance, [number, number + 1]).tolist()),
+                waited[1:, slice(*np.searchsorted(waited[0], [number, number + 1]).tolist())],
+            )
+            found.append(tokens.count(before))
+        self._keeps_timed &= sum(tokens.num_timed for tokens in self._of_instance.values()) <= MOST_TIMED_GAPS
+        if not self._keeps_timed:
+            for tokens in self._of_instance.values():
+                tokens.timed = None
+        return found
+
+    def _forget_new(self) -> None:
+        self._new, self._instances, self._waited = [_NO_REQUESTS], [_NONE], [np.zeros((3, 0), np.int64)]
 
     def gaps(self, instance: int | None = None) -> Pool:
         """All gaps counted so far, or those of one instance."""
@@ -446,10 +506,7 @@ class TokenCounts:
 
     def timed_gaps(self) -> "TimedGaps | None":
         """Return all gaps of completed requests with their ends; None where they are too many to be kept."""
-        found = [tokens.timed for _, tokens in sorted(self._of_instance.items())]
-        if None in found or sum(len(part.ends_us) for parts in found if parts for part in parts) > MOST_TIMED_GAPS:
-            return None
-        parts = [part for parts in found if parts for part in parts]
+        parts = [part for _, tokens in sorted(self._of_instance.items()) for part in tokens.timed or ()]
         return TimedGaps._make(map(np.concatenate, zip(*parts, strict=True))) if parts else None
 
     def busy_us(self, instance: int, since: Micros, until: Micros) -> Micros:
@@ -512,10 +569,28 @@ class _Requests(NamedTuple):
         columns = [column[kept] for column in self[:6]]
         return _Requests._make([*columns, index[self.owners[has]], self.firsts[has], self.counts[has]])
 
-    def and_those(self, others: "_Requests") -> "_Requests":
-        """Return the requests of both."""
-        moved = others._replace(owners=others.owners + len(self.places))
-        return _Requests._make(np.concatenate(both) for both in zip(self, moved, strict=True))
+    def in_order(self, order: Ints) -> "_Requests":
+        """Return the requests in another order."""
+        place_of = np.empty_like(order)
+        place_of[order] = np.arange(len(order))
+        owners = place_of[self.owners]
+        its = np.argsort(owners, kind="stable")
+        columns = [column[order] for column in self[:6]]
+        return _Requests._make([*columns, owners[its], self.firsts[its], self.counts[its]])
+
+    def part(self, begin: int, end: int) -> "_Requests":
+        """Return a stretch of the requests, whose stretches of steps are in their order."""
+        first, last = np.searchsorted(self.owners, [begin, end]).tolist()
+        columns = [column[begin:end] for column in self[:6]]
+        owners = self.owners[first:last] - begin
+        return _Requests._make([*columns, owners, self.firsts[first:last], self.counts[first:last]])
+
+
+def _joined(parts: "SequenceOf[_Requests]") -> "_Requests":
+    """Return the requests of all parts, of which there is at least one."""
+    firsts = np.cumsum([0, *(len(part.places) for part in parts[:-1])])
+    joined = _Requests._make(map(np.concatenate, zip(*parts, strict=True)))
+    return joined._replace(owners=joined.owners + np.repeat(firsts, [len(part.owners) for part in parts]))
 
 
 _NO_REQUESTS = _Requests(_NONE, _NONE, _NONE, _NONE, np.zeros(0, np.bool_), _NONE, _NONE, _NONE, _NONE)
@@ -525,17 +600,18 @@ class InstanceTokens:
     """The tokens of one instance."""
 
     def __init__(self, engine: Engine) -> None:
-        self.gaps = pool_of(_NONE)
+        self._gaps = [pool_of(_NONE)]
+        """Parts of all gaps, the first of which has most of the values."""
         self.timed: list[TimedGaps] | None = []
         """The gaps of each step; None where they are too many."""
-        self._num_timed = 0
+        self.num_timed = 0
         self._engine = engine
-        self._serializes = engine.latency.output_sequence_time > 0 or engine.latency.output_turn_us > 0
-        self._new: list[tuple[int, int, int, list[list[int]], bool]] = []
+        self._serializes = _serializes(engine)
+        self._new: list[_Requests] = []
         """Requests with a token that have ended since tokens were counted."""
         self._open = _NO_REQUESTS
         """Requests with tokens in steps that are not counted."""
-        self._waited: list[tuple[Micros, Micros | None]] = []
+        self._waited: list[Ints] = []
         """When requests joined and left the wait queue."""
         self._num_waited = self._num_staying = self._num_before = 0
         """Steps begun while requests waited; requests that never left the queue, and steps begun before they came."""
@@ -546,16 +622,16 @@ class InstanceTokens:
         self._spans: tuple[Ints, Ints] = _NONE, _NONE
         """Stretches of steps that are forgotten."""
 
-    def add(self, place: int, sequence: Sequence, is_completed: bool) -> None:
-        """Note a request that has ended."""
-        step = sequence.first_token_step
-        if step is None:
-            if is_completed:  # another instance made its first token
-                self._new.append((-1, 0, 0, sequence.token_runs, True))
-        elif is_completed or self._serializes:
-            self._new.append((place, sequence.running_number, step, sequence.token_runs, is_completed))
-        if sequence.queued_at is not None and sequence.prompt_part is None:
-            self._waited.append((sequence.queued_at, sequence.scheduled_at))
+    @property
+    def gaps(self) -> Pool:
+        """All gaps counted so far."""
+        self._gaps = [merged(self._gaps)]
+        return self._gaps[0]
+
+    def add(self, new: _Requests, waited: Ints) -> None:
+        """Note requests that have ended, and when requests joined and left the wait queue."""
+        self._new.append(new)
+        self._waited.append(waited)
 
     def count(self, before: Micros | None) -> Waits:
         """Count the tokens of steps that ended before an instant, or of all. Returns the waits known now."""
@@ -567,8 +643,9 @@ class InstanceTokens:
             if until <= self._next:
                 return _NO_WAITS
         self._count_waits()
-        new = self._new_requests()
-        requests = self._open.and_those(new)
+        new = _joined([_NO_REQUESTS, *self._new])
+        self._new.clear()
+        requests = _joined([self._open, new])
         waits = self._waits_of(requests, until) if self._serializes else _NO_WAITS
         self._count_gaps(new, requests, until)
         self._open = requests.those(requests.last_steps >= until)
@@ -594,63 +671,39 @@ class InstanceTokens:
             return
         steps = self._engine.steps
         starts, _ = steps.span(steps.num_forgotten, len(steps))
-        left = [(queued_at, left_at) for queued_at, left_at in self._waited if left_at is not None]
-        staying = [queued_at for queued_at, left_at in self._waited if left_at is None]
-        if left:
-            begins, ends = np.searchsorted(starts, np.array(left, np.int64)).T
-            self._num_waited += int(np.maximum(ends - begins, 0).sum())
+        waited = np.concatenate(self._waited, axis=1)
+        has_left = waited[1] != NEVER
+        begins, ends = np.searchsorted(starts, waited[:, has_left])
+        self._num_waited += int(np.maximum(ends - begins, 0).sum())
+        staying = waited[0, ~has_left]
         self._num_staying += len(staying)
         self._num_before += int(np.searchsorted(starts, staying).sum()) + len(staying) * steps.num_forgotten
         self._waited.clear()
 
-    def _new_requests(self) -> _Requests:
-        if not self._new:
-            return _NO_REQUESTS
-        places, numbers, first_steps, runs, completed = zip(*self._new, strict=True)
-        self._new = []
-        num_runs = np.array(list(map(len, runs)), np.int64)
-        stretches = np.array(list(chain.from_iterable(chain.from_iterable(runs))), np.int64).reshape(-1, 2)
-        lasts = np.array(first_steps, np.int64)
-        has_more = num_runs > 0
-        lasts[has_more] = stretches.sum(axis=1)[np.cumsum(num_runs)[has_more] - 1] - 1
-        return _Requests(
-            np.array(places, np.int64),
-            np.array(numbers, np.int64),
-            np.array(first_steps, np.int64),
-            lasts,
-            np.array(completed, np.bool_),
-            np.zeros(len(places), np.int64),
-            np.repeat(np.arange(len(places)), num_runs),
-            stretches[:, 0],
-            stretches[:, 1],
-        )
-
     def _count_gaps(self, new: _Requests, requests: _Requests, until: int) -> None:
         """Add the gaps of steps up to one, which is excluded, and those before the stretches of new requests."""
         counts_own_steps = self._engine.config.engine == "blis"
-        parts = [self.gaps]
+        parts = self._gaps
         if not counts_own_steps:
             ends_us, gaps_us = self._pauses(new)
             self._keep_timed(ends_us, gaps_us, np.ones_like(gaps_us))
             parts.append(pool_of(gaps_us))
         is_its = requests.completed[requests.owners]
-        firsts, counts = requests.firsts[is_its], requests.counts[is_its]
-        stops = np.sort(firsts + counts)
+        firsts, stops = requests.firsts[is_its], (requests.firsts + requests.counts)[is_its]
         # The gap of the first token of a stretch may be longer than a step. BLIS counts its own step only.
-        firsts = np.sort(firsts if counts_own_steps else firsts + 1)
+        firsts = firsts if counts_own_steps else firsts + 1
         for begin in range(self._next, until, STEPS_AT_ONCE):
-            steps = np.arange(begin, min(begin + STEPS_AT_ONCE, until))
+            size = min(STEPS_AT_ONCE, until - begin)
             # As many stretches are under way as have begun and have not stopped.
-            num = np.searchsorted(firsts, steps, side="right") - np.searchsorted(stops, steps, side="right")
-            has, gaps_us = num > 0, self._gaps_us(begin, len(steps))
-            self._keep_timed(self._engine.steps.span(begin, len(steps))[1][has], gaps_us[has], num[has])
+            num = np.cumsum(_num_at(firsts - begin, size) - _num_at(stops - begin, size))
+            has, gaps_us = num > 0, self._gaps_us(begin, size)
+            self._keep_timed(self._engine.steps.span(begin, size)[1][has], gaps_us[has], num[has])
             parts.append(counted_pool(gaps_us[has], num[has]))
-        self.gaps = merged(parts)
+        if sum(len(part.values_us) for part in parts) > 2 * len(parts[0].values_us):  # as adding a few costs as much
+            self._gaps = [merged(parts)]
 
     def _keep_timed(self, ends_us: Ints, gaps_us: Ints, counts: Ints) -> None:
-        self._num_timed += len(ends_us)
-        if self._num_timed > MOST_TIMED_GAPS:
-            self.timed = None
+        self.num_timed += len(ends_us)
         if self.timed is not None:
             self.timed.append(TimedGaps(ends_us, gaps_us, counts))
 
@@ -711,7 +764,7 @@ class InstanceTokens:
 
 def _num_at(steps: Ints, size: int) -> Ints:
     """Return how often each step below `size` occurs; those below 0 count as 0."""
-    return np.bincount(np.maximum(steps, 0), minlength=size)[:size]
+    return np.bincount(np.clip(steps, 0, size), minlength=size)[:size]
 
 
 def _turns(requests: _Requests) -> tuple[Ints, Ints]:
@@ -1114,11 +1167,11 @@ class Record:
             (np.frombuffer(self._cached_tokens, np.int32), reported.cached_tokens),
         ):
             column[places] = values
-        self.tokens.add(places, sequences, reported.is_completed.tolist())
-        for place, sequence in zip(places, sequences, strict=True):
-            if sequence.gateway_wait_us and sequence.instance != NOWHERE:
-                self._gateway_wait_us[place] = sequence.gateway_wait_us
-            if sequence.prompt_part is not None:
+        self.tokens.add(places, sequences, reported)
+        for place, (wait_us, instance, prompt) in zip(places, map(_WAIT, sequences), strict=True):
+            if wait_us and instance != NOWHERE:
+                self._gateway_wait_us[place] = wait_us
+            if prompt is not None:
                 self._forgets_steps = False
         if self._on_tokens is not None:
             for each in np.flatnonzero(reported.is_completed).tolist():

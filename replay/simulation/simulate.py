@@ -87,19 +87,20 @@ def simulate(
     a run that would never end.
     """
     check_run_ends(configs_of(simulation), (arrival.request for arrival in arrivals), horizon_us)
-    record = Record(simulation, on_tokens, arrivals.rows if isinstance(arrivals, RowArrivals) else given)
-
+    given = arrivals.rows if isinstance(arrivals, RowArrivals) else given
+    record = Record(simulation, on_tokens, given)
     rows: deque[Origin] = deque()
 
     def batches() -> Iterator[Batch]:
         source, size = iter(arrivals), batch_size(simulation)
         while batch := list(islice(source, size)):
             instants, requests, batch_rows = zip(*batch, strict=True)
-            rows.extend(batch_rows)
+            if given is None:
+                rows.extend(batch_rows)
             yield Batch(instants, requests)
 
     def submitted(sequences: list[Sequence]) -> None:
-        record.arrived(sequences, [rows.popleft() for _ in sequences])
+        record.arrived(sequences, [rows.popleft() for _ in sequences] if given is None else ())
 
     for events in run_in_batches(simulation, batches(), horizon_us, submitted):
         ended = record.note(events)

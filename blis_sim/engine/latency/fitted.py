@@ -15,7 +15,7 @@ from blis_sim.engine.batch_shape import BatchShape
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.decode_steps import context_at_each_step, whole_micros_each
 from blis_sim.engine.latency.decode_sums import DecodeSums
-from blis_sim.engine.latency.model import LatencyModel, checked_coefficients, whole_micros
+from blis_sim.engine.latency.model import FewDecodesTimer, LatencyModel, checked_coefficients, whole_micros
 from blis_sim.engine.latency.step_work import StepWork, step_work
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import MAX_MICROS, Micros
@@ -171,6 +171,12 @@ class Fitted(LatencyModel):
             return floor(time_us) if 1 <= time_us < MAX_MICROS else whole_micros(time_us)
 
         return decode_time
+
+    def few_decodes_timer(self) -> FewDecodesTimer:
+        decode_time = self.decode_timer()
+        return lambda sequences, context, steps: [
+            decode_time(sequences, context + sequences * step) for step in range(steps)
+        ]
 
     def decode_times(self, shape: BatchShape, steps: int) -> npt.NDArray[np.int64]:
         if not shape.decode_requests:

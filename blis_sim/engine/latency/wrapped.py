@@ -287,6 +287,9 @@ class RangeWatch(WrappedLatency):
 
         return noted_time
 
+    def few_decodes_timer(self) -> FewDecodesTimer | None:
+        return self.model.few_decodes_timer()
+
     def queueing_time(self, input_tokens: int) -> Micros:
         shortest, longest = self._prompt_range or (input_tokens, input_tokens)
         if not shortest <= input_tokens <= longest or self._prompt_range is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from blis_sim.engine.batch_shape import BatchShape, decodes, new_shape
 from blis_sim.engine.compilation import mypyc_attr
@@ -74,9 +74,9 @@ ScheduledStep: TypeAlias = tuple[int, int, list[ScheduledTokens], list[Sequence]
 """Number of sequences of the cohort that decode, sum of their contexts, and tokens of other sequences. Newcomers to the
 cohort compute their whole prompts."""
 
-NO_TOKENS: list[ScheduledTokens] = []
+NO_TOKENS: Final[list[ScheduledTokens]] = []
 """Tokens of steps in which only the cohort and newcomers to it compute. The list is never changed."""
-NO_NEWCOMERS: list[Sequence] = []
+NO_NEWCOMERS: Final[list[Sequence]] = []
 """Newcomers of all other steps. The list is never changed."""
 
 
@@ -155,12 +155,12 @@ class BatchGrowth:
 
 # Steps in which the same sequences decode, taken many at once.
 
-MIN_STEPS_AT_ONCE = 4
+MIN_STEPS_AT_ONCE: Final = 4
 """Least steps of a leap: fewer are cheaper one by one."""
-FEW_STEPS = 32
+FEW_STEPS: Final = 32
 """Fewer steps are cheaper in a list than in an array, where their sums are not kept."""
-MAX_STEPS_AT_ONCE = 1 << 16
-MAX_REPEATED_STEPS = 64
+MAX_STEPS_AT_ONCE: Final = 1 << 16
+MAX_REPEATED_STEPS: Final = 64
 """Most steps reported in one event: they are also sent at once, so a larger number is of no use."""
 
 

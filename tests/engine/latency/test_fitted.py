@@ -11,6 +11,7 @@ from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.fitted import STEP_TERMS, Fitted, RequestCoefficients, StepCoefficients
+from blis_sim.engine.latency.wrapped import RangeWatch
 from blis_sim.engine.specs import ModelSpec
 from tests.coefficients_file import CONTENT
 
@@ -71,6 +72,9 @@ def test_many_steps_at_once_take_as_long_as_one_by_one(decodes: int, context: in
         model.step_time(shape._replace(decode_context_tokens=context + step * decodes)) for step in range(steps)
     ]
     assert model.decode_times(shape, steps).tolist() == one_by_one
+    in_list = RangeWatch(model, {}).few_decodes_timer()
+    assert in_list is not None
+    assert in_list(decodes, context, steps) == one_by_one
 
 
 @given(st.lists(st.tuples(st.integers(0, 300), st.integers(0, 10**6)), max_size=8), st.sampled_from([1, 4]))
