@@ -802,8 +802,8 @@ UNHIDDEN_HOST_US = 700.0
 550 us are missing from steps of Qwen3-8B on H100, and 570 and 1,310 from those of gpt-oss-120b there. Steps of
 Qwen3-1.7B on A100 lack 860."""
 UNHIDDEN_SEQUENCE_US = 21.0
-"""The same for each request of a step. Bursts of seven servers lack 1 to 54 us, and this is the median. The scheduler
-of 0.11.0 alone takes 22 to 26 us a request in steps of 1,000."""
+"""Work of the host for each request of a step that is not composed ahead. Bursts of seven servers lack 1 to 54 us, and
+this is the median. The scheduler of 0.11.0 alone takes 22 to 26 us a request in steps of 1,000."""
 
 
 def latent_layers(operations: StepOperations) -> int:
