@@ -381,8 +381,14 @@ class KernelSteps(LatencyModel):
             tokens_us = self._tokens_us[-1] + self._beyond_us * (num_tokens - LARGEST_STEP_TOKENS)
         else:
             tokens_us = self._tokens_us[num_tokens]
-        host_us = host.step_us + host.prompt_us * prompts + host.request_us * sampled + self.sequence_us * requests
-        return tokens_us + self._head_us[sampling] + host_us
+        kernels_us = tokens_us + self._head_us[sampling]
+        return (
+            kernels_us
+            + host.step_us
+            + host.prompt_us * prompts
+            + host.request_us * sampled
+            + self.sequence_us * requests
+        )
 
     def _prompt_us(self, shape: BatchShape) -> float:
         """Return the time that prompts add to a step beside the time of their tokens."""
