@@ -181,9 +181,15 @@ REQUEST_US = {
 }  # fmt: skip
 """The same where a template is."""
 UNHIDDEN_US = {
-    ("qwen3-8b", "H100"): 600.0, ("qwen3-1.7b", "A100-SXM"): 880.0, ("gpt-oss-120b", "H100"): 1_025.0,
+    ("qwen3-8b", "H100"): 550.0, ("qwen3-1.7b", "A100-SXM"): 860.0, ("gpt-oss-120b", "H100"): 940.0,
 }  # fmt: skip
-"""Time that steps of a few requests lack without the work of the host that no step hides."""
+"""Time that steps of a few requests lack without the work of the host that no step hides, beside that for requests."""
+SEQUENCE_US = {
+    ("deepseek-r1", "H200"): 53.5, ("glm-4.6", "H200"): 21.2, ("gpt-oss-120b", "H100"): 30.7,
+    ("gpt-oss-20b", "A100-SXM"): 23.2, ("qwen3-14b", "A100-SXM"): 18.5,
+    ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 1.4, ("qwen3-235b-a22b-instruct-2507", "H100"): 14.7,
+}  # fmt: skip
+"""Time for each output token that bursts of ShareGPT lack beside what their requests take: the median of a server's."""
 LATENT_US = {("deepseek-r1", "H200"): 133.0, ("deepseek-r1 with experts spread over GPUs", "H200"): 62.0}
 """Time that steps of one and four requests lack for each layer of latent attention, by two servers."""
 UNTUNED = {
@@ -206,6 +212,7 @@ def _learn_from_others(model: str, gpu: str) -> None:
                 request_us=request_us, chat_template_us=template_us, latent_host_us=latent_us
             )
     kernel_profiles.UNHIDDEN_HOST_US = of_others(UNHIDDEN_US)
+    kernel_profiles.UNHIDDEN_SEQUENCE_US = of_others(SEQUENCE_US)
     kernel_profiles.UNTUNED = of_others(UNTUNED)
     measured_grids.cache_clear()
 

@@ -235,6 +235,8 @@ class KernelSteps(LatencyModel):
     """Prompt tokens that a request which decodes counts as in the attention of a step with prompts; 0 for no change."""
     has_one_attention_call: bool = False
     """Whether one kernel per layer computes the attention of prompts and decodes, which starts once."""
+    sequence_us: float = 0.0
+    """Work of the host for each request of a step that no kernel hides."""
     decode_sums: DecodeSums = field(default_factory=DecodeSums, init=False, repr=False, compare=False)
     _least_us: float = field(init=False, repr=False, compare=False)
     """Until the host has started all kernels of a step."""
@@ -279,8 +281,7 @@ class KernelSteps(LatencyModel):
         decodes, prompts = shape.decode_requests, shape.prefill_requests
         if not shape.prefill_tokens:
             return self.decode_time(decodes, shape.decode_context_tokens)
-        sampled = decodes + shape.draft_tokens
-        fixed_us = self._fixed_us(shape.prefill_tokens + decodes, prompts, sampled)
+        fixed_us = self._fixed_us(shape.prefill_tokens + decodes, prompts, decodes, shape.draft_tokens)
         if not prompts and decodes:
             attention_us = self._verification_us(shape) * self.scales.decode_attention
             return whole_micros(max(attention_us + fixed_us, self._least_us))
@@ -371,15 +372,23 @@ class KernelSteps(LatencyModel):
         read_us = self._beside_prompts_us(requests, context + drafts)
         return max(read_us, self._prompts.time_us(requests, 1 + drafts / requests, context / requests))
 
-    def _fixed_us(self, num_tokens: int, prompts: int, sampled: int) -> float:
-        """Return the time of a step without attention. `sampled` are the tokens sampled but those of prompts."""
+    def _fixed_us(self, num_tokens: int, prompts: int, decodes: int, drafts: int = 0) -> float:
+        """Return the time of a step without attention, by the numbers of its tokens, requests and drafts."""
         host = self.host
+        sampled, requests = decodes + drafts, prompts + decodes
         sampling = min(prompts + sampled, LARGEST_STEP_TOKENS)
         if num_tokens > LARGEST_STEP_TOKENS:
             tokens_us = self._tokens_us[-1] + self._beyond_us * (num_tokens - LARGEST_STEP_TOKENS)
         else:
             tokens_us = self._tokens_us[num_tokens]
-        return tokens_us + self._head_us[sampling] + host.step_us + host.prompt_us * prompts + host.request_us * sampled
+        kernels_us = tokens_us + self._head_us[sampling]
+        return (
+            kernels_us
+            + host.step_us
+            + host.prompt_us * prompts
+            + host.request_us * sampled
+            + self.sequence_us * requests
+        )
 
     def _prompt_us(self, shape: BatchShape) -> float:
         """Return the time that prompts add to a step beside the time of their tokens."""
@@ -440,6 +449,7 @@ class KernelSteps(LatencyModel):
             host.step_us
             + host.prompt_us * shape.prefill_requests
             + host.request_us * (shape.decode_requests + shape.draft_tokens)
+            + self.sequence_us * shape.num_requests
             + host.burst * burst_us
             + host.burst_again * again_us
         )

@@ -106,6 +106,7 @@ def _fitted(choice: LatencyChoice) -> LatencyModel:
 def _kernels(choice: LatencyChoice) -> LatencyModel:
     from blis_sim.engine.latency.kernel_profiles import (
         UNHIDDEN_HOST_US,
+        UNHIDDEN_SEQUENCE_US,
         decode_rows,
         grids_of,
         has_one_attention_call,
@@ -124,8 +125,10 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     path = choice.coefficients
     host, scales = shipped_learned(choice.model) if path is None else read_learned(path, choice.learned)
     operations = operations_of(choice.model, placement)
+    sequence_us = 0.0
     if path is None:
         unhidden_us = 0.0 if placement.composes_ahead else UNHIDDEN_HOST_US
+        sequence_us = 0.0 if placement.composes_ahead else UNHIDDEN_SEQUENCE_US
         latent_us = placement.latent_host_us * latent_layers(operations)
         host = replace(host, step_us=host.step_us + unhidden_us + latent_us)
     grids = grids_of(choice.model, choice.gpu, placement)
@@ -143,6 +146,7 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
         launch_us=EAGER_LAUNCH_US if placement.eager else 0.0,
         decode_rows=decode_rows(operations, choice.gpu),
         has_one_attention_call=has_one_attention_call(operations, choice.gpu),
+        sequence_us=sequence_us,
     )
 
 

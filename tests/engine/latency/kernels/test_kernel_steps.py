@@ -15,16 +15,32 @@ from tests.engine.latency.kernels.made_up import CONTEXT, HOST, REQUESTS, TOKENS
 from tests.examples import examples
 
 LATENCY, EAGER = steps(), steps(launch_us=40.0, graph_sizes=())
+NOT_AHEAD = replace(EAGER, sequence_us=21.0)
 UNPACKED = KernelSteps(grids(), HOST, graph_sizes=LATENCY.graph_sizes, decode_rows=64)
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.integers(1, 1500), st.integers(0, 300_000_000), st.integers(1, 80), st.booleans())
 def test_many_decode_steps_take_what_single_ones_take(requests: int, context: int, count: int, is_eager: bool) -> None:
-    latency = EAGER if is_eager else LATENCY
+    latency = NOT_AHEAD if is_eager else LATENCY
     one_by_one = [latency.step_time(decodes(requests, context + step * requests)) for step in range(count)]
     assert latency.decode_times(decodes(requests, context), count).tolist() == one_by_one
     assert latency.decode_timer()(requests, context) == one_by_one[0]
+
+
+@pytest.mark.parametrize(
+    ("shape", "requests"),
+    [
+        (decodes(30, 9_000), 30),
+        (BatchShape(2, 200, 20_000, 0, 0, 20_000, 3, 900), 5),
+        (BatchShape(0, 12, 0, 0, 0, 0, 4, 900, draft_tokens=12), 4),
+    ],
+)
+def test_the_host_works_on_each_request_of_a_step_and_not_on_its_drafts(shape: BatchShape, requests: int) -> None:
+    slower = replace(LATENCY, sequence_us=21.0)
+    assert slower.step_time(shape) - LATENCY.step_time(shape) == pytest.approx(21 * requests, abs=1)
+    host_ms = [each.operation_times_ms(shape)[-1] for each in (slower, LATENCY)]
+    assert host_ms[0] - host_ms[1] == pytest.approx(0.021 * requests)
 
 
 def test_steps_of_decodes_are_timed_without_shapes_and_their_sums_are_kept() -> None:

@@ -90,15 +90,15 @@ def test_triton_packs_query_heads_beside_prompts_too() -> None:
     assert decode_rows(operations_of(load_model("qwen3-14b"), KernelPlacement()), load_gpu("A100-SXM")) > 0
 
 
-def test_steps_that_are_not_composed_ahead_take_the_work_of_the_host_longer() -> None:
-    def step_us(is_async: bool) -> float:
+@pytest.mark.parametrize("requests", [1, 400])
+def test_steps_that_are_not_composed_ahead_take_the_work_of_the_host_longer(requests: int) -> None:
+    def step_us(is_async: bool) -> int:
         options = DeploymentOptions(
             model="qwen3-14b", hardware="H100", tp=1, latency_model="kernels", async_scheduling=is_async
         )
-        latency = resolve(options).latency
-        return float(latency.decode_timer()(4, 4_000) if hasattr(latency, "decode_timer") else 0)
+        return resolve(options).latency.decode_timer()(requests, 1_000 * requests)
 
-    assert step_us(is_async=False) - step_us(is_async=True) == pytest.approx(750, abs=1)
+    assert step_us(is_async=False) - step_us(is_async=True) == pytest.approx(700 + 21 * requests, abs=1)
 
 
 @pytest.mark.parametrize(("model", "longer_us"), [("deepseek-r1", 61 * 98), ("glm-4.6", 0)])
