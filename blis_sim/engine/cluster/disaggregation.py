@@ -255,6 +255,7 @@ class Disaggregation:
         cluster.hides_prefill_sub_requests = True
         cluster.departed.append(self._leave)
         cluster.state.restrict(settings.pools.decode)
+        cluster.state.counts_awaited = not self._reserves  # BLIS counts a request when its transfer has ended
         prompts = self._prefill_router
         cluster.require_reports(
             snapshots=prompts.reads_snapshots or prompts.reads_in_flight,
@@ -272,8 +273,8 @@ class Disaggregation:
         return [roles[number] if number < len(roles) else None for number in numbers]
 
     def has_handover(self, number: int) -> bool:
-        """Whether an instance is the decode instance of an unfinished handover. Cost: O(handovers)."""
-        return any(handover.decode == number for handover in self._handovers.values())
+        """Whether an instance is the decode instance of an unfinished handover."""
+        return self._cluster.members[number].num_awaited > 0
 
     @property
     def num_in_transfer(self) -> int:
@@ -291,6 +292,7 @@ class Disaggregation:
             return
         handover = Handover(sequence, number)
         self._handovers[sequence.request.id] = handover
+        self._cluster.members[number].num_awaited += 1
         if self._cluster.admission.routed is not None:
             self._cluster.admission.routed(sequence)
         self._cluster.event_queue.add(at, ClusterEventKind.PREFILL_ROUTING, self._route_prompt, handover)
@@ -389,7 +391,7 @@ class Disaggregation:
             self._release_reservation(handover, at)
             self._end_in_transfer(handover, Outcome.FAILED, at, "its decode instance is gone")
             return
-        del self._handovers[sequence.request.id]
+        self._remove(sequence)
         if self._reserves:
             sequence.instance = number
             self._engine_of(number).enqueue_reserved(sequence, at)
@@ -416,12 +418,19 @@ class Disaggregation:
         self._end(handover, outcome, at, detail)
 
     def _end(self, handover: Handover, outcome: Outcome, at: Micros, detail: str) -> None:
-        del self._handovers[handover.sequence.request.id]
+        self._remove(handover.sequence)
         self._cluster.end(handover.sequence, outcome, at, detail)
+
+    def _remove(self, sequence: Sequence) -> Handover | None:
+        """Remove the handover of a request, if it has one, for its decode instance awaits the request no longer."""
+        handover = self._handovers.pop(sequence.request.id, None)
+        if handover is not None:
+            self._cluster.members[handover.decode].num_awaited -= 1
+        return handover
 
     def _leave(self, sequence: Sequence, at: Micros) -> None:
         """End the handover of a request whose client hung up before the request reached its decode instance."""
-        handover = self._handovers.pop(sequence.request.id, None)
+        handover = self._remove(sequence)
         if handover is None or handover.prompt is None:
             return
         if handover.is_in_transfer:

@@ -34,7 +34,7 @@ class InstanceState(Enum):
 class Instance:
     """One instance: its engine or ranks, its state and its snapshot for routers."""
 
-    __slots__ = ("due_at", "engine", "snapshot", "state")
+    __slots__ = ("due_at", "engine", "num_awaited", "snapshot", "state")
 
     def __init__(
         self, engine: "Engine | RankGroup", number: int, state: InstanceState = InstanceState.READY, now: Micros = 0
@@ -42,6 +42,8 @@ class Instance:
         self.engine: Engine | RankGroup = engine
         self.state = state
         self.snapshot = Snapshot(number, now)
+        self.num_awaited = 0
+        """Requests routed here whose prompts are computed at another instance or on their way from there."""
         self.due_at: Micros | None = engine.next_event_at()
 
     @property

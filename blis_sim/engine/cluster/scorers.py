@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from blis_sim.engine.cluster.snapshot import RoutedPrefixes
+from blis_sim.engine.cluster.snapshot import DEFAULT_CAPACITY_BLOCKS, RoutedPrefixes
 from blis_sim.engine.cluster.state import RoutingState
 from blis_sim.engine.request import Request
 from blis_sim.options.registry import Registry
@@ -203,16 +203,34 @@ def cache_utilisation(request: Request, state: RoutingState) -> Scores:
     return [0.0 if each is None else _MIN_FEASIBLE_SCORE + (1 - _MIN_FEASIBLE_SCORE) * next(scaled) for each in sums]
 
 
-class PrefixAffinity:
-    """Tracks the latest blocks sent to each instance."""
+_PICKER_CAPACITY_BLOCKS, _PICKER_MOST_BLOCKS = 31_250, 256
+"""`lruCapacityPerServer` and `maxPrefixBlocksToMatch` of prefix-cache-scorer in llm-d's endpoint picker."""
 
-    def __init__(self, block_size_tokens: int) -> None:
+
+class PrefixAffinity:
+    """Tracks the latest `capacity_blocks` blocks sent to each instance, of each prompt at most the first `most_blocks`.
+
+    Prompts with equal first `most_blocks` have equal scores.
+    """
+
+    def __init__(
+        self,
+        block_size_tokens: int,
+        capacity_blocks: int = DEFAULT_CAPACITY_BLOCKS,
+        most_blocks: int | None = None,
+    ) -> None:
         self._block_size = block_size_tokens
+        self._capacity = capacity_blocks
+        self._most = most_blocks
         self._sent: dict[int, RoutedPrefixes] = {}
+
+    def _num_blocks(self, request: Request) -> int:
+        num_blocks = request.input_tokens // self._block_size
+        return num_blocks if self._most is None else min(num_blocks, self._most)
 
     def score(self, request: Request, state: RoutingState) -> Scores:
         """Score by the share of the prompt's full blocks, from its beginning on, that were sent to each candidate."""
-        num_blocks = request.input_tokens // self._block_size
+        num_blocks = self._num_blocks(request)
         if not num_blocks:
             return [0.0] * len(state.candidates)
         sent = self._sent
@@ -225,8 +243,8 @@ class PrefixAffinity:
         """Note that all full blocks of the prompt were sent to `instance`."""
         if instance not in self._sent:
             self._forget_all_but({each.instance for each in state.all_candidates})
-            self._sent[instance] = RoutedPrefixes()
-        self._sent[instance].note(request.blocks, request.input_tokens // self._block_size)
+            self._sent[instance] = RoutedPrefixes(self._capacity)
+        self._sent[instance].note(request.blocks, self._num_blocks(request))
 
     def _forget_all_but(self, present: Container[int]) -> None:
         """Forget instances that take no requests any more; such instances never will again."""
@@ -234,9 +252,8 @@ class PrefixAffinity:
             del self._sent[gone]
 
 
-def prefix_affinity(settings: ScorerSettings) -> Scorer:
-    """Return a scorer without history."""
-    affinity = PrefixAffinity(settings.block_size_tokens)
+def prefix_affinity(affinity: PrefixAffinity) -> Scorer:
+    """Return a scorer by the blocks that `affinity` tracks."""
     return Scorer(affinity.score, affinity.routed, reads_in_flight=False)
 
 
@@ -250,7 +267,10 @@ SCORERS = Registry[Callable[[ScorerSettings], Scorer]]("blis.scorers") | {
         precise_prefix_cache, reads_in_flight=False, reads_caches=True, holds=without_shared_blocks
     ),
     "cache-utilisation": lambda _: Scorer(cache_utilisation, reads_caches=True),
-    "prefix-affinity": prefix_affinity,
+    "prefix-affinity": lambda settings: prefix_affinity(PrefixAffinity(settings.block_size_tokens)),
+    "prefix-cache": lambda settings: prefix_affinity(
+        PrefixAffinity(settings.block_size_tokens, _PICKER_CAPACITY_BLOCKS, _PICKER_MOST_BLOCKS)
+    ),
     "no-hit-lru": lambda _: no_hit_lru(),
     "queue-depth": lambda _: _by_reports(queue_depth),
     "effective-load": lambda _: Scorer(effective_load),

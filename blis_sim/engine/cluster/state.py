@@ -31,6 +31,8 @@ class RoutingState:
         """Whether a decision depends on LoRA adapters."""
         self.reads_caches = False
         """Whether a decision depends on the content of KV caches."""
+        self.counts_awaited = True
+        """Whether requests whose prompts are computed elsewhere are in flight at the instance that will answer."""
         self._members = members
         self._oldest_report_at: Micros = 0
         self._contents: dict[int, Container[object]] = {}
@@ -90,7 +92,8 @@ class RoutingState:
         self._counted_for = None
         members = self._members
         for snapshot in self._serving:
-            snapshot.num_in_flight = len(members[snapshot.instance].engine.live)
+            member = members[snapshot.instance]
+            snapshot.num_in_flight = len(member.engine.live) + (member.num_awaited if self.counts_awaited else 0)
         if now - self._oldest_report_at >= self.freshness.refresh_interval_us:
             self._read_reports(now)
         if self.reads_caches:

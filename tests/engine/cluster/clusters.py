@@ -4,7 +4,7 @@ from typing import Any
 
 from blis_sim.engine.cluster.admission import ADMISSIONS, AdmissionSettings
 from blis_sim.engine.cluster.cluster import Cluster
-from blis_sim.engine.cluster.routing import RoundRobin
+from blis_sim.engine.cluster.routing import RoundRobin, Router
 from blis_sim.engine.cluster.settings import Freshness
 from blis_sim.engine.core import Engine
 from blis_sim.engine.events import Event, Finished
@@ -16,13 +16,13 @@ MOST_TURNS = 5_000
 """More than any of these clusters takes to become idle."""
 
 
-def cluster(num_instances: int = 1, **settings: Any) -> Cluster:
-    """Routed in turn, seen as it is; `settings` are those of all engines."""
+def cluster(num_instances: int = 1, router: Router | None = None, **settings: Any) -> Cluster:
+    """Routed in turn unless by `router`, seen as it is; `settings` are those of all engines."""
     engines = [Engine(config(**settings), TestLatency()) for _ in range(num_instances)]
     return Cluster(
         engines,
         ADMISSIONS["always-admit"](AdmissionSettings()),
-        RoundRobin(),
+        router or RoundRobin(),
         Freshness(refresh_interval_us=0, cache_delay_us=0),
     )
 

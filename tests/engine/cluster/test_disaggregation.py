@@ -377,6 +377,15 @@ def test_requests_in_flight_that_only_the_prefill_pool_counts_are_counted() -> N
     assert [each.instance for each in parts if each is not None] == [0, 1, 0, 1]
 
 
+def test_requests_whose_prompts_are_computed_elsewhere_are_in_flight_where_they_will_be_answered() -> None:
+    simulated = cluster(3, engine="vllm", router=LeastOutstanding())
+    settings = DisaggregationSettings(pools=Pools(3, num_prefill=1, num_decode=2), decider="always")
+    disaggregation = Disaggregation(simulated, settings, bytes_per_block=0.0)
+    endings(simulated, [(number, request(f"r{number}", 10, 3)) for number in range(4)])
+    assert [each.instance for each in disaggregation.separated] == [1, 2, 1, 2]
+    assert not any(disaggregation.has_handover(number) for number in range(3))
+
+
 def test_adapters_that_only_the_prefill_pool_reads_are_reported() -> None:
     options = options_from(
         ClusterOptions,

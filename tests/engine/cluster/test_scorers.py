@@ -56,6 +56,25 @@ def test_prefix_affinity_routes_to_where_beginnings_were_sent() -> None:
     assert affinity.score(sharing("c", "other", 5), seen) == [0, 0]
 
 
+def test_prompts_that_differ_behind_256_blocks_have_the_same_prefix_for_the_endpoint_picker() -> None:
+    seen = state(snapshot(0), snapshot(1))
+    first, second = (sharing(name, "g", 300, 1600) for name in "ab")
+    by_all, by_picker = scorer("prefix-affinity"), scorer("prefix-cache")
+    for each in (by_all, by_picker):
+        each.routed(first, 1, seen)
+    assert by_all.score(second, seen) == [0, 300 / 400]
+    assert by_picker.score(second, seen) == [0, 1]
+
+
+@pytest.mark.parametrize(("name", "most"), [("prefix-affinity", 10_000), ("prefix-cache", 31_250)])
+def test_the_endpoint_picker_forgets_later(name: str, most: int) -> None:
+    affinity, seen, size = scorer(name), state(snapshot()), 250
+    for number in range(most // size + 1):
+        affinity.routed(sharing(f"r{number}", f"g{number}", size, 4 * size), 0, seen)
+    assert affinity.score(sharing("a", "g1", size, 4 * size), seen) == [1]
+    assert affinity.score(sharing("a", "g0", size, 4 * size), seen) == [0]
+
+
 def test_a_prompt_of_less_than_a_block_has_no_affinity() -> None:
     assert scorer("prefix-affinity").score(sharing("a", "g", 0, input_tokens=3), state(snapshot())) == [0]
 
