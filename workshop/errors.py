@@ -44,6 +44,7 @@ from blis_sim.engine.latency.confidence import (
     LEARNED,
     LEVELS,
     METRICS,
+    MXFP4_BY_MARLIN,
     NVLINK,
     ONE_GPU,
     WITH_EXPERTS,
@@ -57,9 +58,10 @@ from blis_sim.engine.latency.confidence import (
     nearest_kinds,
     ratio_spread,
 )
+from blis_sim.engine.latency.operations import MARLIN
 from workshop import accuracy, points, published
 from workshop.ending import run_command
-from workshop.silicon import SYSTEMS
+from workshop.silicon import SYSTEMS, moe_backend
 
 PREDICTORS = ("kernels", "fitted", "trained-physics")
 _CLASSES = {
@@ -225,6 +227,8 @@ def _of_silicon(path: Path) -> Iterator[Seen]:
 
 def _silicon_cell(row: Mapping[str, str]) -> Cell:
     model_class, precision = _CLASSES[row["kind"]]
+    if moe_backend(row["kind"], row["system"]) == MARLIN:
+        precision = MXFP4_BY_MARLIN
     parallelism = ONE_GPU if int(row["tp"]) == 1 else EXPERT_PARALLEL if int(row["ep"]) > 1 else NVLINK
     name = row["model"].split("/")[1]
     return Cell(ServerKind(model_class, precision, SYSTEMS[row["system"]], parallelism), name, _shape(name))

@@ -150,12 +150,12 @@ def checkpoint_folder(row: MeasuredDeployment, folder: Path) -> Path:
     return target
 
 
-def _moe_backend(row: MeasuredDeployment) -> str:
+def moe_backend(kind: str, system: str) -> str:
     """Return the kernels of experts that rows are taken to have run: Marlin's for MXFP4 on Hopper.
 
     No row states the kernels: the setting is inferred, because both TPOT and TTFT come out closer with these kernels.
     """
-    return "marlin" if row.kind == "moe-mxfp4" and row.system in ("h100_sxm", "h200_sxm") else "auto"
+    return "marlin" if kind == "moe-mxfp4" and system in ("h100_sxm", "h200_sxm") else "auto"
 
 
 def _plain(name: str) -> set[str]:
@@ -201,7 +201,7 @@ def predict(row: MeasuredDeployment, latency_model: str) -> Predicted:
                 max_num_batched_tokens=row.max_num_batched_tokens,
                 max_model_len=row.input_tokens + row.output_tokens + 256,
                 kv_cache_dtype="fp8" if row.kv_dtype == "fp8" else "auto",
-                moe_backend=_moe_backend(row) if latency_model == "kernels" else "auto",
+                moe_backend=moe_backend(row.kind, row.system) if latency_model == "kernels" else "auto",
                 latency_model=latency_model,
                 vllm_version=release_of(row.version),
             )

@@ -566,6 +566,7 @@ def _latency_choice(
         operators=options.operators,
         network=options.network,
         pp=options.pp,
+        drafts=config.speculation is not None,
         engine=options.engine,
     )
 

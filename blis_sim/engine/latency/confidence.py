@@ -22,7 +22,7 @@ from blis_sim.engine.specs import GpuSpec, ModelSpec
 
 DENSE, WITHOUT_GROUPS, WITH_EXPERTS = "dense models", "dense models without grouped KV heads", "models with experts"
 LATENT, SPARSE, HYBRID = "latent attention", "sparse attention", "hybrid attention"
-FULL = "16 bits"
+FULL, MXFP4_BY_MARLIN = "16 bits", "MXFP4 by Marlin"
 ONE_GPU, NVLINK, PCIE = "one GPU", "GPUs over NVLink", "two GPUs over PCIe"
 PCIE_OF_MORE, NODES = "more than two GPUs over PCIe", "GPUs of several nodes"
 EXPERT_PARALLEL, STAGES, RANKS = "experts spread over GPUs", "pipeline stages", "data-parallel ranks"
@@ -66,6 +66,8 @@ def _read(model: ModelSpec, placement: KernelPlacement) -> tuple[str, str]:
     largest = max(modules, key=_weight_of, default=None)
     found = None if largest is None else quantization.format_of(largest)
     name = "unquantized" if found is None else found.name
+    if name == "mxfp4" and placement.runs_marlin:
+        return _model_class(shape, model), MXFP4_BY_MARLIN
     return _model_class(shape, model), FULL if name == "unquantized" else _FORMATS.get(name, name)
 
 
@@ -353,7 +355,8 @@ def expected(latency_model: str, choice: LatencyChoice) -> Sureness:
     placement = choice.placement or KernelPlacement(tp=choice.tp)
     kind = kind_of(choice.model, choice.gpu, placement, choice.dp, choice.pp)
     shape = (choice.model.num_layers, choice.model.hidden_size)
-    return sureness_of(latency_model, kind, shape, choice.engine, is_learned=_is_learned_here(choice))
+    is_learned = _is_learned_here(choice)
+    return sureness_of(latency_model, kind, shape, choice.engine, is_learned=is_learned, drafts=choice.drafts)
 
 
 def _is_learned_here(choice: LatencyChoice) -> bool:
@@ -381,10 +384,11 @@ def sureness_of(
     engine: str = _ENGINE,
     *,
     is_learned: bool = False,
+    drafts: bool = False,
 ) -> Sureness:
     """Return the statement for servers of a kind, timed by a latency model and simulated by an engine.
 
-    `is_learned` says that coefficients were fitted to recordings of the server itself.
+    `is_learned` says that coefficients were fitted to recordings of the server itself, `drafts` that it drafts tokens.
     """
     unknown = _EXCHANGE_UNKNOWN if kind.parallelism == PCIE_OF_MORE else ""
     row = LEARNED if is_learned else latency_model
@@ -393,7 +397,9 @@ def sureness_of(
         return Sureness(latency_model, {}, unknown=unknown)
     like = Likeness(known, (), 0) if is_learned else nearest_kinds(kind, shape, known)
     if engine != _ENGINE:
-        like = Likeness(like.nearest, (*like.unlike, "engine"), like.num_unlike + 1)
+        like = like.also_unlike("engine")
+    if drafts:  # the recordings of servers that draft have no times to the first token
+        like = like.also_unlike("speculative decoding")
     spread = _table()["spread"][row]
     return Sureness(
         latency_model,
@@ -428,6 +434,10 @@ class Likeness(NamedTuple):
     nearest: Sequence[MeasuredKind]
     unlike: tuple[str, ...]
     num_unlike: int
+
+    def also_unlike(self, name: str) -> "Likeness":
+        """Return the same servers, which differ from the deployment in one more property."""
+        return Likeness(self.nearest, (*self.unlike, name), self.num_unlike + 1)
 
     @property
     def num_recordings(self) -> int:

@@ -152,8 +152,7 @@ class ShardedModel(NamedTuple):
     sharding: Sharding
     format_of: FormatOf
     kv_dtype: str
-    moe_backend: str = AUTO
-    has_triton_experts: bool = True
+    runs_marlin: bool = False
     tuned_as_in_11_on: str = ""
 
 
@@ -235,7 +234,7 @@ def _feed_forward(sharded: ShardedModel, part: FeedForward, prefix: str) -> Iter
     for module in modules:
         if module.role == EXPERTS:
             weights = _weights(sharded, module)
-            if weights == "mxfp4" and _runs_marlin(sharded):
+            if weights == "mxfp4" and sharded.runs_marlin:
                 weights = MXFP4_BY_MARLIN
             yield Routing(part.experts, weights)
             experts = Experts(
@@ -259,10 +258,6 @@ def _is_tuned(experts: Experts, gpu: str) -> bool:
     """Return whether a release has a configuration of the kernel; one after 0.16, without a `gpu`, has all."""
     shapes_of_gpu = TUNED_IN_11.get((gpu, experts.weights))
     return shapes_of_gpu is None or (experts.experts // experts.ep, experts.inner_size // experts.tp) in shapes_of_gpu
-
-
-def _runs_marlin(sharded: ShardedModel) -> bool:
-    return sharded.moe_backend == MARLIN or (sharded.moe_backend == AUTO and not sharded.has_triton_experts)
 
 
 def _matmuls(sharded: ShardedModel, module: Module) -> Iterator[Matmul]:
@@ -342,6 +337,11 @@ class KernelPlacement(NamedTuple):
     latent_host_us: int = 0
     """Work of the host for a layer of latent attention that no kernel hides."""
 
+    @property
+    def runs_marlin(self) -> bool:
+        """Whether experts in MXFP4 run by Marlin's kernels."""
+        return self.moe_backend == MARLIN or (self.moe_backend == AUTO and not self.has_triton_experts)
+
 
 def operations_of(model: ModelSpec, placement: KernelPlacement) -> StepOperations:
     """Return the operations of a step. Raises EngineError for what cannot be read from the checkpoint."""
@@ -359,8 +359,7 @@ def _operations_of(checkpoint: Checkpoint, model: str, placement: KernelPlacemen
         sharding=Sharding(model=model, tp=placement.tp, dp=placement.dp, expert_parallel=placement.expert_parallel),
         format_of=quantization.format_of,
         kv_dtype="fp8" if kv_dtype.startswith("fp8") else "bfloat16",
-        moe_backend=placement.moe_backend,
-        has_triton_experts=placement.has_triton_experts,
+        runs_marlin=placement.runs_marlin,
         tuned_as_in_11_on=placement.tuned_as_in_11_on,
     )
     return step_operations(sharded)

@@ -38,6 +38,14 @@ def test_the_precision_that_a_server_quantises_to_counts() -> None:
     assert kind("llama-3.1-70b", tp=4, quantization="fp8")[1] == "FP8"
 
 
+def test_experts_in_mxfp4_are_told_apart_by_their_kernels() -> None:
+    """Marlin's kernels take up to twice as long as Triton's, and their errors are others."""
+    assert kind("gpt-oss-120b", moe_backend="marlin")[1] == "MXFP4 by Marlin"
+    assert kind("gpt-oss-120b", has_triton_experts=False)[1] == "MXFP4 by Marlin"
+    assert kind("gpt-oss-120b", has_triton_experts=False, moe_backend="triton")[1] == "MXFP4"
+    assert kind("minimax-m2.5", moe_backend="marlin")[1] == "FP8 by blocks"
+
+
 @pytest.mark.parametrize(
     ("gpu", "sharing", "name"),
     [

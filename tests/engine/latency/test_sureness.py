@@ -6,6 +6,8 @@ from statistics import median
 
 import pytest
 
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
@@ -25,12 +27,13 @@ from blis_sim.engine.latency.confidence import (
     sureness_of,
 )
 from blis_sim.engine.latency.model_operations import KernelPlacement
+from blis_sim.engine.speculation_options import SpeculationOptions
 
 PREDICTORS = ("kernels", "fitted", "trained-physics")
 
 
 def choice(model: str, gpu: str = "H100", tp: int = 1, **settings: object) -> LatencyChoice:
-    placement = KernelPlacement(tp=tp)
+    placement = KernelPlacement(tp=tp, moe_backend="marlin")  # as recordings of gpt-oss on Hopper
     return LatencyChoice(model=load_model(model), gpu=load_gpu(gpu), tp=tp, placement=placement, **settings)  # type: ignore[arg-type]
 
 
@@ -45,6 +48,33 @@ def test_a_kind_with_many_recordings_has_their_own_errors() -> None:
         assert found.errors[name] == pytest.approx(measured.errors[name])
     assert (found.unlike, found.num_recordings) == ((), measured.num_recordings)
     assert f"measured on {found.num_recordings} recordings of gpt-oss-120b" in found.text
+
+
+def test_a_server_that_drafts_is_unlike_all_measured_ones() -> None:
+    config = '{"method": "ngram", "num_speculative_tokens": 3}'
+    plain, drafting = (
+        resolve(DeploymentOptions(model="llama-3.1-8b-instruct", latency_model="kernels", drafts=drafts)).sureness
+        for drafts in (SpeculationOptions(), SpeculationOptions(speculative_config=config))
+    )
+    assert (plain.unlike, drafting.unlike) == ((), ("speculative decoding",))
+    for name in METRICS:
+        assert drafting.errors[name].median > plain.errors[name].median
+        assert drafting.errors[name].p90 > plain.errors[name].p90
+
+
+def test_the_stated_error_is_that_of_the_kernels_of_the_experts_in_use() -> None:
+    old, new = (
+        resolve(
+            DeploymentOptions(
+                model="gpt-oss-120b", hardware="H100", tp=2, latency_model="kernels", vllm_version=release
+            )
+        ).sureness
+        for release in ("0.11", "0.33")
+    )
+    assert "MXFP4 by Marlin on H100" in old.measured_on
+    assert not old.unlike
+    assert "precision" in new.unlike  # no server was measured on Hopper with Triton's kernels
+    assert all(new.errors[name].median > old.errors[name].median for name in METRICS)
 
 
 @pytest.mark.parametrize("metric", METRICS)
