@@ -37,7 +37,7 @@ COMMANDS = {
     f"sweep {RUN} --vary max_num_seqs=1,2 -o out.csv --overwrite": "out.csv",
     f"sweep {RUN} --vary max_num_seqs=1,2 -o new.csv --plot out.svg": "out.svg",
     f"sweep {RUN} --vary max_num_seqs=1,2 -o new.csv --parquet out": "out",
-    f"bench tune {RUN} --vary max_num_seqs=1,2 --limit ttft:9999 -o out.csv": "out.csv",
+    f"bench tune {RUN} --vary max_num_seqs=1,2 --ttft-p99 9999ms -o out.csv": "out.csv",
     "bench throughput --model qwen3-14b --num-prompts 2 --output-json out": "out",
     "bench latency --model qwen3-14b --output-json out": "out",
     "bench serve --save-result --result-filename out.json --overwrite": "out.json",
@@ -112,7 +112,7 @@ def test_no_command_writes_over_a_file_of_another_kind(
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            f"bench tune {RUN} --vary max_num_seqs=1,2 --limit ttft:9999 -o tune.csv --plot p.png --processes 1",
+            f"bench tune {RUN} --vary max_num_seqs=1,2 --ttft-p99 9999ms -o tune.csv --plot p.png --processes 1",
             marks=pytest.mark.slow,
         ),
         "bench throughput --model qwen3-14b --num-prompts 2 --output-json t.json",

@@ -303,7 +303,7 @@ def _kernel_notes(latency: LatencyModel) -> Iterator[str]:
 
 
 class OneModel(NamedTuple):
-    """The latency model of a question, with the statement on each of its deployments.
+    """The latency model of a question, with the statement on each of its deployments as if it drafted no tokens.
 
     `reasons` are, in the order of the deployments, why the model cannot time one; empty where it can.
     """
@@ -328,7 +328,9 @@ def one_model(choices: Sequence[LatencyChoice]) -> OneModel:
 
     allowed = [automatic_names(each) for each in choices]
     names = list(dict.fromkeys(name for each in allowed for name in each))
-    stated = {name: tuple(expected(name, each) for each in choices) for name in names}
+    # No recording says which model is closest to servers that draft: they take the model of those that do not.
+    plain = [replace(each, drafts=False) for each in choices]
+    stated = {name: tuple(expected(name, each) for each in plain) for name in names}
     found = best = OneModel("", (), ("there is no deployment to time",))
     for name in sorted(names, key=lambda each: (_mean_error(stated[each]), each)):
         reasons = tuple(
