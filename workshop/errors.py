@@ -168,6 +168,7 @@ def score_again(path: Path, page: Path | None, of_points: Path | None = None) ->
         before, _, rest = page.read_text().partition("\n## ")
         after = rest[rest.index("\n## ") :] if rest.startswith(_INTERVALS[3:]) else f"\n## {rest}"
         page.write_text("\n".join([before, *lines]).rstrip("\n") + "\n" + after)
+    sys.stderr.writelines(_coverage(seen))
     return 0
 
 

@@ -219,7 +219,8 @@ def plan_of(
     settings = dict(_settings_of_file(found, config, given.get("settings", {})))
     known = () if beside is None else flags_of(beside)
     flags = parse_command_line(found.options, words[1:] if has_command else words, parse_value, known)
-    by_flags, notes = flags.values, list[str]()
+    by_flags = flags.values
+    notes: list[str] = []
     single, coupled = _by_kind(vary)
     vary_by_flags = _vary_of_flags(found, single)
     coupled_by_flags = dict(_coupled_of_flags(found, coupled))

@@ -348,7 +348,7 @@ class RankGroup(ABC):
         """The next instant at which something is due; None when idle."""
         dues = [engine.next_event_at() for engine in self._engines]
         dues += [line[0][0] for line in (self._arriving, self._aborts) if line]
-        dues.append(self._next_forward_at())
+        dues.append(self._next_loop_at())
         return min((due for due in dues if due is not None), default=None)
 
     def advance(self, until: Micros) -> list[Event]:
@@ -375,8 +375,8 @@ class RankGroup(ABC):
         for engine in self._engines:
             engine.release()
 
-    def _next_forward_at(self) -> Micros | None:
-        """Return the next instant at which ranks have something due beside what engines have; None without one."""
+    def _next_loop_at(self) -> Micros | None:
+        """Return the next instant at which the loops of ranks go on, whatever engines have due; None without one."""
         return None
 
     @abstractmethod
@@ -717,7 +717,7 @@ class LockstepRanks(RankGroup):
         for number, engine in enumerate(self._engines):
             self._note(number, engine.advance(at))
 
-    def _next_forward_at(self) -> Micros | None:
+    def _next_loop_at(self) -> Micros | None:
         instants = [number for kind, number in (each.waits for each in self._ranks) if kind is _Wait.INSTANT]
         if self._ends_at is not None:
             instants.append(self._ends_at)

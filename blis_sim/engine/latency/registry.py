@@ -127,8 +127,9 @@ def _kernels(choice: LatencyChoice) -> LatencyModel:
     operations = operations_of(choice.model, placement)
     sequence_us = 0.0
     if path is None:
-        unhidden_us = 0.0 if placement.composes_ahead else UNHIDDEN_HOST_US
-        sequence_us = 0.0 if placement.composes_ahead else UNHIDDEN_SEQUENCE_US
+        unhidden_us = 0.0
+        if not placement.composes_ahead:
+            unhidden_us, sequence_us = UNHIDDEN_HOST_US, UNHIDDEN_SEQUENCE_US
         latent_us = placement.latent_host_us * latent_layers(operations)
         host = replace(host, step_us=host.step_us + unhidden_us + latent_us)
     grids = grids_of(choice.model, choice.gpu, placement)
