@@ -411,7 +411,7 @@ class Deployment:
     latency_name: str = ""
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
     choice: LatencyChoice | None = field(default=None, compare=False)
-    """What the latency model was chosen by."""
+    """The properties by which the latency model was chosen."""
     notes: tuple[str, ...] = ()
     rank: EngineConfig | None = None
     """The configuration of one data-parallel rank that schedules for itself; `config` is of all that share experts."""

@@ -159,7 +159,7 @@ class PoolOptions:
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """What the flags ask for and no recorded server had."""
+        """Properties that no recorded server had."""
         return (POOLS,) if self.num_pooled else ()
 
 

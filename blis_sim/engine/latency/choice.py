@@ -77,6 +77,6 @@ class LatencyChoice:
     """Where the times of all-reduces come from."""
     pp: int = 1
     unmeasured: tuple[str, ...] = ()
-    """What the deployment has and no server had whose times are known, such as KV offloading."""
+    """Properties that no recorded server had, such as KV offloading."""
     engine: str = "vllm"
     """Engine by whose rules the model is sharded. BLIS's physics refuses more GPUs than KV heads; vLLM copies heads."""
