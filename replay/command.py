@@ -187,11 +187,13 @@ def _interval_lines(
         sampled_latency_models,
         stated_intervals,
     )
+    from replay.provenance import least_sure
     from replay.simulation.uncertainty import is_sampled, latency_sampler
 
-    if not is_sampled(deployment.latency) or deployment.sureness.unlike:
+    sureness = least_sure(options.cluster, deployment)
+    if not is_sampled(deployment.latency) or sureness.unlike:
         predicted = figures_of(run.requests)
-        return interval_lines(predicted, stated_intervals(predicted, deployment.sureness))
+        return interval_lines(predicted, stated_intervals(predicted, sureness))
     draw = latency_sampler(deployment.latency, options.cluster.deployment.coefficients)
     figures = []
     for latency in sampled_latency_models(draw, options.intervals, options.seed):

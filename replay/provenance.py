@@ -20,7 +20,8 @@ def least_sure(options: "ClusterOptions", deployment: "Deployment") -> "Sureness
         return deployment.sureness
     from blis_sim.engine.cluster.assembly import first_deployments  # few clusters have several deployments
 
-    return max((each.sureness for each in first_deployments(options, deployment)), key=lambda each: each.expected_error)
+    stated = (each.sureness_with(*options.pools.unmeasured) for each in first_deployments(options, deployment))
+    return max(stated, key=lambda each: each.expected_error)
 
 
 class SimulationOptions(Protocol):

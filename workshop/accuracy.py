@@ -45,9 +45,9 @@ PHASES = 8
 
 PREAMBLE = """# Accuracy on recordings of real vLLM
 
-Predictions of `blis replay` compared with recordings of vLLM 0.23 with Qwen3-14B on one H100: about 1,000 prompt tokens
-and 128 output tokens at 2 to 6 requests/s, and 256 or 4,096 prompt tokens in the w7 recording. The server's settings
-are those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
+Predictions of `blis replay` compared with recordings of vLLM 0.23 with Qwen3-14B on one H100. Requests have about 1,000
+prompt tokens and 128 output tokens, at 2 to 6 requests/s. Those of the w7 recording have 256 or 4,096 prompt tokens.
+The server's settings are those it ran with: 18,038 KV blocks, 8,192 batched tokens, 256 sequences.
 
 MAPE is the mean of |real - simulated| / real over all requests, r their correlation; "-" stands where a metric hardly
 varies. ITL is the mean of each request, from its first and last chunk where the recording has no token times. Mean and
@@ -60,14 +60,13 @@ The tables are produced by `python -m workshop.accuracy RECORDINGS --write docs/
 LEARNED_TEXT = """## Learned coefficients
 
 [`blis fit`](fit.md) has learned from the recordings marked *learned from*, and has seen nothing of the others. The rate
-of 6 requests/s is that of w5_sweep_agg6, too; prompts of w7_sweep_agg18 are as long as those of w7_sweep_agg6, at three
-times the rate and with a cap. [What it
-learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml)
+of 6 requests/s is that of w5_sweep_agg6, too. Prompts of w7_sweep_agg18 are as long as those of w7_sweep_agg6, at three
+times the rate and with a cap. [What it learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml)
 ships, without the `growth_requests` of 8 that it chose, which would lower the TTFT MAPE of w5_sweep_agg24 to 7.5 %. The
 others were looked at 17 times in all, the last time for this table. These coefficients were chosen among five
-candidates with them and the [published servers](published.md) at hand, and what prompts soon after prompts cost beyond
-2,000 tokens lies between two guesses that were looked at. Replayed with `--engine vllm --latency-model
-fitted`; the first line of each recording is one run, the second `--phase-average {}`. [What limits these
+candidates with them and the [published servers](published.md) at hand. The cost of prompts soon after prompts beyond
+2,000 tokens lies between two guesses that were looked at. Replayed with `--engine vllm --latency-model fitted`; the
+first line of each recording is one run, the second `--phase-average {}`. [What limits these
 figures](accuracy-limits.md).
 """
 

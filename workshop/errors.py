@@ -14,9 +14,9 @@ those of kinds with so many other properties: the median of pairs, and for large
 stay below. The last lines on standard error say how many errors stay within what would be stated of their kind without
 them.
 
-With `--again` the scores of FILE, which `--write` has written, are derived anew from its ratios: nothing is simulated.
-Of PAGE the section about intervals is renewed. With `--points`, too, these replace what FILE has of the same latency
-models from `points.py`, and all of PAGE is renewed.
+With `--again` the section of PAGE about intervals is made of the ratios of FILE, which `--write` has written: nothing
+is simulated. With `--points`, too, these replace what FILE has of the same latency models from `points.py`, and all of
+PAGE is renewed.
 """
 
 import argparse
@@ -29,7 +29,6 @@ from dataclasses import asdict, replace
 from itertools import permutations
 from math import exp, isnan, log
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +41,6 @@ from blis_sim.engine.latency.confidence import (
     EXPERT_PARALLEL,
     LATENT,
     LEARNED,
-    LEVELS,
     METRICS,
     MXFP4_BY_MARLIN,
     NVLINK,
@@ -53,6 +51,7 @@ from blis_sim.engine.latency.confidence import (
     ServerKind,
     errors_like,
     flags_of,
+    is_apart,
     is_waiting,
     kind_of,
     nearest_kinds,
@@ -153,13 +152,7 @@ def score_again(path: Path, page: Path | None, of_points: Path | None = None) ->
     seen = seen_in(content)
     if of_points is not None:
         seen = _with_points(seen, list(_of_points(of_points)))
-        content = json.loads(table_text(seen))
-    for predictor, of_metrics in content["spread"].items():
-        kinds = kinds_of(seen, predictor)
-        for metric, spread in of_metrics.items():
-            spread.pop("waiting_scores", None)
-            spread.update(scores_by_wait(kinds, metric))
-    path.write_text(_text_of(content))
+        path.write_text(table_text(seen))
     lines = interval_lines(seen)
     sys.stdout.writelines(f"{line}\n" for line in lines)
     if page is not None and of_points is not None:
@@ -359,70 +352,7 @@ def spread_of(kinds: Sequence[MeasuredKind], seen: Sequence[Seen], metric: str) 
     return {
         "all": [round(each, 4) for each in of_all],
         "growth": [[round(each, 2) for each in pair] for pair in growth[1:]],
-        **scores_by_wait(kinds, metric),
     }
-
-
-_BY_WAIT = ("itl", "throughput")
-"""The metrics with scores of their own where requests wait. TTFT has none: those of bursts are as sure as others."""
-_LEAST_WAITING = 20
-"""Recordings whose requests wait, below which their scores are those of all."""
-
-
-def scores_by_wait(kinds: Sequence[MeasuredKind], metric: str) -> dict[str, dict[str, list[float]]]:
-    """Return `scores`, and `waiting_scores` where enough is known of recordings whose requests wait."""
-    if not _is_told_apart(kinds, metric):
-        return {"scores": all_scores(kinds, metric)}
-    return {
-        "scores": all_scores(kinds, metric, waiting=False),
-        "waiting_scores": all_scores(kinds, metric, waiting=True),
-    }
-
-
-def _is_told_apart(kinds: Sequence[MeasuredKind], metric: str) -> bool:
-    """Whether recordings whose requests wait have scores of their own."""
-    return metric in _BY_WAIT and sum(sum(each.waiting) for each in kinds if not each.is_learned_from) >= _LEAST_WAITING
-
-
-def all_scores(kinds: Sequence[MeasuredKind], metric: str, waiting: bool | None = None) -> dict[str, list[float]]:
-    """Return the scores at each level, of recordings whose kind is known from others and of those whose kind is not.
-
-    `waiting` takes only the recordings whose requests wait, or do not.
-    """
-    kinds = [each for each in kinds if not each.is_learned_from]
-    return {name: _quantiles(scores_of(kinds, metric, name == "alike", waiting)) for name in ("alike", "unlike")}
-
-
-_NO_SCORES = {"alike": (0.0,), "unlike": (0.0,)}
-
-
-def scores_of(kinds: Sequence[MeasuredKind], metric: str, is_alike: bool, waiting: bool | None = None) -> list[float]:
-    """Return how many scales each recording lies above the centre of what is said of it without its kind, or without
-    the recording alone where others of its kind remain."""
-    return [each for found in scores_by_kind(kinds, metric, is_alike, waiting) for each in found]
-
-
-def scores_by_kind(
-    kinds: Sequence[MeasuredKind], metric: str, is_alike: bool, waiting: bool | None = None
-) -> list[list[float]]:
-    """Return the scores of the recordings of each kind, of those alone whose requests wait or do not if asked to."""
-    scores: list[list[float]] = []
-    for kind in kinds:
-        others = [each for each in kinds if each is not kind]
-        flags = kind.waiting or [False] * kind.num_recordings
-        asked = [
-            (place, ratio)
-            for place, (ratio, flag) in enumerate(zip(kind.ratios[metric], flags, strict=True))
-            if waiting in (None, flag)
-        ]
-        of_kind: list[float] = []
-        if is_alike and kind.num_recordings > 1:
-            for place, ratio in asked:
-                of_kind += _scores(kind, [ratio], [*others, _without(kind, place)], metric, waiting)
-        elif not is_alike and others:
-            of_kind += _scores(kind, [ratio for _, ratio in asked], others, metric, waiting)
-        scores.append(of_kind)
-    return scores
 
 
 def _without(kind: MeasuredKind, place: int) -> MeasuredKind:
@@ -432,36 +362,6 @@ def _without(kind: MeasuredKind, place: int) -> MeasuredKind:
     return kind._replace(num_recordings=kind.num_recordings - 1, ratios=ratios, waiting=waiting)
 
 
-def _scores(
-    kind: MeasuredKind, ratios: Sequence[float], known: Sequence[MeasuredKind], metric: str, waiting: bool | None
-) -> list[float]:
-    said = ratio_spread(metric, nearest_kinds(kind.kind, kind.shape, known), known, _NO_SCORES, waiting)
-    return [(ratio - said.centre) / said.scale for ratio in ratios]
-
-
-def _quantiles(scores: Sequence[float]) -> list[float]:
-    """Return the scores that a new recording stays below with each probability, its place among them counted.
-
-    Beyond the probability that so few recordings say anything of, the last score grows as of a normal distribution.
-    """
-    if not scores:
-        return [0.0 if level == _EVEN else -_NO_SCORE if level < _EVEN else _NO_SCORE for level in LEVELS]
-    known = len(scores) / (len(scores) + 1)
-    found = []
-    for level in LEVELS:
-        beyond = max(level, 1 - level)
-        share = beyond / known if level > _EVEN else 1 - beyond / known
-        score = float(np.quantile(scores, min(max(share, 0.0), 1.0)))
-        if beyond > max(known, _EVEN):
-            more = abs(score) * (_normal(beyond) / max(_normal(known), _normal(_LEAST_KNOWN)) - 1)
-            score += more if level > _EVEN else -more
-        found.append(round(score, 2))
-    return found
-
-
-_normal = NormalDist().inv_cdf
-_LEAST_KNOWN = 0.75
-_EVEN, _NO_SCORE = 0.5, 4.0
 _LEAST_ERROR = 0.01
 """Errors below are those of the measurement: a recording repeated differs by as much."""
 
@@ -499,15 +399,10 @@ def table_text(seen: Sequence[Seen]) -> str:
         for predictor, kinds in figures.items()
     }
     kinds_found = [{**cell._asdict(), "errors": errors} for cell, errors in sorted(rows.items())]
-    return _text_of({"made_by": "python -m workshop.errors", "spread": spread, "kinds": kinds_found})
-
-
-def _text_of(content: Mapping[str, Any]) -> str:
-    """Return a table as JSON, a line for each latency model and each kind."""
-    spread = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in content["spread"].items())
-    kinds = ",\n".join(map(json.dumps, content["kinds"]))
-    made_by = json.dumps(content["made_by"])
-    return f'{{\n"made_by": {made_by},\n"spread": {{\n{spread}\n}},\n"kinds": [\n{kinds}\n]\n}}\n'
+    spreads = ",\n".join(f"{json.dumps(name)}: {json.dumps(each)}" for name, each in spread.items())
+    lines = ",\n".join(map(json.dumps, kinds_found))
+    made_by = '"made_by": "python -m workshop.errors"'
+    return f'{{\n{made_by},\n"spread": {{\n{spreads}\n}},\n"kinds": [\n{lines}\n]\n}}\n'
 
 
 def _page(seen: Sequence[Seen]) -> Iterator[str]:
@@ -550,9 +445,12 @@ _INTERVALS_PREAMBLE = f"""{_INTERVALS}
 
 How many recordings lie in the interval of nine of ten that would be stated without them, and how many above it. The
 half width of an interval is a share of the predicted time, and so is the error. Both are medians. What is left out is
-the recording alone, all of its kind and model, or all of its model and GPU. Where requests wait for their first token
-for a tenth of their time or more, ITL and time have scores of their own. Bursts do, and the last line of `kernels` has
-them alone.
+the recording alone, all of its kind and model, or all of its model and GPU.
+
+An interval is the shortest that holds its share of the recordings in the same situation, of which the kind's own weigh
+more. First tokens of several GPUs of Blackwell are a situation of their own, for many come later than predicted. For
+ITL and time, requests that wait for their first token for a tenth of their time or more are one. Bursts do. The last
+lines of `kernels` have both.
 
 Of normal errors the half width is 2.44 times the median error (1.645 / 0.674), of uniform ones 1.8 times (0.9 / 0.5).
 Where larger errors are rarer it is never less. Only what tells servers with small errors from others can change that.
@@ -562,12 +460,11 @@ _LEFT_OUT = ("the recording", "its kind", "its model and GPU")
 
 
 class Covered(NamedTuple):
-    """A recording, and the factors on its predicted time between which it was said to lie."""
+    """A recording, the logarithm of its measured over its predicted time, and the factors that were stated of it."""
 
-    source: str
+    one: Seen
     ratio: float
     factors: tuple[float, float]
-    waiting: bool = False
 
 
 def interval_lines(seen: Sequence[Seen]) -> list[str]:
@@ -580,50 +477,48 @@ def interval_lines(seen: Sequence[Seen]) -> list[str]:
             found = {metric: covered(of_predictor, metric, left_out) for metric in METRICS}
             lines.append(_interval_line(f"{predictor} | {left_out}", found))
             if predictor == "kernels" and left_out == _LEFT_OUT[-1]:
-                for source in dict.fromkeys(each.source for each in found["ttft"]):
-                    of_source = {name: [one for one in each if one.source == source] for name, each in found.items()}
-                    lines.append(_interval_line(f"{predictor}, {source} | {left_out}", of_source))
-                waiting = {name: [one for one in each if one.waiting] for name, each in found.items()}
-                if waiting["ttft"]:
-                    lines.append(_interval_line(f"{predictor}, requests wait | {left_out}", waiting))
+                for group in sorted({name for each in found["ttft"] for name in _groups(each.one)}):
+                    of_group = {
+                        name: [each for each in of_metric if group in _groups(each.one)]
+                        for name, of_metric in found.items()
+                    }
+                    lines.append(_interval_line(f"{predictor}, {group} | {left_out}", of_group))
     return [*lines, ""]
+
+
+def _groups(one: Seen) -> list[str]:
+    """Return the groups of recordings that have lines of their own: the source, and situations."""
+    situations = {
+        "requests wait": one.waiting,
+        "several GPUs of Blackwell": is_apart("ttft", one.cell.kind, one.waiting),
+    }
+    return [one.source, *(name for name, is_there in situations.items() if is_there)]
 
 
 def _interval_line(name: str, found: Mapping[str, Sequence[Covered]]) -> str:
     cells = []
     for each in found.values():
-        inside = sum(low <= exp(ratio) <= high for _, ratio, (low, high), _ in each) / len(each)
-        above = sum(exp(ratio) > high for _, ratio, (_, high), _ in each) / len(each)
-        width = np.median([(high - low) / 2 for _, _, (low, high), _ in each])
-        error = np.median([abs(exp(ratio) - 1) for _, ratio, _, _ in each])
+        inside = sum(low <= exp(ratio) <= high for _, ratio, (low, high) in each) / len(each)
+        above = sum(exp(ratio) > high for _, ratio, (_, high) in each) / len(each)
+        width = np.median([(high - low) / 2 for _, _, (low, high) in each])
+        error = np.median([abs(exp(ratio) - 1) for _, ratio, _ in each])
         cells.append(f"{inside:.0%} in, {above:.0%} above; +-{width:.1%}, error {error:.1%}")
     return f"| {name} | {len(found['ttft'])} | {' | '.join(cells)} |"
 
 
 def covered(seen: Sequence[Seen], metric: str, left_out: str) -> list[Covered]:
-    """Return each recording of one latency model with the interval that is stated of it without what is left out.
-
-    The scores are those of other kinds than the recording's.
-    """
+    """Return each recording of one latency model with the interval that is stated of it without what is left out."""
     kinds = [each for each in kinds_of(seen, seen[0].predictor) if not each.is_learned_from]
-    flags: tuple[bool | None, ...] = (False, True) if _is_told_apart(kinds, metric) else (None,)
-    alike = {each: scores_by_kind(kinds, metric, is_alike=True, waiting=each) for each in flags}
     found = []
-    for number, kind in enumerate(kinds):
+    for kind in kinds:
         of_kind = [one for one in seen if one.cell == Cell(kind.kind, kind.model, kind.shape)]
         others = [each for each in kinds if not _is_left_out(each, kind, left_out)]
-        if left_out == _LEFT_OUT[0] and len(of_kind) > 1:
-            listed = {flag: [*of_flag[:number], *of_flag[number + 1 :]] for flag, of_flag in alike.items()}
-            known = [[*others, _without(kind, place)] for place in range(len(of_kind))]
-        else:
-            listed = {flag: scores_by_kind(others, metric, is_alike=False, waiting=flag) for flag in flags}
-            known = [others] * len(of_kind)
-        scores = {flag: _quantiles([score for each in of_flag for score in each]) for flag, of_flag in listed.items()}
-        for one, those in zip(of_kind, known, strict=True):
-            like = nearest_kinds(kind.kind, kind.shape, those)
-            flag = one.waiting if one.waiting in scores else None
-            spread = ratio_spread(metric, like, those, dict.fromkeys(_NO_SCORES, scores[flag]), flag)
-            found.append(Covered(one.source, one.ratios[metric], spread.factors(_NINE_OF_TEN), one.waiting))
+        for place, one in enumerate(of_kind):
+            is_alone = left_out != _LEFT_OUT[0] or len(of_kind) == 1
+            known = others if is_alone else [*others, _without(kind, place)]
+            like = nearest_kinds(kind.kind, kind.shape, known)
+            spread = ratio_spread(metric, kind.kind, like, known, one.waiting)
+            found.append(Covered(one, one.ratios[metric], spread.factors(_NINE_OF_TEN)))
     return found
 
 

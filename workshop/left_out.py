@@ -49,14 +49,14 @@ BUDGET = 24_000
 
 SECTION = """## Each recording, predicted from the others
 
-Coefficients learned from the other recordings of `train` predict each, in one run and, in the second line, in {}
-phases (two for recordings with a cap, which are sent by schedule and cap). `lone` is the error of the mean TTFT of
-requests that found the server idle and stayed alone until their first token. The rows are those of
-`python -m workshop.left_out RECORDINGS --budget {} --write docs/accuracy.md`, with rounds of so many requests.
+Coefficients learned from the other recordings of `train` predict each in one run. The second line has {} phases, or
+two for recordings with a cap, which are sent by schedule and cap. `lone` is the error of the mean TTFT of requests that
+found the server idle and stayed alone until their first token. The rows are those of `python -m workshop.left_out
+RECORDINGS --budget {} --write docs/accuracy.md`, with rounds of so many requests.
 """
 COVERAGE = """\
-Of {} figures, which are mean, p50, p90 and p99 of TTFT, E2E and ITL of {} recordings below saturation, {} lie within
-their 90 % intervals of {} draws. Figures of one recording are right or wrong together.
+There are {} figures: mean, p50, p90 and p99 of TTFT, E2E and ITL of {} recordings below saturation. {} of them lie
+within their 90 % intervals of {} draws. Figures of one recording are right or wrong together.
 """
 _NUMBERS = {2: "two", 4: "four", 8: "eight"}
 

@@ -42,14 +42,14 @@ DRAIN_S = 10
 
 PREAMBLE = """# Other models: published experiments
 
-Eight experiments on real vLLM 0.15 servers with H100 GPUs, of which only aggregates are known: inference-perf sent
-prompts of about 575 tokens, which soon were all in the prefix cache, at two rates for ten minutes each. Its "constant"
-rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here. Nothing is
-learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients were
-learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from Qwen3-14B on one GPU.
-`kernels` adds up [measured kernels](kernels.md); `auto` takes that for all eight.
-`trained-physics` is the default of `--engine blis`. Errors of the means over both rates are signed. The time between
-tokens is the mean duration after the first token over the tokens asked for.
+These are eight experiments on real vLLM 0.15 servers with H100 GPUs, of which only aggregates are known. inference-perf
+sent prompts of about 575 tokens, at two rates for ten minutes each. The prompts soon were all in the prefix cache. Its
+"constant" rate has random gaps (exponential, scaled to fill the ten minutes), and so have the requests simulated here.
+Nothing is learned from them. `fitted` is what `--latency-model fitted` does without `--coefficients`: its [coefficients
+were learned](../blis_sim/engine/latency/catalogue/qwen3-14b-h100.coefficients.yaml) from Qwen3-14B on one GPU.
+`kernels` adds up [measured kernels](kernels.md); `auto` takes that for all eight. `trained-physics` is the default of
+`--engine blis`. Errors of the means over both rates are signed. The time between tokens is the mean duration after the
+first token over the tokens asked for.
 
 The tables are produced by `python -m workshop.published RECORDINGS --write docs/published.md`.
 """
@@ -57,10 +57,10 @@ The tables are produced by `python -m workshop.published RECORDINGS --write docs
 WHY = """## What the errors come from
 
 Physics is expected of the coefficients that one model on one GPU cannot separate (`weights` and `layer_us`, `decodes`
-and `request_us`, `prompt_us` of prompts in the cache). The expected values were chosen with these experiments at hand
-(that of `kv` was narrowed when the median of E2E stood at 5.1 %), but the same values serve all of them. To see whether
-they carry over, decode steps of all but one of these models and Qwen3-14B were fitted together and those of the one
-left out predicted, at the batch sizes measured:
+and `request_us`, `prompt_us` of prompts in the cache). The expected values were chosen with these experiments at hand.
+The same values serve all of them. The next table
+shows whether they carry over. Decode steps of all but one of these models and Qwen3-14B were fitted together. Those of
+the one left out were predicted, at the batch sizes measured:
 
 | terms | median error of steps | largest | learned from Qwen3-14B alone: median | largest |
 |---|---|---|---|---|
@@ -68,7 +68,7 @@ left out predicted, at the batch sizes measured:
 | the same with layer_us and decodes | 5.1% | 12.5% | 2.6% | 5.9% |
 
 - Errors grow in the simulation. At a given rate, slower steps mean more requests in flight and so still slower steps.
-  Llama-2-7b, which has no grouped KV heads, spends 10 of 16.6 ms on KV at 20 requests/s; there an error of a step grows
+  Llama-2-7b, which has no grouped KV heads, spends 10 of 16.6 ms on KV at 20 requests/s. There an error of a step grows
   2.7 times.
 - Llama-2-70b at 20 requests/s has 111 requests in flight on average, of 128 that the server runs at a time. How long
   the others wait hangs on a few percent of step time and on the arrivals, which are not known one by one.
@@ -95,12 +95,12 @@ are not ours, and the sets are not the same.
 
 ANOTHER_GPU = """## Another GPU
 
-vLLM 0.19 on one RTX PRO 6000 or two, 300 requests at 10/s, most of which wait for one of 128 places; time stamps of
-the server itself. Requests count from their arrival: the engine takes them in between steps, up to 110 ms later. `blis
-fit` has learned from the first half, and predicts the second. The others as above predict all, without what passes
-outside of the engine: what `fitted` has learned from an H100 carries over with the peak rates of this GPU. The sizes of
-tiles were [chosen](accuracy-limits.md) with this recording at hand. LLMServingSim's errors are those of its own
-prediction of all 300, made from kernel profiles.
+vLLM 0.19 ran on one RTX PRO 6000 or two, with 300 requests at 10/s, most of which wait for one of 128 places. Time
+stamps are those of the server itself. Requests count from their arrival: the engine takes them in between steps, up to
+110 ms later. `blis fit` has learned from the first half, and predicts the second. The others as above predict all,
+without the time outside of the engine. What `fitted` has learned from an H100 carries over with the peak rates of this
+GPU. The sizes of tiles were [chosen](accuracy-limits.md) with this recording at hand. LLMServingSim's errors are those
+of its own prediction of all 300, made from kernel profiles.
 
 | recording | predicted by | TTFT MAPE | E2E MAPE | ITL MAPE |
 |---|---|---|---|---|

@@ -37,14 +37,14 @@ from workshop.points import release_of
 PREAMBLE = """# Deployments of many models, GPUs and precisions
 
 `blis replay` was compared with deployments whose mean time to first token (TTFT) and time per output token (TPOT) were
-measured by others: vLLM 0.11 to 0.19 with Llama 3.1, gpt-oss, MiniMax-M2.5, Kimi-K2.5 and others on H100, H200, B200
-and B300. Each row is replayed as its load generator sent it: ten requests for each that is allowed in flight, all of
-them as soon as that cap lets them, of 80 to 100 % of the lengths stated. The flags of the servers are those of the
-scripts of the day. Nothing is learned from the rows. Absolute errors of the means; repeated measurements differ by 0.6
-% in TPOT and 3.7 % in TTFT (medians).
+measured by others. They ran vLLM 0.11 to 0.19 with Llama 3.1, gpt-oss, MiniMax-M2.5, Kimi-K2.5 and others on H100,
+H200, B200 and B300. Each row is replayed as its load generator sent it. There are ten requests for each that is allowed
+in flight, and each is sent as soon as that cap lets it. They have 80 to 100 % of the lengths stated. The flags of the
+servers are those of the scripts of the day. Nothing is learned from the rows. Absolute errors of the means; repeated
+measurements differ by 0.6 % in TPOT and 3.7 % in TTFT (medians).
 
-*gap* are rows of an unknown load generator, *doubtful* are those that beat what the GPU can do, *kv-limited* those
-whose KV cache was too small for all that was in flight; none of these is among **main**.
+*gap* are rows of an unknown load generator. *doubtful* are rows that beat what the GPU can do. *kv-limited* are rows
+whose KV cache was too small for all requests in flight. None of these is among **main**.
 
 The tables are produced by `python -m workshop.silicon CSV --write docs/silicon.md`. CSV has the columns `model_path`,
 `system`, `precision`, `tp`, `ep`, `isl`, `osl`, `conc`, `mbt` (tokens of a step), `kv` (type of the KV cache),

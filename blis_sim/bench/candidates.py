@@ -16,6 +16,7 @@ from blis_sim.bench.points import Job, Outcome, compute
 from blis_sim.bench.simulation_commands import Simulation, digest_of, with_whole_paths
 from blis_sim.bench.workers import JobPool
 from blis_sim.engine.batch_shape import BatchShape
+from blis_sim.engine.cluster.options import POOLS
 from blis_sim.engine.deployment import Deployment, latency_choice, resolve
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import load_gpu
@@ -805,7 +806,10 @@ def _split(instances: Sequence[_Instance], gpu: str, price: float, load: MeanLoa
             busy_instances=(load.rate_per_s * prefill.seconds.prefill_s, load.rate_per_s * decode.seconds.decode_s),
             price_per_gpu_hour=price,
             label=decode.label if tp_prefill == tp_decode else f"prefill tp {tp_prefill}, decode {decode.label}",
-            sureness=max(prefill.deployment.sureness, decode.deployment.sureness, key=lambda each: each.expected_error),
+            sureness=max(
+                (each.deployment.sureness_with(POOLS) for each in (prefill, decode)),
+                key=lambda each: each.expected_error,
+            ),
         )
 
 

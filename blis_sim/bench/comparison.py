@@ -20,7 +20,7 @@ from blis_sim.engine.cluster.settings import SeededTieBreaker
 from blis_sim.engine.core import Engine
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.engine_defaults import adaptive_blocks
-from blis_sim.engine.latency.confidence import is_waiting
+from blis_sim.engine.latency.confidence import Sureness, is_waiting
 from blis_sim.options import OptionError, options_from
 from blis_sim.options.command_line import parse_command_line
 from blis_sim.options.custom_metrics import CustomMetric, custom_metrics, values_of
@@ -35,6 +35,7 @@ from replay.analysis.result import ClassAttainment, mean_result, verdicts_of
 from replay.closed_loop import labels_of, requests_for_model, simulate_workload
 from replay.output.findings import notes_on_run, target_checks
 from replay.output.metrics import aggregate
+from replay.provenance import least_sure
 from replay.report_options import LEAST_ATTAINMENT
 from replay.simulation.record import NEVER
 from replay.simulation.simulate import Simulated
@@ -61,6 +62,11 @@ class Configuration:
     flags: str
     cluster: ClusterOptions
     deployment: Deployment
+
+    @property
+    def sureness(self) -> Sureness:
+        """The errors to expect of the least sure of its deployments."""
+        return least_sure(self.cluster, self.deployment)
 
     @property
     def notes(self) -> list[str]:
@@ -532,7 +538,7 @@ def comparison_report(
             side.name: {
                 "flags": side.flags,
                 "latency_model": side.deployment.latency_name,
-                "sureness": side.deployment.sureness.as_json,
+                "sureness": side.sureness.as_json,
                 "runs": [{each.label: round(values[each][place][number], 6) for each in figures}
                          for number in range(len(runs))],
                 "intervals_90": {label: list(of_sides[place] or ()) for label, of_sides in intervals.items()},
@@ -585,7 +591,7 @@ def _intervals(sides: Sequence[Configuration], values: Values, of_seed: Sequence
     for figure, of_sides in values.items():
         if figure.latency:
             found[figure.label] = [
-                side.deployment.sureness.interval_ms(figure.latency, fmean(of_side), 0.9, waiting=waiting)
+                side.sureness.interval_ms(figure.latency, fmean(of_side), 0.9, waiting=waiting)
                 for side, of_side, waiting in zip(sides, of_sides, waits, strict=True)
             ]
     return {label: each for label, each in found.items() if any(each)}
@@ -650,13 +656,10 @@ def _verdict(is_met: bool) -> str:
 def step_times_lines(sides: Sequence[Configuration], num_uncovered: int) -> list[str]:
     """Return the latency model of all sides with its expected error, or a line for each side where they differ."""
     if len({side.deployment.latency_name for side in sides}) > 1:
-        return [
-            f"{side.name}: {side.deployment.latency_name} step times ({side.deployment.sureness.text})"
-            for side in sides
-        ]
-    least_sure = max((side.deployment for side in sides), key=lambda each: each.sureness.expected_error)
+        return [f"{side.name}: {side.deployment.latency_name} step times ({side.sureness.text})" for side in sides]
+    stated = max((side.sureness for side in sides), key=lambda each: each.expected_error)
     without = f"; {num_uncovered} not covered" if num_uncovered else ""
-    return [f"step times of all by {least_sure.latency_name}: {least_sure.sureness.text}{without}"]
+    return [f"step times of all by {stated.latency_model}: {stated.text}{without}"]
 
 
 def _difference(first: Sequence[float], other: Sequence[float], figure: Figure) -> str:

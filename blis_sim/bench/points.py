@@ -31,6 +31,7 @@ from replay.output.findings import as_json
 from replay.output.metrics import aggregate
 from replay.output.report import run_result
 from replay.output.table import flat_result
+from replay.provenance import least_sure
 from traces import beside
 from traces.append_file import AppendFile, complete_records, open_with_header
 from traces.collector import gc_disabled
@@ -585,7 +586,7 @@ def _origin_fields(simulation: Simulation, point: Point) -> dict[str, Any]:
         deployment = resolve(options.deployment)
     except BlisError:
         return {}
-    sure = deployment.sureness
+    sure = least_sure(options, deployment)
     return {
         "gpu": deployment.gpu.name,
         "gpus_per_instance": deployment.num_gpus,

@@ -410,11 +410,23 @@ class Deployment:
     """Weights and groups of KV caches as vLLM plans them; None with BLIS, and for a model that cannot be planned."""
     latency_name: str = ""
     """The name of the latency model, a key of `blis_sim.engine.latency.registry.LATENCY_MODELS`."""
-    sureness: Sureness = field(default=Sureness("", {}), compare=False)
-    """The errors to expect of the latency model."""
+    choice: LatencyChoice | None = field(default=None, compare=False)
+    """The properties by which the latency model was chosen."""
     notes: tuple[str, ...] = ()
     rank: EngineConfig | None = None
     """The configuration of one data-parallel rank that schedules for itself; `config` is of all that share experts."""
+
+    @property
+    def sureness(self) -> Sureness:
+        """The errors to expect of the latency model."""
+        return self.sureness_with()
+
+    def sureness_with(self, *unmeasured: str) -> Sureness:
+        """Return the errors to expect where a cluster has what `unmeasured` names and no recorded server had."""
+        if self.choice is None:
+            return Sureness("", {})
+        names = dict.fromkeys((*self.choice.unmeasured, *_unmeasured(self.config), *unmeasured))
+        return expected(self.latency_name, replace(self.choice, unmeasured=tuple(names)))
 
     @property
     def num_gpus(self) -> int:
@@ -507,7 +519,7 @@ def _deployment(options: DeploymentOptions) -> Deployment:
         pp=options.pp,
         latency=latency,
         latency_name=name,
-        sureness=expected(name, choice),
+        choice=choice,
         config=config,
         memory=memory,
         notes=tuple(notes),
@@ -551,6 +563,7 @@ def latency_choice(options: DeploymentOptions) -> LatencyChoice:
 def _latency_choice(
     options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, config: EngineConfig
 ) -> LatencyChoice:
+    of_flags = {"weights in host memory": options.cpu_offload_gb, "steps without CUDA graphs": options.enforce_eager}
     return LatencyChoice(
         model=model,
         gpu=gpu,
@@ -566,9 +579,19 @@ def _latency_choice(
         operators=options.operators,
         network=options.network,
         pp=options.pp,
-        drafts=config.speculation is not None,
+        unmeasured=(*_unmeasured(config), *(name for name, is_used in of_flags.items() if is_used)),
         engine=options.engine,
     )
+
+
+def _unmeasured(config: EngineConfig) -> Iterator[str]:
+    """Yield what a configuration has and no recorded server had: those that draft have no known TTFT."""
+    if config.speculation is not None:
+        yield "speculative decoding"
+    if config.lora is not None:
+        yield "LoRA adapters"
+    if config.offload is not None or config.offload_chain is not None or config.cpu_tier is not None:
+        yield "KV offloading"
 
 
 def _content_of(options: DeploymentOptions) -> Mapping[str, Any] | None:

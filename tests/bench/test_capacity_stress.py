@@ -10,7 +10,7 @@ from blis_sim.bench.candidates import SERVED, Candidate, Judgement, Simulations,
 from blis_sim.bench.capacity import Trial, Winner
 from blis_sim.bench.capacity import stressed as under_stress
 from blis_sim.bench.points import Outcome
-from blis_sim.engine.latency.confidence import LEVELS, METRICS, RatioSpread, Sureness
+from blis_sim.engine.latency.confidence import METRICS, RatioSpread, Sureness
 
 FIGURES = {
     "completed_requests": 10, "injected_requests": 10, "rejected_requests": 0, "timed_out_requests": 0,
@@ -100,7 +100,8 @@ def test_users_have_no_rate_to_raise() -> None:
 
 def sure(factor: float) -> Sureness:
     """Servers whose times are so many times the predicted ones, as often more as less within a tenth."""
-    spread = RatioSpread(log(factor), 0.1, [2 * level - 1 for level in LEVELS])
+    levels = [place / 100 for place in range(1, 100)]
+    spread = RatioSpread([log(factor) + 0.1 * (2 * level - 1) for level in levels], levels)
     return Sureness("kernels", {}, ratios=dict.fromkeys(METRICS, spread))
 
 

@@ -92,6 +92,18 @@ def test_a_precision_that_the_checkpoint_has_is_not_tried_twice(model: str, prec
     assert {each.settings.get("quantization", "") for each in found} == precisions
 
 
+def test_candidates_with_pools_are_less_sure() -> None:
+    options = options_of_line(SMALL.replace("--shapes aggregated", "--shapes aggregated,pd"))
+    query = _query(options, plan_of(options.simulation, (), None, PlanOptions))
+    found = candidates_of(
+        query.simulation, query.settings, query.choices, query.prices, MeanLoad(12, 800, 60), query.targets
+    ).found
+    assert {each.is_split: each.sureness.unlike for each in found} == {
+        False: (),
+        True: ("pools of prefill and decode",),
+    }
+
+
 def test_what_is_searched_and_what_is_given_exclude_each_other() -> None:
     with pytest.raises(OptionError, match="--dp and --dp-sizes exclude each other"):
         planned(SMALL, "--dp", "2", "--dp-sizes", "1,2")

@@ -9,17 +9,14 @@ from statistics import median
 
 import pytest
 
-from blis_sim.engine.latency.confidence import DENSE, FULL, LEVELS, METRICS, NVLINK, ONE_GPU, ServerKind
+from blis_sim.engine.latency.confidence import DENSE, FULL, METRICS, NVLINK, ONE_GPU, ServerKind
 from workshop.errors import (
     POINTS,
     Cell,
     Seen,
-    all_scores,
     covered,
     kinds_of,
     score_again,
-    scores_by_wait,
-    scores_of,
     seen_in,
     spread_of,
     table_text,
@@ -60,24 +57,6 @@ def test_a_server_that_was_learned_from_is_marked_and_widens_nothing() -> None:
     assert table["spread"]["kernels"]["itl"]["growth"][-1] == [1.0, 1.0]
 
 
-def test_scores_are_of_what_is_said_of_a_recording_without_its_kind() -> None:
-    alike = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 0.1, 0.2, 0.3), "kernels")
-    apart = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 1.1, 1.2, 1.3), "kernels")
-    said, unsaid = (list(map(abs, scores_of(kinds, "itl", is_alike=False))) for kinds in (alike, apart))
-    assert max(said) < min(unsaid)
-
-
-def test_scores_tell_slower_servers_from_faster_ones() -> None:
-    apart = kinds_of(seen(LARGE, 0.1, 0.2, 0.3) + seen(SMALL, 1.1, 1.2, 1.3), "kernels")
-    slower, faster = scores_of(apart, "itl", is_alike=False)[3:], scores_of(apart, "itl", is_alike=False)[:3]
-    assert max(faster) < 0 < min(slower)
-
-
-def test_scores_of_alike_servers_need_another_recording_of_the_kind() -> None:
-    assert scores_of(kinds_of(seen(LARGE, 0.1) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True) == []
-    assert len(scores_of(kinds_of(seen(LARGE, 0.1, 0.2) + seen(SMALL, 0.2), "kernels"), "itl", is_alike=True)) == 2
-
-
 @pytest.mark.parametrize("left_out", ["the recording", "its model and GPU"])
 def test_steps_of_requests_that_wait_have_intervals_of_their_own(left_out: str) -> None:
     draws = Random(5)
@@ -86,7 +65,7 @@ def test_steps_of_requests_that_wait_have_intervals_of_their_own(left_out: str) 
     found = [*calm, *(each._replace(waiting=True) for each in bursts)]
     widths = {
         metric: [
-            median(high - low for _, _, (low, high), flag in covered(found, metric, left_out) if flag == waiting)
+            median(high - low for one, _, (low, high) in covered(found, metric, left_out) if one.waiting == waiting)
             for waiting in (False, True)
         ]
         for metric in METRICS
@@ -94,15 +73,8 @@ def test_steps_of_requests_that_wait_have_intervals_of_their_own(left_out: str) 
     assert widths["itl"][1] > 5 * widths["itl"][0]
     assert widths["throughput"][1] > 5 * widths["throughput"][0]
     assert widths["ttft"][1] == pytest.approx(widths["ttft"][0], rel=0.2)
-    inside = [low <= exp(ratio) <= high for _, ratio, (low, high), flag in covered(found, "itl", left_out) if flag]
+    inside = [low <= exp(ratio) <= high for one, ratio, (low, high) in covered(found, "itl", left_out) if one.waiting]
     assert 0.8 <= sum(inside) / len(inside) <= 1
-
-
-def test_few_recordings_whose_requests_wait_have_the_scores_of_all() -> None:
-    found = [one for place in range(4) for one in of_model(place, *(0.01 * each for each in range(-5, 6)))]
-    found[:5] = [each._replace(waiting=True) for each in found[:5]]
-    kinds = kinds_of(found, "kernels")
-    assert scores_by_wait(kinds, "itl") == {"scores": all_scores(kinds, "itl")}
 
 
 def test_a_table_keeps_whose_requests_wait() -> None:
@@ -114,17 +86,7 @@ def of_model(place: int, *errors: float) -> list[Seen]:
     return seen(LARGE._replace(model=f"model {place}", shape=(place, 1)), *errors)
 
 
-def test_few_recordings_promise_nothing_beyond_their_number() -> None:
-    """Of nine, one in ten lies above them all, and one in a hundred lies farther."""
-    kinds = kinds_of(seen(LARGE, *(0.01 * number for number in range(1, 10))), "kernels")
-    scores = all_scores(kinds, "itl")["alike"]
-    farthest = max(scores_of(kinds, "itl", is_alike=True))
-    assert scores[LEVELS.index(0.9)] == pytest.approx(farthest, abs=0.01)
-    assert farthest < scores[LEVELS.index(0.95)] < scores[LEVELS.index(0.99)] == pytest.approx(1.8 * farthest, rel=0.02)
-    assert scores == sorted(scores)
-
-
-def test_a_table_scored_again_is_the_table(tmp_path: Path) -> None:
+def test_the_intervals_of_a_table_are_written_again(tmp_path: Path) -> None:
     found = [
         one
         for place in range(3)
@@ -181,5 +143,5 @@ def test_most_recordings_lie_in_the_intervals_of_the_others() -> None:
         )
     ]
     for left_out in ("the recording", "its kind", "its model and GPU"):
-        inside = [low <= exp(ratio) <= high for _, ratio, (low, high), _ in covered(found, "itl", left_out)]
+        inside = [low <= exp(ratio) <= high for _, ratio, (low, high) in covered(found, "itl", left_out)]
         assert 0.85 <= sum(inside) / len(inside) <= 0.95

@@ -61,6 +61,7 @@ def question_of(clusters: Sequence[ClusterOptions]) -> Question | None:
             continue
         try:
             found = [latency_choice(each) for each in _all_deployments(options) if each.step_times == AUTO]
+            found = [replace(each, unmeasured=(*each.unmeasured, *options.pools.unmeasured)) for each in found]
         except BlisError:
             continue
         choices += found

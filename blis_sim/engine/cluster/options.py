@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 # The flags of prefill/decode disaggregation: pools of instances, the decider, and transfers of KV blocks.
 
 DEFAULT_THRESHOLD_TOKENS = 16
+POOLS = "pools of prefill and decode"
+"""The name of pools where it is stated how sure predictions are."""
 _LATENCY_MODELS = ("", AUTO, *LATENCY_MODELS)
 
 
@@ -154,6 +156,11 @@ class PoolOptions:
     def num_pooled(self) -> int:
         """Number of instances that have a role."""
         return self.prefill_instances + self.decode_instances + self.prefill_decode_instances + self.encode_instances
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Properties that no recorded server had."""
+        return (POOLS,) if self.num_pooled else ()
 
 
 def pool_weights(text: str, flag: str) -> Weights | None:

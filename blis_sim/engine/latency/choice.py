@@ -76,7 +76,7 @@ class LatencyChoice:
     network: NetworkOptions = field(default_factory=NetworkOptions)
     """Where the times of all-reduces come from."""
     pp: int = 1
-    drafts: bool = False
-    """Whether tokens are drafted."""
+    unmeasured: tuple[str, ...] = ()
+    """Properties that no recorded server had, such as KV offloading."""
     engine: str = "vllm"
     """Engine by whose rules the model is sharded. BLIS's physics refuses more GPUs than KV heads; vLLM copies heads."""

@@ -1,12 +1,12 @@
 """The expected error of a prediction, from errors of a latency model on the measured servers most like a deployment."""
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate
 from math import exp, log
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from blis_sim.engine.errors import EngineError
@@ -177,45 +177,35 @@ def is_waiting(ttft_ms: float, e2e_ms: float) -> bool:
     return ttft_ms >= WAITING_SHARE * e2e_ms > 0
 
 
-LEVELS = (
-    0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99,
-)  # fmt: skip
-"""Probabilities that scores are known of."""
-
-
 class RatioSpread(NamedTuple):
-    """Ratios of measured times to predicted ones, as logarithms. They have a centre, a scale, and the number of scales
-    above the centre within which servers stay with each probability of `LEVELS`.
+    """Ratios of measured times to predicted ones, as ascending logarithms, and the share of servers below each.
 
-    `scores` are those of kinds left out in turn, so intervals are split-conformal ones. Servers are slower than
-    predicted by more than they are faster, so the two sides have scores of their own.
+    Servers are slower than predicted by more than they are faster, and the two sides are as they were measured.
     """
 
-    centre: float
-    scale: float
-    scores: Sequence[float]
+    logarithms: Sequence[float]
+    levels: Sequence[float]
 
     def factors(self, share: float) -> tuple[float, float]:
         """Return the factors on a predicted time between which the measured one lies in a share of cases: those of the
         shortest such interval."""
-        least = LEVELS[0]
-        room = max(0.0, 1 - share - 2 * least)
-        tails = [least + room * place / _TAILS for place in range(_TAILS + 1)]
+        room = max(0.0, 1 - share - 2 * _LEAST_TAIL)
+        tails = [_LEAST_TAIL + room * place / _TAILS for place in range(_TAILS + 1)]
         return min(((self.factor_at(tail), self.factor_at(tail + share)) for tail in tails), key=_width)
 
     def factor_at(self, confidence: float) -> float:
         """Return the factor on a predicted time that the measured one stays below with a probability."""
-        return exp(self.centre + self.scale * _interpolated(confidence, LEVELS, self.scores))
+        return exp(_interpolated(confidence, self.levels, self.logarithms))
 
     def probability(self, factor: float) -> float:
         """Return how probable it is that a measured time is at most so many times the predicted one."""
         if factor <= 0:
             return 0.0
-        return _interpolated((log(factor) - self.centre) / self.scale, self.scores, LEVELS)
+        return _interpolated(log(factor), self.logarithms, self.levels)
 
 
-_TAILS = 20
-"""Intervals of a share that are compared, less one: from nearly all of the rest above to nearly all below them."""
+_LEAST_TAIL, _TAILS = 0.01, 20
+"""Share at least left on either side, and intervals of a share that are compared, less one."""
 
 
 def _width(factors: tuple[float, float]) -> float:
@@ -225,12 +215,11 @@ def _width(factors: tuple[float, float]) -> float:
 
 def _interpolated(value: float, points: Sequence[float], values: Sequence[float]) -> float:
     """Return a value between neighbouring points, which ascend; beyond the ends that of the first or last one."""
-    if value <= points[0]:
-        return values[0]
-    for (low, high), (first, last) in zip(pairwise(points), pairwise(values), strict=True):
-        if value <= high:
-            return first + (last - first) * (value - low) / (high - low) if high > low else last
-    return values[-1]
+    place = bisect_left(points, value)
+    if place in (0, len(points)):
+        return values[max(0, place - 1)]
+    low, first = points[place - 1], values[place - 1]
+    return first + (values[place] - first) * (value - low) / (points[place] - low)
 
 
 class Sureness(NamedTuple):
@@ -356,7 +345,7 @@ def expected(latency_model: str, choice: LatencyChoice) -> Sureness:
     kind = kind_of(choice.model, choice.gpu, placement, choice.dp, choice.pp)
     shape = (choice.model.num_layers, choice.model.hidden_size)
     is_learned = _is_learned_here(choice)
-    return sureness_of(latency_model, kind, shape, choice.engine, is_learned=is_learned, drafts=choice.drafts)
+    return sureness_of(latency_model, kind, shape, choice.engine, is_learned=is_learned, unmeasured=choice.unmeasured)
 
 
 def _is_learned_here(choice: LatencyChoice) -> bool:
@@ -377,6 +366,7 @@ def _is_learned_here(choice: LatencyChoice) -> bool:
     ) == deployed
 
 
+@cache
 def sureness_of(
     latency_model: str,
     kind: ServerKind,
@@ -384,11 +374,12 @@ def sureness_of(
     engine: str = _ENGINE,
     *,
     is_learned: bool = False,
-    drafts: bool = False,
+    unmeasured: tuple[str, ...] = (),
 ) -> Sureness:
     """Return the statement for servers of a kind, timed by a latency model and simulated by an engine.
 
-    `is_learned` says that coefficients were fitted to recordings of the server itself, `drafts` that it drafts tokens.
+    `is_learned` says that coefficients were fitted to recordings of the server itself. `unmeasured` names what it has
+    and no recorded server had.
     """
     unknown = _EXCHANGE_UNKNOWN if kind.parallelism == PCIE_OF_MORE else ""
     row = LEARNED if is_learned else latency_model
@@ -396,10 +387,8 @@ def sureness_of(
     if not known:
         return Sureness(latency_model, {}, unknown=unknown)
     like = Likeness(known, (), 0) if is_learned else nearest_kinds(kind, shape, known)
-    if engine != _ENGINE:
-        like = like.also_unlike("engine")
-    if drafts:  # the recordings of servers that draft have no times to the first token
-        like = like.also_unlike("speculative decoding")
+    for name in (*unmeasured, *(() if engine == _ENGINE else ("engine",))):
+        like = like.also_unlike(name)
     spread = _table()["spread"][row]
     return Sureness(
         latency_model,
@@ -409,7 +398,7 @@ def sureness_of(
         like.unlike,
         unknown,
         *(
-            {metric: _spread_in(spread[metric], metric, like, known, waiting) for metric in METRICS}
+            {metric: ratio_spread(metric, kind, like, known, waiting) for metric in METRICS}
             for waiting in (False, True)
         ),
     )
@@ -517,61 +506,44 @@ def errors_like(metric: str, like: Likeness, known: Sequence[MeasuredKind], spre
 
 
 def ratio_spread(
-    metric: str,
-    like: Likeness,
-    known: Sequence[MeasuredKind],
-    scores: Mapping[str, Sequence[float]],
-    waiting: bool | None = None,
+    metric: str, kind: ServerKind, like: Likeness, known: Sequence[MeasuredKind], waiting: bool
 ) -> RatioSpread:
-    """Return what measured times are over predicted ones, by the recordings of the nearest servers.
+    """Return what measured times are over predicted ones, by the recordings of servers in the same situation.
 
-    Few recordings count together with all, and those of a server like it apart from those of others. `waiting` takes
-    only recordings whose requests wait, or do not, as long as any are known; without it all count alike.
+    Recordings of measured servers like it weigh more than others. Others say nothing of a server that was learned from.
     """
-    near = _ratios_of(like.nearest, metric, waiting)
-    of_all = _ratios_of([each for each in known if not each.is_learned_from], metric, waiting) or near
-    if not of_all:
-        return ratio_spread(metric, like, known, scores)
-    counts = _OF_UNLIKE if like.num_unlike else _OF_ALIKE
-    own_centre, own_scale = (len(near) / (len(near) + count) for count in counts)
-    middle_of_all = median(of_all)
-    middle, apart_of_all = median(near or of_all), _apart(of_all, middle_of_all)
-    apart = _apart(near, middle) if len(near) > 1 else apart_of_all
-    scale = apart**own_scale * apart_of_all ** (1 - own_scale)
-    centre = own_centre * middle + (1 - own_centre) * middle_of_all
-    return RatioSpread(centre, scale, scores["unlike" if like.num_unlike else "alike"])
-
-
-def _spread_in(
-    spread: Mapping[str, Any], metric: str, like: Likeness, known: Sequence[MeasuredKind], waiting: bool
-) -> RatioSpread:
-    """Return what measured times are over predicted ones, where requests wait or do not.
-
-    A metric whose `spread` has no `waiting_scores` is as sure in either case.
-    """
-    if "waiting_scores" not in spread:
-        return ratio_spread(metric, like, known, spread["scores"])
-    return ratio_spread(metric, like, known, spread["waiting_scores" if waiting else "scores"], waiting)
-
-
-def _ratios_of(kinds: Sequence[MeasuredKind], metric: str, waiting: bool | None) -> list[float]:
-    return [
-        ratio
-        for each in kinds
+    here = is_apart(metric, kind, waiting)
+    own = () if like.num_unlike else like.nearest
+    is_own = bool(own) and own[0].is_learned_from
+    found = [
+        (ratio, _OWN_WEIGHT if each in own else 1, is_apart(metric, each.kind, flag) == here)
+        for each in (own if is_own else [each for each in known if not each.is_learned_from])
         for ratio, flag in zip(each.ratios[metric], each.waiting or [False] * each.num_recordings, strict=True)
-        if waiting in (None, flag)
     ]
+    there = [each for each in found if each[-1]]
+    ratios, weights, _ = zip(*sorted(there if len(there) >= _FEWEST else found), strict=True)
+    total = sum(weights)
+    below = (up_to - weight / 2 for up_to, weight in zip(accumulate(weights), weights, strict=True))
+    return RatioSpread(ratios, [0.5 + (each / total - 0.5) / _STRETCH for each in below])
 
 
-def _apart(ratios: Sequence[float], middle: float) -> float:
-    """Return the median distance from the middle."""
-    return max(median(abs(ratio - middle) for ratio in ratios), _LEAST_SCALE)
+def is_apart(metric: str, kind: ServerKind, waiting: bool) -> bool:
+    """Return whether a server is in the situation in which a metric is less sure than elsewhere.
+
+    First tokens come later than predicted on several GPUs of Blackwell, often after 1.2 to 2.5 times as long. Steps and
+    times are less sure where requests wait.
+    """
+    return kind.gpu in _BLACKWELL and kind.parallelism != ONE_GPU if metric == "ttft" else waiting
 
 
-_OF_ALIKE, _OF_UNLIKE = (2, 8), (25, 100)
-"""Recordings that those of all kinds count as, for the centre and the scale: of a dozen pairs tried the ones with the
-narrowest intervals. A server's own recordings say most of its centre, and those of others little of its scale."""
-_LEAST_SCALE = 0.005
+_BLACKWELL = ("B200", "B300", "GB200")
+_OWN_WEIGHT = 40
+"""Recordings of others that one of the kind and model itself counts as: of 5, 10, 20 and 40 the narrowest intervals."""
+_STRETCH = 1.03
+"""Recordings of a kind are alike, so that quantiles of all hold less than their share of a kind that is left out. With
+this 89 to 91 % are in an interval of nine of ten."""
+_FEWEST = 20
+"""With fewer recordings of a situation those of the other one count as well."""
 _LEAST_GROWTH = 0.05
 """Each unlike property widens the errors of the least sure of the nearest kinds by at least this share."""
 _DIGITS = 4

@@ -133,6 +133,17 @@ def test_pools_of_a_cluster_are_timed_alike(capsys: Captured) -> None:
         assert json.loads(capsys.readouterr().out)["provenance"]["latency_model"] == name
 
 
+@pytest.mark.usefixtures("_kernels_of_some")
+def test_pools_are_said_to_be_unlike_what_was_measured(capsys: Captured) -> None:
+    pools = "--num-instances 2 --prefill-instances 1 --decode-instances 1 --pd-decider always"
+    said = "unlike in pools of prefill and decode"
+    assert run(["run", *BASE, *pools.split(), "--format", "report"]) == 0
+    assert said in json.loads(capsys.readouterr().out)["provenance"]["sureness"]["text"]
+    assert said in points("tp=1", simulation=(*BASE, *pools.split())).text
+    plain, split = sides_of(CompareOptions(sides=("--tp 1", pools))).covered
+    assert (plain.sureness.unlike, split.sureness.unlike) == ((), ("pools of prefill and decode",))
+
+
 PLAN: dict[str, Any] = {
     "simulation": (*BASE, "--seed", "1"),
     "ttft_p99": "2s",

@@ -1,8 +1,9 @@
 """How sure a prediction is: errors on the measured servers that are most like a deployment, widened for the rest."""
 
 from dataclasses import replace
-from math import log
+from math import exp, log
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,6 @@ from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import LEARNED_COEFFICIENTS, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.confidence import (
-    LEVELS,
     METRICS,
     Likeness,
     MeasuredKind,
@@ -27,6 +27,7 @@ from blis_sim.engine.latency.confidence import (
     sureness_of,
 )
 from blis_sim.engine.latency.model_operations import KernelPlacement
+from blis_sim.engine.lora import LoraSettings
 from blis_sim.engine.speculation_options import SpeculationOptions
 
 PREDICTORS = ("kernels", "fitted", "trained-physics")
@@ -50,16 +51,42 @@ def test_a_kind_with_many_recordings_has_their_own_errors() -> None:
     assert f"measured on {found.num_recordings} recordings of gpt-oss-120b" in found.text
 
 
-def test_a_server_that_drafts_is_unlike_all_measured_ones() -> None:
-    config = '{"method": "ngram", "num_speculative_tokens": 3}'
-    plain, drafting = (
-        resolve(DeploymentOptions(model="llama-3.1-8b-instruct", latency_model="kernels", drafts=drafts)).sureness
-        for drafts in (SpeculationOptions(), SpeculationOptions(speculative_config=config))
+DRAFTS = SpeculationOptions(speculative_config='{"method": "ngram", "num_speculative_tokens": 3}')
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("speculative decoding", {"drafts": DRAFTS}),
+        ("KV offloading", {"kv_offloading_size": 8.0}),
+        ("weights in host memory", {"cpu_offload_gb": 1.0}),
+        ("steps without CUDA graphs", {"enforce_eager": True}),
+    ],
+)
+def test_a_server_that_does_what_no_recorded_one_did_is_unlike_all(name: str, settings: dict[str, Any]) -> None:
+    plain, other = (
+        resolve(DeploymentOptions(model="llama-3.1-8b-instruct", latency_model="kernels", **each)).sureness
+        for each in ({}, settings)
     )
-    assert (plain.unlike, drafting.unlike) == ((), ("speculative decoding",))
-    for name in METRICS:
-        assert drafting.errors[name].median > plain.errors[name].median
-        assert drafting.errors[name].p90 > plain.errors[name].p90
+    assert (plain.unlike, other.unlike) == ((), (name,))
+    assert f"unlike in {name}" in other.text
+    for metric in METRICS:
+        assert other.errors[metric].median > plain.errors[metric].median
+        assert other.errors[metric].p90 > plain.errors[metric].p90
+
+
+def test_adapters_that_are_added_to_a_deployment_are_stated() -> None:
+    plain = resolve(DeploymentOptions(model="llama-3.1-8b-instruct", latency_model="kernels"))
+    assert plain.with_config(lora=LoraSettings(max_loras=1)).sureness.unlike == ("LoRA adapters",)
+
+
+@pytest.mark.parametrize("predictor", ["kernels", "fitted"])
+def test_what_no_recorded_server_did_has_the_intervals_of_all(predictor: str) -> None:
+    """Even where the recordings of the server itself say most."""
+    for model, tp in (("gpt-oss-120b", 2), ("qwen3-14b", 1)):
+        own, other = (expected(predictor, choice(model, tp=tp, unmeasured=names)) for names in ((), ("KV offloading",)))
+        narrow, wide = (found.ratios["itl"].factors(0.9) for found in (own, other))
+        assert log(wide[1] / wide[0]) > 1.05 * log(narrow[1] / narrow[0])
 
 
 def test_the_stated_error_is_that_of_the_kernels_of_the_experts_in_use() -> None:
@@ -171,7 +198,8 @@ def test_the_range_grows_with_the_number_of_unlike_properties(metric: str) -> No
 
 def ratios() -> RatioSpread:
     """Servers that are slower than the centre by more than they are faster."""
-    return RatioSpread(centre=0.1, scale=0.05, scores=[2 * log(level / (1 - level)) + 3 * level for level in LEVELS])
+    levels = [place / 100 for place in range(1, 100)]
+    return RatioSpread([0.1 + 0.1 * log(level / (1 - level)) + 0.15 * level for level in levels], levels)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.9, 0.95])
@@ -214,23 +242,37 @@ def test_requests_wait_that_have_no_token_for_a_tenth_of_their_time(ttft_ms: flo
     assert is_waiting(ttft_ms, e2e_ms) is waits
 
 
-def test_bursts_of_a_kind_that_has_none_are_centred_where_those_of_others_are() -> None:
+@pytest.mark.parametrize("num_bursts", [19, 20])
+def test_bursts_of_a_kind_that_has_none_are_as_those_of_others_if_there_are_enough(num_bursts: int) -> None:
     calm, burst = (
         MeasuredKind(
             ServerKind("dense models", "16 bits", gpu, "one GPU"),
             gpu,
             (1, 1),
-            3,
+            count,
             {},
-            ratios={"itl": ratios},
-            waiting=waiting,
+            ratios={"itl": [ratio] * count},
+            waiting=[waits] * count,
         )
-        for gpu, ratios, waiting in (("H100", [0.0, 0.01, 0.02], [False] * 3), ("B200", [0.5, 0.5, 0.6], [True] * 3))
+        for gpu, ratio, waits, count in (("H100", 0.01, False, 30), ("B200", 0.5, True, num_bursts))
     )
-    like, scores = Likeness([calm], (), 0), {"alike": [0.0], "unlike": [0.0]}
-    found = [ratio_spread("itl", like, (calm, burst), scores, waiting).centre for waiting in (True, False)]
-    assert found == [0.5, pytest.approx(0.01)]
-    assert ratio_spread("itl", like, (calm,), scores, True) == ratio_spread("itl", like, (calm,), scores)
+    like = Likeness([calm], (), 0)
+    found = [ratio_spread("itl", calm.kind, like, (calm, burst), waiting) for waiting in (True, False)]
+    assert [each.factor_at(0.5) for each in found] == pytest.approx([exp(0.5 if num_bursts == 20 else 0.01), exp(0.01)])
+
+
+@pytest.mark.parametrize(("tp", "is_wide"), [(1, False), (4, True)])
+def test_first_tokens_are_less_sure_on_several_gpus_of_blackwell(tp: int, is_wide: bool) -> None:
+    hopper, blackwell = (stated("llama-3.1-8b", gpu, tp).ratios["ttft"].factors(0.9) for gpu in ("H200", "B200"))
+    assert (log(blackwell[1] / blackwell[0]) > 1.2 * log(hopper[1] / hopper[0])) is is_wide
+
+
+def test_one_recording_of_many_promises_no_more_than_their_number() -> None:
+    kind = ServerKind("dense models", "16 bits", "H100", "one GPU")
+    few = MeasuredKind(kind, "few", (1, 1), 9, {}, ratios={"itl": [0.1 * place for place in range(9)]})
+    spread = ratio_spread("itl", kind, Likeness([few], (), 0), (few,), False)
+    assert spread.factors(0.95) == pytest.approx((1.0, exp(0.8)))
+    assert 0.9 < spread.probability(1e9) < 0.95
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -240,7 +282,7 @@ def test_steps_are_less_sure_where_requests_wait_and_first_tokens_as_sure(metric
         calm, burst = (found.interval_ms(metric, 100.0, 0.9, waiting=waiting) for waiting in (False, True))
         assert calm is not None
         assert burst is not None
-        assert (burst == calm) if metric == "ttft" else (burst[1] - burst[0] > 1.2 * (calm[1] - calm[0]))
+        assert (burst == calm) if metric == "ttft" else (log(burst[1] / burst[0]) > 1.2 * log(calm[1] / calm[0]))
         factors = [found.as_json[metric][name] for name in ("factors_90", "factors_90_waiting")]
         assert [100 * each for pair in factors for each in pair] == pytest.approx([*calm, *burst], abs=0.01)
 
