@@ -437,7 +437,8 @@ class Course:
     def set(self, value: float, at: Micros) -> None:
         """Set the figure to `value` from `at` on, which is not before the latest change."""
         self.at = at
-        self.largest = max(self.largest, value)
+        if value > self.largest:
+            self.largest = value
         if at == self._instants[-1]:
             self._values[-1] = value
         elif value != self._values[-1]:
@@ -446,7 +447,8 @@ class Course:
 
     def add_interval(self, value: float, start: Micros, end: Micros) -> None:
         """Set the figure to `value` between two instants, and to 0 before and after them."""
-        start = max(start, self.at)
+        if start < self.at:
+            start = self.at
         if end > start:
             self.set(value, start)
             self.set(0.0, end)

@@ -50,7 +50,6 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.points": (("nowhere.csv", "--rows", "rows.csv"), "nowhere.csv: no such file or folder"),
     "workshop.published": (("nowhere",), "nowhere/experiments: no such file or folder"),
     "workshop.silicon": (("nowhere.csv",), "nowhere.csv: no such file or folder"),
-    "workshop.perfetto": (("nowhere.json",), "nowhere.json: no such file or folder"),
     "workshop.kernel_tables": (("nowhere",), "needs the Python package aiconfigurator_core"),
     "workshop.kernel_tables_check": ((), "needs the Python package aiconfigurator_core"),
     "workshop.router": (("--count", "20"), "has no sglang-router: pip install sglang-router"),
