@@ -1,7 +1,7 @@
 """From a deployment to its kernel times: grids of repaired tables, and learned coefficients."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import read_mapping
 from blis_sim.engine.latency.catalogue_reader import KERNELS_HOST, LEARNED_COEFFICIENTS
-from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.coefficients_file import read_coefficients, read_section
 from blis_sim.engine.latency.fitted import RequestCoefficients
 from blis_sim.engine.latency.kernel_tables import (
     MXFP4_WITH_MXFP8,
@@ -48,7 +48,6 @@ from blis_sim.engine.latency.operations import (
     bits_of,
 )
 from blis_sim.engine.specs import GpuSpec, ModelSpec
-from blis_sim.engine.units import LARGEST_COEFFICIENT
 
 # Grids of attention in order: more requests, new tokens or context never take less time, and a hit never takes more.
 #
@@ -734,30 +733,4 @@ def read_learned(path: str | Path, content: Mapping[str, Any] | None = None) -> 
     content = read_mapping(path) if content is None else content
     if content.get("latency_model") != "kernels":
         raise EngineError(f"{path}: latency_model must be kernels, got {content.get('latency_model')!r}")
-    host = HostOverheads(**_numbers(path, content, "host", HostOverheads))
-    return host, KernelScales(**_numbers(path, content, "scales", KernelScales))
-
-
-def _numbers(
-    path: Path, content: Mapping[str, Any], name: str, kind: type[HostOverheads] | type[KernelScales]
-) -> dict[str, float]:
-    section = content.get(name)
-    if not isinstance(section, Mapping):
-        found = "nothing" if section is None else repr(section)
-        raise EngineError(f"{path}: {name} must be a mapping of names to values, got {found}")
-    known = {each.name: each.default is MISSING for each in fields(kind)}
-    unknown = section.keys() - known.keys()
-    if unknown:
-        raise EngineError(f"{path}: {name} has an unknown key {min(map(str, unknown))!r}, known are {', '.join(known)}")
-    return {
-        each: _number(path, f"{name}.{each}", section.get(each))
-        for each, is_needed in known.items()
-        if is_needed or each in section
-    }
-
-
-def _number(path: Path, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COEFFICIENT:
-        found = "nothing" if value is None else repr(value)
-        raise EngineError(f"{path}: {name} must be a number from 0 to {LARGEST_COEFFICIENT:g}, got {found}")
-    return float(value)
+    return read_section(path, content, "host", HostOverheads), read_section(path, content, "scales", KernelScales)
