@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.deployment import Deployment
@@ -22,6 +22,7 @@ from mockserve.options.server import FakeMetrics
 
 _logger = logging.getLogger(__name__)
 TABLE = Path(__file__).with_name("families.csv")
+T = TypeVar("T")
 
 UNSIMULATED_SAMPLES = {
     "_block_size_resolved": "True",
@@ -107,6 +108,18 @@ class EngineState:
         return {str(place): number for place, number in enumerate(self.counters.num_accepted_per_position)}
 
     @property
+    def offloaded_bytes(self) -> Mapping[str, float]:
+        return self._by_direction(lambda transfers: transfers.num_bytes)
+
+    @property
+    def offload_seconds(self) -> Mapping[str, float]:
+        return self._by_direction(lambda transfers: transfers.seconds)
+
+    @property
+    def offload_sizes(self) -> Mapping[str, Histogram]:
+        return self._by_direction(lambda transfers: as_histogram(transfers.sizes))
+
+    @property
     def pinned_share(self) -> float | None:
         return self._share(self.counters.offload.num_pinned)
 
@@ -119,48 +132,80 @@ class EngineState:
         return self._share(max(0, self.counters.offload.num_pinned - self.counters.offload.num_written))
 
     @property
-    def tier_lookups(self) -> Mapping[str, Any]:
+    def tier_lookups(self) -> Mapping[str, Histogram]:
         """Times of look-ups, which take none in simulated time."""
-
-        def times(tier: TierCounters) -> Observations:
-            found = Observations(LOOKUP_S)
-            found.observe(0.0, tier.num_queries)
-            return found
-
-        return self.tiers(times)
-
-    @property
-    def tier_promotions(self) -> Mapping[str, Any]:
-        return {f"{label} success": each for label, each in self.tiers(attrgetter("promoted_s")).items()}
+        found: dict[str, Histogram] = {}
+        for label, tier in self._tiers().items():
+            times = Observations(LOOKUP_S)
+            times.observe(0.0, tier.num_queries)
+            found[label] = as_histogram(times)
+        return _counted(found)
 
     @property
-    def tier_write_shares(self) -> Mapping[str, Any]:
+    def tier_answers(self) -> Mapping[str, Histogram]:
+        return _counted(self._by_tier(lambda tier: as_histogram(tier.answered_s)))
+
+    @property
+    def tier_queries(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.num_queries))
+
+    @property
+    def tier_hits(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.num_hits))
+
+    @property
+    def tier_read_bytes(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.reads.num_bytes))
+
+    @property
+    def tier_read_seconds(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.reads.seconds))
+
+    @property
+    def tier_write_bytes(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.writes.num_bytes))
+
+    @property
+    def tier_write_seconds(self) -> Mapping[str, float]:
+        return _above_zero(self._by_tier(lambda tier: tier.writes.seconds))
+
+    @property
+    def tier_promotions(self) -> Mapping[str, Histogram]:
+        found = self._by_tier(lambda tier: as_histogram(tier.promoted_s))
+        return {f"{label} success": each for label, each in _counted(found).items()}
+
+    @property
+    def tier_write_shares(self) -> Mapping[str, float]:
         """Shares of CPU memory that blocks take which are read from each device: these write to it."""
-        return self.devices(lambda device: self._share(device.reads.num_blocks_under_way) or 0.0)
+        return self._by_device(lambda device: self._share(device.reads.num_blocks_under_way) or 0.0)
 
     @property
-    def tier_read_shares(self) -> Mapping[str, Any]:
-        return self.devices(lambda device: self._share(device.writes.num_blocks_under_way) or 0.0)
+    def tier_read_shares(self) -> Mapping[str, float]:
+        return self._by_device(lambda device: self._share(device.writes.num_blocks_under_way) or 0.0)
 
-    def _by_tier(self, read: Callable[[TierCounters], Any]) -> dict[str, Any]:
+    @property
+    def tier_reads_under_way(self) -> Mapping[str, float]:
+        return self._by_device(lambda device: device.reads.num_under_way)
+
+    @property
+    def tier_writes_under_way(self) -> Mapping[str, float]:
+        return self._by_device(lambda device: device.writes.num_under_way)
+
+    def _tiers(self) -> Mapping[str, TierCounters]:
         tiers = self.counters.offload.tiers
-        labels = tier_labels(len(tiers) - 1) if tiers else ()
-        return {label: _as_shown(read(tier)) for label, tier in zip(labels, tiers, strict=True)}
+        return dict(zip(tier_labels(len(tiers) - 1), tiers, strict=True)) if tiers else {}
 
-    def tiers(self, read: Callable[[TierCounters], Any]) -> Mapping[str, Any]:
-        """Return a value of each tier where it is not zero or empty."""
-        found = self._by_tier(read).items()
-        return {label: each for label, each in found if (each.count if isinstance(each, Histogram) else each)}
+    def _by_tier(self, read: Callable[[TierCounters], T]) -> Mapping[str, T]:
+        return {label: read(tier) for label, tier in self._tiers().items()}
 
-    def devices(self, read: Callable[[TierCounters], Any]) -> Mapping[str, Any]:
+    def _by_device(self, read: Callable[[TierCounters], float]) -> Mapping[str, float]:
         """Return a value of each device from the first step on."""
         has_stepped = self.counters.offload.num_blocks > 0
         return dict(list(self._by_tier(read).items())[1:]) if has_stepped else {}
 
-    def directions(self, read: Callable[[TransferCounters], Any]) -> Mapping[str, Any]:
-        """Return a value of the transfers in each direction."""
+    def _by_direction(self, read: Callable[[TransferCounters], T]) -> Mapping[str, T]:
         offload = self.counters.offload
-        return {"CPU_to_GPU": _as_shown(read(offload.loads)), "GPU_to_CPU": _as_shown(read(offload.stores))}
+        return {"CPU_to_GPU": read(offload.loads), "GPU_to_CPU": read(offload.stores)}
 
     def _share(self, num_blocks: int) -> float | None:
         """Return a part of the blocks in CPU memory; None without CPU memory."""
@@ -173,15 +218,19 @@ def tier_labels(num_devices: int) -> list[str]:
     return ["0:primary", *(f"{number}:fs" for number in range(1, num_devices + 1))]
 
 
+def _above_zero(values: Mapping[str, float]) -> Mapping[str, float]:
+    return {label: value for label, value in values.items() if value}
+
+
+def _counted(values: Mapping[str, Histogram]) -> Mapping[str, Histogram]:
+    return {label: value for label, value in values.items() if value.count}
+
+
 def as_histogram(values: Observations) -> Histogram:
     """Return the engine's observations as a histogram of the page."""
     found = Histogram(values.bounds)
     found.counts, found.count, found.total = list(values.counts), sum(values.counts), values.total
     return found
-
-
-def _as_shown(value: Any) -> Any:
-    return as_histogram(value) if isinstance(value, Observations) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +250,14 @@ class Family:
 def _families_by_shown() -> Mapping[str, Sequence[Family]]:
     """Return the families by their column `shown`, in vLLM's order.
 
-    A `value` names an attribute of `EngineState`, or behind a colon one of each tier, device or direction. One that
-    ends in `?` has no sample while it is zero or empty.
+    A `value` names an attribute of `EngineState`. One that ends in `?` has no sample while it is zero or empty.
     """
     found: dict[str, list[Family]] = {}
     tiered = found["tiered"] = []
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             value = row["value"]
-            parts, _, name = value.removesuffix("?").rpartition(":")
-            get = partial(_read_parts, parts, attrgetter(name)) if parts else attrgetter(name)
-            reader = partial(_read_value, get, value.endswith("?"))
+            reader = partial(_read_value, attrgetter(value.removesuffix("?")), value.endswith("?"))
             family = Family(row["kind"], row["name"], row["help"], reader, row["label"])
             found.setdefault(row["shown"], []).append(family)
             if row["shown"] in ("offload", "tiers"):
@@ -235,11 +281,6 @@ def _read_custom(metric: CustomMetric, engine: EngineState) -> Value:
     except OptionError as error:
         _logger.warning("%s", error)
         return None
-
-
-def _read_parts(parts: str, get: Callable[[Any], Any], engine: EngineState) -> Value:
-    values: Value = getattr(engine, parts)(get)
-    return values
 
 
 def _read_value(get: Callable[[EngineState], Any], omits_zero: bool, engine: EngineState) -> Value:
