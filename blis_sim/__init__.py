@@ -7,20 +7,16 @@ Importing this package loads nothing else: each name is loaded when it is named.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from blis_sim.api import (
-        BlisError,
+    from blis_sim.api.commands import (
         CalibrationResult,
         Coefficient,
         FitResult,
         Latency,
         MetricError,
         MissingExtraError,
-        OptionError,
         PlannedDeployment,
         PlanResult,
         RunResult,
-        Server,
-        ServerError,
         SweepPoint,
         SweepResult,
         Table,
@@ -32,6 +28,8 @@ if TYPE_CHECKING:
         server,
         sweep,
     )
+    from blis_sim.options import BlisError, OptionError
+    from blis_sim.testing import Server, ServerError
 
     __version__: str
 
@@ -77,7 +75,8 @@ def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return import_module(f"{__name__}.{name}")
     if name in __all__:
-        return getattr(import_module(f"{__name__}.api"), name)
+        home = "testing" if name == "ServerError" else "api.commands"
+        return getattr(import_module(f"{__name__}.{home}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

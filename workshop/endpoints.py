@@ -5,25 +5,14 @@ python -m workshop.endpoints --count 500 --rate 1 --seconds 20
 
 import argparse
 import asyncio
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import aiohttp
 
+from blis_sim.testing import serving
+from workshop.processes import cpu_s, resident_mib
+
 FIRST_PORT = 21_000
-
-
-def resident_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
-
-
-def processor_s(pid: int) -> float:
-    cells = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(cells[11]) + int(cells[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def ask_all(ports: list[int], rate: float, seconds: float) -> list[float]:
@@ -55,28 +44,22 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1.0, help="requests per second and endpoint")
     parser.add_argument("--seconds", type=float, default=20.0)
     given = parser.parse_args()
-    command = [sys.executable, "-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1"]
-    command += ["--ports", f"{FIRST_PORT}-{FIRST_PORT + given.count - 1}"]
+    ports = list(range(FIRST_PORT, FIRST_PORT + given.count))
+    words = ["-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1"]
     began = time.monotonic()
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert server.stderr is not None
-    try:
-        print(server.stderr.readline().strip(), f"after {time.monotonic() - began:.1f} s")
-        print(f"idle: {resident_mb(server.pid):.0f} MB")
-        before = processor_s(server.pid)
+    with serving([*words, "--ports", f"{ports[0]}-{ports[-1]}"]) as server:
+        pid = server.process.pid
+        print(server.log.splitlines()[0], f"after {time.monotonic() - began:.1f} s")
+        print(f"idle: {resident_mib(pid):.0f} MiB")
+        before = cpu_s(pid)
         time.sleep(3)
-        print(f"idle: {(processor_s(server.pid) - before) / 3:.3f} cores")
-        before, began = processor_s(server.pid), time.monotonic()
-        took = sorted(
-            asyncio.run(ask_all(list(range(FIRST_PORT, FIRST_PORT + given.count)), given.rate, given.seconds))
-        )
-        cores = (processor_s(server.pid) - before) / (time.monotonic() - began)
+        print(f"idle: {(cpu_s(pid) - before) / 3:.3f} cores")
+        before, began = cpu_s(pid), time.monotonic()
+        took = sorted(asyncio.run(ask_all(ports, given.rate, given.seconds)))
+        cores = (cpu_s(pid) - before) / (time.monotonic() - began)
         middle, late = took[len(took) // 2], took[int(len(took) * 0.99)]
         print(f"{len(took)} replies, s: p50 {middle:.3f}, p99 {late:.3f}; {cores:.2f} cores", end="")
-        print(f", {resident_mb(server.pid):.0f} MB")
-    finally:
-        server.terminate()
-        server.wait(30)
+        print(f", {resident_mib(pid):.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -9,18 +9,17 @@ least busy endpoint when loads differ; after a first load five endpoints die in 
 
 import argparse
 import asyncio
-import os
 import re
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import aiohttp
 
+from blis_sim.testing import serving
 from workshop.ending import refuse, run_command
 
 MODEL = "qwen/qwen3-14b"
@@ -131,28 +130,23 @@ def main() -> None:
     given = parser.parse_args()
     if subprocess.run([given.router, "-c", "import sglang_router"], stderr=subprocess.DEVNULL, check=False).returncode:
         refuse(f"{given.router} has no sglang-router: pip install sglang-router")
-    serving = [sys.executable, "-m", "blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1"]
-    serving += ["--ports", f"{FIRST_PORT}-{FIRST_PORT + given.count - 1}", "--enable-state-control"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-    server = subprocess.Popen([*serving, "--enable-fault-control"], stderr=subprocess.PIPE, text=True, env=environment)
-    router = None
-    try:
-        assert server.stderr is not None
-        print(server.stderr.readline().strip())
-        step = given.count // NUM_ROUTED
-        ports = [FIRST_PORT + place * step for place in range(NUM_ROUTED)]
+    step = given.count // NUM_ROUTED
+    ports = [FIRST_PORT + place * step for place in range(NUM_ROUTED)]
+    words = ["-m", "blis_sim.cli", "serve", MODEL, "--host", "127.0.0.1", "--enable-state-control"]
+    words += ["--enable-fault-control", "--ports", f"{FIRST_PORT}-{FIRST_PORT + given.count - 1}"]
+    with serving(words) as server:
+        print(server.log.splitlines()[0])
         port = free_port()
         routing = [given.router, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(port)]
         routing += ["--policy", "cache_aware", "--balance-abs-threshold", "2", "--balance-rel-threshold", "1.1"]
         routing += ["--prometheus-port", str(free_port()), "--log-level", "error", "--health-check-interval-secs", "2"]
         routing += ["--worker-urls", *(f"http://127.0.0.1:{each}" for each in ports)]
         router = subprocess.Popen(routing, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        asyncio.run(measure(f"http://127.0.0.1:{port}", ports, given.seconds, given.rate))
-    finally:
-        for process in (router, server):
-            if process is not None:
-                process.terminate()
-                process.wait(30)
+        try:
+            asyncio.run(measure(f"http://127.0.0.1:{port}", ports, given.seconds, given.rate))
+        finally:
+            router.terminate()
+            router.wait(30)
 
 
 if __name__ == "__main__":

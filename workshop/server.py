@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
+from workshop.processes import cpu_s
 from workshop.server_load.client import Case, Measured
 from workshop.server_load.peers import Pace, Peer, blis, guidellm, reference, running
 
@@ -63,9 +64,9 @@ class Bench:
         with running(peer, pace, self.server_core) as server:
             # What is only done once is done now.
             self._run(Case(num_requests=4, num_tokens=8), server.port)
-            before_s = server.cpu_s()
+            before_s = cpu_s(server.pid)
             measured = self._run(case, server.port)
-            return Cost(measured, server.cpu_s() - before_s)
+            return Cost(measured, cpu_s(server.pid) - before_s)
 
     def _run(self, case: Case, port: int) -> Measured:
         command = [sys.executable, "-m", "workshop.server_load.client", str(port), json.dumps(asdict(case))]

@@ -16,7 +16,6 @@ import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
@@ -24,10 +23,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import uvloop
+
+from blis_sim.testing import serving
+from workshop.processes import cpu_s, resident_mib
 
 DONE = b"data: [DONE]"
 STEP_OF_A_SECOND = ("--latency-model", "blackbox", "--alpha-coeffs", "0,0,0", "--beta-coeffs", "1000000,0,0")
@@ -48,18 +49,6 @@ class Server:
         host, port = self.url.removeprefix("http://").split(":")
         return host, int(port)
 
-    def memory_mib(self, line: str = "VmRSS") -> float:
-        """Resident now, or with `VmHWM` at most so far; of the process and its children."""
-        return sum(_status_kib(pid, line) for pid in (self.pid, *_children(self.pid))) / 1024
-
-    def cpu_s(self) -> float:
-        """Processor time so far, user and system, of the process and its children."""
-        ticks = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in self._all()]
-        return sum(int(each[11]) + int(each[12]) for each in ticks) / os.sysconf("SC_CLK_TCK")
-
-    def _all(self) -> tuple[int, ...]:
-        return (self.pid, *_children(self.pid))
-
     def metrics(self) -> dict[str, float]:
         """The samples of how much is left in the engine, and how late frames were."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=120) as reply:
@@ -68,33 +57,17 @@ class Server:
         return {name + bound: float(value) for name, bound, value in found}
 
 
-def _status_kib(pid: int, line: str) -> int:
-    found = re.search(rf"^{line}:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return 0 if found is None else int(found[1])
-
-
-def _children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 @contextmanager
 def running_server(*arguments: str) -> Iterator[Server]:
     """`blis serve` on the first core, until the block ends."""
-    command = [sys.executable, "-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1", "--port", "0"]
-    with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            _pin(process.pid, 0)
-            line = ""
-            while (found := re.search(r"http://\S+", line)) is None:
-                said, line = line, process.stderr.readline()
-                if not line:
-                    raise SystemExit(f"the server has ended with code {process.wait()}: {said}")
-            yield Server(process.pid, found[0])
-        finally:
-            process.send_signal(signal.SIGTERM)
-            for line in process.stderr:
-                print(f"  server: {line.rstrip()}")
+    words = ["-m", "blis_sim.cli", "serve", "qwen/qwen3-14b", "--host", "127.0.0.1", "--port", "0", *arguments]
+    cores = os.sched_getaffinity(0)
+    _pin(0, 0)  # which the server inherits
+    with serving(words) as running:
+        os.sched_setaffinity(0, cores)
+        running.mark()
+        yield Server(running.process.pid, running.url)
+        print("".join(f"  server: {line}\n" for line in running.log.splitlines()), end="")
 
 
 def _pin(pid: int, core: int) -> None:
@@ -187,16 +160,16 @@ def streams(num_streams: int, seconds: int, further: list[str]) -> bool:
     blocks = ("--num-gpu-blocks-override", str(max(4096, num_streams * (2 + seconds // 16) * 2)))
     with running_server(*room, *blocks, *STEP_OF_A_SECOND, *further) as server:
         _pin(0, 1)
-        idle_mib, began_s, began_cpu_s = server.memory_mib(), time.monotonic(), server.cpu_s()
+        idle_mib, began_s, began_cpu_s = resident_mib(server.pid), time.monotonic(), cpu_s(server.pid)
         tally = uvloop.run(_all_of_streams(server.address, num_streams, seconds))
-        took_s, cpu_s = time.monotonic() - began_s, server.cpu_s() - began_cpu_s
-        metrics, peak_mib = server.metrics(), server.memory_mib("VmHWM")
+        took_s, used_s = time.monotonic() - began_s, cpu_s(server.pid) - began_cpu_s
+        metrics, peak_mib = server.metrics(), resident_mib(server.pid, b"VmHWM:")
     lags = {name: value for name, value in metrics.items() if name.startswith("blis_send_lag_seconds_bucket")}
     expected = num_streams * (seconds + 1)
     print(f"{num_streams:,} streams of {seconds} tokens in {took_s:.1f} s")
     print(f"  complete: {tally.num_complete:,}; events: {tally.num_events:,} of {expected:,}")
     print(f"  errors: {len(tally.errors)} {tally.errors[:1]}")
-    print(f"  server: {cpu_s:.1f} s of CPU; memory {idle_mib:.0f} MiB idle, {peak_mib:.0f} MiB at most")
+    print(f"  server: {used_s:.1f} s of CPU; memory {idle_mib:.0f} MiB idle, {peak_mib:.0f} MiB at most")
     print("  lag: " + ", ".join(f"{name[28:]}: {value:,.0f}" for name, value in lags.items()))
     return tally.num_complete == num_streams and not tally.errors and _is_empty(metrics)
 
@@ -292,14 +265,14 @@ def short(num_requests: int, further: list[str]) -> bool:
     errors: list[str] = []
     with running_server(*instant, *further) as server:
         _pin(0, 1)
-        began_s, began_cpu_s = time.monotonic(), server.cpu_s()
+        began_s, began_cpu_s = time.monotonic(), cpu_s(server.pid)
         for part in range(PARTS):
             numbers = iter(range(num_requests * part // PARTS, num_requests * (part + 1) // PARTS))
             errors += uvloop.run(_ask(server.address, numbers, 64, 4))
-            memory.append(server.memory_mib())
-        took_s, cpu_s = time.monotonic() - began_s, server.cpu_s() - began_cpu_s
+            memory.append(resident_mib(server.pid))
+        took_s, used_s = time.monotonic() - began_s, cpu_s(server.pid) - began_cpu_s
         metrics = server.metrics()
-    print(f"{num_requests:,} requests in {took_s:.1f} s, {cpu_s / num_requests * 1e6:.0f} us of CPU each")
+    print(f"{num_requests:,} requests in {took_s:.1f} s, {used_s / num_requests * 1e6:.0f} us of CPU each")
     print(f"  errors: {len(errors)} {errors[:1]}")
     print(f"  memory after each tenth, MiB: {', '.join(f'{each:.1f}' for each in memory)}")
     return not errors and _is_empty(metrics)

@@ -29,7 +29,6 @@ class EngineSettings(TypedDict, total=False):
     alpha_coeffs: Sequence[float]
     beta_coeffs: Sequence[float]
     coefficients: Path | None
-    kernel_profile: Path | None
     operators: str | None
     moe_backend: str
     enforce_eager: bool

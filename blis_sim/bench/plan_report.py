@@ -35,7 +35,7 @@ from traces.text_file import naming_write_errors, write_text
 _PREDICTION = frozenset(
     {
         *("engine", "vllm_version", "hardware", "hardware_config", "model_config_folder"),
-        *("latency_model", "alpha_coeffs", "beta_coeffs", "coefficients", "kernel_profile", "operators"),
+        *("latency_model", "alpha_coeffs", "beta_coeffs", "coefficients", "operators"),
         *("speculative_acceptance_rate", "speculative_draft_time", "speculative_seed"),
     }
 )

@@ -604,7 +604,7 @@ def _origin_fields(simulation: Simulation, point: Point) -> dict[str, Any]:
 _POOL_SETTINGS = ("model", "hardware", "tp", "pp", "latency_model")
 _SETTINGS = (
     *("engine", "dp", "quantization", "dtype", "kv_cache_dtype", "enable_expert_parallel", "enforce_eager"),
-    *("moe_backend", "coefficients", "beta_coeffs", "kernel_profile", "model_config_folder", "hardware_config"),
+    *("moe_backend", "coefficients", "beta_coeffs", "model_config_folder", "hardware_config"),
     *("policy_config", "collectives", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "total_kv_blocks"),
 )
 _DECIDING = (*_SETTINGS, *(f"{pool}{name}" for pool in ("", "prefill_", "decode_") for name in _POOL_SETTINGS))

@@ -266,12 +266,6 @@ COMMANDS = Registry[CommandRow]("blis.commands") | {
         "GpusOptions",
         examples=("blis gpus", "blis gpus H100"),
     ),
-    "kernels bake": CommandRow(
-        "Write the kernel times of one deployment to a file, to look at, to change or to keep for later releases.",
-        "blis_sim.cli.kernels_bake_command",
-        "KernelsBakeOptions",
-        examples=("blis kernels bake qwen/qwen3-14b --hardware H100 --tp 1 --output kernels.json",),
-    ),
     "kernels exchanges": CommandRow(
         "Print the bytes that the GPUs of a model with experts exchange in each layer, as a table of AICB.",
         "blis_sim.cli.kernels_exchanges_command",

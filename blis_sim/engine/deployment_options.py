@@ -123,12 +123,6 @@ class DeploymentOptions:
         "Qwen3-14B on one H100).",
         metavar="FILE",
     )
-    kernel_profile: str | None = option(
-        None,
-        "Kernel times that `blis kernels bake` has written, for --latency-model kernels or auto (default: the "
-        "tables of the GPU that ship).",
-        metavar="FILE",
-    )
     operators: str | None = option(
         None,
         "Times of the operators of a layer, for --latency-model operators. A folder has Vidur's profiling tables; "
@@ -421,7 +415,6 @@ class DeploymentOptions:
             kv_cache_dtype=self.kv_cache_dtype,
             quantization=self.quantization,
             dtype=self.dtype,
-            profile=self.kernel_profile,
             moe_backend=self.moe_backend,
             eager=self.enforce_eager,
             has_triton_experts=self.release.has_triton_experts or not gpu.is_hopper,

@@ -533,7 +533,6 @@ KINDS: Mapping[str, FileKind] = {
     ),
     "page": FileKind("a page of a calibration", r"\A\s*<!doctype html>.{0,400}<title>Calibration"),
     "coefficients": FileKind("coefficients of blis fit", r"^latency_model *:"),
-    "kernel times": FileKind("kernel times of blis kernels bake", r'\A\s*\{\s*"kernel_profile"'),
     "layer table": FileKind("a table of AICB", r"\Alayer_id\tlayer_name\t"),
     "drift metrics": FileKind("metrics of a watched server", r"\A# HELP blis_watch_"),
     "comparison page": FileKind("a page of a comparison", r"\A\s*<!doctype html>.{0,400}<title>Comparison"),

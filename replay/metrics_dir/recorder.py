@@ -1,17 +1,15 @@
-"""Writer of the folder of metrics of a run: its unfinished requests, bounded figures, and graphs of tasks."""
+"""Writer of the folder of metrics of a run: its unfinished requests, figures, and graphs of tasks."""
 
-import math
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, repeat
-from math import ceil, log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import orjson
 
 from blis_sim.engine.batch_shape import BatchShape
@@ -42,7 +40,7 @@ from replay.metrics_dir.tables import (
     request_row,
     write_config,
 )
-from replay.simulation.record import COMPLETED, NEVER, ClientView, Latencies
+from replay.simulation.record import COMPLETED, NEVER, ClientView, Floats, Latencies
 from traces.text_file import write_content
 
 if TYPE_CHECKING:
@@ -419,216 +417,66 @@ class RequestTracker:
         return view
 
 
-# Figures of a run in memory that does not grow: distributions, and how full, busy and well used instances were.
+# How full, busy and well used instances were.
 
-ACCURACY = 0.001
-"""Largest relative error of a quantile, as in Vidur's plots."""
-_GAMMA = (1 + ACCURACY) / (1 - ACCURACY)
-_LOG_GAMMA = log(_GAMMA)
-_MOST_LATEST = 4096
+_POINTS = 512
+"""Points of a course in a picture."""
 
 
-class QuantileSketch:
-    """Counts of values in buckets whose bounds grow by a constant factor; values of at most 1e-9 count as 0."""
+class Course:
+    """A piecewise constant figure, 0 at first, and its changes."""
 
-    __slots__ = ("_buckets", "_count", "_largest", "_latest", "_least", "_total")
+    __slots__ = ("_instants", "_values", "at", "largest")
 
     def __init__(self) -> None:
-        self._latest: dict[float, int] = {}
-        """Values that are in no bucket yet, with their counts: many are alike, and a logarithm takes time."""
-        self._buckets: dict[int, int] = {}
-        self._count = 0
-        self._total = 0.0
-        self._least = math.inf
-        self._largest = 0.0
-
-    def add(self, value: float, count: int = 1) -> None:
-        """Count a value of at least 0, `count` times."""
-        latest = self._latest
-        latest[value] = latest.get(value, 0) + count
-        if len(latest) > _MOST_LATEST:
-            self._fill_buckets()
-
-    @property
-    def count(self) -> int:
-        self._fill_buckets()
-        return self._count
-
-    @property
-    def total(self) -> float:
-        self._fill_buckets()
-        return self._total
-
-    @property
-    def least(self) -> float:
-        self._fill_buckets()
-        return self._least if self._count else 0.0
-
-    @property
-    def largest(self) -> float:
-        self._fill_buckets()
-        return self._largest
-
-    def _fill_buckets(self) -> None:
-        """Put all values into buckets."""
-        if not self._latest:
-            return
-        buckets = self._buckets
-        for value, count in self._latest.items():
-            key = ceil(log(value) / _LOG_GAMMA) if value > 1e-9 else _ZERO
-            buckets[key] = buckets.get(key, 0) + count
-            self._count += count
-            self._total += value * count
-        self._least = min(self._least, min(self._latest))
-        self._largest = max(self._largest, max(self._latest))
-        self._latest.clear()
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.count if self.count else 0.0
-
-    def quantiles(self, fractions: Iterable[float]) -> npt.NDArray[np.float64]:
-        """Return the value below which each fraction of the sample lies; empty without values."""
-        values, shares = self.cdf()
-        if not self.count:
-            return np.array([])
-        places = np.searchsorted(shares, np.asarray(list(fractions)) - 1e-12, side="left")
-        return values[np.minimum(places, len(values) - 1)]
-
-    def cdf(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return ascending values, and the fraction of the sample up to each."""
-        self._fill_buckets()
-        keys = np.array(sorted(self._buckets), np.int64)
-        counts = np.array([self._buckets[key] for key in keys.tolist()], np.int64)
-        values = np.where(keys == _ZERO, 0.0, 2 * _GAMMA ** np.maximum(keys, -30_000).astype(float) / (_GAMMA + 1))
-        values = np.clip(values, self.least, self.largest)
-        return values, np.cumsum(counts) / max(self._count, 1)
-
-
-_ZERO = -(1 << 40)
-"""The bucket of values that have no logarithm."""
-
-
-BINS = 512
-"""Points of a course; their width doubles whenever a run outgrows them."""
-FIRST_BIN_US = 1_000
-
-
-class TimeWeighted:
-    """A piecewise constant figure: its extremes, its time-weighted mean, and its course."""
-
-    __slots__ = ("_sums", "_width_us", "at", "largest", "least", "total", "value")
-
-    def __init__(self) -> None:
-        self.value = 0.0
         self.at: Micros = 0
-        self.least = 0.0
+        """The latest instant at which it was set."""
         self.largest = 0.0
-        self.total = 0.0
-        """Value times microseconds so far."""
-        self._width_us = FIRST_BIN_US
-        self._sums = [0.0] * BINS
+        self._instants, self._values = array("q", (0,)), array("d", (0.0,))
 
     def set(self, value: float, at: Micros) -> None:
         """Set the figure to `value` from `at` on, which is not before the latest change."""
-        self.extend_to(at)
-        self.value = value
-        if value < self.least:
-            self.least = value
+        self.at = at
         if value > self.largest:
             self.largest = value
-
-    def extend_to(self, at: Micros) -> None:
-        """Extend the current value to `at`."""
-        start = self.at
-        if at <= start:
-            return
-        self.at = at
-        if self.value:
-            self._spread(self.value, start, at)
+        if at == self._instants[-1]:
+            self._values[-1] = value
+        elif value != self._values[-1]:
+            self._instants.append(at)
+            self._values.append(value)
 
     def add_interval(self, value: float, start: Micros, end: Micros) -> None:
         """Set the figure to `value` between two instants, and to 0 before and after them."""
-        start = max(start, self.at)
-        if end <= start:
-            return
-        self.at = end
-        if value:
-            if value > self.largest:
-                self.largest = value
-            self._spread(value, start, end)
+        if start < self.at:
+            start = self.at
+        if end > start:
+            self.set(value, start)
+            self.set(0.0, end)
 
-    def _spread(self, value: float, start: Micros, at: Micros) -> None:
-        """Add the time between two instants with a value to the sums."""
-        self.total += value * (at - start)
-        while at > BINS * self._width_us:
-            self._double()
-        width, sums = self._width_us, self._sums
-        first, last = start // width, (at - 1) // width
-        if first == last:
-            sums[first] += value * (at - start)
-            return
-        sums[first] += value * ((first + 1) * width - start)
-        for place in range(first + 1, last):
-            sums[place] += value * width
-        sums[last] += value * (at - last * width)
+    def means(self, edges: Floats) -> Floats:
+        """Return the means over time between ascending instants."""
+        instants, values = np.asarray(self._instants), np.asarray(self._values)
+        sums = np.concatenate(([0.0], np.cumsum(values[:-1] * np.diff(instants))))
+        at_edges = np.interp(edges, instants, sums) + values[-1] * np.maximum(edges - instants[-1], 0.0)
+        found: Floats = np.diff(at_edges) / np.diff(edges)
+        return found
 
     def mean(self, until: Micros) -> float:
         """Return the mean over time from 0 to `until`."""
-        return self.total / until if until else 0.0
+        return float(self.means(np.array((0.0, until)))[0]) if until else 0.0
 
-    def time_series(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def time_series(self, until: Micros) -> tuple[Floats, Floats]:
         """Return the middle of each stretch of time in seconds, and the mean value in it."""
-        count = min(BINS, -(-until // self._width_us))
-        starts = np.arange(count) * self._width_us
-        lengths = np.minimum(self._width_us, until - starts)
-        return (starts + lengths / 2) / 1e6, np.array(self._sums[:count]) / lengths
-
-    def _double(self) -> None:
-        sums = self._sums
-        self._sums = [sums[place] + sums[place + 1] for place in range(0, BINS, 2)] + [0.0] * (BINS // 2)
-        self._width_us *= 2
-
-
-class RateSeries:
-    """A count of events by time bins, whose width doubles whenever a run outgrows them."""
-
-    __slots__ = ("_counts", "_width_us")
-
-    def __init__(self) -> None:
-        self._width_us = FIRST_BIN_US
-        self._counts = [0] * BINS
-
-    def add(self, at: Micros, count: int) -> None:
-        """Count events at an instant."""
-        while at >= BINS * self._width_us:
-            counts = self._counts
-            self._counts = [counts[place] + counts[place + 1] for place in range(0, BINS, 2)] + [0] * (BINS // 2)
-            self._width_us *= 2
-        self._counts[at // self._width_us] += count
-
-    def time_series(self, until: Micros) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return the middle of each stretch of time in seconds, and how much happened in it per second.
-
-        Stretches are joined to at most `_MOST_STRETCHES`, as a count for each millisecond is nearly all zeros.
-        """
-        joined = BINS // _MOST_STRETCHES
-        width_us = self._width_us * joined
-        counts = np.array(self._counts).reshape(-1, joined).sum(axis=1)[: -(-until // width_us)]
-        starts = np.arange(len(counts)) * width_us
-        lengths = np.minimum(width_us, until - starts)
-        return (starts + lengths / 2) / 1e6, counts / lengths * 1e6
-
-
-_MOST_STRETCHES = 64
+        edges = np.linspace(0.0, max(until, 1), _POINTS + 1)
+        return (edges[1:] + edges[:-1]) / 2e6, self.means(edges)
 
 
 @dataclass(slots=True)
 class StageUse:
     """One pipeline stage of an instance."""
 
-    busy: TimeWeighted = field(default_factory=TimeWeighted)
-    mfu: TimeWeighted = field(default_factory=TimeWeighted)
+    busy: Course = field(default_factory=Course)
+    mfu: Course = field(default_factory=Course)
 
     def computes(self, started_at: Micros, ended_at: Micros, mfu_percent: float) -> None:
         """Count a batch that was in the stage between two instants."""
@@ -640,13 +488,13 @@ class StageUse:
 class ReplicaUse:
     """One instance."""
 
-    memory: TimeWeighted
+    memory: Course
     stages: list[StageUse]
 
     @classmethod
     def of_stages(cls, num_stages: int) -> "ReplicaUse":
         """Return the use of an idle instance."""
-        return cls(TimeWeighted(), [StageUse() for _ in range(num_stages)])
+        return cls(Course(), [StageUse() for _ in range(num_stages)])
 
 
 def utilization(replicas: dict[int, ReplicaUse], until: Micros) -> dict[str, float]:
@@ -658,9 +506,8 @@ def utilization(replicas: dict[int, ReplicaUse], until: Micros) -> dict[str, flo
             levels[f"replica_{number}_stage_{stage}_busy_time_percent"] = use.busy
             levels[f"replica_{number}_stage_{stage}_mfu"] = use.mfu
         for name, level in levels.items():
-            level.extend_to(until)
             found |= {
-                f"{name}_min": level.least,
+                f"{name}_min": 0.0,
                 f"{name}_max": level.largest,
                 f"{name}_weighted_mean": level.mean(until),
             }
@@ -696,34 +543,23 @@ class RunMetadata:
     """How prompts travel between instances; None where none does."""
 
 
-@dataclass(slots=True)
-class RunDistributions:
-    """The distributions of a run, as its pictures show them: seconds, requests and tokens."""
-
-    ttft: QuantileSketch
-    e2e: QuantileSketch
-    tbt: QuantileSketch
-    delay: QuantileSketch
-    batch_size: QuantileSketch
-    batch_tokens: QuantileSketch
-    batch_time: QuantileSketch
-
-
 class Recorder:
     """Writes the folder of one run. Each event comes with the number of its instance."""
 
     def __init__(self, folder: Path, facts: RunMetadata, engines: SequenceOf[Engine]) -> None:
         self.folder = folder
-        self.figures = RunDistributions(*(QuantileSketch() for _ in range(7)))
-        self.prompt_tokens, self.decodes = RateSeries(), RateSeries()
+        self.requests = {name: array("d") for name in ("ttft", "e2e", "tbt", "delay")}
+        """Seconds of each request that has the figure."""
+        self.batches = {name: array("d") for name in ("ended_us", "tokens", "prompt_tokens", "size", "seconds")}
+        """Columns of all batches, in the order of their ends."""
         self.replicas: dict[int, ReplicaUse] = {}
         self._facts = facts
         self._engines = engines
         self._stack = ExitStack()
         self._tracker = RequestTracker(engines, facts.traffic)
         write_config(folder, facts.config)
-        self._requests = csv_writer(self._open("request_metrics.csv"), REQUEST_COLUMNS)
-        self._batches = csv_writer(self._open("batch_metrics.csv"), BATCH_COLUMNS)
+        self._request_rows = csv_writer(self._open("request_metrics.csv"), REQUEST_COLUMNS)
+        self._batch_rows = csv_writer(self._open("batch_metrics.csv"), BATCH_COLUMNS)
         self._chrome = ChromeTrace(self._open("chrome_trace.json"))
         self._events = EventTrace(self._open("event_trace.json"))
         names = self._engines[0].latency.operation_names
@@ -754,7 +590,7 @@ class Recorder:
     def close(self, until: Micros) -> dict[str, float]:
         """Write the requests that have not ended, and the rest of all files. Returns the utilization."""
         for sequence in self._tracker.unfinished():
-            self._requests.writerow(request_row(self._tracker.facts(sequence, until, None)).values())
+            self._request_rows.writerow(request_row(self._tracker.facts(sequence, until, None)).values())
         self._events.end(until)
         self._chrome.end()
         self._stack.close()
@@ -777,14 +613,10 @@ class Recorder:
         duration_s = (event.at - event.started_at) / 1e6
         started_s = event.started_at / 1e6
         prefills = shape.prefill_tokens
-        self._batches.writerow((number, shape.num_tokens, prefills, decodes, size, duration_s, instance, started_s))
-        figures = self.figures
-        figures.batch_size.add(size)
-        figures.batch_tokens.add(shape.num_tokens)
-        figures.batch_time.add(duration_s)
-        if prefills:
-            self.prompt_tokens.add(event.at, prefills)
-        self.decodes.add(event.at, decodes)
+        self._batch_rows.writerow((number, shape.num_tokens, prefills, decodes, size, duration_s, instance, started_s))
+        cells = (event.at, shape.num_tokens, prefills, size, duration_s)
+        for column, cell in zip(self.batches.values(), cells, strict=True):
+            column.append(cell)
         drawn = self._chrome.without_overlap(instance, stages)
         ids = self._tracker.computed(Place(instance, drawn[0][0]), event, sum(end - start for start, end in stages))
         num_ids = len(event.prompts) + len(event.decoding)
@@ -819,18 +651,14 @@ class Recorder:
         self._events.add_event(at, "request_end", request_id=number, replica_id=sequence.instance, outcome=str(outcome))
         self._chrome.request(number, tracker.phases(sequence, at), tracker.way(sequence))
         facts = tracker.facts(sequence, at, at)
-        self._requests.writerow(request_row(facts).values())
+        self._request_rows.writerow(request_row(facts).values())
         tracker.end(sequence)
-        figures = self.figures
-        for sketch, instant in (
-            (figures.delay, facts.scheduled_at_s),
-            (figures.ttft, facts.first_token_at_s),
-            (figures.e2e, facts.completed_at_s),
-        ):
+        instants = {"delay": facts.scheduled_at_s, "ttft": facts.first_token_at_s, "e2e": facts.completed_at_s}
+        for name, instant in instants.items():
             if instant is not None:
-                sketch.add(max(0.0, instant - facts.arrived_at_s))
+                self.requests[name].append(max(0.0, instant - facts.arrived_at_s))
         if facts.completed_at_s is not None and facts.output_tokens > 1:
-            figures.tbt.add(facts.itl_mean_s or 0.0)
+            self.requests["tbt"].append(facts.itl_mean_s or 0.0)
 
 
 _DTYPES = {0.5: "fp4", 1.0: "fp8", 2.0: "float16", 4.0: "float32"}

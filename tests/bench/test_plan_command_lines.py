@@ -73,7 +73,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
 }
 """Settings that a setting needs beside it."""
 FILES = {
-    *("model_config_folder", "hardware_config", "coefficients", "kernel_profile", "operators"),
+    *("model_config_folder", "hardware_config", "coefficients", "operators"),
     *("network_config", "policy_config", "autoscaler"),
 }
 """Settings that name a file, of which the text of the flag is enough."""

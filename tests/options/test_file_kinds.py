@@ -32,7 +32,6 @@ SAMPLES = {
     "drift metrics": b"# HELP blis_watch_up 1 where",
     "comparison page": b'<!doctype html>\n<html lang="en"><head><title>Comparison: a',
     "coefficients": b"# Learned\nlatency_model: fitted\n",
-    "kernel times": b'{\n"kernel_profile": 1,\n',
     "layer table": b"layer_id\tlayer_name\tcomp_time\tcomm_size\n0\tattention\t0\t0\n",
     "points": b"point,rate,completed_requests,injected_requests,total_output_tokens\n",
     "simulations": b'{"file": "simulations of blis plan"}\n{"key": "1",',

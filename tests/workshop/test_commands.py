@@ -25,8 +25,6 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.attack.stalls": ("--only", "n of 10", "--seconds", "1", "--quiet-s", "0.2", *UNBOUNDED),
     "workshop.attack.watcher": ("127.0.0.1", "9", "samples", "--seconds", "0.2"),
     "workshop.cache_day": ("--minutes", "0.05", "--rate", "20"),
-    "workshop.client": ("--bare", "--only", "rate", "--requests", "20"),
-    "workshop.cluster": ("--requests", "100"),
     "workshop.coverage": ("--kinds", "1", "--recordings", "2", "--requests", "30", "--draws", "2"),
     "workshop.deployments": ("gpt-oss-120b", "--seconds", "2", "--any-grade"),
     "workshop.endpoints": ("--count", "2", "--seconds", "1"),
@@ -38,7 +36,6 @@ RUNS: dict[str, tuple[str, ...]] = {
     "workshop.reply_calls": (),
     "workshop.server": ("--only", "admission", "--repetitions", "1", "--share", "0.001"),
     "workshop.server_scale": ("killed", "--streams", "5"),
-    "workshop.spans": ("--requests", "20", "--rounds", "1"),
     "workshop.step_laws": ("--models", "qwen3-14b", "--gpus", "H100,B200"),
 }
 """Commands that exit with 0, with the smallest arguments that let them do their work."""
@@ -53,7 +50,6 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.points": (("nowhere.csv", "--rows", "rows.csv"), "nowhere.csv: no such file or folder"),
     "workshop.published": (("nowhere",), "nowhere/experiments: no such file or folder"),
     "workshop.silicon": (("nowhere.csv",), "nowhere.csv: no such file or folder"),
-    "workshop.perfetto": (("nowhere.json",), "nowhere.json: no such file or folder"),
     "workshop.kernel_tables": (("nowhere",), "needs the Python package aiconfigurator_core"),
     "workshop.kernel_tables_check": ((), "needs the Python package aiconfigurator_core"),
     "workshop.router": (("--count", "20"), "has no sglang-router: pip install sglang-router"),
@@ -85,7 +81,6 @@ MISSING: dict[str, tuple[tuple[str, ...], str]] = {
 """Commands that need a genuine vLLM, recordings, a library or files, and what they say without."""
 
 ENDLESS: dict[str, tuple[tuple[str, ...], str]] = {
-    "workshop.bare_server": ((), "serving on http://127.0.0.1:"),
     "workshop.attack.hostile_upstream": ((), "serving hostile replies on http://127.0.0.1:"),
     "workshop.server_load.reference": (("--port", "0"), "serving on http://127.0.0.1:"),
 }

@@ -24,6 +24,7 @@ from typing import Any
 import aiohttp
 
 from workshop.attack.setups import BLIS, started
+from workshop.processes import resident_mib
 from workshop.server_scale import Server
 
 MODEL = "qwen/qwen3-14b"
@@ -134,7 +135,7 @@ class Soak:
         measured.page_s.append(time.monotonic() - began_s)
         measured.page_bytes.append(len(page))
         measured.num_instances.append(len(set(re.findall(r'engine="(\d+)"', page))))
-        measured.memory_mib.append(self._server.memory_mib())
+        measured.memory_mib.append(resident_mib(self._server.pid))
         await asyncio.sleep(MEASURE_EVERY_S)
 
     async def left_over(self) -> list[str]:

@@ -23,7 +23,6 @@ from pathlib import Path
 import numpy as np
 
 from tests.wire.hostile_constraints import HOSTILE
-from workshop.attack import memory
 from workshop.attack.costly import COSTLY, Costly
 from workshop.attack.sending import Exchange, Message, exchange
 from workshop.attack.setups import (
@@ -38,6 +37,7 @@ from workshop.attack.setups import (
     running,
 )  # fmt: skip
 from workshop.attack.watcher import BROKEN, GAP, HEALTH, HTTP, NONE, read_samples, watching, within
+from workshop.processes import anonymous_mb, peak_mb
 
 SETTLING_S = 0.5
 LEAST_WINDOW_S = 1.5
@@ -121,13 +121,13 @@ class Table:
 @contextmanager
 def _sampled_memory(pid: int) -> Iterator[list[float]]:
     """Sample the memory of a process and all that it starts; the last item is the most."""
-    found, is_over = [memory.anonymous_mb(pid)], threading.Event()
+    found, is_over = [anonymous_mb(pid)], threading.Event()
 
     def sample() -> None:
         while not is_over.wait(MEMORY_EVERY_S):
-            found.append(memory.anonymous_mb(pid))
+            found.append(anonymous_mb(pid))
 
-    peak_mb, thread = memory.peak_mb(pid), threading.Thread(target=sample)
+    before_mb, thread = peak_mb(pid), threading.Thread(target=sample)
     thread.start()
     try:
         yield found
@@ -135,7 +135,7 @@ def _sampled_memory(pid: int) -> Iterator[list[float]]:
         is_over.set()
         thread.join()
         # A peak between two samples is one of the main process, which reads all bodies.
-        found.append(max([*found, found[0] + memory.peak_mb(pid) - peak_mb]))
+        found.append(max([*found, found[0] + peak_mb(pid) - before_mb]))
 
 
 def effect_of(

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from workshop.attack.memory import threads_of, tree
 from workshop.attack.setups import Running
+from workshop.processes import threads_of, tree
 
 HEALTH_EVERY_S = 0.02
 NUM_STREAMS = 2

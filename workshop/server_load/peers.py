@@ -63,15 +63,6 @@ class Running:
     port: int
     pid: int
 
-    def cpu_s(self) -> float:
-        """Processor time that it and its child processes have had so far, in user code and in the kernel for it."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        ticks = 0
-        for pid in (self.pid, *map(int, children)):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
-
 
 TIMES = ("--time-to-first-token-ms", "--inter-token-latency-ms")
 

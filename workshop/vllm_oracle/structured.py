@@ -8,25 +8,22 @@ the content of each of our replies that ended by itself must be of the form dema
 """
 
 import argparse
-import http.client
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
 
 from workshop.ending import run_command
 from workshop.vllm_oracle.constraint_cases import Case, draw_case
+from workshop.vllm_oracle.wire_search.exchange import Server
+from workshop.vllm_oracle.wire_search.questions import CHAT, USER
 
 MOST_TOKENS = 300
-TIMEOUT_S = 60
 CLOCK = re.compile(r"\[\d\d:\d\d:\d\d\]")
 """The time of day in the messages of C++ libraries."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """A reply of either server; `content` is that of a reply without error."""
 
     status: int
@@ -42,7 +39,7 @@ def main() -> int:
     for seed in arguments.seeds:
         case = draw_case(seed)
         kind = next(iter(case))
-        theirs, ours = ask(arguments.genuine, case), ask(arguments.ours, case)
+        theirs, ours = (ask(Server.at(url), case) for url in (arguments.genuine, arguments.ours))
         seen["cases"] += 1
         seen[f"{kind}, status {theirs.status}"] += 1
         problem = difference(theirs, ours) or invalid_content(case, ours)
@@ -53,29 +50,13 @@ def main() -> int:
     return min(1, seen["differences"])
 
 
-def ask(url: str, case: Case) -> Reply:
+def ask(server: Server, case: Case) -> Reply:
     """Return the answer of a server to a chat under a constraint."""
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-    body = {
-        "model": "m",
-        "messages": [{"role": "user", "content": "hi"}],
-        "max_tokens": MOST_TOKENS,
-        "structured_outputs": case,
-    }
-    try:
-        connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        return _reply(response.status, json.loads(response.read()))
-    finally:
-        connection.close()
-
-
-def _reply(status: int, body: dict[str, Any]) -> Reply:
-    if "error" in body:
-        return Reply(status, CLOCK.sub("[time]", body["error"]["message"]))
-    choice = body["choices"][0]
-    return Reply(status, content=choice["message"]["content"] or "", finish_reason=choice["finish_reason"])
+    found = server.ask(CHAT, {"model": "m", "messages": USER, "max_tokens": MOST_TOKENS, "structured_outputs": case})
+    if "error" in found.json:
+        return Reply(found.status, CLOCK.sub("[time]", found.json["error"]["message"]))
+    choice = found.json["choices"][0]
+    return Reply(found.status, content=choice["message"]["content"] or "", finish_reason=choice["finish_reason"])
 
 
 def difference(theirs: Reply, ours: Reply) -> str:

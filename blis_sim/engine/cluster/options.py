@@ -544,7 +544,7 @@ _MOST_DIGITS = 7
 
 _FILES = frozenset(
     (
-        *("model_config_folder", "hardware_config", "coefficients", "kernel_profile", "operators"),
+        *("model_config_folder", "hardware_config", "coefficients", "operators"),
         *("network_config", "policy_config", "autoscaler"),
     )
 )

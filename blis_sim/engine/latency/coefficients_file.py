@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import read_mapping
@@ -11,6 +11,8 @@ from blis_sim.engine.latency.fitted import RequestCoefficients, StepCoefficients
 from blis_sim.engine.latency.wrapped import WATCHED
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.engine.units import LARGEST_COEFFICIENT
+
+T = TypeVar("T")
 
 
 class LearnedCoefficients(NamedTuple):
@@ -62,8 +64,8 @@ def _learned(path: Path, content: Mapping[str, Any]) -> LearnedCoefficients:
         model=str(learned_for.get("model", "")),
         hardware=str(learned_for.get("hardware", "")),
         tp=int(_number(path, "learned_for", learned_for, "tp")),
-        step=StepCoefficients(**_terms(path, content, "step", StepCoefficients)),
-        request=RequestCoefficients(**_terms(path, content, "request", RequestCoefficients)),
+        step=read_section(path, content, "step", StepCoefficients),
+        request=read_section(path, content, "request", RequestCoefficients),
         growth_requests=_growth_requests(path, content),
         seen={name: int(_number(path, "seen", seen, name)) for name in WATCHED if name in seen},
         seen_prompts=_prompts(path, seen),
@@ -93,18 +95,15 @@ def _section(path: Path, content: Mapping[str, Any], name: str) -> Mapping[str, 
     return section
 
 
-def _terms(
-    path: Path, content: Mapping[str, Any], name: str, kind: type[StepCoefficients] | type[RequestCoefficients]
-) -> dict[str, float]:
-    """Return the values of a section by name, without optional values that are absent."""
+def read_section(path: Path, content: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """Read a section with the numbers of a dataclass; those with a default may be absent. Raises EngineError."""
     section = _section(path, content, name)
-    terms = {each.name: each.default is MISSING for each in fields(kind)}
+    terms = {each.name: each.default is MISSING for each in fields(kind)}  # type: ignore[arg-type]  # a dataclass
     unknown = section.keys() - terms.keys()
     if unknown:
         raise EngineError(f"{path}: {name} has an unknown key {min(map(str, unknown))!r}, known are {', '.join(terms)}")
-    return {
-        term: _number(path, name, section, term) for term, is_needed in terms.items() if is_needed or term in section
-    }
+    given = [term for term, is_needed in terms.items() if is_needed or term in section]
+    return kind(**{term: _number(path, name, section, term) for term in given})
 
 
 def _number(path: Path, section_name: str, section: Mapping[str, Any], key: str) -> float:

@@ -1,11 +1,7 @@
-"""From a deployment to its kernel times: a named profile, or grids baked from repaired tables, and learned
-coefficients.
-"""
+"""From a deployment to its kernel times: grids of repaired tables, and learned coefficients."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +12,7 @@ import numpy as np
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.latency.catalogue import read_mapping
 from blis_sim.engine.latency.catalogue_reader import KERNELS_HOST, LEARNED_COEFFICIENTS
-from blis_sim.engine.latency.coefficients_file import read_coefficients
+from blis_sim.engine.latency.coefficients_file import read_coefficients, read_section
 from blis_sim.engine.latency.fitted import RequestCoefficients
 from blis_sim.engine.latency.kernel_tables import (
     MXFP4_WITH_MXFP8,
@@ -52,7 +48,6 @@ from blis_sim.engine.latency.operations import (
     bits_of,
 )
 from blis_sim.engine.specs import GpuSpec, ModelSpec
-from blis_sim.engine.units import LARGEST_COEFFICIENT
 
 # Grids of attention in order: more requests, new tokens or context never take less time, and a hit never takes more.
 #
@@ -603,125 +598,7 @@ def _all_of(*axes: Sequence[int]) -> tuple[Times, ...]:
     )
 
 
-# From a deployment to its kernel times: those of the profile that it names, or of the tables of its GPU.
-
-FORMAT = 1
-_ORIGIN: Mapping[str, str] = {
-    "license": "Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0",
-    "copyright": "Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES. All rights reserved.",
-    "changes": (
-        "Made of the measurements in aiconfigurator-core 0.12.0. Those of one deployment's operations were looked up "
-        "on grids, repaired as noted, added up over all layers, and rounded to 4 digits."
-    ),
-}
-_DIGITS = 4
-_MAX_POINTS = 1000
-_MAX_TIME_US = 1e12
-
-
-def digest_of(operations: StepOperations, gpu: str) -> str:
-    """Return a name for the kernels of a deployment: equal operations on equal GPUs have equal names."""
-    return hashlib.sha256(repr((operations, gpu)).encode()).hexdigest()[:16]
-
-
-def profile_text(grids: KernelGrids, deployment: str, digest: str) -> str:
-    """Return the content of a file. `deployment` is for people, `digest` identifies the kernels."""
-    token_us = {name: _rounded(row) for name, row in zip(TOKEN_CLASSES, grids.token_us, strict=True)}
-    content = {
-        "kernel_profile": FORMAT,
-        "deployment": deployment,
-        "operations": digest,
-        **_ORIGIN,
-        "notes": list(grids.notes),
-        **({"scaling": grids.scaling} if grids.scaling else {}),
-        "num_layers": grids.num_layers,
-        "num_kernels": grids.num_kernels,
-        "tokens": list(grids.tokens),
-        **{f"{name}_us": row for name, row in token_us.items()},
-        "head_us": _rounded(grids.head_us),
-        "decode_requests": list(grids.decode_requests),
-        "decode_context": list(grids.decode_context),
-        "decode_us": _rounded(grids.decode_us),
-        "prompt_requests": list(grids.prompt_requests),
-        "prompt_tokens": list(grids.prompt_tokens),
-        "prompt_context": list(grids.prompt_context),
-        "prompt_us": _rounded(grids.prompt_us),
-    }
-    lines = [f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def read_profile(path: Path, digest: str, deployment: str) -> KernelGrids:
-    """Read a file. Raises EngineError that names it and what is wrong, such as kernels of another deployment."""
-    content = read_mapping(path)
-    if content.get("kernel_profile") != FORMAT:
-        raise EngineError(f"{path}: kernel_profile must be {FORMAT}, got {content.get('kernel_profile')!r}")
-    if content.get("operations") != digest:
-        raise EngineError(f"{path}: it was baked for {content.get('deployment')!s}, not for {deployment}")
-    tokens = _points(path, content, "tokens")
-    rows = [_times(path, content, f"{name}_us", (len(tokens),)) for name in TOKEN_CLASSES]
-    decode = [_points(path, content, name) for name in ("decode_requests", "decode_context")]
-    prompt = [_points(path, content, name) for name in ("prompt_requests", "prompt_tokens", "prompt_context")]
-    return KernelGrids(
-        tokens=tokens,
-        token_us=np.array(rows),
-        head_us=_times(path, content, "head_us", (len(tokens),)),
-        decode_requests=decode[0],
-        decode_context=decode[1],
-        decode_us=_times(path, content, "decode_us", tuple(map(len, decode))),
-        prompt_requests=prompt[0],
-        prompt_tokens=prompt[1],
-        prompt_context=prompt[2],
-        prompt_us=_times(path, content, "prompt_us", tuple(map(len, prompt))),
-        num_layers=_count(path, content, "num_layers"),
-        num_kernels=_count(path, content, "num_kernels"),
-        notes=tuple(map(str, content.get("notes") or ())),
-        scaling=str(content.get("scaling") or ""),
-    )
-
-
-def _points(path: Path, content: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    found = content.get(name)
-    if isinstance(found, list) and 2 <= len(found) <= _MAX_POINTS and {type(each) for each in found} == {int}:
-        points = [-1, *found]
-        if points == sorted(set(points)):
-            return tuple(found)
-    raise EngineError(f"{path}: {name} must be 2 to {_MAX_POINTS} ascending whole numbers, got {_shown(found)}")
-
-
-def _times(path: Path, content: Mapping[str, Any], name: str, sizes: Sequence[int]) -> Times:
-    found = content.get(name)
-    try:
-        times = np.array(found, dtype=np.float64)
-    except (TypeError, ValueError):
-        times = np.empty(0)
-    if times.shape != tuple(sizes) or not ((times >= 0) & (times <= _MAX_TIME_US)).all():
-        expected = " x ".join(map(str, sizes))
-        raise EngineError(f"{path}: {name} must be {expected} numbers from 0 to {_MAX_TIME_US:g}, got {_shown(found)}")
-    return times
-
-
-def _count(path: Path, content: Mapping[str, Any], name: str) -> int:
-    found = content.get(name)
-    if type(found) is not int or not 0 < found <= _MAX_TIME_US:
-        raise EngineError(f"{path}: {name} must be a whole number of at least 1, got {_shown(found)}")
-    return found
-
-
-def _shown(value: object) -> str:
-    text = "nothing" if value is None else repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _rounded(values: Times) -> list[Any]:
-    if values.ndim > 1:
-        return [_rounded(each) for each in values]
-    return [int(number) if number.is_integer() else number for number in map(_digits, values.tolist())]
-
-
-def _digits(value: float) -> float:
-    return float(f"{value:.{_DIGITS}g}")
-
+# From a deployment to its kernel times, of the tables of its GPU.
 
 _AMPERE_MAJOR, _HOPPER_MAJOR, _BLACKWELL_MAJOR = 8, 9, 10
 _ROWS_OF_FLASH_ATTENTION_2 = 64
@@ -772,22 +649,8 @@ def measured_grids(operations: StepOperations, gpu: GpuSpec) -> "KernelGrids":
 
 
 def grids_of(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement) -> "KernelGrids":
-    """Return the kernel times of a deployment: of the profile that it names, else of the tables of its GPU.
-
-    Raises EngineError for an operation that was not measured.
-    """
-    operations = operations_of(model, placement)
-    if placement.profile is not None:
-        deployment = deployment_name(model, gpu, placement)
-        return read_profile(Path(placement.profile), digest_of(operations, gpu.name), deployment)
-    return measured_grids(operations, gpu)
-
-
-def deployment_name(model: ModelSpec, gpu: GpuSpec, placement: KernelPlacement) -> str:
-    """Return a deployment in words."""
-    experts = " and expert parallelism" if placement.expert_parallel else ""
-    kv_dtype = "" if placement.kv_cache_dtype == "auto" else f", KV cache in {placement.kv_cache_dtype}"
-    return f"{model.name} on {gpu.name} with tp {placement.tp}{experts}{kv_dtype}"
+    """Return the kernel times of a deployment. Raises EngineError for an operation that was not measured."""
+    return measured_grids(operations_of(model, placement), gpu)
 
 
 # Coefficients that `blis fit` learns beside kernels: the overheads of the host for a step, and a scale for each class
@@ -870,30 +733,4 @@ def read_learned(path: str | Path, content: Mapping[str, Any] | None = None) -> 
     content = read_mapping(path) if content is None else content
     if content.get("latency_model") != "kernels":
         raise EngineError(f"{path}: latency_model must be kernels, got {content.get('latency_model')!r}")
-    host = HostOverheads(**_numbers(path, content, "host", HostOverheads))
-    return host, KernelScales(**_numbers(path, content, "scales", KernelScales))
-
-
-def _numbers(
-    path: Path, content: Mapping[str, Any], name: str, kind: type[HostOverheads] | type[KernelScales]
-) -> dict[str, float]:
-    section = content.get(name)
-    if not isinstance(section, Mapping):
-        found = "nothing" if section is None else repr(section)
-        raise EngineError(f"{path}: {name} must be a mapping of names to values, got {found}")
-    known = {each.name: each.default is MISSING for each in fields(kind)}
-    unknown = section.keys() - known.keys()
-    if unknown:
-        raise EngineError(f"{path}: {name} has an unknown key {min(map(str, unknown))!r}, known are {', '.join(known)}")
-    return {
-        each: _number(path, f"{name}.{each}", section.get(each))
-        for each, is_needed in known.items()
-        if is_needed or each in section
-    }
-
-
-def _number(path: Path, name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_COEFFICIENT:
-        found = "nothing" if value is None else repr(value)
-        raise EngineError(f"{path}: {name} must be a number from 0 to {LARGEST_COEFFICIENT:g}, got {found}")
-    return float(value)
+    return read_section(path, content, "host", HostOverheads), read_section(path, content, "scales", KernelScales)

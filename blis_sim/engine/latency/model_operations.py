@@ -320,8 +320,6 @@ class KernelPlacement(NamedTuple):
     kv_cache_dtype: str = "auto"
     quantization: str = ""
     dtype: str = "auto"
-    profile: str | None = None
-    """The file of a baked profile; None takes one that ships, or else the tables."""
     moe_backend: str = AUTO
     """Kernels of the experts, as vLLM calls them; only those of MXFP4 are known by two names."""
     eager: bool = False

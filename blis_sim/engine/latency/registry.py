@@ -254,8 +254,6 @@ def automatic_names(choice: LatencyChoice) -> tuple[str, ...]:
         from blis_sim.engine.latency.coefficients_file import latency_model_of
 
         return (latency_model_of(choice.coefficients, choice.learned or {}),)
-    if choice.placement is not None and choice.placement.profile is not None:
-        return ("kernels",)
     if choice.engine != "vllm":  # how long kernels of vLLM take is another question
         return ("fitted", DEFAULT_LATENCY_MODEL)
     return ("kernels", "fitted", DEFAULT_LATENCY_MODEL)

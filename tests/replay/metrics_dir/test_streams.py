@@ -1,4 +1,4 @@
-"""Files of a folder of metrics while a run goes on: rows, distributions and courses over time."""
+"""Files of a folder of metrics while a run goes on: rows, and courses over time."""
 
 import csv
 import json
@@ -7,15 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replay.metrics_dir.recorder import (
-    ACCURACY,
-    BINS,
-    FIRST_BIN_US,
-    QuantileSketch,
-    ReplicaUse,
-    TimeWeighted,
-    utilization,
-)
+from replay.metrics_dir.recorder import Course, ReplicaUse, utilization
 from replay.metrics_dir.tables import EventTrace, JsonItems, RowFile, write_csv
 from traces import TraceError
 
@@ -53,49 +45,38 @@ def test_arrivals_that_are_known_ahead_come_in_their_turn(tmp_path: Path) -> Non
     assert [each["time"] for each in written] == [10e-6, 20e-6, 25e-6, 30e-6]
 
 
-def test_quantiles_of_a_sketch_are_those_of_the_sample_to_its_accuracy() -> None:
-    values = np.random.default_rng(1).lognormal(0, 2, 20_000)
-    sketch = QuantileSketch()
-    for value in values.tolist():
-        sketch.add(value)
-    fractions = (0.001, 0.25, 0.5, 0.9, 0.99, 1.0)
-    exact = np.quantile(values, fractions, method="inverted_cdf")
-    assert np.abs(sketch.quantiles(fractions) / exact - 1).max() <= ACCURACY
-    assert sketch.mean == pytest.approx(values.mean())
-    assert (sketch.least, sketch.largest) == (values.min(), values.max())
-
-
-def test_a_sketch_of_nothing_has_no_quantiles_and_zero_is_a_value() -> None:
-    sketch = QuantileSketch()
-    assert (sketch.mean, len(sketch.quantiles((0.5,)))) == (0.0, 0)
-    sketch.add(0.0, 3)
-    sketch.add(8.0)
-    assert sketch.quantiles((0.5, 0.75)).tolist() == [0.0, 0.0]
-    assert sketch.quantiles((1.0,))[0] == pytest.approx(8.0, rel=ACCURACY)
-
-
 def test_the_mean_of_a_level_weighs_by_time_from_its_very_beginning() -> None:
     """Vidur drops the time before the second change, as it takes the instant 0 for none."""
-    level = TimeWeighted()
+    level = Course()
     level.set(40.0, 0)
     level.set(0.0, 500)
     level.set(100.0, 750)
-    level.extend_to(1000)
-    assert (level.mean(1000), level.least, level.largest) == (45.0, 0.0, 100.0)
+    assert (level.mean(1000), level.largest) == (45.0, 100.0)
 
 
-@pytest.mark.parametrize("until", [3_000, BINS * FIRST_BIN_US, 7 * BINS * FIRST_BIN_US + 123])
+def test_a_value_that_is_replaced_at_once_is_the_largest_and_takes_no_time() -> None:
+    level = Course()
+    level.set(90.0, 500)
+    level.set(10.0, 500)
+    assert (level.mean(1000), level.largest) == (5.0, 90.0)
+
+
+def test_an_interval_begins_after_the_one_before() -> None:
+    level = Course()
+    level.add_interval(50.0, 0, 400)
+    level.add_interval(50.0, 200, 600)
+    level.add_interval(50.0, 300, 500)
+    assert level.mean(1000) == 30.0
+
+
+@pytest.mark.parametrize("until", [3_000, 512_000, 3_584_123])
 def test_the_course_of_a_level_has_its_mean_whatever_the_length_of_the_run(until: int) -> None:
-    level, draws = TimeWeighted(), np.random.default_rng(2)
-    instants = np.sort(draws.integers(0, until, 400)).tolist()
-    for at in instants:
+    level, draws = Course(), np.random.default_rng(2)
+    for at in np.sort(draws.integers(0, until, 400)).tolist():
         level.set(float(draws.uniform(0, 100)), at)
-    level.extend_to(until)
     times, values = level.time_series(until)
-    edges = np.append(2 * times - np.append(0, (times[1:] + times[:-1]) / 2)[: len(times)], 0)[:-1]
-    assert len(times) <= BINS
-    assert len(edges) == len(values)
-    assert values[:-1].mean() == pytest.approx(level.mean(until), rel=0.05)
+    assert len(times) == len(values)
+    assert values.mean() == pytest.approx(level.mean(until))
     assert 0 <= values.min() <= values.max() <= 100
 
 

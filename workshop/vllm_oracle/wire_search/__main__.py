@@ -11,11 +11,6 @@ the genuine server writes the same in the markup that its parser reads, and the 
 """
 
 import argparse
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +19,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from blis_sim.testing import serving
 from mockserve.options.parsers import REASONING_PARSERS
 from workshop.ending import check_reachable, run_command
 from workshop.vllm_oracle.wire_search.exchange import Reply, Server, differences
@@ -35,7 +31,6 @@ from workshop.vllm_oracle.wire_search.said import AnswerParts, Parsers, read_cha
 SHOWN_PER_QUESTION = 3
 MOST_TRIES = 3
 """A loaded machine joins events of a stream, so what differs is asked again."""
-PATIENCE_S = 60.0
 MAX_MODEL_LEN = 2048
 UNKNOWN_STATUS = 599
 """Shape for a genuine server that cannot have a parser."""
@@ -154,10 +149,7 @@ def our_server(
     model: str, parsers: Parsers, extra_call_probability: float = 0.5, flags: Sequence[str] = ()
 ) -> Iterator[Server]:
     """Our server with these parsers and flags, on a free port."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    own = f"{model} --served-model-name m --host 127.0.0.1 --port {port} --hardware H100 --tp 1".split()
+    own = f"{model} --served-model-name m --host 127.0.0.1 --port 0 --hardware H100 --tp 1".split()
     own += f"--max-model-len {MAX_MODEL_LEN} --trust-request-chat-template --enable-scale-out".split()
     own += ["--default-output-tokens", "6", "--default-reasoning-tokens", "5"]
     own += ["--tool-call-extra-probability", str(extra_call_probability)]
@@ -165,27 +157,8 @@ def our_server(
         own += ["--enable-auto-tool-choice", "--tool-call-parser", parsers.tool]
     if parsers.reasoning:
         own += ["--reasoning-parser", parsers.reasoning]
-    command = [sys.executable, "-m", "blis_sim.cli", "serve", *own, *flags]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _wait_until_healthy(port, process)
-        yield Server("127.0.0.1", port)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _wait_until_healthy(port: int, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
-                return
-        except OSError:
-            if process.poll() is not None:
-                break
-            time.sleep(0.1)
-    raise SystemExit("our server did not start")
+    with serving(["-m", "blis_sim.cli", "serve", *own, *flags]) as running:
+        yield Server.at(running.url)
 
 
 if __name__ == "__main__":

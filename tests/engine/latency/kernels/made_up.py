@@ -3,11 +3,9 @@
 import numpy as np
 
 from blis_sim.engine.latency.catalogue_reader import load_model
-from blis_sim.engine.latency.kernel_profiles import digest_of, profile_text
 from blis_sim.engine.latency.kernels import HostOverheads, KernelGrids, KernelSteps
 from blis_sim.engine.latency.model_operations import KernelPlacement, operations_of
 from blis_sim.engine.latency.operations import StepOperations
-from blis_sim.engine.specs import GpuSpec
 
 HOST = HostOverheads(
     step_us=300.0,
@@ -59,8 +57,3 @@ def steps(launch_us: float = 0.0, graph_sizes: tuple[int, ...] = (1, 2, 4, 8, 16
 def operations(model: str = "qwen3-14b", tp: int = 1, *, expert_parallel: bool = False) -> StepOperations:
     """The operations of a model of the catalogue."""
     return operations_of(load_model(model), KernelPlacement(tp=tp, expert_parallel=expert_parallel))
-
-
-def profile(gpu: GpuSpec, model: str = "qwen3-14b", tp: int = 1) -> str:
-    """A file with these times, as if they were those of a model on a GPU."""
-    return profile_text(grids(), f"{model} on {gpu.name} with tp {tp}", digest_of(operations(model, tp), gpu.name))

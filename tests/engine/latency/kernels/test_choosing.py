@@ -12,7 +12,6 @@ from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.model_operations import operations_of
 from blis_sim.engine.latency.operations import MXFP4_BY_MARLIN, Experts, Routing
-from tests.engine.latency.kernels.made_up import profile
 
 QUANTIZED = "llama-4-scout-17b-16e-instruct-fp8-dynamic"
 
@@ -57,16 +56,6 @@ def test_one_line_names_the_gpu_that_kernels_are_scaled_from_and_the_error_to_ex
     assert not any("scaled" in each for each in deployment("llama-3.1-8b", hardware="L40S", tp=1).notes)
     some = deployment("gpt-oss-20b", hardware="A100", tp=1, latency_model="kernels").notes
     assert any(each.startswith("some kernels of A100-SXM were not measured. They are scaled from") for each in some)
-
-
-def test_a_profile_that_is_named_is_taken(tmp_path: Path) -> None:
-    path = tmp_path / "kernels.json"
-    path.write_text(profile(load_gpu("H100")))
-    found = deployment("qwen3-14b", kernel_profile=str(path))
-    assert found.latency_name == "kernels"
-    assert "kernel times were repaired: something was repaired" in found.notes
-    with pytest.raises(EngineError, match=r"it was baked for qwen3-14b on H100 with tp 1, not for qwen3-14b on H100 "):
-        deployment("qwen3-14b", kernel_profile=str(path), tp=2)
 
 
 def test_learned_host_overheads_and_scales_are_taken_from_a_file(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory of a process and of all that it has started, as the kernel counts it."""
+"""Memory and processor time of a process and of all that it has started, as the kernel counts them."""
 
 import os
 from contextlib import suppress
@@ -47,5 +47,19 @@ def anonymous_mb(pid: int) -> float:
 
 def peak_mb(pid: int) -> float:
     """The most resident memory that one process has had so far."""
-    lines = [line for line in _read(pid, "status").splitlines() if line.startswith(b"VmHWM:")]
-    return int(lines[0].split()[1]) * 1024 / MB if lines else 0.0
+    return _status_kib(pid, b"VmHWM:") * 1024 / MB
+
+
+def resident_mib(pid: int, line: bytes = b"VmRSS:") -> float:
+    """Resident memory of a tree now, or with `VmHWM:` the most so far."""
+    return sum(_status_kib(each, line) for each in tree(pid)) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a tree so far, in user code and in the kernel for it."""
+    cells = [_read(each, "stat").rpartition(b")")[2].split() for each in tree(pid)]
+    return sum(int(each[11]) + int(each[12]) for each in cells if each) / os.sysconf("SC_CLK_TCK")
+
+
+def _status_kib(pid: int, name: bytes) -> int:
+    return next((int(line.split()[1]) for line in _read(pid, "status").splitlines() if line.startswith(name)), 0)
