@@ -210,7 +210,6 @@ class RunningServer:
         await asyncio.gather(self.http_listener.close(CLOSING_GRACE_S), self.runner.cleanup(), *middleware_connections)
         self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
-        await self.service.delivery.executor.wait_closed()
         await self.service.delivery.close_observers()
 
     async def _fall_silent(self, at_once: asyncio.Event) -> None:
