@@ -29,7 +29,7 @@ from mockserve.options.environment import ServerEnvironment, read_environment
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import in_uvicorn_form
 from mockserve.routes.control import dashboard_page
-from mockserve.serving.instances import InstanceControl, InstancePorts
+from mockserve.serving.instances import InstanceControl
 from mockserve.serving.lifecycle import first_of
 from mockserve.serving.service import Service, build_service
 
@@ -180,8 +180,6 @@ class RunningServer:
     """Client connections in front of middleware, if there is middleware."""
     calls: ServerBehindHttp | None = None
     """The gRPC server that shares the port, if any."""
-    ports: InstancePorts | None = None
-    """Opens and closes the ports of single instances, if they have ports."""
 
     @property
     def instance_ports(self) -> Mapping[int, int]:
@@ -195,7 +193,7 @@ class RunningServer:
         --abrupt-shutdown it falls silent instead, and waits for its clients or `at_once`.
         """
         at_once = at_once or asyncio.Event()
-        closing = [] if self.ports is None else [self.ports.close_all(at_once)]
+        closing = [] if self.service.cluster is None else [self.service.cluster.close_ports(at_once)]
         ending = self._fall_silent if self.service.options.network.abrupt_shutdown else self.service.lifecycle.drain
         await asyncio.gather(ending(at_once), *closing)
         if self.uds is not None:
@@ -210,7 +208,6 @@ class RunningServer:
         await asyncio.gather(self.http_listener.close(CLOSING_GRACE_S), self.runner.cleanup(), *middleware_connections)
         self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
-        await self.service.delivery.executor.wait_closed()
         await self.service.delivery.close_observers()
 
     async def _fall_silent(self, at_once: asyncio.Event) -> None:
@@ -250,9 +247,8 @@ async def start(
     if options.process.shares_port_with_grpc and not service.api_keys:  # gRPC takes no key
         server.calls = await _open_calls(service, server.http_listener)
     if control is not None and options.instances.instance_ports is not None:
-        server.ports = InstancePorts(control, options.instances.instance_ports, listen)
         try:
-            await server.ports.open_all()
+            await control.open_ports(listen)
         except BaseException:
             await server.stop()
             raise

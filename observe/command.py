@@ -319,20 +319,20 @@ def _send_load(options: ObserveOptions, result: TextIO | None) -> tuple[int, dic
     from observe.event_loop import allow_many_connections, run_loop
     from observe.measurement import measure
     from observe.sending import SENDERS
-    from observe.workload import plan_of, remaining_schedule
+    from observe.workload import plan_of, remaining_plan
 
     if options.live_html:
         from observe.live_page import check_live_port
 
         check_live_port(options.live_html)
-    request_schedule = remaining_schedule(options, plan_of(options))
-    if not request_schedule.plan:
+    plan = remaining_plan(options, plan_of(options))
+    if not plan.requests:
         print_message(f"{options.paths.data} has all of the requests already, nothing is left to send")
         return 0, {}
     allow_many_connections()
     # Before any signal is listened to: Ray would take SIGTERM away.
     with SENDERS["ray"].connect(options.ray_address, options.processes) if options.ray else nullcontext():
-        return run_loop(measure(options, request_schedule, result))
+        return run_loop(measure(options, plan, result))
 
 
 def _record_through_proxy(options: ObserveOptions) -> int:

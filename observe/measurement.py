@@ -37,7 +37,7 @@ from observe.server import (
     warn_of_warm_cache,
 )
 from observe.spans import export_spans
-from observe.workload import Graph, RequestSchedule, Workload, check_same_model, preparer
+from observe.workload import Graph, Plan, Workload, check_same_model, preparer
 from traces import TraceError, TraceHeader, read_cut_rows, write_header
 from traces.redaction import Redactor
 from traces.server_settings import ENGINE, HEADER_NAMES, INTERRUPTIONS, SPEED
@@ -243,14 +243,12 @@ def warnings_of(stats: RunStats, lag_ms: dict[str, float] | None, *, exact_outpu
     return warnings
 
 
-async def measure(
-    options: ObserveOptions, request_schedule: RequestSchedule, result: TextIO | None
-) -> tuple[int, dict[str, Any]]:
+async def measure(options: ObserveOptions, plan: Plan, result: TextIO | None) -> tuple[int, dict[str, Any]]:
     """Send what is on the agenda, record it, and write the summary to `result` unless that is None.
 
     Returns the exit code, and the summary, which is empty where nothing was sent. Raises RunError and BlisError.
     """
-    num_spare = num_spare_connections(request_schedule.plan)
+    num_spare = num_spare_connections(plan.requests)
     for line in options.flags_without_effect:
         print_message(line)
     clients = clients_of(options, num_spare, start_clock())
@@ -259,7 +257,7 @@ async def measure(
         with Interrupt() as interrupt:
             try:
                 await asyncio.gather(*(each.open() for each in clients))
-                workload = await _prepare_workload(clients, options, request_schedule)
+                workload = await _prepare_workload(clients, options, plan)
                 recorder, num_not_sent = await _record(clients, workload, interrupt)
             except asyncio.CancelledError:
                 if not interrupt.consume_cancellation():
@@ -275,7 +273,7 @@ async def measure(
 
 def _export_spans(workload: Workload) -> None:
     """Send the spans of the requests of this run, which the recording has."""
-    options, earlier = workload.options, workload.request_schedule.earlier
+    options, earlier = workload.options, workload.plan.earlier
     there = set() if earlier is None else {row.request_id for row in earlier.rows}
     endpoint = options.tracing.otlp_traces_endpoint
     model = Redactor(options.proxying.redact).text(workload.style.model)
@@ -290,9 +288,7 @@ def _export_spans(workload: Workload) -> None:
         warn(f"{num_lost} spans were not taken by {endpoint}")
 
 
-async def _prepare_workload(
-    clients: Sequence[Client], options: ObserveOptions, request_schedule: RequestSchedule
-) -> Workload:
+async def _prepare_workload(clients: Sequence[Client], options: ObserveOptions, plan: Plan) -> Workload:
     """Ask the first server what all of them serve, and make the connections to all of them warm."""
     preparation = ServerQueries(clients[0], options.headers)
     adapters = await preparation.adapters()
@@ -307,7 +303,7 @@ async def _prepare_workload(
     if options.unconstrained_output and style.api == "completions":
         most = await preparation.context_tokens(style.model)
         style = style if most is None else replace(style, most_output_tokens=most)
-    named = {planned.adapter for planned in request_schedule.plan if not planned.model} - {""}
+    named = {planned.adapter for planned in plan.requests if not planned.model} - {""}
     if missing := sorted(named - adapters):
         warn(f"the server lists no adapter {missing[0]!r}: such requests go to the model of all others")
     scale = TokenScale() if options.prompts is not None else await preparation.token_scale(style)
@@ -318,18 +314,18 @@ async def _prepare_workload(
         print_message(f"{sum(answered)} requests answered while warming up")
     rtt_ms = await preparation.round_trip_ms() if options.rtt_ms is None else options.rtt_ms
     prompts = PromptGenerator(options.prompt_seed, scale)
-    return Workload(options=options, request_schedule=request_schedule, style=style, prompts=prompts, rtt_ms=rtt_ms)
+    return Workload(options=options, plan=plan, style=style, prompts=prompts, rtt_ms=rtt_ms)
 
 
 async def _record(clients: Sequence[Client], workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Send everything and write it down; also the number of requests that were not sent."""
-    with reserved_paths(workload.options, workload.request_schedule.earlier):
+    with reserved_paths(workload.options, workload.plan.earlier):
         return await _record_at_paths(clients, workload, interrupt)
 
 
 async def _record_at_paths(clients: Sequence[Client], workload: Workload, interrupt: Interrupt) -> tuple[Recorder, int]:
     """Of several servers the first one's metrics are read."""
-    options, earlier = workload.options, workload.request_schedule.earlier
+    options, earlier = workload.options, workload.plan.earlier
     client = clients[0]
     try:
         scraper = _scraper(client, workload)
@@ -347,7 +343,7 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
             options.paths,
             earlier,
             options.warmup_requests,
-            columns=workload.request_schedule.columns,
+            columns=workload.plan.columns,
             redact=options.proxying.redact,
             failed=interrupt.stop,
         )
@@ -372,7 +368,7 @@ async def _record_at_paths(clients: Sequence[Client], workload: Workload, interr
     await interrupt.run_to_completion(_note_interruptions(client, options, settings))
     if at_start is not None:
         at_end = await interrupt.run_to_completion(_metrics(client, workload))
-        warn_of_warm_cache(at_start, at_end, shared_share(workload.request_schedule.plan), options.prompt_seed)
+        warn_of_warm_cache(at_start, at_end, shared_share(workload.plan.requests), options.prompt_seed)
     if scraper is not None:
         observed = await interrupt.run_to_completion(scraper.end())
         if observed is not None and earlier is None:
@@ -438,7 +434,7 @@ async def _note_interruptions(client: Client, options: ObserveOptions, settings:
 
 async def _metrics(client: Client, workload: Workload) -> MetricsReading | None:
     """The server's metrics, where they show whether it has seen the prompts before."""
-    if workload.request_schedule.conversations is not None or workload.options.prompts is not None:
+    if workload.plan.conversations is not None or workload.options.prompts is not None:
         return None
     return await metrics_page(client, workload.options.headers)
 
@@ -452,7 +448,7 @@ def _scraper(client: Client, workload: Workload) -> Scraper | None:
         client,
         options.headers,
         options.paths.metrics,
-        resume=workload.request_schedule.earlier is not None,
+        resume=workload.plan.earlier is not None,
         redactor=Redactor(options.proxying.redact) if options.proxying.redact else None,
         page=None if page is None else Client(page, timeout_s=options.timeout, num_spare=0, tls=options.tls),
     )
@@ -476,30 +472,26 @@ def _note_hit_rate(path: Path, header: TraceHeader, observed: Mapping[str, Any])
 
 async def _run(client: Client | Balancer, recorder: Recorder, workload: Workload, interrupt: Interrupt) -> int:
     """Send everything, or until the interrupt; the number of requests that were not sent."""
-    request_schedule = workload.request_schedule
+    plan = workload.plan
     dispatcher = Dispatcher(
         client,
-        request_schedule.plan,
+        plan.requests,
         preparer(client.server, workload),
         recorder.record,
         max_concurrency=workload.options.max_concurrency,
-        follow=None if request_schedule.conversations is None else request_schedule.conversations.follow_up,
+        follow=None if plan.conversations is None else plan.conversations.follow_up,
     )
     _, num_not_sent = await send_with_progress(
         client,
         dispatcher,
         recorder.stats,
         requested_per_s=workload.requested_per_s,
-        starts_at_us=request_schedule.starts_at_us,
+        starts_at_us=plan.starts_at_us,
         interrupt=interrupt,
         live_port=workload.options.live_html,
     )
-    if (
-        isinstance(request_schedule.conversations, Graph)
-        and request_schedule.conversations.num_waiting
-        and interrupt.signal is None
-    ):
-        waiting = request_schedule.conversations.num_waiting
+    if isinstance(plan.conversations, Graph) and plan.conversations.num_waiting and interrupt.signal is None:
+        waiting = plan.conversations.num_waiting
         warn(f"{waiting} requests were not sent: a request that they wait for was not answered")
     return num_not_sent
 

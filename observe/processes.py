@@ -208,7 +208,7 @@ async def send_from_processes(workload: Workload, clock: Clock, recorder: Record
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-            sender = _Sender(process, len(share.workload.request_schedule.plan), stop.set)
+            sender = _Sender(process, len(share.workload.plan.requests), stop.set)
             sender.send(share)
             senders.append(sender)
         await _run(senders, workload, stop)
@@ -236,7 +236,7 @@ async def _run(senders: Sequence[_Sender], workload: Workload, stop: asyncio.Eve
     view = await with_live_page(open_view(), workload.options.live_html, workload.options.servers[0].url)
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
-        sender.send(BeginMessage(origin - workload.request_schedule.starts_at_us * 1000))
+        sender.send(BeginMessage(origin - workload.plan.starts_at_us * 1000))
     tasks = [
         asyncio.create_task(stop.wait()),
         asyncio.create_task(_all_ended(senders)),
@@ -262,7 +262,7 @@ async def _keep_showing(view: View, senders: Sequence[_Sender], workload: Worklo
         await keep_showing(
             view,
             lambda: total(sender.progress for sender in senders),
-            lambda: len(workload.request_schedule.plan),
+            lambda: len(workload.plan.requests),
             origin=origin,
             requested_per_s=workload.requested_per_s,
         )

@@ -62,13 +62,13 @@ class DoneMessage:
 
 def shards_of(workload: Workload, clock: Clock, num_shares: int) -> list[ScheduleShard]:
     """The requests dealt out in turn, so that each share has the shape of the whole; none is empty."""
-    whole = workload.request_schedule
-    num_shares = min(num_shares, len(whole.plan))
+    whole = workload.plan
+    num_shares = min(num_shares, len(whole.requests))
     shards = []
     for start in range(num_shares):
         dealt = slice(start, None, num_shares)
-        part = replace(whole, plan=whole.plan[dealt], request_ids=whole.request_ids[dealt], earlier=None)
-        share = replace(workload, request_schedule=part)
+        part = replace(whole, requests=whole.requests[dealt], request_ids=whole.request_ids[dealt], earlier=None)
+        share = replace(workload, plan=part)
         shards.append(ScheduleShard(workload=share, clock=clock, columns=whole.columns))
     return shards
 
@@ -89,7 +89,7 @@ def balanced(clients: Sequence[Client], options: ObserveOptions) -> Client | Bal
 async def connected_client(share: ScheduleShard, clock: Clock) -> Client | Balancer:
     """A client with connections for the share, all used once. Raises RunError, or OSError; BlisError for TLS."""
     options = share.workload.options
-    clients = clients_of(options, num_spare_connections(share.workload.request_schedule.plan), clock)
+    clients = clients_of(options, num_spare_connections(share.workload.plan.requests), clock)
     client, headers = balanced(clients, options), options.headers
     try:
         await asyncio.gather(*(client.open() for client in clients))
@@ -105,7 +105,7 @@ def ready_dispatcher(
 ) -> Dispatcher:
     """Return a dispatcher for the share, with its first requests built."""
     workload = share.workload
-    dispatcher = Dispatcher(client, workload.request_schedule.plan, preparer(client.server, workload), finished)
+    dispatcher = Dispatcher(client, workload.plan.requests, preparer(client.server, workload), finished)
     build_first_requests(dispatcher)
     return dispatcher
 

@@ -393,13 +393,45 @@ class Conversations:
         return [behind]
 
 
+COLUMNS = frozenset({"x_request_id", "first_event_time_us"})
+"""Columns written on request that every recording has."""
+SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
+URGENCY_COLUMNS = frozenset({"vllm_priority", "slo_e2e_us"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRecording:
+    """The part of a recording that exists: its rows, and the chunk times in Unix microseconds of each of them."""
+
+    header: TraceHeader
+    rows: Sequence[TraceRow]
+    chunks: Mapping[int, Sequence[int]]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Requests with known send times, and the conversations that continue from them."""
+    """Requests with known send times, in order of time, and the conversations that continue from them."""
 
     requests: Sequence[PlannedRequest]
     conversations: Conversations | Graph | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
+    request_ids: Sequence[int] = ()
+    """The numbers of the requests in the whole schedule, from `remaining_plan`."""
+    earlier: EarlierRecording | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns written on request that a recording of these requests has."""
+        columns = COLUMNS if self.conversations is None else COLUMNS | self.conversations.columns
+        if any(planned.number is not None for planned in self.requests):
+            columns |= GRAPH_COLUMNS
+        is_urgent = any(planned.priority or planned.slo_e2e_us for planned in self.requests)
+        return columns | URGENCY_COLUMNS if is_urgent else columns
+
+    @property
+    def starts_at_us(self) -> int:
+        """The instant of the schedule at which this run begins: where the earlier one left off, else its start."""
+        return self.requests[0].at_us if self.earlier is not None and self.requests else 0
 
 
 def _users_of(options: ObserveOptions) -> WorkloadSpec:
@@ -585,47 +617,8 @@ def _plan(options: ObserveOptions) -> Plan:
 
 # The workload of a run: its plan once the server has been queried, or the rest of an interrupted recording.
 
-COLUMNS = frozenset({"x_request_id", "first_event_time_us"})
-"""Columns written on request that every recording has."""
-SESSION_COLUMNS = COLUMNS | {"think_time_us", "context_tokens"}
-URGENCY_COLUMNS = frozenset({"vllm_priority", "slo_e2e_us"})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierRecording:
-    """The part of a recording that exists: its rows, and the chunk times in Unix microseconds of each of them."""
-
-    header: TraceHeader
-    rows: Sequence[TraceRow]
-    chunks: Mapping[int, Sequence[int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSchedule:
-    """The requests of this run in order of time, with their numbers in the whole schedule."""
-
-    plan: Sequence[PlannedRequest]
-    request_ids: Sequence[int]
-    earlier: EarlierRecording | None = None
-    conversations: Conversations | Graph | None = None
-    goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The columns written on request that a recording of these requests has."""
-        columns = COLUMNS if self.conversations is None else COLUMNS | self.conversations.columns
-        if any(planned.number is not None for planned in self.plan):
-            columns |= GRAPH_COLUMNS
-        is_urgent = any(planned.priority or planned.slo_e2e_us for planned in self.plan)
-        return columns | URGENCY_COLUMNS if is_urgent else columns
-
-    @property
-    def starts_at_us(self) -> int:
-        """The instant of the schedule at which this run begins: where the earlier one left off, else its start."""
-        return self.plan[0].at_us if self.earlier is not None and self.plan else 0
-
-
-def remaining_schedule(options: ObserveOptions, whole: Plan) -> RequestSchedule:
+def remaining_plan(options: ObserveOptions, whole: Plan) -> Plan:
     """All of the plan, or with `--resume` what the recording lacks. Raises BlisError when it is of another plan.
 
     Rows that the end of the earlier run cut are sent again; those that failed by themselves are measurements.
@@ -639,21 +632,11 @@ def remaining_schedule(options: ObserveOptions, whole: Plan) -> RequestSchedule:
         raise ObserveError("--resume needs requests with times of their own; conversations cannot be taken up again")
     earlier = _earlier_recording(options) if options.resume else None
     if earlier is None:
-        return RequestSchedule(
-            plan=plan,
-            request_ids=range(len(plan)),
-            conversations=whole.conversations,
-            goodput_slo_targets=whole.goodput_slo_targets,
-        )
+        return replace(whole, request_ids=range(len(plan)))
     _check_same_run(options, plan, earlier)
     there = {row.request_id for row in earlier.rows}
     left = [number for number in range(options.warmup_requests, len(plan)) if number not in there]
-    return RequestSchedule(
-        plan=[plan[number] for number in left],
-        request_ids=left,
-        earlier=earlier,
-        goodput_slo_targets=whole.goodput_slo_targets,
-    )
+    return replace(whole, requests=[plan[number] for number in left], request_ids=left, earlier=earlier)
 
 
 def check_same_model(options: ObserveOptions, earlier: EarlierRecording, model: str) -> None:
@@ -709,7 +692,7 @@ class Workload:
     """State of a run that is fixed before the first request."""
 
     options: ObserveOptions
-    request_schedule: RequestSchedule
+    plan: Plan
     style: RequestStyle
     prompts: PromptGenerator
     rtt_ms: float | None
@@ -717,26 +700,26 @@ class Workload:
     @property
     def requested_per_s(self) -> float:
         """The request rate that is requested."""
-        return self.options.rate or mean_rate(self.request_schedule.plan)
+        return self.options.rate or mean_rate(self.plan.requests)
 
     @property
     def load(self) -> Load:
         """The load that is requested, as far as it is known before any reply."""
-        plan = self.request_schedule.plan
-        prompts = [each.prefix_tokens + each.input_tokens for each in plan]
-        return load_of(self.requested_per_s, prompts, [each.output_tokens for each in plan])
+        requests = self.plan.requests
+        prompts = [each.prefix_tokens + each.input_tokens for each in requests]
+        return load_of(self.requested_per_s, prompts, [each.output_tokens for each in requests])
 
     @property
     def slo_targets(self) -> Mapping[str, SloTargets]:
         """SLO targets for goodput: those of the options, else those of the workload."""
-        return self.options.slo_targets or self.request_schedule.goodput_slo_targets
+        return self.options.slo_targets or self.plan.goodput_slo_targets
 
 
 def preparer(server: Server, workload: Workload) -> Callable[[int, PlannedRequest], PreparedRequest]:
     """Return a function from a position in the agenda to the bytes of that request."""
     headers = {name: text for name, text in workload.options.headers.items() if name != "x-request-id"}
     style, has_spans = workload.style, bool(workload.options.tracing.otlp_traces_endpoint)
-    request_ids = workload.request_schedule.request_ids
+    request_ids = workload.plan.request_ids
 
     targets_us = {name: round(each.e2e_ms * 1000) for name, each in workload.slo_targets.items()}
 

@@ -7,50 +7,26 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from blis_sim.engine.config import EngineConfig
 from blis_sim.engine.core import Engine
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
-from blis_sim.options import BlisError, OptionError
-from mockserve.api_servers.channel import (
-    Abort,
-    Broken,
-    ChangeFaults,
-    Channel,
-    DeathReported,
-    Fail,
-    FaultSettingsChanged,
-    FaultsResult,
-    Finish,
-    FromApiServer,
-    GetCounts,
-    Listening,
-    MetricsPage,
-    Queries,
-    Refused,
-    RemoteMetrics,
-    State,
-    Stop,
-    Stopping,
-    Submit,
-    Tokens,
-    UsesBackend,
-    open_channel,
-)
+from blis_sim.options import BlisError
+from mockserve.api_servers.channel import REQUEST_STATS, Channel, EngineCalls, State, open_channel
 from mockserve.engines import Backend, StructuredOutputBackend, deployment_of, engine_settings
 from mockserve.executor.memory import return_large_blocks
-from mockserve.faults import Changes
+from mockserve.faults import Changes, FaultSource
 from mockserve.http.connection import SlowReaders
 from mockserve.http.sockets import raise_file_limit
 from mockserve.listening import RunningServer, fastest_loop, keep_what_exists, listen
-from mockserve.metrics.counters import Lateness
+from mockserve.metrics.counters import HttpMetrics, Lateness, Operations, ToolParsing
+from mockserve.metrics.page import REJECTION_REASONS, InThread, ProcessCounts
 from mockserve.options.environment import ServerEnvironment
 from mockserve.options.faults import FaultSettings, TimedFault
 from mockserve.options.serve import ServeOptions
@@ -59,38 +35,6 @@ from mockserve.protocol.errors import ApiError
 from mockserve.realtime.driver import EngineFailedError, WriteCoalescer
 from mockserve.realtime.in_flight import InFlightRequest, ParentRequest
 from mockserve.serving.service import build_service
-
-# Fault control of an API server process, whose engines are in another process.
-
-
-class RemoteFaults:
-    """Shows the latest reported engine faults, and sends changes for all processes to the engine process."""
-
-    def __init__(self, send: Callable[[FromApiServer], None]) -> None:
-        self._active: tuple[str, ...] = ()
-        self.queries: Queries[str] = Queries(send)
-
-    @property
-    def active(self) -> Sequence[str]:
-        """Return the engine faults in force."""
-        return list(self._active)
-
-    def plan(self, faults: Sequence[TimedFault]) -> None:
-        """Do nothing: the engine process plans the faults of the command line."""
-
-    async def change(self, settings: FaultSettings, changes: Changes) -> None:
-        """Change fault settings, and start and end engine faults. Raises OptionError without any change."""
-        problem = await self.queries.ask(lambda query: ChangeFaults(query, settings, changes))
-        if problem:
-            raise OptionError(problem)
-
-    def close(self) -> None:
-        """Do nothing: no fault is planned in this process."""
-
-    def state(self, message: State) -> None:
-        """Store the engine faults that the engine process has reported."""
-        self._active = message.engine_faults
-
 
 T = TypeVar("T")
 
@@ -103,11 +47,39 @@ class RemoteEngineInfo:
     stats: EngineStats
 
 
-class RemoteDriver:
-    """A driver whose engines are in another process. Use it from one event loop only.
+@dataclass(slots=True)
+class RemoteMetrics:
+    """The counts of an API server process; the metrics page comes from the engine process."""
 
-    `origin_s` is the reading of the monotonic clock at the simulated instant 0. `send` sends messages to the engine
-    process.
+    lateness: Lateness
+    slow_readers: SlowReaders
+    channel: Channel
+    http: HttpMetrics = field(default_factory=HttpMetrics)
+    tool_parsing: ToolParsing = field(default_factory=ToolParsing)
+    rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
+    operations: Operations = field(default_factory=Operations)
+    """Never on the page: operations are timed in development mode only, which requires a single process."""
+
+    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
+        """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`.
+
+        The process with the engines writes the page.
+        """
+        return await self.channel.ask(EngineCalls.metrics_page, tuple(names), accept, False)
+
+    async def history_json(self) -> bytes:
+        """Return the metrics of all processes over time as JSON."""
+        return await self.channel.ask(EngineCalls.metrics_page, (), "", True)
+
+    def record_history(self, is_recording: bool) -> None:
+        """Do nothing: the engine process records the metrics."""
+
+
+class RemoteEngines:
+    """The engines in another process: their driver, and the control of their faults. Use it from one event loop only.
+
+    `origin_s` is the reading of the monotonic clock at the simulated instant 0. The engine process calls the methods
+    at the end.
     """
 
     def __init__(
@@ -115,16 +87,28 @@ class RemoteDriver:
         config: EngineConfig,
         speed: float,
         origin_s: float,
+        metrics: RemoteMetrics,
         wire: WriteCoalescer,
-        send: Callable[[FromApiServer], None],
+        takes_any_backend: bool = False,
     ) -> None:
+        """With `takes_any_backend` every request may use its own structured-output backend."""
         self.engine = RemoteEngineInfo(config, EngineStats(0, 0, config.total_kv_blocks, 0, 0, 0))
         self.failure: BaseException | None = None
         """The error that broke the engines; from then on every request fails."""
+        self.faults: FaultSource | None = None
+        """The faults of replies in this process."""
+        self.stops: asyncio.Queue[bool] = asyncio.Queue()
+        """Whether to stop at once, for each call of `stop`."""
+        # Requests may be planned on a thread, but the channel must be used from the event loop.
+        call_soon, channel = asyncio.get_running_loop().call_soon_threadsafe, metrics.channel
+        self.structured_outputs = StructuredOutputBackend(
+            takes_any_backend, lambda name: call_soon(channel.call, EngineCalls.use_backend, name)
+        )
         self._us_per_s = speed * 1e6
         self._origin_s = origin_s
         self._wire = wire
-        self._send = send
+        self._metrics = metrics
+        self._channel = channel
         self._flights: dict[int, InFlightRequest] = {}
         self._number_of: dict[str, int] = {}
         self._numbers = itertools.count()
@@ -132,6 +116,23 @@ class RemoteDriver:
         self._prompt: tuple[ParentRequest | None, int] = (None, 0)
         """The latest submitted choices, and the number of their prompt."""
         self._engine_state = State(self.engine.stats, 0, 0)
+
+    # --- the control of their faults ---
+
+    @property
+    def active(self) -> Sequence[str]:
+        """Return the engine faults in force, as of the latest report."""
+        return list(self._engine_state.engine_faults)
+
+    def plan(self, faults: Sequence[TimedFault]) -> None:
+        """Do nothing: the engine process plans the faults of the command line."""
+
+    async def change(self, settings: FaultSettings, changes: Changes) -> None:
+        """Change fault settings of all processes, and start and end engine faults. Raises OptionError without any
+        change."""
+        await self._channel.ask(EngineCalls.change_faults, settings, changes)
+
+    # --- their driver ---
 
     @property
     def num_unfinished_requests(self) -> int:
@@ -149,11 +150,9 @@ class RemoteDriver:
         return self._number_of.keys()
 
     def clock(self) -> Micros:
-        """The present instant in simulated microseconds."""
         return self.instant_at(time.monotonic())
 
     def instant_at(self, reading_s: float) -> Micros:
-        """The simulated instant at which the monotonic clock reads `reading_s`."""
         return int((reading_s - self._origin_s) * self._us_per_s)
 
     def pending_arrival(self, at: Micros) -> AbstractContextManager[None]:
@@ -161,7 +160,6 @@ class RemoteDriver:
         return nullcontext()
 
     def submit(self, flight: InFlightRequest, arrived_at: Micros | None = None, rank: int | None = None) -> None:
-        """Submit a request, which gets its tokens. Raises EngineFailedError if the engines have failed."""
         if self.failure is not None:
             raise EngineFailedError("the engine has failed") from self.failure
         request, parent = flight.request, flight.parent
@@ -172,14 +170,14 @@ class RemoteDriver:
         self._flights[number] = flight
         self._number_of[request.id] = number
         num_choices = 1 if parent is None else parent.number
-        self._send(Submit(number, request, at, flight.finish_reason, self._prompt[1], num_choices, rank))
+        call, prompt_number = self._channel.call, self._prompt[1]
+        call(EngineCalls.submit, number, request, at, flight.finish_reason, prompt_number, num_choices, rank)
 
     def abort(self, request_id: str) -> None:
-        """Abort `request_id`, whose client has disconnected, and free its blocks. Its reply gets no more calls."""
         number = self._number_of.pop(request_id, None)
         if number is not None:
             del self._flights[number]
-            self._send(Abort(number))
+            self._channel.call(EngineCalls.abort, number)
 
     async def until_routed(self, request_ids: Collection[str]) -> None:
         """Return at once: the engine process has no router."""
@@ -201,15 +199,15 @@ class RemoteDriver:
         self._flights.clear()
         self._number_of.clear()
 
-    # --- messages from the engine process ---
+    # --- calls of the engine process ---
 
-    def tokens(self, message: Tokens) -> None:
-        """Deliver the tokens of several requests to their replies; tokens of aborted requests are dropped."""
+    def tokens(self, due_s: float, numbers: list[int], counts: list[int]) -> None:
+        """New token counts of several requests, all due at one instant; tokens of aborted requests are dropped."""
         flights, wire = self._flights, self._wire
-        wire.due_s = message.due_s
+        wire.due_s = due_s
         wire.is_held = True
         try:
-            for number, count in zip(message.numbers, message.counts, strict=True):
+            for number, count in zip(numbers, counts, strict=True):
                 flight = flights.get(number)
                 if flight is not None:
                     flight.num_tokens = count
@@ -217,39 +215,59 @@ class RemoteDriver:
         finally:
             wire.release()
 
-    def finish(self, message: Finish) -> None:
-        """Complete a request."""
-        flight = self._remove_request(message.number)
+    def finish(self, due_s: float, number: int, num_tokens: int, stats: list[Micros | None]) -> None:
+        """The last token of a request. `stats` are its `REQUEST_STATS`."""
+        flight = self._remove_request(number)
         if flight is not None:
-            flight.num_tokens = message.num_tokens
-            for name, value in message.stats._asdict().items():
+            flight.num_tokens = num_tokens
+            for name, value in zip(REQUEST_STATS, stats, strict=True):
                 setattr(flight, name, value)
             wire = self._wire
-            wire.due_s = message.due_s
+            wire.due_s = due_s
             wire.is_held = True
             try:
                 if not flight.is_streamed:
                     wire.measure()
-                flight.finish(message.num_tokens)
+                flight.finish(num_tokens)
             finally:
                 wire.release()
 
-    def fail(self, message: Fail) -> None:
-        """Fail a request."""
-        flight = self._remove_request(message.number)
+    def fail(self, number: int, message: str, status: int) -> None:
+        """A request has failed."""
+        flight = self._remove_request(number)
         if flight is not None:
-            flight.fail(message.message, message.status)
+            flight.fail(message, status)
 
-    def broken(self, message: Broken) -> None:
-        """Fail all requests."""
-        self.failure = EngineFailedError(message.message)
+    def broken(self, message: str) -> None:
+        """The engines have failed, and all requests with them."""
+        self.failure = EngineFailedError(message)
         for number in list(self._flights):
-            self.fail(Fail(number, message.message, HTTPStatus.INTERNAL_SERVER_ERROR))
+            self.fail(number, message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
-    def state(self, message: State) -> None:
-        """Store the reported state of the engines."""
-        self._engine_state = message
-        self.engine.stats = message.stats
+    def state(self, state: State) -> None:
+        """The state of the engines."""
+        self._engine_state = state
+        self.engine.stats = state.stats
+
+    def set_backend(self, name: str) -> None:
+        """The structured-output backend of all processes."""
+        self.structured_outputs.set_name(name)
+
+    def set_faults(self, settings: FaultSettings) -> None:
+        """The fault settings of all processes have changed."""
+        if self.faults is not None:
+            self.faults.settings = settings
+
+    async def counts(self) -> ProcessCounts:
+        """Return the counts of this process for a metrics page."""
+        metrics, lag_s = self._metrics, self._metrics.lateness.histogram
+        return ProcessCounts(
+            metrics.http, metrics.rejections, lag_s, metrics.slow_readers.num_cut, metrics.tool_parsing
+        )
+
+    def stop(self, at_once: bool) -> None:
+        """Stop the process after its open replies or the shutdown timeout, or `at_once`."""
+        self.stops.put_nowait(at_once)
 
     def _remove_request(self, number: int) -> InFlightRequest | None:
         flight = self._flights.pop(number, None)
@@ -282,7 +300,7 @@ class Assignment:
 
 
 def run_api_server(assignment: Assignment) -> None:
-    """Serve until the engine process sends a stop message; only the engine process handles signals."""
+    """Serve until the engine process stops this one; only the engine process handles signals."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     set_up_logging(assignment.options.process.log_format)
@@ -293,22 +311,20 @@ def run_api_server(assignment: Assignment) -> None:
 
 
 async def _serve_assignment(assignment: Assignment) -> None:
-    stops: asyncio.Queue[Stop] = asyncio.Queue()
-    handlers: dict[type, Callable[[Any], None]] = {Stop: stops.put_nowait}
-    channel = await open_channel(assignment.engines, partial(_handle_message, handlers), _exit_orphaned)
+    channel = await open_channel(assignment.engines, None, _exit_orphaned)
     try:
-        server = await _listening_server(assignment, channel, handlers)
+        engines, server = await _listening_server(assignment, channel)
     except BlisError as error:
-        channel.send(Refused(str(error)))
+        channel.call(EngineCalls.refused, str(error))
         await channel.close_when_sent()
         return
-    channel.send(Listening(server.host, server.port))
+    channel.call(EngineCalls.listens, server.host, server.port)
     keep_what_exists()
-    reporting = asyncio.create_task(_report_death(server, channel.send))
-    stop = await stops.get()
-    channel.send(Stopping(server.service.delivery.open_replies.number))
+    reporting = asyncio.create_task(_report_death(server, channel))
+    is_at_once = await engines.stops.get()
+    channel.call(EngineCalls.stops, server.service.delivery.open_replies.number)
     at_once = asyncio.Event()
-    hurrying = asyncio.create_task(_hurry_stop(stop, stops, at_once))
+    hurrying = asyncio.create_task(_hurry_stop(is_at_once, engines.stops, at_once))
     await server.stop(at_once)
     for task in (reporting, hurrying):
         task.cancel()
@@ -317,66 +333,34 @@ async def _serve_assignment(assignment: Assignment) -> None:
     await channel.close_when_sent()
 
 
-async def _listening_server(
-    assignment: Assignment, channel: Channel, handlers: dict[type, Callable[[Any], None]]
-) -> RunningServer:
-    """Start a server whose engines are at the other end of `channel`, and register handlers of their messages."""
+async def _listening_server(assignment: Assignment, channel: Channel) -> tuple[RemoteEngines, RunningServer]:
+    """Start a server whose engines are at the other end of `channel`, which calls them from now on."""
     options = assignment.options
     deployment = deployment_of(options)
     config, _ = engine_settings(options, deployment)
     wire, slow_readers = WriteCoalescer(Lateness()), SlowReaders(options.network.max_unsent_kib * 1024)
-    driver = RemoteDriver(config, options.speed, assignment.origin_s, wire, channel.send)
-    metrics = RemoteMetrics(wire.lateness, slow_readers, channel.send)
-    faults = RemoteFaults(channel.send)
-
-    def state(message: State) -> None:
-        driver.state(message)
-        faults.state(message)
-
-    loop = asyncio.get_running_loop()
-    structured_outputs = StructuredOutputBackend(
-        options.content.structured_outputs.lenient_structured_outputs,
-        # Requests may be planned on a thread, but the channel must be used from the event loop.
-        lambda name: loop.call_soon_threadsafe(channel.send, UsesBackend(name)),
-    )
-    handlers.update(
-        {
-            Tokens: driver.tokens,
-            Finish: driver.finish,
-            Fail: driver.fail,
-            Broken: driver.broken,
-            State: state,
-            FaultsResult: lambda message: faults.queries.answered(message.query_id, message.problem),
-            UsesBackend: lambda message: structured_outputs.set_name(message.name),
-            GetCounts: metrics.counts,
-            MetricsPage: lambda message: metrics.queries.answered(message.query_id, message.page),
-        }
-    )
+    metrics = RemoteMetrics(wire.lateness, slow_readers, channel)
+    takes_any_backend = options.content.structured_outputs.lenient_structured_outputs
+    engines = RemoteEngines(config, options.speed, assignment.origin_s, metrics, wire, takes_any_backend)
+    channel.receiver = engines
     numbers = itertools.count(assignment.process_index, assignment.num_processes)
     backend = Backend(
-        wire, driver, metrics, slow_readers, request_numbers=numbers, structured_outputs=structured_outputs
+        wire, engines, metrics, slow_readers, request_numbers=numbers, structured_outputs=engines.structured_outputs
     )
-    service = build_service(options, deployment, assignment.environment, backend, fault_control=faults)
-    handlers[FaultSettingsChanged] = lambda message: setattr(service.faults, "settings", message.settings)
-    return await listen(service, reuse_port=True)
+    service = build_service(options, deployment, assignment.environment, backend, fault_control=engines)
+    engines.faults = service.faults
+    return engines, await listen(service, reuse_port=True)
 
 
-async def _report_death(server: RunningServer, send: Callable[[FromApiServer], None]) -> None:
+async def _report_death(server: RunningServer, channel: Channel) -> None:
     await server.service.lifecycle.death_reported.wait()
-    send(DeathReported())
+    channel.call(EngineCalls.report_death)
 
 
-async def _hurry_stop(stop: Stop, stops: asyncio.Queue[Stop], at_once: asyncio.Event) -> None:
-    while not stop.at_once:
-        stop = await stops.get()
+async def _hurry_stop(is_at_once: bool, stops: asyncio.Queue[bool], at_once: asyncio.Event) -> None:
+    while not is_at_once:
+        is_at_once = await stops.get()
     at_once.set()
-
-
-def _handle_message(handlers: Mapping[type, Callable[[Any], None]], message: object) -> None:
-    """Pass a message to the handler of its type; messages without a handler are ignored."""
-    handler = handlers.get(type(message))
-    if handler is not None:
-        handler(message)
 
 
 def _exit_orphaned() -> None:

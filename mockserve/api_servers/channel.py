@@ -1,70 +1,105 @@
-"""Messages between the engine process and the API server processes, over a socket."""
+"""Calls between the engine process and the API server processes, over a socket."""
 
 import asyncio
 import itertools
 import pickle
 import socket
-from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from blis_sim.engine.request import Request
 from blis_sim.engine.stats import EngineStats
 from blis_sim.engine.units import Micros
+from blis_sim.options import BlisError
 from mockserve.faults import Changes
-from mockserve.http.connection import SlowReaders
-from mockserve.metrics.counters import HttpMetrics, Lateness, Operations, ToolParsing
-from mockserve.metrics.page import REJECTION_REASONS, InThread, MetricsSource, ProcessCounts, sum_of_parts
 from mockserve.options.faults import FaultSettings
 from mockserve.realtime.driver import ignore
 
 LENGTH_BYTES = 4
+P = ParamSpec("P")
 T = TypeVar("T")
+_Message: TypeAlias = tuple[int | None, str, tuple[Any, ...]]
+"""The number of a call with an answer, the name of a method, and its arguments. An answer has no name."""
 
 
 class Channel(asyncio.Protocol):
-    """One end of a connection between two processes. `on_message` is called with each message in order, and `ended`
-    when the connection is lost.
+    """One end of a connection between two processes, which call methods of each other's `receiver` in order.
 
-    Only processes of this server may have access to the socket, because received bytes are unpickled.
+    Calls are dropped while there is no receiver. `ended` is called when the connection is lost. Only processes of this
+    server may have access to the socket, because received bytes are unpickled.
     """
 
-    def __init__(self, on_message: Callable[[Any], None], ended: Callable[[], None]) -> None:
-        self._on_message = on_message
+    def __init__(self, receiver: object, ended: Callable[[], None]) -> None:
+        self.receiver = receiver
         self._ended = ended
         self._transport: asyncio.Transport | None = None
-        self.on_sent: Callable[[], None] = ignore
-        """Called before queued messages are sent, after which they must not be extended."""
-        self._waiting: list[Any] = []
+        self.waiting: list[_Message] = []
+        """Messages that are sent at the end of this turn of the loop."""
         self._received = bytearray()
         self._gone = asyncio.Event()
+        self._numbers = itertools.count()
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._answers: set[asyncio.Task[None]] = set()
 
-    def send(self, message: object) -> None:
-        """Queue a message, sent together with other messages of this turn. Does nothing if the connection is lost."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._waiting.append(message)
+    def call(self, method: Callable[Concatenate[Any, P], object], *arguments: P.args, **_: P.kwargs) -> None:
+        """Queue a call, sent together with other calls of this turn. Does nothing if the connection is lost."""
+        self._send_soon((None, method.__name__, arguments))
+
+    async def ask(self, method: Callable[Concatenate[Any, P], Awaitable[T]], *arguments: P.args, **_: P.kwargs) -> T:
+        """Return the result of a call, or raise its BlisError. Raises ConnectionResetError without a connection."""
+        if self._gone.is_set():
+            raise ConnectionResetError
+        number = next(self._numbers)
+        answer = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._send_soon((number, method.__name__, arguments))
+        try:
+            found: T = await answer
+            return found
+        finally:
+            del self._asked[number]
 
     def close(self) -> None:
-        """Send queued messages and close without a callback."""
+        """Send queued calls and close without a callback."""
         self._ended = ignore
-        if self._waiting:
+        if self.waiting:
             self._send()
         if self._transport is not None:
             self._transport.close()
 
     async def close_when_sent(self) -> None:
-        """Close, and return after all messages have been sent."""
+        """Close, and return after all calls have been sent."""
         self.close()
         await self._gone.wait()
 
+    def _send_soon(self, message: _Message) -> None:
+        if not self.waiting:
+            asyncio.get_running_loop().call_soon(self._send)
+        self.waiting.append(message)
+
     def _send(self) -> None:
-        messages, self._waiting = self._waiting, []
-        self.on_sent()
+        messages, self.waiting = self.waiting, []
         if messages and self._transport is not None and not self._transport.is_closing():
             data = pickle.dumps(messages, pickle.HIGHEST_PROTOCOL)
             self._transport.write(len(data).to_bytes(LENGTH_BYTES, "little") + data)
+
+    def _take(self, number: int | None, name: str, arguments: tuple[Any, ...]) -> None:
+        if not name:
+            answer = None if number is None else self._asked.get(number)
+            if answer is not None and not answer.done():
+                result, error = arguments
+                answer.set_result(result) if error is None else answer.set_exception(error)
+        elif self.receiver is not None:
+            found = getattr(self.receiver, name)(*arguments)
+            if number is not None:
+                task = asyncio.create_task(self._answer(number, found))
+                self._answers.add(task)
+                task.add_done_callback(self._answers.discard)
+
+    async def _answer(self, number: int, result: Awaitable[Any]) -> None:
+        try:
+            self._send_soon((number, "", (await result, None)))
+        except BlisError as error:
+            self._send_soon((number, "", (None, error)))
 
     # --- the interface of a protocol ---
 
@@ -73,6 +108,11 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._gone.set()
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(ConnectionResetError())
+        for task in self._answers:
+            task.cancel()
         self._ended()
 
     def data_received(self, data: bytes) -> None:
@@ -86,131 +126,21 @@ class Channel(asyncio.Protocol):
                 break
             start = end
             for message in pickle.loads(received[begin:end]):
-                self._on_message(message)
+                self._take(*message)
         del received[:start]
 
 
-async def open_channel(end: socket.socket, on_message: Callable[[Any], None], ended: Callable[[], None]) -> Channel:
+async def open_channel(end: socket.socket, receiver: object, ended: Callable[[], None]) -> Channel:
     """Open a channel over one end of a socket pair."""
-    _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: Channel(on_message, ended), sock=end)
+    _, channel = await asyncio.get_running_loop().create_unix_connection(lambda: Channel(receiver, ended), sock=end)
     return channel
 
 
-# --- from API server processes ---
-
-
-class Listening(NamedTuple):
-    """The process accepts connections on this port."""
-
-    host: str
-    port: int
-
-
-class Refused(NamedTuple):
-    """The process cannot serve with its settings."""
-
-    message: str
-
-
-class Submit(NamedTuple):
-    """Submits a request. The `num_choices` choices of one prompt have equal `prompt_number`."""
-
-    number: int
-    request: Request
-    arrived_at: Micros
-    finish_reason: str
-    prompt_number: int
-    num_choices: int
-    rank: int | None
-
-
-class Abort(NamedTuple):
-    """Aborts a request whose client has disconnected."""
-
-    number: int
-
-
-class GetMetricsPage(NamedTuple):
-    """Requests the metrics page, or only the named samples, in the format selected by an `Accept` header."""
-
-    query_id: int
-    names: tuple[str, ...]
-    accept: str
-    is_history: bool = False
-    """Whether the metrics over time are requested instead, as JSON."""
-
-
-class DeathReported(NamedTuple):
-    """A client has received the status that reports the engine's failure."""
-
-
-class UsesBackend(NamedTuple):
-    """Names the engine's structured-output backend; sent in both directions."""
-
-    name: str
-
-
-class ChangeFaults(NamedTuple):
-    """Changes the fault settings, and starts and ends engine faults."""
-
-    query_id: int
-    settings: FaultSettings
-    changes: Changes
-
-
-class Stopping(NamedTuple):
-    """The process has stopped accepting requests; `num_open` replies are open."""
-
-    num_open: int
-
-
-# --- from the engine process ---
-
-
-class Tokens(NamedTuple):
-    """New token counts of several requests, all due at one instant."""
-
-    due_s: float
-    numbers: list[int]
-    counts: list[int]
-
-
-class RequestStateStats(NamedTuple):
-    """Timings and counts of a complete request, copied to fields of `InFlightRequest` with equal names."""
-
-    arrived_at: Micros
-    queued_at: Micros
-    first_scheduled_at: Micros | None
-    first_token_at: Micros | None
-    last_token_at: Micros
-    num_preemptions: int
-    num_cached_tokens: int
-    num_external_tokens: int
-    first_token_latency_us: Micros
-    e2e_latency_us: Micros
-
-
-class Finish(NamedTuple):
-    """Delivers the last token of a request."""
-
-    due_s: float
-    number: int
-    num_tokens: int
-    stats: RequestStateStats
-
-
-class Fail(NamedTuple):
-    """Fails a request."""
-
-    number: int
-    message: str
-    status: int
-
-
-class Broken(NamedTuple):
-    """The engines have failed."""
-
-    message: str
+REQUEST_STATS = (
+    *("arrived_at", "queued_at", "first_scheduled_at", "first_token_at", "last_token_at", "num_preemptions"),
+    *("num_cached_tokens", "num_external_tokens", "first_token_latency_us", "e2e_latency_us"),
+)
+"""Fields of `InFlightRequest` that an API server process gets of a complete request."""
 
 
 class State(NamedTuple):
@@ -222,176 +152,45 @@ class State(NamedTuple):
     engine_faults: tuple[str, ...] = ()
 
 
-class FaultSettingsChanged(NamedTuple):
-    """The fault settings of all processes have changed."""
+class EngineCalls(Protocol):
+    """The calls of an API server process to the engine process, which calls `RemoteEngines` there."""
 
-    settings: FaultSettings
+    def listens(self, host: str, port: int) -> None:
+        """The process accepts connections on this port."""
 
+    def refused(self, message: str) -> None:
+        """The process cannot serve with its settings."""
 
-class FaultsResult(NamedTuple):
-    """The reply to `ChangeFaults`: an error message if nothing was changed, else an empty text."""
+    def submit(
+        self,
+        number: int,
+        request: Request,
+        arrived_at: Micros,
+        finish_reason: str,
+        prompt_number: int,
+        num_choices: int,
+        rank: int | None,
+    ) -> None:
+        """Submit a request. The `num_choices` choices of one prompt have equal `prompt_number`."""
 
-    query_id: int
-    problem: str
+    def abort(self, number: int) -> None:
+        """Abort a request whose client has disconnected."""
 
+    async def metrics_page(self, names: tuple[str, ...], accept: str, is_history: bool) -> bytes:
+        """Return the metrics page, or only the named samples, in the format selected by an `Accept` header.
 
-class GetCounts(NamedTuple):
-    """Requests the counts of a process for a metrics page."""
-
-    query_id: int
-
-
-class MetricsPage(NamedTuple):
-    """The reply to `GetMetricsPage`."""
-
-    query_id: int
-    page: bytes
-
-
-class Stop(NamedTuple):
-    """Stops a process after its open replies or the shutdown timeout, or `at_once`."""
-
-    at_once: bool = False
-
-
-FromApiServer: TypeAlias = (
-    Listening
-    | Refused
-    | Submit
-    | Abort
-    | GetMetricsPage
-    | ProcessCounts
-    | DeathReported
-    | UsesBackend
-    | ChangeFaults
-    | Stopping
-)
-FromEngines: TypeAlias = (
-    Tokens
-    | Finish
-    | Fail
-    | Broken
-    | State
-    | UsesBackend
-    | GetCounts
-    | MetricsPage
-    | FaultSettingsChanged
-    | FaultsResult
-    | Stop
-)
-
-
-class Queries(Generic[T]):
-    """Messages to the engine process that are answered, by their numbers."""
-
-    def __init__(self, send: Callable[[FromApiServer], None]) -> None:
-        self._send = send
-        self._numbers = itertools.count()
-        self._pending: dict[int, asyncio.Future[T]] = {}
-
-    async def ask(self, message: Callable[[int], FromApiServer]) -> T:
-        """Send the message of a number, and return its answer."""
-        number = next(self._numbers)
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._pending[number] = answer
-        self._send(message(number))
-        try:
-            return await answer
-        finally:
-            del self._pending[number]
-
-    def answered(self, number: int, answer: T) -> None:
-        """Resolve the wait for an answer."""
-        waiting = self._pending.get(number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
-
-
-WAIT_S = 2.0
-"""Timeout for the counts of a process, after which its previous counts are used."""
-
-
-@dataclass(slots=True)
-class RemoteMetrics:
-    """The counts of an API server process; the metrics page comes from the engine process."""
-
-    lateness: Lateness
-    slow_readers: SlowReaders
-    send: Callable[[FromApiServer], None]
-    http: HttpMetrics = field(default_factory=HttpMetrics)
-    tool_parsing: ToolParsing = field(default_factory=ToolParsing)
-    rejections: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REJECTION_REASONS, 0))
-    operations: Operations = field(default_factory=Operations)
-    """Never on the page: operations are timed in development mode only, which requires a single process."""
-    queries: Queries[bytes] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.queries = Queries(self.send)
-
-    async def page(self, names: Collection[str] = (), accept: str = "", in_thread: InThread | None = None) -> bytes:
-        """Return the metrics page of all processes, or only the named samples, in the format selected by `accept`.
-
-        The process with the engines writes the page.
+        With `is_history` it is the metrics over time instead, as JSON.
         """
-        return await self.queries.ask(lambda query: GetMetricsPage(query, tuple(names), accept))
+        ...
 
-    async def history_json(self) -> bytes:
-        """Return the metrics of all processes over time as JSON."""
-        return await self.queries.ask(lambda query: GetMetricsPage(query, (), "", is_history=True))
+    def report_death(self) -> None:
+        """A client has received the status that reports the engine's failure."""
 
-    def record_history(self, is_recording: bool) -> None:
-        """Do nothing: the engine process records the metrics."""
+    def use_backend(self, name: str) -> None:
+        """The process has chosen the structured-output backend."""
 
-    def counts(self, message: GetCounts) -> None:
-        """Send the counts of this process."""
-        lag_s, num_cut = self.lateness.histogram, self.slow_readers.num_cut
-        self.send(ProcessCounts(message.query_id, self.http, self.rejections, lag_s, num_cut, self.tool_parsing))
+    async def change_faults(self, settings: FaultSettings, changes: Changes) -> None:
+        """Change the fault settings, and start and end engine faults. Raises OptionError without any change."""
 
-
-class MetricsGatherer:
-    """Collects the counts of all processes. An ended process contributes its last counts."""
-
-    def __init__(self, source: MetricsSource, in_thread: InThread) -> None:
-        """A page of many engines is written by `in_thread`, one page after the other."""
-        self._source = source
-        self._in_thread = in_thread
-        self._writing = asyncio.Lock()
-        self._query_ids = itertools.count()
-        self._known: dict[int, ProcessCounts] = {}
-        """Latest counts by process."""
-        self._missing: dict[int, set[int]] = {}
-        """Processes whose reply to a query is missing."""
-        self._complete: dict[int, asyncio.Event] = {}
-
-    async def page(self, senders: Mapping[int, Callable[[GetCounts], None]], message: GetMetricsPage) -> bytes:
-        """Return the metrics page or the metrics over time; `senders` has a send function for each running process."""
-        query_id = next(self._query_ids)
-        self._missing[query_id] = set(senders)
-        complete = self._complete[query_id] = asyncio.Event()
-        for send in senders.values():
-            send(GetCounts(query_id))
-        with suppress(TimeoutError):
-            await asyncio.wait_for(complete.wait(), WAIT_S)
-        del self._missing[query_id], self._complete[query_id]
-        async with self._writing:
-            found = sum_of_parts(self._source, list(self._known.values()))
-            if message.is_history:
-                return await found.history_json()
-            return await found.page(message.names, message.accept, self._in_thread)
-
-    def on_message(self, process_index: int, counts: ProcessCounts) -> None:
-        """Store the counts of one process."""
-        self._known[process_index] = counts
-        self._no_longer_missing(process_index, counts.query_id)
-
-    def on_closed(self, process_index: int) -> None:
-        """Stop waiting for a process that has ended."""
-        for query_id in list(self._missing):
-            self._no_longer_missing(process_index, query_id)
-
-    def _no_longer_missing(self, process_index: int, query_id: int) -> None:
-        missing = self._missing.get(query_id)
-        if missing is not None:
-            missing.discard(process_index)
-            if not missing:
-                self._complete[query_id].set()
+    def stops(self, num_open: int) -> None:
+        """The process has stopped accepting requests; `num_open` replies are open."""

@@ -7,247 +7,94 @@ import logging
 import multiprocessing
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from blis_sim.engine.deployment import Deployment
+from blis_sim.engine.request import Request
+from blis_sim.engine.units import Micros
 from blis_sim.options import OptionError, StartError, with_settings
-from mockserve.api_servers.api_server import Assignment, run_api_server
-from mockserve.api_servers.channel import (
-    Abort,
-    Broken,
-    ChangeFaults,
-    Channel,
-    DeathReported,
-    Fail,
-    FaultSettingsChanged,
-    FaultsResult,
-    Finish,
-    FromApiServer,
-    FromEngines,
-    GetMetricsPage,
-    Listening,
-    MetricsGatherer,
-    MetricsPage,
-    Refused,
-    RequestStateStats,
-    State,
-    Stop,
-    Stopping,
-    Submit,
-    Tokens,
-    UsesBackend,
-    open_channel,
-)
-from mockserve.engines import RankEngine, build_engines, driver_of, source_of
+from mockserve.api_servers.api_server import Assignment, RemoteEngines, run_api_server
+from mockserve.api_servers.channel import REQUEST_STATS, Channel, EngineCalls, State, open_channel
+from mockserve.engines import build_engines, driver_of, source_of
 from mockserve.executor.executor import OffloadExecutor
-from mockserve.faults import EngineFaults, FaultSource
+from mockserve.faults import Changes, EngineFaults, FaultSource
 from mockserve.http.connection import SlowReaders
 from mockserve.listening import address, keep_what_exists, log_application_startup, startup_line
 from mockserve.metrics.counters import Lateness
-from mockserve.metrics.page import ProcessCounts
+from mockserve.metrics.page import InThread, MetricsSource, ProcessCounts, sum_of_parts
 from mockserve.options.environment import ServerEnvironment
+from mockserve.options.faults import FaultSettings
 from mockserve.options.serve import ServeOptions
 from mockserve.options.server import fields
 from mockserve.realtime.driver import EngineFailedError, WriteCoalescer, ignore
 from mockserve.realtime.in_flight import InFlightRequest, ParentRequest
 from mockserve.serving.lifecycle import ENGINE_CHECK_INTERVAL_S
 
-# The engine process's end: receives requests from API server processes and sends tokens, one message per step.
+P = ParamSpec("P")
 
 
 class RemoteRequest(InFlightRequest):
     """A request whose reply is written in another process."""
 
-    __slots__ = ("_end", "_number", "finish_reason")
+    __slots__ = ("_number", "_process", "finish_reason")
 
     finish_reason: str
     is_streamed = True  # the API server process measures replies that are not streamed
 
-    def __init__(self, end: "ApiServerConnection", message: Submit, parent: ParentRequest | None) -> None:
-        super().__init__(message.request, parent)
-        self._end = end
-        self._number = message.number
-        self.finish_reason = message.finish_reason
+    def __init__(
+        self, process: "ApiServerProcess", number: int, request: Request, parent: ParentRequest | None, reason: str
+    ) -> None:
+        super().__init__(request, parent)
+        self._process = process
+        self._number = number
+        self.finish_reason = reason
 
     def token(self, number: int) -> None:
-        self._end.token(self._number, number)
+        self._process.send_token(self._number, number)
 
     def finish(self, num_tokens: int) -> None:
-        self._end.finish(self._number, num_tokens, self)
+        stats = [getattr(self, name) for name in REQUEST_STATS]
+        self._process.send_finish(self._number, num_tokens, stats)
 
     def abort(self, num_tokens: int) -> None:
         self.finish(num_tokens)
 
     def fail(self, message: str, status: int) -> None:
-        self._end.fail(self._number, message, status)
+        self._process.send_failure(self._number, message, status)
 
 
-class ApiServerConnection:
-    """One API server process, as seen by the engine process."""
+class ApiServerProcess(EngineCalls):
+    """One API server process, as seen by the engine process, which answers its calls here."""
 
-    def __init__(self, engines: "EngineSide", send: Callable[[FromEngines], None]) -> None:
-        self._engines = engines
-        self._send = send
-        self._tokens: Tokens | None = None
-        """The unsent message that further tokens of its step can join."""
+    channel: Channel
+
+    def __init__(self, group: "ApiServerGroup") -> None:
+        self.address: asyncio.Future[tuple[str, int]] = asyncio.get_running_loop().create_future()
+        """Resolved with host and port once the process accepts connections."""
+        self.num_open: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Resolved with the number of open replies once the process accepts no more connections."""
+        self.death_reported = asyncio.Event()
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """Resolved with the exit code of the process."""
+        self._group = group
+        self._process: SpawnProcess | None = None
+        self._tokens: tuple[object, float, list[int], list[int]] = (None, 0.0, [], [])
+        """The latest message of tokens: further tokens that are due with it join it until another one follows."""
         self._ids: dict[int, str] = {}
         """Engine request ids by the process's request numbers."""
         self._prompt: tuple[int, ParentRequest | None] = (-1, None)
 
-    def on_message(self, message: FromApiServer) -> None:
-        """Handle messages for the engines; other messages are ignored."""
-        if isinstance(message, Submit):
-            number = message.number
-            if message.prompt_number != self._prompt[0]:
-                parent = ParentRequest(message.num_choices) if message.num_choices > 1 else None
-                self._prompt = (message.prompt_number, parent)
-            self._ids[number] = message.request.id
-            try:
-                flight = RemoteRequest(self, message, self._prompt[1])
-                self._engines.driver.submit(flight, message.arrived_at, message.rank)
-            except EngineFailedError as error:
-                self.fail(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-            except ValueError as error:
-                self.fail(number, str(error), HTTPStatus.BAD_REQUEST)
-        elif isinstance(message, Abort) and (request_id := self._ids.pop(message.number, None)) is not None:
-            self._engines.driver.abort(request_id)
-
-    def on_closed(self) -> None:
-        """Abort the requests of the process after its end."""
-        ids, self._ids = self._ids, {}
-        for request_id in ids.values():
-            self._engines.driver.abort(request_id)
-
-    def send(self, message: FromEngines) -> None:
-        """Send a message after the present tokens."""
-        self._tokens = None
-        self._send(message)
-
-    def on_sent(self) -> None:
-        """Begin a new message of tokens, since queued messages are being sent."""
-        self._tokens = None
-
-    def token(self, number: int, count: int) -> None:
-        """Send that a request has `count` tokens."""
-        due_s = self._engines.wire.due_s
-        tokens = self._tokens
-        if tokens is None or tokens.due_s != due_s:
-            tokens = self._tokens = Tokens(due_s, [], [])
-            self._send(tokens)
-        tokens.numbers.append(number)
-        tokens.counts.append(count)
-
-    def finish(self, number: int, num_tokens: int, flight: InFlightRequest) -> None:
-        """Send the end of a request."""
-        self._ids.pop(number, None)
-        stats = RequestStateStats._make(getattr(flight, name) for name in RequestStateStats._fields)
-        self.send(Finish(self._engines.wire.due_s, number, num_tokens, stats))
-
-    def fail(self, number: int, message: str, status: int) -> None:
-        """Send the failure of a request."""
-        self._ids.pop(number, None)
-        self.send(Fail(number, message, status))
-
-
-class EngineSide:
-    """The engines with their API server processes. `wire` must be that of the engines' drivers."""
-
-    def __init__(
-        self, engines: Mapping[int, RankEngine], wire: WriteCoalescer, faults: EngineFaults | None = None
-    ) -> None:
-        self.driver = driver_of(engines)
-        self._faults = faults
-        self.wire = wire
-        self.ends: list[ApiServerConnection] = []
-        self._reported: State | None = None
-        self._backend: UsesBackend | None = None
-        self.driver.on_failure = self._broken
-
-    def add(self, send: Callable[[FromEngines], None]) -> ApiServerConnection:
-        """Add an API server process with the function that sends messages to it."""
-        end = ApiServerConnection(self, send)
-        self.ends.append(end)
-        return end
-
-    @property
-    def state(self) -> State:
-        """Return the state of the engines."""
-        driver = self.driver
-        active = () if self._faults is None else tuple(self._faults.active)
-        return State(driver.engine.stats, driver.num_unfinished_requests, driver.num_waiting_tokens, active)
-
-    def send_state(self) -> None:
-        """Send the state of the engines if it has changed since it was last sent."""
-        state = self.state
-        if state != self._reported:
-            self._reported = state
-            self.send_all(state)
-
-    def send_initial_state(self, end: ApiServerConnection) -> None:
-        """Send the shared state to a process that has begun to listen."""
-        end.send(self.state)
-        if self._backend is not None:
-            end.send(self._backend)
-
-    def use_backend(self, message: UsesBackend) -> None:
-        """Set the structured-output backend of all processes to the first one that a process used."""
-        if self._backend is None:
-            self._backend = message
-        self.send_all(self._backend)
-
-    async def change_faults(self, end: ApiServerConnection, message: ChangeFaults) -> None:
-        """Change faults of engines in this process and of replies in all processes, then reply."""
-        assert self._faults is not None
-        problem = ""
-        try:
-            await self._faults.change(message.settings, message.changes)
-        except OptionError as error:
-            problem = str(error)
-        else:
-            self.send_all(FaultSettingsChanged(message.settings))
-            self.send_state()
-        end.send(FaultsResult(message.query_id, problem))
-
-    def send_all(self, message: FromEngines) -> None:
-        """Send one message to every process."""
-        for end in self.ends:
-            end.send(message)
-
-    def _broken(self, error: BaseException) -> None:
-        self.send_all(Broken(str(error) or type(error).__name__))
-
-
-# The lifecycle of a server in several processes. This process has the engines and starts the API server processes.
-
-
-class ApiServerProcess:
-    """One API server process: its control messages and its end."""
-
-    def __init__(self, process_index: int, engines: EngineSide, gatherer: MetricsGatherer, answer: "Answer") -> None:
-        self.process_index = process_index
-        self.listening: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
-        self.stopping: asyncio.Future[Stopping] = asyncio.get_running_loop().create_future()
-        self.death_reported = asyncio.Event()
-        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """Resolved with the exit code of the process."""
-        self._engines = engines
-        self._gatherer = gatherer
-        self._answer = answer
-        self._process: SpawnProcess | None = None
-        self._channel: Channel | None = None
-
     async def start(self, assignment: Assignment, far_end: socket.socket, near_end: socket.socket) -> None:
         """Start the process and a channel to it."""
-        self._channel = await open_channel(near_end, self._on_message, ignore)  # its end is handled apart
-        self.end = self._engines.add(self._channel.send)
-        self._channel.on_sent = self.end.on_sent
+        self.channel = await open_channel(near_end, self, ignore)  # its end is handled apart
         process = multiprocessing.get_context("spawn").Process(
-            target=run_api_server, args=(assignment,), name=f"answering {self.process_index}"
+            target=run_api_server, args=(assignment,), name=f"answering {assignment.process_index}"
         )
         with _signals_blocked():
             process.start()
@@ -262,45 +109,137 @@ class ApiServerProcess:
         assert self._process.pid is not None
         return self._process.pid
 
-    def stop(self, at_once: bool) -> None:
-        """Send a stop message to the process."""
-        self.end.send(Stop(at_once))
-
     def kill(self) -> None:
         """Kill the process."""
         if self._process is not None and not self.ended.done():
             self._process.kill()
 
-    def _on_message(self, message: FromApiServer) -> None:
-        if isinstance(message, Listening):
-            self.listening.set_result(message)
-            self._engines.send_initial_state(self.end)
-        elif isinstance(message, Refused):
-            self.listening.set_exception(OptionError(message.message))
-        elif isinstance(message, GetMetricsPage | ChangeFaults):
-            self._answer(self, message)
-        elif isinstance(message, ProcessCounts):
-            self._gatherer.on_message(self.process_index, message)
-        elif isinstance(message, DeathReported):
-            self.death_reported.set()
-        elif isinstance(message, UsesBackend):
-            self._engines.use_backend(message)
-        elif isinstance(message, Stopping):
-            self.stopping.set_result(message)
-        else:
-            self.end.on_message(message)
+    def send_token(self, number: int, count: int) -> None:
+        """Send that a request has `count` tokens."""
+        due_s, channel = self._group.wire.due_s, self.channel
+        message, known_due_s, numbers, counts = self._tokens
+        if not channel.waiting or channel.waiting[-1] is not message or known_due_s != due_s:
+            numbers, counts = [], []
+            channel.call(RemoteEngines.tokens, due_s, numbers, counts)
+            self._tokens = (channel.waiting[-1], due_s, numbers, counts)
+        numbers.append(number)
+        counts.append(count)
+
+    def send_finish(self, number: int, num_tokens: int, stats: list[Micros | None]) -> None:
+        """Send the end of a request."""
+        self._ids.pop(number, None)
+        self.channel.call(RemoteEngines.finish, self._group.wire.due_s, number, num_tokens, stats)
+
+    def send_failure(self, number: int, message: str, status: int) -> None:
+        """Send the failure of a request."""
+        self._ids.pop(number, None)
+        self.channel.call(RemoteEngines.fail, number, message, status)
 
     def _has_ended(self) -> None:
+        """Abort the requests of the process after its end."""
         process = self._process
         assert process is not None
         asyncio.get_running_loop().remove_reader(process.sentinel)
         process.join()
-        self.end.on_closed()
-        self._gatherer.on_closed(self.process_index)
+        ids, self._ids = self._ids, {}
+        for request_id in ids.values():
+            self._group.driver.abort(request_id)
         self.ended.set_result(process.exitcode or 0)
 
+    # --- calls of the process ---
 
-Answer = Callable[[ApiServerProcess, GetMetricsPage | ChangeFaults], None]
+    def listens(self, host: str, port: int) -> None:
+        self.address.set_result((host, port))
+        self.channel.call(RemoteEngines.state, self._group.state)
+        if self._group.backend is not None:
+            self.channel.call(RemoteEngines.set_backend, self._group.backend)
+
+    def refused(self, message: str) -> None:
+        self.address.set_exception(OptionError(message))
+
+    def submit(
+        self,
+        number: int,
+        request: Request,
+        arrived_at: Micros,
+        finish_reason: str,
+        prompt_number: int,
+        num_choices: int,
+        rank: int | None,
+    ) -> None:
+        if prompt_number != self._prompt[0]:
+            self._prompt = (prompt_number, ParentRequest(num_choices) if num_choices > 1 else None)
+        self._ids[number] = request.id
+        try:
+            flight = RemoteRequest(self, number, request, self._prompt[1], finish_reason)
+            self._group.driver.submit(flight, arrived_at, rank)
+        except EngineFailedError as error:
+            self.send_failure(number, str(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+        except ValueError as error:
+            self.send_failure(number, str(error), HTTPStatus.BAD_REQUEST)
+
+    def abort(self, number: int) -> None:
+        request_id = self._ids.pop(number, None)
+        if request_id is not None:
+            self._group.driver.abort(request_id)
+
+    async def metrics_page(self, names: tuple[str, ...], accept: str, is_history: bool) -> bytes:
+        return await self._group.metrics_page(names, accept, is_history)
+
+    def report_death(self) -> None:
+        self.death_reported.set()
+
+    def use_backend(self, name: str) -> None:
+        self._group.backend = self._group.backend or name
+        self._group.call_all(RemoteEngines.set_backend, self._group.backend)
+
+    async def change_faults(self, settings: FaultSettings, changes: Changes) -> None:
+        await self._group.faults.change(settings, changes)
+        self._group.call_all(RemoteEngines.set_faults, settings)
+        self._group.send_state()
+
+    def stops(self, num_open: int) -> None:
+        self.num_open.set_result(num_open)
+
+
+WAIT_S = 2.0
+"""Timeout for the counts of a process, after which its previous counts are used."""
+
+
+class MetricsGatherer:
+    """Collects the counts of all processes. An ended process contributes its last counts."""
+
+    def __init__(self, source: MetricsSource, in_thread: InThread) -> None:
+        """A page of many engines is written by `in_thread`, one page after the other."""
+        self._source = source
+        self._in_thread = in_thread
+        self._writing = asyncio.Lock()
+        self._known: dict[int, ProcessCounts] = {}
+        """Latest counts by process."""
+
+    async def page(
+        self,
+        ask: Mapping[int, Callable[[], Awaitable[ProcessCounts]]],
+        names: tuple[str, ...] = (),
+        accept: str = "",
+        is_history: bool = False,
+    ) -> bytes:
+        """Return the metrics page or the metrics over time; `ask` asks each running process for its counts."""
+
+        async def asked(process_index: int, counts: Callable[[], Awaitable[ProcessCounts]]) -> None:
+            with suppress(ConnectionResetError):
+                self._known[process_index] = await counts()
+
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*(asked(*each) for each in ask.items())), WAIT_S)
+        async with self._writing:
+            found = sum_of_parts(self._source, list(self._known.values()))
+            if is_history:
+                return await found.history_json()
+            return await found.page(names, accept, self._in_thread)
+
+
+# The lifecycle of a server in several processes. This process has the engines and starts the API server processes.
 
 
 @contextmanager
@@ -390,33 +329,63 @@ class ApiServerGroup:
         self._options = with_settings(options, port=port)
         self._deployment = deployment
         self._environment = environment
-        wire = WriteCoalescer(Lateness(), is_timed=False)  # API server processes measure lateness
-        self._ranks = build_engines(options, deployment, environment, wire)
-        self._faults = EngineFaults(self._ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
-        self._engines = EngineSide(self._ranks, wire, self._faults)
+        self.wire = WriteCoalescer(Lateness(), is_timed=False)  # API server processes measure lateness
+        ranks = build_engines(options, deployment, environment, self.wire)
+        self.driver = driver_of(ranks)
+        self.driver.on_failure = self._broken
+        self.faults = EngineFaults(ranks, FaultSource(options.faults.settings, options.faults.fault_seed))
+        self.backend: str | None = None
+        """The structured-output backend of all processes: the first one that a process used."""
+        self._reported: State | None = None
         slow_readers = SlowReaders(options.network.max_unsent_kib * 1024)
-        source = source_of(
-            options, deployment, self._ranks, wire.lateness, slow_readers, environment.log_stats_interval_s
+        self._metrics_source = source_of(
+            options, deployment, ranks, self.wire.lateness, slow_readers, environment.log_stats_interval_s
         )
-        self._metrics_source = source
         self._aside = OffloadExecutor()
-        self._gatherer = MetricsGatherer(source, self._aside.in_thread)
+        self._gatherer = MetricsGatherer(self._metrics_source, self._aside.in_thread)
         self._api_servers: list[ApiServerProcess] = []
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> State:
+        """Return the state of the engines."""
+        driver = self.driver
+        stats, active = driver.engine.stats, tuple(self.faults.active)
+        return State(stats, driver.num_unfinished_requests, driver.num_waiting_tokens, active)
+
+    def send_state(self) -> None:
+        """Send the state of the engines if it has changed since it was last sent."""
+        state = self.state
+        if state != self._reported:
+            self._reported = state
+            self.call_all(RemoteEngines.state, state)
+
+    def call_all(self, method: Callable[Concatenate[Any, P], object], *arguments: P.args, **named: P.kwargs) -> None:
+        """Call a method in every process."""
+        for each in self._api_servers:
+            each.channel.call(method, *arguments, **named)
+
+    async def metrics_page(self, names: tuple[str, ...], accept: str, is_history: bool) -> bytes:
+        """Return the metrics page of all processes, or the metrics over time."""
+        running = enumerate(self._api_servers)
+        ask = {
+            number: partial(each.channel.ask, RemoteEngines.counts) for number, each in running if not each.ended.done()
+        }
+        return await self._gatherer.page(ask, names, accept, is_history)
 
     async def start(self) -> None:
         """Start all processes."""
         number = self._options.network.num_api_servers
-        origin_s = self._ranks[0].driver.seconds_at(0)
+        origin_s = self.driver.seconds_at(0)
         # Engine faults are planned in this process only.
         options = with_settings(self._options, fault_engine=())
         for process_index in range(number):
             near_end, far_end = socket.socketpair()
-            api_server = ApiServerProcess(process_index, self._engines, self._gatherer, self._answer)
+            api_server = ApiServerProcess(self)
             assignment = Assignment(options, self._environment, process_index, number, origin_s, far_end)
             await api_server.start(assignment, far_end, near_end)
             self._api_servers.append(api_server)
-        self._run_in_background(self._send_state())
+        self._run_in_background(self._keep_sending_state())
         self._metrics_source.record_history(is_recording=True)
 
     async def until_listening_or(self, stopping: asyncio.Event) -> None:
@@ -424,14 +393,14 @@ class ApiServerGroup:
 
         Raises OptionError if a process cannot serve with its settings.
         """
-        listening = asyncio.gather(*(each.listening for each in self._api_servers))
+        listening = asyncio.gather(*(each.address for each in self._api_servers))
         await _first_of(listening, asyncio.ensure_future(stopping.wait()), *(each.ended for each in self._api_servers))
         if listening.done():
-            first, *_ = listening.result()
+            (host, port), *_ = listening.result()
             keep_what_exists()
-            self._faults.plan(self._options.faults.timed)
+            self.faults.plan(self._options.faults.timed)
             options, number = self._options, len(self._api_servers)
-            where = address(options, first.host, first.port)
+            where = address(options, host, port)
             stops = fields(model=options.model_names[0], address=where, processes=number)
             _logger.info("%s, %d processes answer", startup_line(options, self._deployment, where), number, extra=stops)
             log_application_startup([each.pid for each in self._api_servers])
@@ -454,10 +423,10 @@ class ApiServerGroup:
         running = [each for each in self._api_servers if not each.ended.done()]
         network = self._options.network
         if network.abrupt_shutdown:
-            self._engines.driver.close()
+            self.driver.close()
         for each in running:
-            if each.listening.done():
-                each.stop(at_once=at_once.is_set())
+            if each.address.done():
+                each.channel.call(RemoteEngines.stop, at_once.is_set())
             else:  # it has no open replies
                 each.kill()
         self._run_in_background(self._log_open_replies(running))
@@ -471,26 +440,28 @@ class ApiServerGroup:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._faults.close()
+        self.faults.close()
         self._metrics_source.record_history(is_recording=False)
         self._aside.close()
-        self._engines.driver.close()
+        self.driver.close()
 
     async def _engine_death(self) -> BaseException:
         """Return the failure of an engine, once a client has received the error or at the next periodic check."""
         stops = [asyncio.ensure_future(each.death_reported.wait()) for each in self._api_servers]
-        while (failure := self._engines.driver.failure) is None:
+        while (failure := self.driver.failure) is None:
             await asyncio.wait(stops, timeout=ENGINE_CHECK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
         return failure
 
-    async def _send_state(self) -> None:
+    def _broken(self, error: BaseException) -> None:
+        self.call_all(RemoteEngines.broken, str(error) or type(error).__name__)
+
+    async def _keep_sending_state(self) -> None:
         while True:
-            self._engines.send_state()
+            self.send_state()
             await asyncio.sleep(STATE_EVERY_S)
 
     async def _log_open_replies(self, running: Sequence[ApiServerProcess]) -> None:
-        stops = await asyncio.gather(*(each.stopping for each in running))
-        num_open = sum(each.num_open for each in stops)
+        num_open = sum(await asyncio.gather(*(each.num_open for each in running)))
         if num_open and not self._options.network.abrupt_shutdown:
             within_s = self._options.network.shutdown_timeout
             _logger.info("stopping: open replies: %d, cut after %d s", num_open, within_s, extra=fields(open=num_open))
@@ -498,18 +469,7 @@ class ApiServerGroup:
     async def _hurry(self, running: Sequence[ApiServerProcess], at_once: asyncio.Event) -> None:
         await at_once.wait()
         for each in running:
-            each.stop(at_once=True)
-
-    def _answer(self, sender: ApiServerProcess, message: GetMetricsPage | ChangeFaults) -> None:
-        async def answer() -> None:
-            if isinstance(message, ChangeFaults):
-                await self._engines.change_faults(sender.end, message)
-                return
-            senders = {each.process_index: each.end.send for each in self._api_servers if not each.ended.done()}
-            page = await self._gatherer.page(senders, message)
-            sender.end.send(MetricsPage(message.query_id, page))
-
-        self._run_in_background(answer())
+            each.channel.call(RemoteEngines.stop, True)
 
     def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a background task."""

@@ -8,28 +8,29 @@ import asyncio
 import gc
 import logging
 import pickle
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
+from multiprocessing import Pipe
 from queue import SimpleQueue
 from threading import Thread, local
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from mockserve.executor.memory import return_free_pages
-from mockserve.executor.worker import READY, Job, WorkerLimits, frame, is_caused_by_job, parse_head
+from mockserve.executor.worker import Job, WorkerLimits, is_caused_by_job
 from mockserve.generation.writing import grammar_too_big
 from mockserve.protocol.errors import ApiError, too_busy
 
 _PROGRAM = """
-import pickle, socket, sys
-fd, path, job = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-sys.path[:] = pickle.loads(bytes.fromhex(path))
+import pickle, sys
+from multiprocessing.connection import Connection
+path, fd, *job = pickle.loads(bytes.fromhex(sys.argv[1]))
+sys.path[:] = path
 from mockserve.executor.worker import work_until_closed
-work_until_closed(socket.socket(fileno=fd), *pickle.loads(bytes.fromhex(job)))
+work_until_closed(Connection(fd), *job)
 """
 """The program of a worker, which uses the server's module search path."""
 
@@ -46,7 +47,8 @@ class WorkerNotReadyError(Exception):
     """Raised when a worker process could not be started, or ended before it took a job."""
 
 
-_Streams: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+MOST_BYTES_AT_ONCE = 1 << 16
+"""Largest job that a socket takes at once, without its reader."""
 
 
 class Worker:
@@ -54,12 +56,12 @@ class Worker:
 
     def __init__(self, limits: WorkerLimits, preloaded: Sequence[str]) -> None:
         """Start the process, which is ready after about 0.1 s. Raises WorkerNotReadyError if it cannot be started."""
-        self._near, far = socket.socketpair()
-        given = [pickle.dumps(each).hex() for each in (sys.path, (limits, tuple(preloaded)))]
+        self._near, far = Pipe()
+        argument = pickle.dumps((sys.path, far.fileno(), limits, tuple(preloaded))).hex()
         with far:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", _PROGRAM, str(far.fileno()), *given],
+                    [sys.executable, "-c", _PROGRAM, argument],
                     pass_fds=[far.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
@@ -69,76 +71,54 @@ class Worker:
             except OSError as error:
                 self._near.close()
                 raise WorkerNotReadyError(f"a worker process could not be started: {error}") from None
-        self._writer: asyncio.StreamWriter | None = None
-        self._streams = asyncio.create_task(self._connected())
-        self.is_last = False
-        """Whether the worker ends after its latest job."""
-
-    @property
-    def pid(self) -> int:
-        """The process id."""
-        return self._process.pid
+        self.pid = self._process.pid
+        self._is_ready = False
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end of the process has been noticed."""
-        starting = self._streams
-        if not starting.done():
-            return False
-        streams = None if starting.cancelled() else starting.result()
-        return streams is None or streams[0].at_eof()
+        """Whether the process has ended."""
+        return self._process.poll() is not None
 
-    async def do(self, job: bytes) -> tuple[bool, Any]:
-        """Run a job, a pickled function with its arguments. Returns whether it succeeded, and its result or error.
+    async def do(self, job: bytes) -> bytes:
+        """Run a job, a pickled function with its arguments, and return the reply of the process.
 
         Raises WorkerEndedError if the job ended the process. Raises WorkerKilledError or WorkerNotReadyError if the
         process ended for another reason, the latter before it took the job.
         """
-        streams = await asyncio.shield(self._streams)
-        if streams is None:
-            status = await asyncio.to_thread(self._process.wait)
-            raise WorkerNotReadyError(f"a worker process ended with status {status} before it was ready")
-        reader, writer = streams
         try:
-            writer.write(frame(job))
-            await writer.drain()
-            size, self.is_last = parse_head(await reader.readexactly(len(READY)))
-            is_done, found = pickle.loads(await reader.readexactly(size))
-        except (OSError, asyncio.IncompleteReadError) as error:
+            if not self._is_ready:
+                await self._received()
+                self._is_ready = True
+            if len(job) > MOST_BYTES_AT_ONCE:
+                await asyncio.to_thread(self._near.send_bytes, job)
+            else:
+                self._near.send_bytes(job)
+            return await self._received()
+        except (OSError, EOFError) as error:
             status = await asyncio.to_thread(self._process.wait)
+            if not self._is_ready:
+                message = f"a worker process ended with status {status} before it was ready"
+                raise WorkerNotReadyError(message) from None
             if is_caused_by_job(status):
                 raise WorkerEndedError from error
             raise WorkerKilledError(f"a worker process ended with status {status} in the middle of a job") from error
-        return is_done, found
 
-    async def _connected(self) -> _Streams | None:
-        """Return the streams once the process takes jobs; None if it ends earlier."""
-        self._near.setblocking(False)
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._near)
+    async def _received(self) -> bytes:
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._near.fileno(), readable.set)
         try:
-            await reader.readexactly(len(READY))
-        except (OSError, asyncio.IncompleteReadError):
-            return None
-        return reader, self._writer
+            await readable.wait()
+        finally:
+            loop.remove_reader(self._near.fileno())
+        return self._near.recv_bytes()
 
     def kill(self) -> None:
         """Kill the process, also in the middle of a job."""
-        self._streams.cancel()
-        if self._writer is None:
-            self._near.close()
-        else:
-            self._writer.transport.abort()
         self._process.kill()
 
     def wait(self) -> None:
         """Wait, for milliseconds, until a killed process has ended."""
         self._process.wait()
-
-    async def wait_closed(self) -> None:
-        """Return when the event loop has closed the socket of a killed process."""
-        await asyncio.wait([self._streams])
-        await asyncio.sleep(0)  # a transport closes in a later turn of the loop than the one that aborts it
-        await asyncio.sleep(0)
 
 
 Result = TypeVar("Result")
@@ -178,8 +158,6 @@ class WorkerPool:
         """Workers without a job, including starting ones."""
         self._workers: set[Worker] = set()
         """All processes that have not been reaped."""
-        self._gone: list[Worker] = []
-        """Processes that were reaped by `close`."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_closed = False
 
@@ -226,14 +204,7 @@ class WorkerPool:
             worker.kill()
         for worker in self._workers:
             worker.wait()
-        self._gone.extend(self._workers)
         self._workers.clear()
-
-    async def wait_closed(self) -> None:
-        """Return when the event loop has closed all sockets of the workers, after `close`."""
-        for worker in self._gone:
-            await worker.wait_closed()
-        self._gone.clear()
 
     def _worker(self) -> Worker:
         """Return the idle worker of the latest job, since its caches may match equal input; else a new worker."""
@@ -260,7 +231,7 @@ class WorkerPool:
     async def _done_by(self, worker: Worker, job: bytes) -> tuple[bool, Any]:
         try:
             async with asyncio.timeout(self._limits.wall_s):
-                found = await worker.do(job)
+                reply = await worker.do(job)
         except (WorkerEndedError, TimeoutError):
             self._replace(worker)
             raise OverLimitError from None
@@ -270,11 +241,12 @@ class WorkerPool:
         except BaseException:
             self._replace(worker)
             raise
-        if worker.is_last:
+        is_last, is_done, found = pickle.loads(reply)
+        if is_last:
             self._replace(worker)
         else:
             self._idle.append(worker)
-        return found
+        return is_done, found
 
     def _replace(self, worker: Worker) -> None:
         self._end_worker(worker)
@@ -406,10 +378,6 @@ class OffloadExecutor:
         self.pool.close()
         self._long.close()
         self._huge.close()
-
-    async def wait_closed(self) -> None:
-        """Return when the event loop has closed all sockets of the worker processes, after `close`."""
-        await self.pool.wait_closed()
 
     def _begin(self) -> None:
         self._num_open += 1

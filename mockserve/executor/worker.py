@@ -4,8 +4,6 @@ import os
 import pickle
 import resource
 import signal
-import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,38 +12,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-_HEAD = struct.Struct("<Q")
-_LAST = 1 << 63
-"""Marks the last reply of a worker that then exits."""
-
-READY = _HEAD.pack(0)
-"""Message of a worker that is ready for jobs."""
-
-
-def frame(data: bytes, is_last: bool = False) -> bytes:
-    """Return `data` with its head."""
-    return _HEAD.pack(len(data) | (_LAST if is_last else 0)) + data
-
-
-def parse_head(head: bytes) -> tuple[int, bool]:
-    """Return the number of bytes that follow a head, and whether they are the last."""
-    (value,) = _HEAD.unpack(head)
-    return value & ~_LAST, bool(value & _LAST)
-
-
-def read_exactly(end: socket.socket, num_bytes: int) -> bytes:
-    """Read `num_bytes` from a blocking socket. Raises EOFError if it closes earlier."""
-    received = bytearray(num_bytes)
-    view, at = memoryview(received), 0
-    while at < num_bytes:
-        count = end.recv_into(view[at:])
-        if not count:
-            raise EOFError
-        at += count
-    return bytes(received)
-
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 MIB = 2**20
 
@@ -138,7 +108,7 @@ NICENESS = 5
 """Niceness of a worker: the server has precedence."""
 
 
-def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Sequence[str]) -> None:
+def work_until_closed(end: "Connection[bytes, bytes]", limits: WorkerLimits, preloaded: Sequence[str]) -> None:
     """Run the jobs received from `end`. `preloaded` are modules that jobs need."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # a terminal or service manager signals all processes at once
@@ -149,54 +119,52 @@ def work_until_closed(end: socket.socket, limits: WorkerLimits, preloaded: Seque
     jobs: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read_jobs, args=(end, jobs), daemon=True).start()
     memory = MemoryAllowance(limits)
-    end.sendall(READY)
+    end.send_bytes(b"")  # ready for jobs
     with suppress(MemoryError):
         while True:
             job = jobs.get()
             allow_cpu(limits)
-            reply, is_panic = _job_reply(job)
+            end.send_bytes(_job_reply(job, memory))
             del job
-            end.sendall(frame(reply, is_last=is_panic or memory.is_used_up))
     os._exit(OUT_OF_MEMORY)  # the state of the process is undefined
 
 
-def _read_jobs(end: socket.socket, jobs: "SimpleQueue[bytes]") -> None:
+def _read_jobs(end: "Connection[bytes, bytes]", jobs: "SimpleQueue[bytes]") -> None:
     """Queue received jobs. The process exits when the connection closes, also in the middle of a job."""
     with suppress(OSError, EOFError):
         try:
             while True:
-                size, _ = parse_head(read_exactly(end, len(READY)))
-                jobs.put(read_exactly(end, size))
+                jobs.put(end.recv_bytes())
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
     os._exit(0)
 
 
-def _job_reply(job: bytes) -> tuple[bytes, bool]:
-    """Run a job. Returns the pickled success, result or error, and whether a library panicked.
+def _job_reply(job: bytes, memory: MemoryAllowance) -> bytes:
+    """Run a job. Returns whether it is the last one of this process, its success, and its result or error, pickled.
 
     A panicking Rust library raises a `BaseException` and must not be used afterwards.
     """
     try:
         function, arguments = pickle.loads(job)
-        return pickle.dumps((True, function(*arguments)), pickle.HIGHEST_PROTOCOL), False
+        found, is_done, is_panic = function(*arguments), True, False
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001  (the server raises it)
-        return _pickled_error(error), False
+        found, is_done, is_panic = error, False, False
     except BaseException as error:  # noqa: BLE001  (the server raises it as an Exception)
-        return _failure_reply(error), True
-
-
-def _pickled_error(error: Exception) -> bytes:
+        found, is_done, is_panic = _named(error), False, True
     try:
-        pickled = pickle.dumps((False, error), pickle.HIGHEST_PROTOCOL)
-        pickle.loads(pickled)
-    except Exception:  # noqa: BLE001  (an error that does not survive pickling)
-        return _failure_reply(error)
-    return pickled
+        reply = pickle.dumps((is_panic or memory.is_used_up, is_done, found), pickle.HIGHEST_PROTOCOL)
+        if not is_done:
+            pickle.loads(reply)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001  (an error or a result that does not survive pickling)
+        return pickle.dumps((is_panic, False, _named(error if is_done else found)))
+    return reply
 
 
-def _failure_reply(error: BaseException) -> bytes:
-    """Return the reply for an error that the server cannot unpickle."""
-    return pickle.dumps((False, RuntimeError(f"{type(error).__name__}: {error}")), pickle.HIGHEST_PROTOCOL)
+def _named(error: BaseException) -> RuntimeError:
+    """Return an error that the server can unpickle."""
+    return RuntimeError(f"{type(error).__name__}: {error}")

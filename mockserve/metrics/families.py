@@ -108,18 +108,6 @@ class EngineState:
         return {str(place): number for place, number in enumerate(self.counters.num_accepted_per_position)}
 
     @property
-    def offloaded_bytes(self) -> Mapping[str, float]:
-        return self._by_direction(lambda transfers: transfers.num_bytes)
-
-    @property
-    def offload_seconds(self) -> Mapping[str, float]:
-        return self._by_direction(lambda transfers: transfers.seconds)
-
-    @property
-    def offload_sizes(self) -> Mapping[str, Histogram]:
-        return self._by_direction(lambda transfers: as_histogram(transfers.sizes))
-
-    @property
     def pinned_share(self) -> float | None:
         return self._share(self.counters.offload.num_pinned)
 
@@ -142,68 +130,34 @@ class EngineState:
         return _counted(found)
 
     @property
-    def tier_answers(self) -> Mapping[str, Histogram]:
-        return _counted(self._by_tier(lambda tier: as_histogram(tier.answered_s)))
-
-    @property
-    def tier_queries(self) -> Mapping[str, float]:
-        return _above_zero(self._by_tier(lambda tier: tier.num_queries))
-
-    @property
-    def tier_hits(self) -> Mapping[str, float]:
-        return _above_zero(self._by_tier(lambda tier: tier.num_hits))
-
-    @property
-    def tier_read_bytes(self) -> Mapping[str, float]:
-        return _above_zero(self._by_tier(lambda tier: tier.reads.num_bytes))
-
-    @property
-    def tier_read_seconds(self) -> Mapping[str, float]:
-        return _above_zero(self._by_tier(lambda tier: tier.reads.seconds))
-
-    @property
-    def tier_write_bytes(self) -> Mapping[str, float]:
-        return _above_zero(self._by_tier(lambda tier: tier.writes.num_bytes))
-
-    @property
-    def tier_write_seconds(self) -> Mapping[str, float]:
-        return _above_zero(self._by_tier(lambda tier: tier.writes.seconds))
-
-    @property
     def tier_promotions(self) -> Mapping[str, Histogram]:
-        found = self._by_tier(lambda tier: as_histogram(tier.promoted_s))
+        found = self.by_tier(lambda tier: as_histogram(tier.promoted_s))
         return {f"{label} success": each for label, each in _counted(found).items()}
 
     @property
     def tier_write_shares(self) -> Mapping[str, float]:
         """Shares of CPU memory that blocks take which are read from each device: these write to it."""
-        return self._by_device(lambda device: self._share(device.reads.num_blocks_under_way) or 0.0)
+        return self.by_device(lambda device: self._share(device.reads.num_blocks_under_way) or 0.0)
 
     @property
     def tier_read_shares(self) -> Mapping[str, float]:
-        return self._by_device(lambda device: self._share(device.writes.num_blocks_under_way) or 0.0)
-
-    @property
-    def tier_reads_under_way(self) -> Mapping[str, float]:
-        return self._by_device(lambda device: device.reads.num_under_way)
-
-    @property
-    def tier_writes_under_way(self) -> Mapping[str, float]:
-        return self._by_device(lambda device: device.writes.num_under_way)
+        return self.by_device(lambda device: self._share(device.writes.num_blocks_under_way) or 0.0)
 
     def _tiers(self) -> Mapping[str, TierCounters]:
         tiers = self.counters.offload.tiers
         return dict(zip(tier_labels(len(tiers) - 1), tiers, strict=True)) if tiers else {}
 
-    def _by_tier(self, read: Callable[[TierCounters], T]) -> Mapping[str, T]:
+    def by_tier(self, read: Callable[[TierCounters], T]) -> Mapping[str, T]:
+        """Return a value of CPU memory and of each device behind it."""
         return {label: read(tier) for label, tier in self._tiers().items()}
 
-    def _by_device(self, read: Callable[[TierCounters], float]) -> Mapping[str, float]:
+    def by_device(self, read: Callable[[TierCounters], T]) -> Mapping[str, T]:
         """Return a value of each device from the first step on."""
         has_stepped = self.counters.offload.num_blocks > 0
-        return dict(list(self._by_tier(read).items())[1:]) if has_stepped else {}
+        return dict(list(self.by_tier(read).items())[1:]) if has_stepped else {}
 
-    def _by_direction(self, read: Callable[[TransferCounters], T]) -> Mapping[str, T]:
+    def by_direction(self, read: Callable[[TransferCounters], T]) -> Mapping[str, T]:
+        """Return a value of transfers in each direction."""
         offload = self.counters.offload
         return {"CPU_to_GPU": read(offload.loads), "GPU_to_CPU": read(offload.stores)}
 
@@ -216,10 +170,6 @@ class EngineState:
 def tier_labels(num_devices: int) -> list[str]:
     """Return vLLM's labels of CPU memory and of so many devices behind it, which are file systems."""
     return ["0:primary", *(f"{number}:fs" for number in range(1, num_devices + 1))]
-
-
-def _above_zero(values: Mapping[str, float]) -> Mapping[str, float]:
-    return {label: value for label, value in values.items() if value}
 
 
 def _counted(values: Mapping[str, Histogram]) -> Mapping[str, Histogram]:
@@ -250,15 +200,14 @@ class Family:
 def _families_by_shown() -> Mapping[str, Sequence[Family]]:
     """Return the families by their column `shown`, in vLLM's order.
 
-    A `value` names an attribute of `EngineState`. One that ends in `?` has no sample while it is zero or empty.
+    A `value` names an attribute of `EngineState`, or of each tier, device or direction of transfers. One that ends in
+    `?` has no sample while it is zero or empty.
     """
     found: dict[str, list[Family]] = {}
     tiered = found["tiered"] = []
     with TABLE.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            value = row["value"]
-            reader = partial(_read_value, attrgetter(value.removesuffix("?")), value.endswith("?"))
-            family = Family(row["kind"], row["name"], row["help"], reader, row["label"])
+            family = Family(row["kind"], row["name"], row["help"], _reader(row["value"]), row["label"])
             found.setdefault(row["shown"], []).append(family)
             if row["shown"] in ("offload", "tiers"):
                 tiered.append(family)
@@ -283,11 +232,33 @@ def _read_custom(metric: CustomMetric, engine: EngineState) -> Value:
         return None
 
 
-def _read_value(get: Callable[[EngineState], Any], omits_zero: bool, engine: EngineState) -> Value:
+_PARTS: Mapping[str, Callable[..., Mapping[str, Any]]] = {
+    "tiers": EngineState.by_tier,
+    "devices": EngineState.by_device,
+    "directions": EngineState.by_direction,
+}
+
+
+def _reader(value: str) -> Callable[[EngineState], Value]:
+    path, omits_zero = value.removesuffix("?"), value.endswith("?")
+    part, _, of_part = path.partition(".")
+    if part not in _PARTS:
+        return partial(_read_value, attrgetter(path), omits_zero)
+    return partial(_read_parts, _PARTS[part], attrgetter(of_part), omits_zero)
+
+
+def _read_value(get: Callable[[Any], Any], omits_zero: bool, engine: Any) -> Value:
     value = get(engine)
     if isinstance(value, Observations):
         return as_histogram(value) if any(value.counts) or not omits_zero else None
     return None if omits_zero and not value else value
+
+
+def _read_parts(
+    read: Callable[..., Mapping[str, Any]], get: Callable[[Any], Any], omits_zero: bool, engine: EngineState
+) -> Value:
+    values = read(engine, lambda part: _read_value(get, omits_zero, part))
+    return {label: value for label, value in values.items() if value is not None}
 
 
 _ALL = _families_by_shown()

@@ -759,9 +759,8 @@ class Metrics(Protocol):
 
 
 class ProcessCounts(NamedTuple):
-    """The counts of one of several processes, in reply to a query."""
+    """The counts of one of several processes."""
 
-    query_id: int
     http: HttpMetrics
     rejections: Mapping[str, int]
     lag_s: Histogram

@@ -57,10 +57,6 @@ class RequestSpans:
         attributes = latency_attributes(choice) | {"gen_ai.request.id": choice.external_id(choice.prompt_number)}
         self._send_span(attributes | sampling_attributes(reply.job.sampling, choice), reply.caller, reply.started_ns)
 
-    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
-        name, _, _ = flight.request.id.rpartition("-")
-        self._send_span(latency_attributes(flight) | {"gen_ai.request.id": name}, caller, started_ns)
-
     def close(self) -> None:
         """Export all spans and end the exporting process."""
         self._is_closing.set()
@@ -192,7 +188,7 @@ class RequestLog:
         _logger.info(message, name, params, lora, extra=in_vllm_form("request_logger.py:66", request_id=name))
 
     def completed(self, reply: Reply, choice: PlannedChoice) -> None:
-        if not self._logs_outputs:
+        if not self._logs_outputs or reply.job.sampling is None:  # vLLM logs no output of a pooling request
             return
         answer = choice.answer
         text = "".join(answer.texts[: choice.num_tokens])[: self._max_log_len]
@@ -203,9 +199,6 @@ class RequestLog:
         kind = " (streaming complete)" if is_streamed else ""
         place = in_vllm_form("request_logger.py:119", request_id=name, finish_reason=reason)
         _logger.info(message, name, kind, text, reason, extra=place)
-
-    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
-        """Log nothing: vLLM logs no output of a pooling request."""
 
     def close(self) -> None:
         """Do nothing: lines are written at once."""

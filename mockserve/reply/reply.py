@@ -390,10 +390,6 @@ class RequestObserver(Protocol):
         """A choice of a reply is complete."""
         ...
 
-    def prefilled(self, flight: InFlightRequest, caller: Caller, started_ns: int) -> None:
-        """The prefill of a pooling request has ended."""
-        ...
-
     def close(self) -> None:
         """Flush pending output."""
         ...

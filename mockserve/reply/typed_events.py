@@ -105,7 +105,3 @@ async def stream_to_client(
             except StreamAbortedError:
                 writer.break_off()
         return writer.response
-
-
-def _send_named(writer: SSEWriter, body: Event) -> None:
-    writer.send(named_event(body))

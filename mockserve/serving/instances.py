@@ -45,10 +45,10 @@ class InstanceControl:
         """Last states of the latest removed instances, by number."""
         self.ports: dict[int, int] = {}
         """Ports of single instances, by number."""
-        self.listen: Callable[[int], Coroutine[None, None, None]] | None = None
-        """Opens the port of an instance; None if instances have no ports."""
-        self.close_port: Callable[[int], Coroutine[None, None, None]] | None = None
-        """Closes the port of an instance; None if instances have no ports."""
+        self._listen: Callable[[Service], Awaitable[Server]] | None = None
+        """None if single instances have no ports."""
+        self._servers: dict[int, Server] = {}
+        """The server of each instance that has a port."""
         self._router_service = router_service
         self._live_cluster = live
         self._pending: set[asyncio.Task[None]] = set()
@@ -105,8 +105,7 @@ class InstanceControl:
         self._check_alive(number)
         self._live_cluster.driver.kill(number)
         await self._live_cluster.driver.until_killed(number)
-        if self.close_port is not None:
-            _ = self._begin(self.close_port(number))  # ends when its replies have ended
+        _ = self._begin(self._close_port(number))  # ends when its replies have ended
 
     def describe(self, number: int) -> Mapping[str, Any]:
         """Return the state of an instance, or the last state of a removed one."""
@@ -135,6 +134,30 @@ class InstanceControl:
             "num_rejected_at_routing": counters.num_rejected_at_routing,
         }
 
+    async def open_ports(self, listen: Callable[[Service], Awaitable[Server]]) -> None:
+        """Listen for every instance, present and later ones. Raises OptionError if a port is unavailable."""
+        self._listen = listen
+        for number in list(self.services):
+            await self._open_port(number)
+
+    async def close_ports(self, at_once: asyncio.Event) -> None:
+        servers, self._servers = self._servers, {}
+        await asyncio.gather(*(server.stop(at_once) for server in servers.values()))
+
+    async def _open_port(self, number: int) -> None:
+        assert self._listen is not None
+        service, first = self.services[number], self._router_service.options.instances.instance_ports
+        service.options = with_settings(service.options, port=first + number if first else 0, uds="")
+        self._servers[number] = server = await self._listen(service)
+        self.ports[number] = server.port
+
+    async def _close_port(self, number: int) -> None:
+        """Close the port of an instance, if it has one, after its replies have ended."""
+        server = self._servers.pop(number, None)
+        if server is not None:
+            await server.stop()
+            self.ports.pop(number, None)
+
     def close(self) -> None:
         """Cancel the pending faults of single instances."""
         for service in self.services.values():
@@ -147,8 +170,8 @@ class InstanceControl:
         for place, engine in self._live_cluster.engines_of(number).items():
             source.engines[place] = MeasuredEngine(engine.driver, engine.metrics)
         self.services[number] = _service_of(self._router_service, self._live_cluster, number)
-        if self.listen is not None:
-            self._opening[number] = self._begin(self.listen(number))
+        if self._listen is not None:
+            self._opening[number] = self._begin(self._open_port(number))
 
     def _left(self, number: int, engines: Mapping[int, RankEngine], state: InstanceState) -> None:
         """Remove an idle instance that was drained or killed, and free its objects."""
@@ -164,8 +187,7 @@ class InstanceControl:
         self._removed[number] = _instance_figures(number, life, engines)
         if len(self._removed) > MOST_REMOVED:
             del self._removed[next(iter(self._removed))]
-        if self.close_port is not None:
-            _ = self._begin(self.close_port(number))
+        _ = self._begin(self._close_port(number))
 
     def _begin(self, change: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(change)
@@ -247,42 +269,3 @@ def _service_of(router_service: Service, live: LiveCluster, number: int) -> Serv
         cluster=None,
         conditions=router_service.conditions - {RouteCondition.CLUSTER, RouteCondition.INSTANCE_CONTROL},
     )
-
-
-class InstancePorts:
-    """Opens and closes the port of each instance. `first_port` belongs to instance 0; 0 selects free ports."""
-
-    def __init__(
-        self, control: InstanceControl, first_port: int, listen: Callable[[Service], Awaitable[Server]]
-    ) -> None:
-        self._control = control
-        self._first_port = first_port
-        self._listen = listen
-        self._servers: dict[int, Server] = {}
-        control.listen = self.open
-        control.close_port = self.close
-
-    async def open_all(self) -> None:
-        """Listen for every instance. Raises OptionError if a port is unavailable."""
-        for number in list(self._control.services):
-            await self.open(number)
-
-    async def open(self, number: int) -> None:
-        """Listen for one instance. Raises OptionError if the port is unavailable."""
-        service = self._control.services[number]
-        port = self._first_port + number if self._first_port else 0
-        service.options = with_settings(service.options, port=port, uds="")
-        self._servers[number] = server = await self._listen(service)
-        self._control.ports[number] = server.port
-
-    async def close(self, number: int) -> None:
-        """Close the port of an instance after its replies have ended."""
-        server = self._servers.pop(number, None)
-        if server is not None:
-            await server.stop()
-            self._control.ports.pop(number, None)
-
-    async def close_all(self, at_once: asyncio.Event) -> None:
-        """Close the ports of all instances, without waiting for replies after `at_once`."""
-        servers, self._servers = self._servers, {}
-        await asyncio.gather(*(server.stop(at_once) for server in servers.values()))

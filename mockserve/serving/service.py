@@ -1,5 +1,6 @@
 """The state shared by all routes of a server: model, delivery of replies, lifecycle and engines."""
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -71,6 +72,10 @@ class Instances(Protocol):
 
     def service(self, number: int) -> "Service":
         """Return the service of one instance. Raises ApiError for an unknown number, or if the instance was removed."""
+        ...
+
+    async def close_ports(self, at_once: asyncio.Event) -> None:
+        """Close the ports of all instances, without waiting for replies after `at_once`."""
         ...
 
     def close(self) -> None:

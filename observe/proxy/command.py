@@ -92,7 +92,9 @@ class Forwarding:
 
 
 class ClientSide(asyncio.Protocol):
-    """The connection of a client."""
+    """The connection of a client. The way to the server is opened before the client sends anything."""
+
+    transport: asyncio.Transport
 
     def __init__(self, forwarding: Forwarding, number: int, upstream: Upstream) -> None:
         self.is_waiting = False
@@ -101,7 +103,6 @@ class ClientSide(asyncio.Protocol):
         """Arrival time of the latest bytes of the server."""
         self.number = number
         self.upstream = upstream
-        self.transport: asyncio.Transport | None = None
         self.server: ServerSide | None = None
         self.tap = forwarding.tap
         self._forwarding = forwarding
@@ -113,14 +114,12 @@ class ClientSide(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio calls this when a client has connected: the way to the server is opened before it sends anything."""
         self.transport = cast(asyncio.Transport, transport)
         self._forwarding.open.add(self)
         self.tap.put(EventKind.OPENED, self.number, perf_counter_ns(), b"%d" % self.upstream.number)
         self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio calls this with bytes of the client."""
         at = perf_counter_ns()
         self.is_waiting = True
         if self._failure:
@@ -128,16 +127,16 @@ class ClientSide(asyncio.Protocol):
             return
         piece = self._for_server(data)
         if self.server is not None:
-            self.server.write(piece)
+            self.server.transport.write(piece)
         else:
             self._early.append(piece)
             self._num_early_bytes += len(piece)
-            if self._num_early_bytes > _MAX_BEFORE_CONNECTED and self.transport is not None:
+            if self._num_early_bytes > _MAX_BEFORE_CONNECTED:
                 self.transport.pause_reading()
         self.tap.put(EventKind.REQUEST, self.number, at, data)
 
     def eof_received(self) -> bool:
-        """Asyncio calls this when the client sends no more; replies may still come."""
+        """The client sends no more; replies may still come."""
         self._has_ended = True
         self.tap.put(EventKind.CLIENT_ENDED, self.number, perf_counter_ns())
         if self.server is not None:
@@ -145,7 +144,7 @@ class ClientSide(asyncio.Protocol):
         return self.upstream.tls is None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Asyncio calls this when the client is gone: the server sees the same."""
+        """The client is gone: the server sees the same."""
         self._forwarding.open.discard(self)
         self.tap.put(EventKind.CLIENT_GONE, self.number, perf_counter_ns())
         if self.server is not None:
@@ -157,7 +156,7 @@ class ClientSide(asyncio.Protocol):
     @property
     def has_gone(self) -> bool:
         """Whether the client has closed its connection as a whole, of which the loop may not have heard yet."""
-        if not self._has_ended or self.transport is None:
+        if not self._has_ended:
             return False
         connected = self.transport.get_extra_info("socket")
         return self.transport.is_closing() or connected.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
@@ -165,27 +164,24 @@ class ClientSide(asyncio.Protocol):
     def stop(self) -> None:
         """Hang up because the proxy ends."""
         self.tap.put(EventKind.STOPPED, self.number, perf_counter_ns())
-        if self.transport is not None:
-            self.transport.abort()
+        self.transport.abort()
 
     def pause_writing(self) -> None:
-        """Asyncio calls this when the client reads too slowly."""
         if self.server is not None:
-            self.server.pause()
+            self.server.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Asyncio calls this when the client has caught up."""
         if self.server is not None:
-            self.server.resume()
+            self.server.transport.resume_reading()
 
     def connected(self, server: "ServerSide") -> None:
         """The way to the server is open."""
         self.server = server
-        if self.transport is None or self.transport.is_closing():
+        if self.transport.is_closing():
             server.disconnect(None)
             return
         for piece in self._early:
-            server.write(piece)
+            server.transport.write(piece)
         self._early.clear()
         if self._has_ended:
             server.end()
@@ -203,7 +199,7 @@ class ClientSide(asyncio.Protocol):
 
     def _refuse(self, at: int, data: bytes) -> None:
         """Answer for a server that cannot be reached."""
-        if self.transport is None or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         if data:
             self.tap.put(EventKind.REQUEST, self.number, at, data)
@@ -233,79 +229,47 @@ class ClientSide(asyncio.Protocol):
 class ServerSide(asyncio.Protocol):
     """The connection to a server that belongs to one connection of a client."""
 
+    transport: asyncio.Transport
+
     def __init__(self, client: ClientSide) -> None:
         self._client = client
-        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio calls this when the connection is open."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         self._client.connected(self)
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio calls this with bytes of the server, which go to the client before anything else is done."""
         client = self._client
-        if client.transport is not None:
-            client.transport.write(data)
+        client.transport.write(data)  # before anything else is done
         client.is_waiting = False
         client.last_reply = at = perf_counter_ns()
         client.tap.put(EventKind.REPLY, client.number, at, data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Asyncio calls this when the server is gone: the client sees the same."""
+        """The server is gone: the client sees the same."""
         client = self._client
         if client.has_gone:
             client.tap.put(EventKind.CLIENT_GONE, client.number, perf_counter_ns())
         client.tap.put(EventKind.SERVER_GONE, client.number, perf_counter_ns())
-        if client.transport is not None:
-            if error is None:
-                client.transport.close()
-            else:
-                client.transport.abort()
+        client.transport.close() if error is None else client.transport.abort()
 
     def pause_writing(self) -> None:
-        """Asyncio calls this when the server reads too slowly."""
-        if self._client.transport is not None:
-            self._client.transport.pause_reading()
+        self._client.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Asyncio calls this when the server has caught up."""
-        if self._client.transport is not None:
-            self._client.transport.resume_reading()
-
-    def write(self, data: bytes) -> None:
-        """Send bytes of the client."""
-        if self._transport is not None:
-            self._transport.write(data)
+        self._client.transport.resume_reading()
 
     def end(self) -> None:
         """Send no more; the reply may still come."""
-        if self._transport is None:
-            return
-        if self._transport.can_write_eof():
+        if self.transport.can_write_eof():
             with suppress(OSError):
-                self._transport.write_eof()
+                self.transport.write_eof()
         else:
-            self._transport.close()
+            self.transport.close()
 
     def disconnect(self, error: Exception | None) -> None:
         """Hang up as the client has."""
-        if self._transport is None:
-            return
-        if error is None:
-            self._transport.close()
-        else:
-            self._transport.abort()
-
-    def pause(self) -> None:
-        """Read no more until `resume`."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume(self) -> None:
-        """Read again."""
-        if self._transport is not None:
-            self._transport.resume_reading()
+        self.transport.close() if error is None else self.transport.abort()
 
 
 def refusal(reason: str) -> bytes:

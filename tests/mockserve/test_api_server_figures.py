@@ -1,14 +1,15 @@
 """The figures of several processes: added up, even if a process is missing."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import orjson
 
 from blis_sim.engine.deployment import resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.options import options_from
-from mockserve.api_servers.channel import GetCounts, GetMetricsPage, MetricsGatherer
+from mockserve.api_servers.engine_process import MetricsGatherer
 from mockserve.engines import build_engines, source_of
 from mockserve.http.connection import SlowReaders
 from mockserve.metrics.counters import LATENESS_BUCKETS_S, Histogram, HttpMetrics, Lateness, ToolParsing
@@ -34,7 +35,7 @@ def gatherer(dp: int = 1, in_thread: InThread = asyncio.to_thread) -> MetricsGat
     return MetricsGatherer(source_of(options, deployment, ranks, wire.lateness, SlowReaders(1024)), in_thread)
 
 
-def counts(query_id: int, num_requests: int) -> ProcessCounts:
+def counts(num_requests: int) -> ProcessCounts:
     """Figures of a process that has answered so many requests, cut as many streams and refused as many."""
     http, lag_s = HttpMetrics(), Histogram(LATENESS_BUCKETS_S)
     tool_parsing = ToolParsing()
@@ -42,20 +43,20 @@ def counts(query_id: int, num_requests: int) -> ProcessCounts:
     for _ in range(num_requests):
         http.observe("/v1/completions", "POST", 200, 10, 100, 0.5)
         lag_s.observe(0.002)
-    return ProcessCounts(query_id, http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
+    return ProcessCounts(http, {"max_num_queued_reqs": num_requests}, lag_s, num_requests, tool_parsing)
 
 
-WHOLE_PAGE = GetMetricsPage(0, (), "")
+def answering(*found: ProcessCounts) -> dict[int, Callable[[], Awaitable[ProcessCounts]]]:
+    """Questions to processes that answer at once."""
+
+    async def answer(each: ProcessCounts) -> ProcessCounts:
+        return each
+
+    return {place: partial(answer, each) for place, each in enumerate(found)}
 
 
 async def test_counts_of_all_processes_are_added_up() -> None:
-    together = gatherer()
-
-    def answer(place: int, asked: GetCounts) -> None:
-        together.on_message(place, counts(asked.query_id, place + 1))
-
-    asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
-    page = (await together.page(asked, WHOLE_PAGE)).decode()
+    page = (await gatherer().page(answering(counts(1), counts(2)))).decode()
     for line in (
         'http_requests_total{handler="/v1/completions",method="POST",status="2xx"} 3.0',
         'http_request_size_bytes_sum{handler="/v1/completions"} 30.0',
@@ -70,48 +71,22 @@ async def test_counts_of_all_processes_are_added_up() -> None:
         assert line in page.splitlines()
 
 
-async def test_the_page_is_there_as_soon_as_all_have_answered() -> None:
-    together, questions = gatherer(), list[int]()
-    asked = {place: lambda want: questions.append(want.query_id) for place in (0, 1)}
-    page = asyncio.ensure_future(together.page(asked, WHOLE_PAGE))
-    await passed()
-    together.on_message(0, counts(questions[0], 1))
-    await passed()
-    assert not page.done()
-    together.on_message(1, counts(questions[0], 1))
-    await passed()
-    assert page.done()
-
-
-async def passed() -> None:
-    """All has happened that needs no time to pass."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
 async def test_a_process_that_ends_while_asked_counts_with_its_last_figures() -> None:
     together = gatherer()
-    first = {place: lambda want, place=place: together.on_message(place, counts(want.query_id, 2)) for place in (0, 1)}
-    await together.page(first, WHOLE_PAGE)
+    await together.page(answering(counts(2), counts(2)))
 
-    def end(_want: GetCounts) -> None:
-        asyncio.get_running_loop().call_soon(together.on_closed, 1)
+    async def end() -> ProcessCounts:
+        raise ConnectionResetError
 
-    second = {0: lambda want: together.on_message(0, counts(want.query_id, 5)), 1: end}
-    page = await together.page(second, GetMetricsPage(0, ("blis_slow_readers_cut_total",), ""))
+    page = await together.page({**answering(counts(5)), 1: end}, ("blis_slow_readers_cut_total",))
     assert b"blis_slow_readers_cut_total 7.0" in page
 
 
 async def test_figures_over_time_count_errors_of_all_processes() -> None:
-    together = gatherer()
-
-    def answer(place: int, asked: GetCounts) -> None:
-        found = counts(asked.query_id, 1)
-        found.http.observe("/v1/completions", "POST", 429, 1, 1, 0.1)
-        together.on_message(place, found)
-
-    asked = {place: lambda want, place=place: answer(place, want) for place in (0, 1)}
-    found = orjson.loads(await together.page(asked, GetMetricsPage(0, (), "", is_history=True)))
+    both = counts(1), counts(1)
+    for each in both:
+        each.http.observe("/v1/completions", "POST", 429, 1, 1, 0.1)
+    found = orjson.loads(await gatherer().page(answering(*both), is_history=True))
     assert found["errors_by_status"] == {"429": 2}
 
 
@@ -128,8 +103,7 @@ async def test_a_page_of_many_engines_is_written_on_a_thread_and_one_after_the_o
         return page
 
     together = gatherer(3, in_thread)
-    asked = {place: lambda want, place=place: together.on_message(place, counts(want.query_id, 1)) for place in (0, 1)}
-    pages = await asyncio.gather(*(together.page(asked, WHOLE_PAGE) for _ in range(4)))
+    pages = await asyncio.gather(*(together.page(answering(counts(1), counts(1))) for _ in range(4)))
     assert written.is_set()
     assert most_writing == 1
     assert [page.count(b'vllm:prompt_tokens_total{engine="') for page in pages] == [3] * 4
@@ -140,4 +114,4 @@ async def test_the_page_of_one_engine_needs_no_thread() -> None:
         raise AssertionError
 
     together = gatherer(1, in_thread)
-    assert b"blis_slow_readers_cut_total" in await together.page({}, WHOLE_PAGE)
+    assert b"blis_slow_readers_cut_total" in await together.page({})

@@ -141,7 +141,6 @@ async def test_notices_a_file_that_a_worker_opens(tmp_path: Path, monkeypatch: p
         await pool.run(Path.read_bytes, file)
     finally:
         pool.close()
-        await pool.wait_closed()
     assert str(file) in file.read_text(encoding="utf-8")
 
 

@@ -266,7 +266,6 @@ async def serve_frontends(options: EngineCoreOptions, deployment: Deployment, en
     finally:
         await cancelled(serving)
         service.close()
-        await service.delivery.executor.wait_closed()
         context.destroy(linger=0)
 
 

@@ -50,7 +50,6 @@ class RunningRpcServer:
         await self._server.stop(CLOSING_GRACE_S)
         self.service.metrics_source.record_history(is_recording=False)
         self.service.close()
-        await self.service.delivery.executor.wait_closed()
         await self.service.delivery.close_observers()
 
 

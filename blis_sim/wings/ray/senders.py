@@ -263,7 +263,7 @@ class _Sender:
         self.clock_error_ns = 0
         self.polling: asyncio.Task[None] | None = None
         self._record = record
-        self._request_ids = share.workload.request_schedule.request_ids
+        self._request_ids = share.workload.plan.request_ids
         self._ended_ids: set[int] = set()
         self._actor = _actor(node, share)
 
@@ -389,7 +389,7 @@ async def _ended(senders: Sequence[_Sender]) -> list[str]:
 
 
 def _assigned_senders(workload: Workload, clock: Clock, recorder: Recorder) -> Iterator[_Sender]:
-    planned = dict(zip(workload.request_schedule.request_ids, workload.request_schedule.plan, strict=True))
+    planned = dict(zip(workload.plan.request_ids, workload.plan.requests, strict=True))
 
     def record(ended: SentRequest) -> None:
         prepared = replace(ended.prepared, planned=planned[ended.prepared.request_id])
@@ -417,7 +417,7 @@ async def _begin_together(senders: Sequence[_Sender], workload: Workload, record
     view = await with_live_page(open_view(), workload.options.live_html, workload.options.servers[0].url)
     origin = perf_counter_ns() + _HEAD_START_NS
     for sender in senders:
-        sender.begin(origin - workload.request_schedule.starts_at_us * 1000)
+        sender.begin(origin - workload.plan.starts_at_us * 1000)
     showing = asyncio.create_task(_keep_showing(view, senders, workload, recorder, origin))
     try:
         polling = [sender.polling for sender in senders if sender.polling is not None]
@@ -441,7 +441,7 @@ async def _keep_showing(
         )
 
     try:
-        planned = len(workload.request_schedule.plan)
+        planned = len(workload.plan.requests)
         await keep_showing(view, progress, lambda: planned, origin=origin, requested_per_s=workload.requested_per_s)
     finally:
         view.close()

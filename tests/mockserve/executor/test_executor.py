@@ -87,7 +87,6 @@ async def test_a_demand_is_refused_with_503_when_no_worker_process_can_start(cap
     assert record.exc_info is None
     assert record.getMessage() == "a worker process ended with status 1 before it was ready"
     executor.close()
-    await executor.wait_closed()
 
 
 async def test_a_demand_is_refused_with_503_when_its_worker_processes_are_killed(
@@ -101,7 +100,6 @@ async def test_a_demand_is_refused_with_503_when_its_worker_processes_are_killed
         "a worker process ended with status -9 in the middle of a job"
     ]
     executor.close()
-    await executor.wait_closed()
 
 
 async def test_long_work_does_not_wait_for_huge_work() -> None:

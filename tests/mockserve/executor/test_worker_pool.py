@@ -114,6 +114,15 @@ async def test_a_cancelled_job_ends_with_its_worker(pool: WorkerPool) -> None:
     assert await pool.run(max, 1, 2) == 2
 
 
+async def test_a_job_in_progress_ends_when_the_pool_is_closed() -> None:
+    pool = WorkerPool(num_workers=1)
+    running = asyncio.create_task(pool.run(time.sleep, PATIENCE_S))
+    await has_begun(pool)
+    pool.close()
+    with pytest.raises(OverLimitError):
+        await asyncio.wait_for(running, PATIENCE_S)
+
+
 async def test_an_idle_worker_that_was_killed_is_not_used_again(pool: WorkerPool) -> None:
     pid = await pool.run(os.getpid)
     os.kill(pid, signal.SIGKILL)
@@ -178,7 +187,6 @@ async def test_a_job_fails_when_two_workers_in_a_row_cannot_start() -> None:
     with pytest.raises(WorkerNotReadyError, match="ended with status 1 before it was ready"):
         await unable.run(max, 1, 2)
     unable.close()
-    await unable.wait_closed()
 
 
 async def test_arguments_of_a_failed_job_are_freed_without_the_collector(pool: WorkerPool) -> None:

@@ -426,9 +426,9 @@ def test_a_large_body_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     parsed: list[int] = []
     parse = json_text.loads_in_pieces
 
-    def counting(bodies: list[bytes]) -> Any:
+    def counting(bodies: list[bytes], notes_repeats: bool = False) -> Any:
         parsed.append(len(bodies[0]))
-        return parse(bodies)
+        return parse(bodies, notes_repeats)
 
     monkeypatch.setattr(json_text, "loads_in_pieces", counting)
     monkeypatch.setattr(body, "loads_in_pieces", counting)
