@@ -67,7 +67,8 @@ def _load_external(group: str, name: str) -> Any | None:
 
 
 def _checked(name: str, found: Any) -> Any:
-    """Return the object of a name. Raises OptionError for a class whose parent is compiled and allows no subclass."""
+    """Return the object of a name. Raises OptionError for an engine in place of a scheduler, and for a class whose
+    parent is compiled and allows no subclass."""
     parents = found.__mro__[1:] if isinstance(found, type) else ()
     compiled = [each for each in parents if "__mypyc_attrs__" in vars(each)]
     if not compiled:
