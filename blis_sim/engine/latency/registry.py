@@ -183,7 +183,7 @@ def _adaptive_toy(_choice: LatencyChoice) -> LatencyModel:
     return AdaptiveToy()
 
 
-LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency_models") | {
+LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency_models", "step_time") | {
     "trained-physics": _trained_physics,
     "roofline": _roofline,
     "blackbox": _blackbox,
