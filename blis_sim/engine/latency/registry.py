@@ -304,7 +304,7 @@ def _kernel_notes(latency: LatencyModel) -> Iterator[str]:
 
 
 class OneModel(NamedTuple):
-    """The latency model of a question, with the statement on each of its deployments as if it drafted no tokens.
+    """The latency model of a question, with the statement on each of its deployments.
 
     `reasons` are, in the order of the deployments, why the model cannot time one; empty where it can.
     """
@@ -331,14 +331,14 @@ def one_model(choices: Sequence[LatencyChoice]) -> OneModel:
     names = list(dict.fromkeys(name for each in allowed for name in each))
     # No recording says which model is closest to servers that draft: they take the model of those that do not.
     plain = [replace(each, drafts=False) for each in choices]
-    stated = {name: tuple(expected(name, each) for each in plain) for name in names}
+    errors = {name: sum(expected(name, each).expected_error for each in plain) for name in names}
     found = best = OneModel("", (), ("there is no deployment to time",))
-    for name in sorted(names, key=lambda each: (_mean_error(stated[each]), each)):
+    for name in sorted(names, key=lambda each: (errors[each], each)):
         reasons = tuple(
             _refusal(name, choice) if name in each else f"{name} cannot time it"
             for choice, each in zip(choices, allowed, strict=True)
         )
-        found = OneModel(name, stated[name], reasons)
+        found = OneModel(name, tuple(expected(name, each) for each in choices), reasons)
         if not any(reasons):
             return found
         if reasons.count("") > best.reasons.count(""):
@@ -346,10 +346,6 @@ def one_model(choices: Sequence[LatencyChoice]) -> OneModel:
     if "" not in best.reasons:
         raise EngineError(found.reasons[0])  # of the model that takes most
     return best
-
-
-def _mean_error(stated: "Sequence[Sureness]") -> float:
-    return sum(each.expected_error for each in stated) / len(stated)
 
 
 def _refusal(name: str, choice: LatencyChoice) -> str:
