@@ -325,7 +325,10 @@ def _send_load(options: ObserveOptions, result: TextIO | None) -> tuple[int, dic
         from observe.live_page import check_live_port
 
         check_live_port(options.live_html)
-    request_schedule = remaining_schedule(options, plan_of(options))
+    plan = plan_of(options)
+    if plan.seed is not None:
+        options = with_settings(options, seed=plan.seed)
+    request_schedule = remaining_schedule(options, plan)
     if not request_schedule.plan:
         print_message(f"{options.paths.data} has all of the requests already, nothing is left to send")
         return 0, {}
