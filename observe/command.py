@@ -325,7 +325,10 @@ def _send_load(options: ObserveOptions, result: TextIO | None) -> tuple[int, dic
         from observe.live_page import check_live_port
 
         check_live_port(options.live_html)
-    plan = remaining_plan(options, plan_of(options))
+    planned = plan_of(options)
+    if planned.seed is not None:
+        options = with_settings(options, seed=planned.seed)
+    plan = remaining_plan(options, planned)
     if not plan.requests:
         print_message(f"{options.paths.data} has all of the requests already, nothing is left to send")
         return 0, {}

@@ -283,7 +283,8 @@ class ObserveOptions(SyntheticOptions):
         metavar="FILE",
     )
     seed: int | None = option(
-        None, f"Seed of prompts, arrivals and lengths (default: the spec's, without one {DEFAULT_SEED})."
+        None,
+        f"Seed of prompts, arrivals and lengths (default: the spec's, else 0; {DEFAULT_SEED} without a spec).",
     )
     api_format: str = option("completions", "Which API to send to.", choices=APIS, heading="Requests")
     streaming: bool | None = option(

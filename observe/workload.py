@@ -415,6 +415,8 @@ class Plan:
     requests: Sequence[PlannedRequest]
     conversations: Conversations | Graph | None = None
     goodput_slo_targets: Mapping[str, SloTargets] = field(default_factory=dict)
+    seed: int | None = None
+    """The seed of the spec that the plan is of; None where the flag or its default decides."""
     request_ids: Sequence[int] = ()
     """The numbers of the requests in the whole schedule, from `remaining_plan`."""
     earlier: EarlierRecording | None = None
@@ -599,7 +601,9 @@ def _plan(options: ObserveOptions) -> Plan:
     if options.trace is not None:
         return _plan_from_trace(options, options.trace)
     if options.workload_spec is not None:
-        return _plan_from_spec(options, read_spec_at(options.workload_spec, options.rate), options.workload_spec)
+        spec = read_spec_at(options.workload_spec, options.rate)
+        seeded = replace(options, seed=spec.seed if options.seed is None else options.seed)
+        return replace(_plan_from_spec(seeded, spec, options.workload_spec), seed=seeded.seed)
     if options.concurrency:
         return _plan_from_spec(options, _users_of(options), "--concurrency")
     spec = options.synthetic_spec(num_requests=options.num_requests or 0, seed=options.prompt_seed)

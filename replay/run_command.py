@@ -78,7 +78,9 @@ class RunOptions(SyntheticOptions):
         at_most=LONGEST_DELAY_US // 1_000_000,
         metavar="SECONDS",
     )
-    seed: int | None = option(None, f"Seed of arrivals and lengths (default: the spec's, without one {DEFAULT_SEED}).")
+    seed: int | None = option(
+        None, f"Seed of arrivals and lengths (default: the spec's, else 0; {DEFAULT_SEED} without a spec)."
+    )
     horizon: int | None = option(
         None,
         "Stop the simulated clock here, in microseconds; nothing arrives later (default: run until drained).",

@@ -666,7 +666,7 @@ def _cluster(simulation: Simulation, settings: Mapping[str, Any]) -> ClusterOpti
 # The rows of a sweep: a CSV file that grows as points are computed, in order when all are, and a Parquet file.
 
 POINT_COLUMN = "point"
-ERROR_COLUMN = "error"
+NOTES_COLUMN, ERROR_COLUMN = "notes", "error"
 
 
 @dataclass(frozen=True, slots=True)
@@ -702,6 +702,7 @@ class Table:
             *self.figures,
             *(COSTS if self.gpu_cost_per_hour is not None else ()),
             *(name for name in ORIGIN if name not in self.varied),
+            NOTES_COLUMN,
             ERROR_COLUMN,
         ]
 
@@ -715,6 +716,7 @@ class Table:
             **row.point.varied,
             **figures,
             **priced,
+            NOTES_COLUMN: tuple(row.outcome.notes) or None,
             ERROR_COLUMN: row.outcome.error,
         }
         return {name: known.get(name) for name in self.columns}
@@ -759,14 +761,14 @@ def read_rows(path: Path, table: Table) -> list[Row]:
         if len(record) != len(columns):
             raise BenchError(f"{path}: expected {len(columns)} cells as in the header, got {len(record)}: {advice}")
         found = dict(zip(columns, record, strict=True))
-        point = table.points.get(found[POINT_COLUMN])
+        point_key = found[POINT_COLUMN]
+        point = table.points.get(point_key)
         if point is None:
-            raise BenchError(f"{path}: has a point of other settings, {found[POINT_COLUMN]}: {advice}")
+            raise BenchError(f"{path}: has a point of other settings, {point_key}: {advice}")
         if not found[ERROR_COLUMN]:
             origin = {name: found[name] for name in ORIGIN if name in found}
-            rows[found[POINT_COLUMN]] = Row(
-                found[POINT_COLUMN], point, Outcome(_figures(path, found, table.figures), origin=origin)
-            )
+            figures, notes = _figures(path, found, table.figures), _notes(path, found.get(NOTES_COLUMN, ""))
+            rows[point_key] = Row(point_key, point, Outcome(figures, origin=origin, notes=notes))
     return list(rows.values())
 
 
@@ -791,6 +793,17 @@ def _text(cell: Any) -> str:
     if cell is None:
         return ""
     return json.dumps(cell) if isinstance(cell, tuple | bool) else str(cell)
+
+
+def _notes(path: Path, cell: str) -> list[str]:
+    """The notes of a record. Raises BenchError."""
+    try:
+        notes = load_json(cell or "[]")
+    except ValueError:
+        notes = None
+    if not isinstance(notes, list) or not all(isinstance(each, str) for each in notes):
+        raise BenchError(f"{path}: {NOTES_COLUMN} must be a list of texts in JSON, got {cell!r:.80}")
+    return notes
 
 
 def _figures(path: Path, record: Mapping[str, str], names: Sequence[str]) -> dict[str, float | int | None]:

@@ -143,10 +143,10 @@ def compute_sweep(options: SweepOptions, plan: "Plan", on_note: "NoteCallback", 
     rows = [] if options.overwrite else read_rows(path, table)
     if rows:
         on_note(f"{path} has {len(rows)} of {len(points)} points already")
-    computed = table.in_order(_computed(options, plan, table, rows, question.refusals, on_note, progress))
-    for line in notes_of_points([(row.point, row.outcome) for row in computed if not row.outcome.error]):
-        on_note(line)
+    computed = _computed(options, plan, table, rows, question.refusals, on_note, progress)
     rows = table.in_order([*rows, *computed])
+    for line in notes_of_points([(row.point, row.outcome) for row in rows if not row.outcome.error]):
+        on_note(line)
     open_rows(path, table, rows).close()
     if options.parquet is not None:
         write_parquet(options.parquet, table, rows)

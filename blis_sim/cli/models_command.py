@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_sim.engine.deployment import DEFAULT_GPU, batch_limits, memory_settings
+from blis_sim.engine.deployment_options import DeploymentOptions
+from blis_sim.engine.engine_defaults import LATEST, VLLM_RELEASES
 from blis_sim.engine.errors import EngineError
 from blis_sim.engine.hf_config import context_window
 from blis_sim.engine.latency.catalogue import (
@@ -18,10 +21,10 @@ from blis_sim.engine.latency.catalogue import (
 )
 from blis_sim.engine.latency.catalogue_reader import load_checkpoint, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
-from blis_sim.engine.latency.model_operations import KernelPlacement
 from blis_sim.engine.latency.registry import LATENCY_MODELS, build, one_model
-from blis_sim.engine.memory.planner import MemoryLayout, PlanRequest, available_kv_bytes, check_fits, plan_layout
-from blis_sim.engine.specs import GpuSpec
+from blis_sim.engine.memory.planner import MemoryLayout, check_fits, kv_cache_bytes, planned_layout
+from blis_sim.engine.memory.weights import read_quantization
+from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.options import option
 from blis_sim.options.printing import check_printed, format_option, json_option, printed_format
 from blis_sim.options.provenance import Provenance, command_line
@@ -44,7 +47,7 @@ class ModelPlan:
     `context_window` is the longest request before it was cut to what fits.
     """
 
-    request: PlanRequest
+    deployment: DeploymentOptions
     layout: MemoryLayout
     gpu: GpuSpec
     kv_bytes: int
@@ -56,59 +59,22 @@ class ModelPlan:
     entry: ModelEntry | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepLimits:
-    """Limits of a step that vLLM's estimate of activations depends on, and the fraction of memory that an instance
-    takes."""
-
-    gpu_memory_utilization: float
-    max_num_batched_tokens: int
-    max_num_seqs: int
-
-
-def free_bytes(layout: MemoryLayout, gpu: GpuSpec, limits: StepLimits) -> int:
-    """Return the bytes of every GPU that are left for the KV cache. Raises EngineError when its memory is not known."""
-    if gpu.memory_gib <= 0:
-        raise EngineError("the memory of the GPU is not known; give --kv-cache-memory-bytes")
-    return available_kv_bytes(
-        layout,
-        gpu,
-        gpu_memory_utilization=limits.gpu_memory_utilization,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_num_seqs=limits.max_num_seqs,
-    )
-
-
-def fitting_gpus(request: PlanRequest, limits: StepLimits) -> dict[str, int]:
+def fitting_gpus(options: DeploymentOptions, model: ModelSpec) -> dict[str, int]:
     """Return the fewest GPUs of each type, up to 16, that hold the weights and one request of the longest length."""
-    layouts: dict[tuple[int, int], MemoryLayout | None] = {}
     found = {}
     for name in gpu_names():
         gpu = load_gpu(name)
+        settings = memory_settings(options, batch_limits(options, gpu, options.max_model_len or model.max_model_len))
+        settings = settings._replace(pp=1, kv_cache_memory_bytes=None)
         for tp in _TPS:
-            key = (int(gpu.compute_capability), tp)
-            if key not in layouts:
-                layouts[key] = _planned_layout(request._replace(tp=tp, pp=1, capability_major=key[0]))
-            layout = layouts[key]
-            if layout is not None and _layout_fits(layout, free_bytes(layout, gpu, limits)):
-                found[name] = tp
-                break
+            try:
+                layout = planned_layout(model, gpu, tp, 1, settings)
+                check_fits(layout, kv_cache_bytes(layout, gpu, settings))
+            except EngineError:
+                continue
+            found[name] = tp
+            break
     return found
-
-
-def _planned_layout(request: PlanRequest) -> MemoryLayout | None:
-    try:
-        return plan_layout(request)
-    except EngineError:
-        return None
-
-
-def _layout_fits(layout: MemoryLayout, kv_bytes: int) -> bool:
-    try:
-        check_fits(layout, kv_bytes)
-    except EngineError:
-        return False
-    return True
 
 
 def known_latency_models(choice: LatencyChoice) -> "dict[str, Sureness]":
@@ -188,7 +154,7 @@ def plan_report(plan: ModelPlan, command: str) -> Report:
             command=command,
             model=plan.layout.shape.model,
             gpu=plan.gpu.name,
-            gpus_per_instance=plan.request.tp * plan.request.pp,
+            gpus_per_instance=plan.deployment.tp * plan.deployment.pp,
             latency_model=plan.automatic,
             step_error=None if sure is None else sure.step_error,
             sureness={} if sure is None else sure.as_json,
@@ -202,15 +168,15 @@ def plan_report(plan: ModelPlan, command: str) -> Report:
 
 
 def _plan_facts(plan: ModelPlan) -> list[tuple[str, str]]:
-    layout, request = plan.layout, plan.request
+    layout, deployment = plan.layout, plan.deployment
     blocks = layout.num_blocks(plan.kv_bytes)
     longest = f"{layout.limits.max_model_len:,}"
     weights = ", ".join(f"{size / _GIB:.2f}" for size in layout.weight_bytes_per_gpu)
     return [
-        ("model", f"{layout.shape.model} (tp {request.tp}, pp {request.pp}, {plan.gpu.name})"),
+        ("model", f"{layout.shape.model} (tp {deployment.tp}, pp {deployment.pp}, {plan.gpu.name})"),
         *_entry_origin(plan.entry),
         ("quantization", layout.quantization or "none"),
-        ("weights", f"{weights} GiB per GPU" + (", by pipeline stage" if request.pp > 1 else "")),
+        ("weights", f"{weights} GiB per GPU" + (", by pipeline stage" if deployment.pp > 1 else "")),
         ("KV cache", f"{plan.kv_bytes / _GIB:.2f} GiB per GPU, type {layout.kv_cache_dtype}"),
         ("KV of a token", f"{kv_bytes_per_token(layout):,.0f} bytes per GPU"),
         ("KV blocks", f"{blocks:,}"),
@@ -257,6 +223,12 @@ def _fitting_rows(fits: Mapping[str, int], longest: str) -> list[tuple[str, str]
 
 
 _MOST_GPUS = 1024
+_DEPLOYED = (
+    *("model", "vllm_version", "pp", "enable_expert_parallel", "kv_cache_memory_bytes", "gpu_memory_utilization"),
+    *("max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size", "kv_cache_dtype", "quantization"),
+    *("dtype", "enable_prefix_caching"),
+)
+"""Flags that are those of a deployment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +257,9 @@ class ModelsOptions:
         at_most=_MOST_GPUS,
     )
     enable_expert_parallel: bool = option(False, "Give every GPU whole experts instead of a part of all.")
+    vllm_version: str = option(
+        LATEST, "Release of vLLM whose defaults and kernels the plan has.", choices=tuple(VLLM_RELEASES)
+    )
     hardware: str = option(
         "",
         "GPU to plan for, such as H100. The default is the catalogue's choice for the model, else a B200 for "
@@ -294,14 +269,19 @@ class ModelsOptions:
     kv_cache_memory_bytes: int | None = option(
         None, "Bytes of every GPU for the KV cache (default: what is free beside weights and activations).", at_least=1
     )
-    gpu_memory_utilization: float = option(
-        0.92, "Fraction of GPU memory to use when --kv-cache-memory-bytes is not given.", above=0, at_most=1
+    gpu_memory_utilization: float | None = option(
+        None,
+        "Fraction of GPU memory to use when --kv-cache-memory-bytes is not given (default: the release's).",
+        above=0,
+        at_most=1,
     )
     max_model_len: int | None = option(
         None, "Longest request in tokens (default: the context window of the model).", at_least=1
     )
-    max_num_batched_tokens: int = option(8192, "Tokens of one step.", at_least=1)
-    max_num_seqs: int = option(1024, "Requests of one step.", at_least=1)
+    max_num_batched_tokens: int | None = option(
+        None, "Tokens of one step (default: the release's on the GPU).", at_least=1
+    )
+    max_num_seqs: int | None = option(None, "Requests of one step (default: the release's on the GPU).", at_least=1)
     block_size: int | None = option(
         None, "Tokens per KV block (default: as the attention kernels of the model take them).", at_least=1
     )
@@ -371,65 +351,41 @@ def _model_list(command: str, entries: list[ModelEntry]) -> Report:
 def _planned_model(options: ModelsOptions) -> ModelPlan:
     name, checkpoint = load_checkpoint(options.model)
     entry = model_entry(name) if config_path(Path(options.model)) is None else None
-    hardware = options.hardware or (entry.gpu if entry else "")
-    gpu = load_gpu(hardware) if hardware else None
+    quantization = read_quantization(checkpoint.config, checkpoint.hf_quant_config, name, options.quantization)
+    usual_gpu = entry.gpu if entry else ""
+    gpu = load_gpu(options.hardware or usual_gpu or ("B200" if quantization.has_nvfp4 else DEFAULT_GPU))
     # The catalogue's number of GPUs applies only to the catalogue's GPU.
     tp = options.tp or (entry.tp if entry and not options.hardware and options.pp == 1 else 1)
-    request = PlanRequest(
-        config=checkpoint.config,
-        model=name,
-        hf_quant_config=checkpoint.hf_quant_config,
-        tp=tp,
-        pp=options.pp,
-        expert_parallel=options.enable_expert_parallel,
-        dtype=options.dtype,
-        kv_cache_dtype=options.kv_cache_dtype,
-        quantization=options.quantization,
-        block_size=options.block_size or 0,
-        max_model_len=options.max_model_len or 0,
-        max_num_batched_tokens=options.max_num_batched_tokens,
-        enable_prefix_caching=options.enable_prefix_caching,
-        capability_major=int(gpu.compute_capability) if gpu else 0,
-    )
-    layout = plan_layout(request)
-    gpu = gpu or load_gpu("B200" if layout.capability_major >= 10 else "H100")
-    limits = StepLimits(options.gpu_memory_utilization, options.max_num_batched_tokens, options.max_num_seqs)
-    kv_bytes = options.kv_cache_memory_bytes or free_bytes(layout, gpu, limits)
+    given = {each: getattr(options, each) for each in _DEPLOYED if getattr(options, each) is not None}
+    deployment = DeploymentOptions(hardware=gpu.name, tp=tp, **given)
+    model = load_model(options.model)
+    longest = options.max_model_len or model.max_model_len
+    settings = memory_settings(deployment, batch_limits(deployment, gpu, longest))
+    layout = planned_layout(model, gpu, tp, 1, settings)
+    kv_bytes = kv_cache_bytes(layout, gpu, settings)
     choice = LatencyChoice(
-        model=load_model(options.model),
+        model=model,
         gpu=gpu,
         tp=tp,
         pp=options.pp,
-        placement=KernelPlacement(
-            tp=tp,
-            expert_parallel=options.enable_expert_parallel,
-            kv_cache_dtype=options.kv_cache_dtype,
-            quantization=options.quantization,
-            dtype=options.dtype,
-        ),
-        max_num_seqs=options.max_num_seqs,
+        placement=deployment.kernel_placement(tp, gpu),
+        max_num_seqs=settings.max_num_seqs,
     )
     latency_models = known_latency_models(choice)
+    if not options.max_model_len and kv_bytes > 0:
+        # The context window is cut to what fits, as `--max-model-len auto` does.
+        fitting = layout.longest_request_tokens(layout.num_blocks(kv_bytes))
+        if 0 < fitting < longest:
+            layout = planned_layout(model, gpu, tp, 1, settings._replace(max_model_len=fitting))
+    check_fits(layout, kv_bytes)
     return ModelPlan(
-        request=request,
-        layout=_fitting_layout(layout, request, kv_bytes),
+        deployment=deployment,
+        layout=layout,
         gpu=gpu,
         kv_bytes=kv_bytes,
-        context_window=layout.limits.max_model_len,
-        fits=fitting_gpus(request, limits),
+        context_window=longest,
+        fits=fitting_gpus(deployment, model),
         latency_models=latency_models,
         automatic=one_model([choice]).name if latency_models else "",
         entry=entry,
     )
-
-
-def _fitting_layout(layout: MemoryLayout, request: PlanRequest, kv_bytes: int) -> MemoryLayout:
-    """Return the layout with the context window of the model cut to what fits, as `--max-model-len auto` does.
-
-    Raises EngineError for a length that was given and does not fit, and where no request fits.
-    """
-    longest = layout.longest_request_tokens(max(layout.num_blocks(kv_bytes), 0)) if kv_bytes > 0 else 0
-    if request.max_model_len or longest < 1 or longest >= layout.limits.max_model_len:
-        check_fits(layout, kv_bytes)
-        return layout
-    return plan_layout(request._replace(max_model_len=longest))

@@ -290,6 +290,7 @@ def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySe
         drafter=drafter_of(options),
         cpu_offload_bytes=int(options.cpu_offload_gb * 2**30),
         refines_fp8_blocks=options.release.refines_fp8_blocks,
+        runs_marlin=options.runs_marlin,
     )
 
 
@@ -618,7 +619,7 @@ def _config(
     options: DeploymentOptions, model: ModelSpec, gpu: GpuSpec, tp: int, notes: list[str]
 ) -> tuple[EngineConfig, MemoryLayout | None]:
     """Return the engine's configuration and its memory plan. Raises EngineError for a deployment that can never run."""
-    limits = _limits(options, gpu, options.max_model_len or model.max_model_len)
+    limits = batch_limits(options, gpu, options.max_model_len or model.max_model_len)
     with _naming_files(options):
         cache = _kv_cache(options, model, gpu, tp, limits, notes)
     speculation = speculation_of(options, notes)
@@ -710,7 +711,7 @@ def _check_whole_prompts(config: EngineConfig) -> None:
         )
 
 
-def _limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> BatchLimits:
+def batch_limits(options: DeploymentOptions, gpu: GpuSpec, max_model_len: int) -> BatchLimits:
     """Return the limits of the flags, else the defaults of the engine; vLLM lowers its default of sequences to the
     tokens."""
     tokens, seqs = options.max_num_batched_tokens, options.max_num_seqs

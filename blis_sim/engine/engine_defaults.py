@@ -169,7 +169,7 @@ ENGINE_DEFAULTS = {
 """Defaults by the name of the engine."""
 
 
-OTHER_ENGINES = Registry[object]("blis.schedulers")
+OTHER_ENGINES = Registry[object]("blis.schedulers", "step")
 """Engines of other packages: `ENGINES` in `blis_sim/engine/scheduler/registry.py` without its rows."""
 
 

@@ -395,9 +395,28 @@ def ineffective_flags(options: Any, missing: Mapping[str, str]) -> Iterator[str]
 
 
 def load_json(text: str) -> Any:
-    """The value of a JSON text. Raises ValueError, too, where values nest deeper than the parser follows."""
+    """The value of a JSON text of a user. Raises OptionError for a key that stands twice, and ValueError otherwise,
+    also where values nest deeper than the parser follows.
+    """
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            key = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+            raise OptionError(f"the key {key!r} stands twice in {text!r:.200}")
+        return found
+
+    return _load_json(text, mapping)
+
+
+def load_model_json(text: str) -> Any:
+    """The value of a file of a model, in which the last of equal keys counts, as for vLLM. Raises ValueError."""
+    return _load_json(text, None)
+
+
+def _load_json(text: str, mapping: Callable[[list[tuple[str, Any]]], Any] | None) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=mapping)
     except RecursionError:
         raise ValueError("values nest too deep") from None
 

@@ -22,16 +22,17 @@ class Registry(dict[str, Row], Generic[Row]):
 
     `Registry[Router]("blis.routers") | {"first": First()}` has one row. `table["my_package.routing:ByPrompt"]` is
     that attribute of that module, and `table["by-prompt"]` what a package installed with an entry point of this name in
-    `group`. Iteration gives only the built-in rows, `names` all of them.
+    `group`. Iteration gives only the built-in rows, `names` all of them. With a `method` rows are callables, and
+    classes among them have this method.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, method: str = "") -> None:
         super().__init__()
-        self.group = group
+        self.group, self.method = group, method
 
     def __or__(self, rows: dict[str, Row]) -> "Registry[Row]":  # type: ignore[override]
         """Return the table with further rows."""
-        table: Registry[Row] = Registry(self.group)
+        table: Registry[Row] = Registry(self.group, self.method)
         table.update(self)
         table.update(rows)
         return table
@@ -41,12 +42,22 @@ class Registry(dict[str, Row], Generic[Row]):
         return (*self, *(name for name in sorted(_installed(self.group)) if name not in self.keys()))
 
     def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or (isinstance(name, str) and _load_external(self.group, name) is not None)
+        return super().__contains__(name) or (isinstance(name, str) and self._load(name) is not None)
 
     def __missing__(self, name: str) -> Row:
-        found: Row | None = _load_external(self.group, name)
+        found = self._load(name)
         if found is None:
             raise KeyError(name)
+        return found
+
+    def _load(self, name: str) -> Row | None:
+        found: Row | None = _load_external(self.group, name)
+        if found is None or not self.method:
+            return found
+        if not callable(found):
+            raise OptionError(f"{name} must be a class or a function, got {type(found).__name__}")
+        if isinstance(found, type) and not hasattr(found, self.method):
+            raise OptionError(f"{name} must have a method {self.method}, got a class without it")
         return found
 
 
@@ -67,7 +78,8 @@ def _load_external(group: str, name: str) -> Any | None:
 
 
 def _checked(name: str, found: Any) -> Any:
-    """Return the object of a name. Raises OptionError for a class whose parent is compiled and allows no subclass."""
+    """Return the object of a name. Raises OptionError for an engine in place of a scheduler, and for a class whose
+    parent is compiled and allows no subclass."""
     parents = found.__mro__[1:] if isinstance(found, type) else ()
     compiled = [each for each in parents if "__mypyc_attrs__" in vars(each)]
     if not compiled:

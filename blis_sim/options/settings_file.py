@@ -1,6 +1,5 @@
 """Settings from a file: the one that `--config` names, else those of the working folder. YAML, JSON or TOML."""
 
-import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from blis_sim.options.files import read_text
-from blis_sim.options.option import OptionError, Placed, Setting, spellings_of
+from blis_sim.options.option import OptionError, Placed, Setting, load_json, spellings_of
 from blis_sim.options.yaml_text import load_yaml
 
 PYTHON_PROJECT = "pyproject.toml"
@@ -24,11 +23,11 @@ def layers_of_file(path: str, command: Sequence[str], commands: Collection[tuple
 
     A mapping below the first words of one of `commands` holds settings of these alone. Raises OptionError.
     """
-    parsers: dict[str, Callable[[str], Any]] = {".toml": _load_toml, ".json": _load_json}
+    parsers: dict[str, Callable[[str], Any]] = {".toml": _load_toml, ".json": load_json}
     parse = parsers.get(Path(path).suffix, load_yaml)
     try:
         found: Any = parse(read_text(path))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, OptionError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise OptionError(f"{path}: cannot be read: {reason}") from error
     content = {} if found is None else _checked(found, path)
@@ -80,20 +79,6 @@ def _checked(found: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise OptionError(f"{place}: expected names of settings with values, got {type(found).__name__}")
     return found
-
-
-def _load_json(text: str) -> Any:
-    """Raise ValueError for a key that stands twice, as the other two formats do."""
-
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in found:
-                raise ValueError(f"the key {key!r} stands twice")
-            found[key] = value
-        return found
-
-    return json.loads(text, object_pairs_hook=mapping)
 
 
 def _layers_below(

@@ -11,7 +11,7 @@ from zlib import crc32
 from blis_sim.installation import install_command
 from blis_sim.options import OptionError
 from blis_sim.options.files import read_text
-from blis_sim.options.option import load_json
+from blis_sim.options.option import load_model_json
 
 # Conversion of text to token ids and back: the built-in tokenizer, which needs no files, and a cache of prompts.
 
@@ -524,7 +524,7 @@ def read_json_object(file: Path, flag: str = "--tokenizer") -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = load_json(read_text(file))
+        found = load_model_json(read_text(file))
     except (OSError, ValueError) as error:
         raise OptionError(f"{flag}: cannot read {file}: {error}") from error
     if not isinstance(found, dict):

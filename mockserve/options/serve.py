@@ -15,7 +15,7 @@ from blis_sim.engine.lora import LoraOptions
 from blis_sim.engine.offload_file import OffloadFileOptions
 from blis_sim.options import ExclusionError, OptionError, StartError, check_options, option, section, with_settings
 from blis_sim.options.files import read_text
-from blis_sim.options.option import load_json
+from blis_sim.options.option import load_model_json
 from mockserve.options.content import ContentOptions, PictureOptions, PlaybackOptions
 from mockserve.options.engine_features import (
     KV_EVENTS_FLAG,
@@ -79,7 +79,7 @@ _ROUTES_BY_WORD: Mapping[str, Mapping[str, Any]] = {
 def folder_config(model: str) -> Mapping[str, Any] | None:
     """Return the object in a model folder's `config.json`; None without such a file."""
     try:
-        config = load_json(read_text(Path(model) / "config.json"))
+        config = load_model_json(read_text(Path(model) / "config.json"))
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) else None
@@ -108,7 +108,7 @@ def pooling_conversion(model: str) -> str:
 def _has_pooling_module(model: str) -> bool:
     """Whether the folder belongs to sentence-transformers, which list their modules in a file."""
     try:
-        modules = load_json(read_text(Path(model) / "modules.json"))
+        modules = load_model_json(read_text(Path(model) / "modules.json"))
     except (OSError, ValueError):
         return False
     found = modules if isinstance(modules, list) else []

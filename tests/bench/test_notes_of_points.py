@@ -47,6 +47,7 @@ def test_a_sweep_says_what_was_left_out_and_which_steps_are_out_of_range(
     assert "outside the range" in outside
     more = ("--vary", "max_num_seqs=8,256", "--output", str(tmp_path / "s.csv"), "--processes", "1")
     assert said(capsys, "sweep", *spec, *more) == [left_out, outside]
+    assert said(capsys, "sweep", *spec, *more) == [left_out, outside]  # from the file
 
 
 def test_a_sweep_names_the_point_where_others_are_within_the_range(tmp_path: Path, capsys: Captured) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from blis_sim.engine.deployment import resolve
+from blis_sim.engine.deployment_options import DeploymentOptions
 from tests.cli.conftest import Said
 
 Blis = Callable[..., Said]
@@ -101,11 +103,27 @@ def test_a_name_is_explained_on_the_deployment_of_the_catalogue(blis: Blis) -> N
     plan = json.loads(out)
     assert (code, err, plan["hardware"], plan["quantization"]) == (0, "", "H100", "mxfp4")
     assert plan["kv_bytes_per_token_per_gpu"] == pytest.approx(18 * 2 * 8 * 64 * 2 / 2, rel=0.01)
-    assert (plan["fits_on"]["H200"], plan["fits_on"]["H100"], plan["fits_on"]["L4"]) == (1, 2, 8)
+    assert (plan["fits_on"]["H200"], plan["fits_on"]["H100"], plan["fits_on"]["L4"]) == (1, 1, 4)
     assert plan["latency_model"] == "kernels"
     assert "precision" in plan["latency_models"]["kernels"]["unlike"]  # recorded servers ran Marlin's kernels
     assert plan["latency_models"]["fitted"]["itl"]["median"] > plan["latency_models"]["kernels"]["itl"]["median"]
     assert plan["source"] == "aiconfigurator-core 0.12.0"
+
+
+@pytest.mark.parametrize("hardware", ["A10", "H100", "B200"])
+@pytest.mark.parametrize("release", ["0.11", "0.33"])
+def test_blocks_are_those_of_a_simulated_engine_on_the_same_gpu(blis: Blis, hardware: str, release: str) -> None:
+    flags = ("--hardware", hardware, "--tp", "1", "--max-model-len", "4096", "--vllm-version", release)
+    _, out, _ = blis("models", "llama-3.1-8b", *flags, "--json")
+    options = DeploymentOptions(model="llama-3.1-8b", hardware=hardware, tp=1, max_model_len=4096, vllm_version=release)
+    assert json.loads(out)["num_gpu_blocks"] == resolve(options).config.total_kv_blocks
+
+
+def test_a_release_decides_what_is_refused(blis: Blis) -> None:
+    flags = ("qwen3-235b-a22b-fp8", "--hardware", "H100", "--tp", "8")
+    assert blis("models", *flags)[0] == 0
+    code, _, err = blis("models", *flags, "--vllm-version", "0.11")
+    assert (code, "is not divisible by weight quantization block_n = 128" in err) == (2, True)
 
 
 def test_a_context_window_that_does_not_fit_is_cut_and_a_length_that_was_given_is_refused(blis: Blis) -> None:

@@ -96,6 +96,7 @@ def test_tenants_have_rows_of_their_own(observe: Observe, tmp_path: Path) -> Non
     )
     spec.write_text(f"version: '2'\nseed: 1\naggregate_rate: 100\nnum_requests: 20\nclients:\n{clients}")
     run = observe(workload_spec=str(spec), rate=None, num_requests=None)
+    assert run.trace.header.workload_seed == 1
     rows = Counter(row.tenant_id for row in run.trace.rows)
     tenants = run.summary["per_tenant"]
     assert {name: each["completed"] for name, each in tenants.items()} == rows

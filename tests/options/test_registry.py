@@ -159,6 +159,20 @@ def test_a_policy_that_cannot_be_loaded_is_one_line(installed: Path, name: str, 
     assert message in done.stderr
 
 
+@pytest.mark.parametrize("flag", ["--engine", "--latency-model", "--routing-policy", "--admission-policy"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("math:pi", "math:pi must be a class or a function, got float"),
+        ("blis_sim.engine.core:Engine", "blis_sim.engine.core:Engine must have a method "),
+    ],
+)
+def test_an_object_of_another_kind_is_refused_in_one_line(tmp_path: Path, flag: str, name: str, message: str) -> None:
+    done = blis(tmp_path, *SPLIT, flag, name)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert message in done.stderr
+
+
 def test_a_table_has_its_own_rows_alone_when_it_is_listed() -> None:
     table = Registry[int]("blis.nothing") | {"one": 1}
     assert (list(table), table["one"], "two" in table) == (["one"], 1, False)

@@ -200,7 +200,7 @@ class AdmissionSettings:
             raise EngineError(f"tier_shed_threshold must be at least 0, got {self.tier_shed_threshold}")
 
 
-ADMISSIONS = Registry[Callable[[AdmissionSettings], AdmissionPolicy]]("blis.admission_policies") | {
+ADMISSIONS = Registry[Callable[[AdmissionSettings], AdmissionPolicy]]("blis.admission_policies", "admits") | {
     "always-admit": lambda _: FunctionPolicy(always_admit),
     "token-bucket": lambda settings: TokenBucket(settings.token_bucket_capacity, settings.token_bucket_refill_rate),
     "reject-all": lambda _: FunctionPolicy(reject_all),

@@ -203,7 +203,7 @@ def _weighted(settings: RouterSettings) -> Router:
     return Weighted([(SCORERS[name](settings.scorers), weight) for name, weight in settings.weights], settings.ties)
 
 
-ROUTERS = Registry[Callable[[RouterSettings], Router]]("blis.routers") | {
+ROUTERS = Registry[Callable[[RouterSettings], Router]]("blis.routers", "choose") | {
     "round-robin": lambda _: RoundRobin(),
     "least-loaded": lambda settings: least_loaded(settings.ties),
     "least-outstanding": lambda _: LeastOutstanding(),

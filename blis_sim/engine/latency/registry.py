@@ -183,7 +183,7 @@ def _adaptive_toy(_choice: LatencyChoice) -> LatencyModel:
     return AdaptiveToy()
 
 
-LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency_models") | {
+LATENCY_MODELS = Registry[Callable[[LatencyChoice], LatencyModel]]("blis.latency_models", "step_time") | {
     "trained-physics": _trained_physics,
     "roofline": _roofline,
     "blackbox": _blackbox,
@@ -328,9 +328,10 @@ def one_model(choices: Sequence[LatencyChoice]) -> OneModel:
     allowed = [automatic_names(each) for each in choices]
     names = list(dict.fromkeys(name for each in allowed for name in each))
     # No recording says which model is closest to servers that draft: they take the model of those that do not.
-    plain = {name: [expected(name, replace(each, unmeasured=())) for each in choices] for name in names}
+    plain = [replace(each, unmeasured=()) for each in choices]
+    errors = {name: sum(expected(name, each).expected_error for each in plain) for name in names}
     found = best = OneModel("", (), ("there is no deployment to time",))
-    for name in sorted(names, key=lambda each: (_mean_error(plain[each]), each)):
+    for name in sorted(names, key=lambda each: (errors[each], each)):
         reasons = tuple(
             _refusal(name, choice) if name in each else f"{name} cannot time it"
             for choice, each in zip(choices, allowed, strict=True)
@@ -343,10 +344,6 @@ def one_model(choices: Sequence[LatencyChoice]) -> OneModel:
     if "" not in best.reasons:
         raise EngineError(found.reasons[0])  # of the model that takes most
     return best
-
-
-def _mean_error(stated: "Sequence[Sureness]") -> float:
-    return sum(each.expected_error for each in stated) / len(stated)
 
 
 def _refusal(name: str, choice: LatencyChoice) -> str:

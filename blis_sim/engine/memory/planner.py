@@ -37,6 +37,7 @@ from blis_sim.engine.memory.weights import (
     ModelShape,
     Sharding,
     ShardingError,
+    by_triton,
     bytes_per_weight,
     check_block_shards,
     read_quantization,
@@ -52,6 +53,12 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
 """Architectures for which vLLM keeps the KV cache in FP8 on Blackwell by default."""
+
+_TRITON_ON_HOPPER = "GptOssForCausalLM"
+"""The architecture whose experts in MXFP4 Triton's kernels run on Hopper; elsewhere padding is that of Marlin.
+
+Facts: vllm/model_executor/layers/fused_moe/oracle/mxfp4.py, `_get_priority_backends_for_gpt_oss`.
+"""
 
 
 class PlanRequest(NamedTuple):
@@ -75,6 +82,8 @@ class PlanRequest(NamedTuple):
     drafter: "DrafterRequest | None" = None
     refines_fp8_blocks: bool = True
     """Whether the release takes smaller blocks where the checkpoint's do not divide over GPUs."""
+    runs_marlin: bool = False
+    """Whether Marlin's kernels run experts in MXFP4 on Hopper."""
     shape: ModelShape | None = None
     """The shape of the model where it has been read already."""
 
@@ -139,6 +148,8 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
     shape = request.shape or read_model(request.config, request.model, request.dtype)
     quantization = read_quantization(request.config, request.hf_quant_config, request.model, request.quantization)
     capability = request.capability_major or (BLACKWELL if quantization.has_nvfp4 else HOPPER)
+    if shape.architecture == _TRITON_ON_HOPPER and capability == HOPPER and not request.runs_marlin:
+        quantization = quantization._replace(format_of=by_triton(quantization.format_of))
     kv_cache_dtype = _kv_cache_dtype(request.kv_cache_dtype, quantization.kv_cache_dtype, shape, capability)
     sharding = Sharding(
         model=request.model,
@@ -349,6 +360,7 @@ class MemorySettings(NamedTuple):
     """Weights of every GPU that stay in CPU memory, in bytes."""
     drafter: "DrafterRequest | None" = None
     refines_fp8_blocks: bool = True
+    runs_marlin: bool = False
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:
@@ -401,17 +413,19 @@ def planned_blocks(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: int
     Raises EngineError when the memory is not known or the weights leave no room; the text then names the smallest tp
     that does.
     """
-    if settings.kv_cache_memory_bytes is None:
-        _check_memory(gpu)
-    blocks = layout.num_blocks(_kv_bytes(layout, gpu, settings))
+    blocks = layout.num_blocks(kv_cache_bytes(layout, gpu, settings))
     if blocks < 1:
         raise EngineError(_no_planned_room(layout, model, gpu, dp, settings))
     return blocks * dp if model.is_moe else blocks
 
 
-def _kv_bytes(layout: MemoryLayout, gpu: GpuSpec, settings: MemorySettings) -> int:
+def kv_cache_bytes(layout: MemoryLayout, gpu: GpuSpec, settings: MemorySettings) -> int:
+    """Return the bytes of every GPU for the KV cache; below 1 when there is no room. Raises EngineError when the memory
+    of the GPU is not known.
+    """
     if settings.kv_cache_memory_bytes is not None:
         return settings.kv_cache_memory_bytes
+    _check_memory(gpu)
     offloaded = min(settings.cpu_offload_bytes, max(layout.weight_bytes_per_gpu))
     return offloaded + available_kv_bytes(
         layout,
@@ -428,7 +442,7 @@ def _no_planned_room(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: i
             wider = planned_layout(model, gpu, tp, dp, settings)
         except EngineError:
             return False
-        return wider.num_blocks(_kv_bytes(wider, gpu, settings)) > 0
+        return wider.num_blocks(kv_cache_bytes(wider, gpu, settings)) > 0
 
     enough = next(filter(fits, range(layout.tp + 1, _MAX_PLANNED_GPUS + 1)), None)
     return _room_advice(model, gpu, layout.tp, settings.gpu_memory_utilization, enough)

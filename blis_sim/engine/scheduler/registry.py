@@ -44,7 +44,7 @@ def new_blis(context: "EngineContext", reports_steps: bool) -> Scheduler:
     return BlisScheduler(context, reports_steps)
 
 
-ENGINES = Registry[Callable[["EngineContext", bool], Scheduler]]("blis.schedulers") | {
+ENGINES = Registry[Callable[["EngineContext", bool], Scheduler]]("blis.schedulers", "step") | {
     "vllm": new_vllm,
     "blis": new_blis,
 }

@@ -21,7 +21,7 @@ from smg_grpc_proto.generated import common_pb2
 from blis_sim.engine.core import Engine
 from blis_sim.engine.units import Micros
 from blis_sim.options.files import read_text
-from blis_sim.options.option import load_json
+from blis_sim.options.option import load_model_json
 from mockserve.http.headers import Caller
 from mockserve.kv_events.naming import GLOBAL_SCOPE
 from mockserve.protocol.bodies import Ending, ScoredToken
@@ -72,7 +72,7 @@ def read_metadata(folder: str) -> ModelMetadata:
 
 def _config(file: Path) -> dict[str, Any]:
     try:
-        found = load_json(read_text(file))
+        found = load_model_json(read_text(file))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,6 +9,7 @@ from blis_sim.engine.latency import registry
 from blis_sim.engine.latency.catalogue import load_gpu
 from blis_sim.engine.latency.catalogue_reader import load_model
 from blis_sim.engine.latency.choice import LatencyChoice
+from blis_sim.engine.latency.confidence import expected
 from blis_sim.engine.latency.model_operations import KernelPlacement
 from blis_sim.engine.latency.registry import one_model
 from blis_sim.engine.latency.roofline import Roofline
@@ -66,6 +67,12 @@ def test_a_deployment_that_no_common_model_covers_is_not_covered(monkeypatch: py
 def test_the_statement_is_that_on_the_least_sure_deployment() -> None:
     found = one_model([choice("gpt-oss-120b", tp=2), choice("gpt-oss-20b", "H20", 2)])
     assert found.least_sure == max(found.sureness, key=lambda each: each.expected_error) == found.sureness[1]
+
+
+def test_the_statement_counts_drafts_which_choose_no_model() -> None:
+    found = one_model([choice(unmeasured=("speculative decoding",))])
+    assert (found.name, found.least_sure) == ("fitted", expected("fitted", choice(unmeasured=("speculative decoding",))))
+    assert found.least_sure.expected_error > one_model([choice()]).least_sure.expected_error
 
 
 def test_data_parallel_ranks_beside_others_are_timed_by_the_model_that_takes_both() -> None:
