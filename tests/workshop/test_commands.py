@@ -43,6 +43,7 @@ RUNS: dict[str, tuple[str, ...]] = {
 MISSING: dict[str, tuple[tuple[str, ...], str]] = {
     "workshop.accuracy": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
     "workshop.classes": (("nowhere.csv", "nowhere.csv"), "nowhere.csv: no such file or folder"),
+    "workshop.fleet_ladder": (("nowhere.csv",), "nowhere.csv: no such file or folder"),
     "workshop.errors": (("nowhere", "nowhere.csv"), "nowhere.csv: no such file or folder"),
     "workshop.kernels_host": (("nowhere",), "nowhere/server_config.json: no such file or folder"),
     "workshop.left_out": (("nowhere",), "nowhere/server_config.json: no such file or folder"),

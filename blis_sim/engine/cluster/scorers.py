@@ -203,20 +203,20 @@ def cache_utilisation(request: Request, state: RoutingState) -> Scores:
     return [0.0 if each is None else _MIN_FEASIBLE_SCORE + (1 - _MIN_FEASIBLE_SCORE) * next(scaled) for each in sums]
 
 
-_PICKER_CAPACITY_BLOCKS, _PICKER_MOST_BLOCKS = 31_250, 256
-"""`lruCapacityPerServer` and `maxPrefixBlocksToMatch` of prefix-cache-scorer in llm-d's endpoint picker."""
+_PICKER_MOST_BLOCKS = 256
+"""`maxPrefixBlocksToMatch` of prefix-cache-scorer in llm-d's endpoint picker."""
 
 
 class PrefixAffinity:
     """Tracks the latest `capacity_blocks` blocks sent to each instance, of each prompt at most the first `most_blocks`.
 
-    Prompts with equal first `most_blocks` have equal scores.
+    Prompts with equal first `most_blocks` have equal scores. A capacity of None is that of the instance's KV cache.
     """
 
     def __init__(
         self,
         block_size_tokens: int,
-        capacity_blocks: int = DEFAULT_CAPACITY_BLOCKS,
+        capacity_blocks: int | None = DEFAULT_CAPACITY_BLOCKS,
         most_blocks: int | None = None,
     ) -> None:
         self._block_size = block_size_tokens
@@ -243,7 +243,7 @@ class PrefixAffinity:
         """Note that all full blocks of the prompt were sent to `instance`."""
         if instance not in self._sent:
             self._forget_all_but({each.instance for each in state.all_candidates})
-            self._sent[instance] = RoutedPrefixes(self._capacity)
+            self._sent[instance] = RoutedPrefixes(self._capacity or state.config_of(instance).total_kv_blocks)
         self._sent[instance].note(request.blocks, self._num_blocks(request))
 
     def _forget_all_but(self, present: Container[int]) -> None:
@@ -269,7 +269,7 @@ SCORERS = Registry[Callable[[ScorerSettings], Scorer]]("blis.scorers") | {
     "cache-utilisation": lambda _: Scorer(cache_utilisation, reads_caches=True),
     "prefix-affinity": lambda settings: prefix_affinity(PrefixAffinity(settings.block_size_tokens)),
     "prefix-cache": lambda settings: prefix_affinity(
-        PrefixAffinity(settings.block_size_tokens, _PICKER_CAPACITY_BLOCKS, _PICKER_MOST_BLOCKS)
+        PrefixAffinity(settings.block_size_tokens, None, _PICKER_MOST_BLOCKS)
     ),
     "no-hit-lru": lambda _: no_hit_lru(),
     "queue-depth": lambda _: _by_reports(queue_depth),

@@ -6,7 +6,7 @@ from blis_sim.engine.cluster.scorers import SCORERS, Scorer, ScorerSettings
 from blis_sim.engine.cluster.weights import checked_weights, parse_weights
 from blis_sim.engine.errors import EngineError
 from tests.engine.cluster.small_clusters import cluster, run_out, sharing, snapshot, state
-from tests.fakes import request
+from tests.fakes import config, request
 
 REQUEST = request()
 
@@ -66,9 +66,9 @@ def test_prompts_that_differ_behind_256_blocks_have_the_same_prefix_for_the_endp
     assert by_picker.score(second, seen) == [0, 1]
 
 
-@pytest.mark.parametrize(("name", "most"), [("prefix-affinity", 10_000), ("prefix-cache", 31_250)])
-def test_the_endpoint_picker_forgets_later(name: str, most: int) -> None:
-    affinity, seen, size = scorer(name), state(snapshot()), 250
+@pytest.mark.parametrize(("name", "most"), [("prefix-affinity", 10_000), ("prefix-cache", config().total_kv_blocks)])
+def test_the_endpoint_picker_remembers_as_many_blocks_as_the_instance_caches(name: str, most: int) -> None:
+    affinity, seen, size = scorer(name), state(snapshot()), 25
     for number in range(most // size + 1):
         affinity.routed(sharing(f"r{number}", f"g{number}", size, 4 * size), 0, seen)
     assert affinity.score(sharing("a", "g1", size, 4 * size), seen) == [1]
