@@ -31,15 +31,6 @@ WITHOUT_VARIABLE = {"format"}
 """Settings whose variable, BLIS_FORMAT, means more than their flag."""
 
 every_command = pytest.mark.parametrize("command", commands_in(""))
-LARGE = {
-    name
-    for name in COMMANDS
-    if name.startswith(("serve", "run", "replay", "loop", "observe", "fit", "bench", "calibrate -"))
-}
-every_command_by_itself = pytest.mark.parametrize(
-    "command", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGE else []) for name in commands_in("")]
-)
-
 
 def options_class(command: str) -> type:
     row = COMMANDS[command]
@@ -103,18 +94,16 @@ def test_every_setting_has_the_same_value_in_every_spelling(
 @every_command
 def test_a_list_whose_flag_is_given_again_has_the_items_of_both(command: str) -> None:
     kind = options_class(command)
-    for each in options_of(kind):
-        if each.option.positional or each.kind is bool:
-            continue
-        value, flag = str(sample(each)), each.flags[0]
-        found = parse_command_line(kind, [flag, value, flag, value]).values
+    flagged = [each for each in options_of(kind) if not each.option.positional and each.kind is not bool]
+    words = [word for each in flagged for word in (each.flags[0], str(sample(each)))]
+    once, twice = (parse_command_line(kind, words * times).values for times in (1, 2))
+    for each in flagged:
+        value = once[each.name]
         if each.is_list:
-            once = parse_command_line(kind, [flag, value]).values[each.name]
-            assert found == {each.name: (*once, *once)}, flag
+            value = (*value, *value)
         elif each.has_items:
-            assert found == {each.name: f"{value},{value}"}, flag
-        else:
-            assert found == parse_command_line(kind, [flag, value]).values, flag
+            value = f"{value},{value}"
+        assert twice[each.name] == value, each.label
 
 
 @every_command
@@ -181,23 +170,25 @@ def message_of(read: Callable[..., object], *arguments: Any) -> str:
     return str(caught.value)
 
 
-@every_command_by_itself
-def test_a_wrong_value_has_one_message_in_every_spelling(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = options_class(command)
-    for each in options_of(kind):
-        variable = variable_of(each)
-        if each.is_repeated or variable is None or element(each) not in (int, float):
-            continue
-        said = message_of(by_flags, kind, {each.name: "x"})
-        assert said.startswith(f"{each.label} must be ")
-        assert message_of(value_from_python, each, "x") == said
-        place = f"{tmp_path / 'settings.json'} key {each.name}"
-        assert message_of(by_file, tmp_path, kind, {each.name: "x"}) == f"{place}: {said}"
-        with monkeypatch.context() as environment:
-            environment.setenv(variable, "x")
-            assert message_of(parse_command_line, kind, []) == f"{variable}: {said}"
+@pytest.mark.slow
+def test_a_wrong_value_has_one_message_in_every_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands share settings: each is read by the command that has fewest settings."""
+    seen: list[Setting] = []
+    for kind in sorted(map(options_class, commands_in("")), key=lambda kind: len(options_of(kind))):
+        numbers = [each for each in options_of(kind) if not each.is_repeated and element(each) in (int, float)]
+        for each in numbers:
+            variable = variable_of(each)
+            if variable is None or each in seen:
+                continue
+            seen.append(each)
+            said = message_of(by_flags, kind, {each.name: "x"})
+            assert said.startswith(f"{each.label} must be ")
+            assert message_of(value_from_python, each, "x") == said
+            place = f"{tmp_path / 'settings.json'} key {each.name}"
+            assert message_of(by_file, tmp_path, kind, {each.name: "x"}) == f"{place}: {said}"
+            with monkeypatch.context() as environment:
+                environment.setenv(variable, "x")
+                assert message_of(parse_command_line, kind, []) == f"{variable}: {said}"
 
 
 ODD_VALUES: tuple[Any, ...] = (None, True, {}, {"a": [1]}, 1.5, "", "yes", "none")

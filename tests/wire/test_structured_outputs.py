@@ -21,7 +21,7 @@ SCHEMA = {"type": "object", "properties": {"q": {"type": "integer"}}, "required"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[TestServer]:
     with running_server(
         enable_auto_tool_choice=True, tool_call_parser="hermes", enable_scale_out=True, tool_call_extra_probability=0
