@@ -577,6 +577,7 @@ class VidurVllmRules(BatchRules):
             return False
         return self.fits(job)
 
+
 class OrcaRules(BatchRules):
     """Iteration-level scheduling: requests join and leave between any two batches, and are never preempted."""
 

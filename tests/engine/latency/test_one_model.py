@@ -71,7 +71,10 @@ def test_the_statement_is_that_on_the_least_sure_deployment() -> None:
 
 def test_the_statement_counts_drafts_which_choose_no_model() -> None:
     found = one_model([choice(unmeasured=("speculative decoding",))])
-    assert (found.name, found.least_sure) == ("fitted", expected("fitted", choice(unmeasured=("speculative decoding",))))
+    assert (found.name, found.least_sure) == (
+        "fitted",
+        expected("fitted", choice(unmeasured=("speculative decoding",))),
+    )
     assert found.least_sure.expected_error > one_model([choice()]).least_sure.expected_error
 
 
