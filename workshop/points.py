@@ -190,7 +190,7 @@ SEQUENCE_US = {
     ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 1.4, ("qwen3-235b-a22b-instruct-2507", "H100"): 14.7,
 }  # fmt: skip
 """Time for each output token that bursts of ShareGPT lack beside what their requests take: the median of a server's."""
-LATENT_US = {("deepseek-r1", "H200"): 133.0, ("deepseek-r1 with experts spread over GPUs", "H200"): 62.0}
+LATENT_US = {("deepseek-r1", "H200"): 133.0, ("deepseek-r1 with experts spread over GPUs", "H200"): 93.0}
 """Time that steps of one and four requests lack for each layer of latent attention, by two servers."""
 UNTUNED = {
     ("MiniMax-M2.5", "H200"): 2.0, ("glm-4.6", "H200"): 2.0, ("qwen3-235b-a22b-instruct-2507-fp8", "A100-SXM"): 2.3,

@@ -101,7 +101,7 @@ def test_steps_that_are_not_composed_ahead_take_the_work_of_the_host_longer(requ
     assert step_us(is_async=False) - step_us(is_async=True) == pytest.approx(700 + 21 * requests, abs=1)
 
 
-@pytest.mark.parametrize(("model", "longer_us"), [("deepseek-r1", 61 * 98), ("glm-4.6", 0)])
+@pytest.mark.parametrize(("model", "longer_us"), [("deepseek-r1", 61 * 113), ("glm-4.6", 0)])
 def test_the_host_prolongs_steps_for_each_layer_of_latent_attention_in_0_11(model: str, longer_us: int) -> None:
     def step_us(release: str) -> int:
         options = DeploymentOptions(
@@ -112,8 +112,18 @@ def test_the_host_prolongs_steps_for_each_layer_of_latent_attention_in_0_11(mode
     assert step_us("0.11") - step_us("0.15") == pytest.approx(longer_us, abs=1)
 
 
-def test_four_requests_in_flight_decode_as_fast_as_a_server_of_deepseek_r1_did() -> None:
+@pytest.mark.parametrize(
+    ("spreads_experts", "requests", "context", "measured_us"), [(False, 4, 1_300, 19_000), (True, 1, 8_400, 15_850)]
+)
+def test_steps_are_as_long_as_those_of_two_servers_of_deepseek_r1(
+    spreads_experts: bool, requests: int, context: int, measured_us: int
+) -> None:
     options = DeploymentOptions(
-        model="deepseek-r1", hardware="H200", tp=8, latency_model="kernels", vllm_version="0.11"
+        model="deepseek-r1",
+        hardware="H200",
+        tp=8,
+        enable_expert_parallel=spreads_experts,
+        latency_model="kernels",
+        vllm_version="0.11",
     )
-    assert resolve(options).latency.decode_timer()(4, 1_300) == pytest.approx(19_000, rel=0.15)
+    assert resolve(options).latency.decode_timer()(requests, context) == pytest.approx(measured_us, rel=0.1)
