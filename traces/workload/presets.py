@@ -159,15 +159,7 @@ def rate_spec(
     client_id: str = DISTRIBUTION,
 ) -> WorkloadSpec:
     """One client that sends at `rate` requests per second."""
-    client = Client(
-        id=client_id,
-        rate_fraction=1.0,
-        arrival=arrival,
-        input_distribution=lengths.prompt.distribution(),
-        output_distribution=lengths.output.distribution(),
-        prefix_group=SHARED_PREFIX if prefix_tokens else "",
-        prefix_length=prefix_tokens,
-    )
+    client = replace(_client(lengths, prefix_tokens), id=client_id, rate_fraction=1.0, arrival=arrival)
     return _spec(client, num_requests=num_requests, seed=seed, rate=rate)
 
 
@@ -228,16 +220,18 @@ def users_spec(
     prefix_tokens: int = 0,
 ) -> WorkloadSpec:
     """Return the spec of a number of users, each of which waits for the reply and thinks before the next request."""
-    client = Client(
+    client = replace(_client(lengths, prefix_tokens), concurrency=num_users, think_time_us=think_time_us)
+    return _spec(client, num_requests=num_requests, seed=seed)
+
+
+def _client(lengths: Preset, prefix_tokens: int) -> Client:
+    return Client(
         id=DISTRIBUTION,
-        concurrency=num_users,
-        think_time_us=think_time_us,
         input_distribution=lengths.prompt.distribution(),
         output_distribution=lengths.output.distribution(),
         prefix_group=SHARED_PREFIX if prefix_tokens else "",
         prefix_length=prefix_tokens,
     )
-    return _spec(client, num_requests=num_requests, seed=seed)
 
 
 def _spec(client: Client, *, num_requests: int, seed: int, rate: float = 0.0) -> WorkloadSpec:

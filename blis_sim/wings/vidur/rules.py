@@ -335,6 +335,16 @@ class BatchRules(ABC):
             job.num_blocks += 1
         return True
 
+    def decodes(self) -> Batch | None:
+        """Let requests decode in the order in which they stand; None where none does."""
+        jobs: list[Job] = []
+        ready, most = self.ready, self.limits.max_micro_batch
+        while ready and len(jobs) < most:
+            job = ready.pop(0)
+            if self.grow(job, ready):
+                jobs.append(job)
+        return Batch(jobs, [1] * len(jobs)) if jobs else None
+
 
 def arrival_of(job: Job) -> float:
     """Orders requests by arrival."""
@@ -431,7 +441,7 @@ class LightLLMRules(BatchRules):
             if batch is not None:
                 return batch
         self._num_waited += 1
-        return self._decodes()
+        return self.decodes()
 
     def may_join(self, num_requests: int) -> bool:
         return self._num_waited >= self.limits.max_waiting_iterations
@@ -462,15 +472,6 @@ class LightLLMRules(BatchRules):
             self.started.append(job)
             jobs.append(job)
         return Batch(jobs, [job.left for job in jobs]) if jobs else None
-
-    def _decodes(self) -> Batch | None:
-        jobs: list[Job] = []
-        ready, most = self.ready, self.limits.max_micro_batch
-        while ready and len(jobs) < most:
-            job = ready.pop(0)
-            if self.grow(job, ready):
-                jobs.append(job)
-        return Batch(jobs, [1] * len(jobs)) if jobs else None
 
     def _future(self, job: Job) -> tuple[int, int]:
         """Return the decodes that a request has to go, and the tokens that it holds now.
@@ -561,7 +562,8 @@ class VidurVllmRules(BatchRules):
             longest = max(longest, job.left)
         if jobs:
             return Batch(jobs, [job.left for job in jobs])
-        return self._decodes()
+        self.ready.sort(key=arrival_of)
+        return self.decodes()
 
     def may_join(self, num_requests: int) -> bool:
         return self._joins(self.waiting[0], 0, 0)
@@ -574,16 +576,6 @@ class VidurVllmRules(BatchRules):
         if self.num_allocated == limits.max_num_seqs or num_prompts == limits.max_micro_batch:
             return False
         return self.fits(job)
-
-    def _decodes(self) -> Batch | None:
-        jobs: list[Job] = []
-        ready = self.ready = sorted(self.ready, key=arrival_of)
-        most = self.limits.max_micro_batch
-        while ready and len(jobs) < most:
-            job = ready.pop(0)
-            if self.grow(job, ready):
-                jobs.append(job)
-        return Batch(jobs, [1] * len(jobs)) if jobs else None
 
 
 class OrcaRules(BatchRules):
