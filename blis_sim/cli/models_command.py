@@ -22,7 +22,7 @@ from blis_sim.engine.latency.catalogue import (
 from blis_sim.engine.latency.catalogue_reader import load_checkpoint, load_model
 from blis_sim.engine.latency.choice import LatencyChoice
 from blis_sim.engine.latency.registry import LATENCY_MODELS, build, one_model
-from blis_sim.engine.memory.planner import MemoryLayout, check_fits, kv_cache_bytes, planned_layout
+from blis_sim.engine.memory.planner import MemoryLayout, check_fits, kv_cache_bytes, planned_blocks, planned_layout
 from blis_sim.engine.memory.weights import read_quantization
 from blis_sim.engine.specs import GpuSpec, ModelSpec
 from blis_sim.options import option
@@ -362,6 +362,7 @@ def _planned_model(options: ModelsOptions) -> ModelPlan:
     longest = options.max_model_len or model.max_model_len
     settings = memory_settings(deployment, batch_limits(deployment, gpu, longest))
     layout = planned_layout(model, gpu, tp, 1, settings)
+    planned_blocks(layout, model, gpu, 1, settings)  # refuses a GPU without room for a block
     kv_bytes = kv_cache_bytes(layout, gpu, settings)
     choice = LatencyChoice(
         model=model,
@@ -372,7 +373,7 @@ def _planned_model(options: ModelsOptions) -> ModelPlan:
         max_num_seqs=settings.max_num_seqs,
     )
     latency_models = known_latency_models(choice)
-    if not options.max_model_len and kv_bytes > 0:
+    if not options.max_model_len:
         # The context window is cut to what fits, as `--max-model-len auto` does.
         fitting = layout.longest_request_tokens(layout.num_blocks(kv_bytes))
         if 0 < fitting < longest:

@@ -72,7 +72,11 @@ def test_fp8_kv_cache_doubles_the_blocks(blis: Blis, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["--kv-cache-memory-bytes", "1000000"], "of KV cache per GPU for one request of 40960 tokens, got 0.00 GiB"),
+        (
+            ["--kv-cache-memory-bytes", "1000000"],
+            "--kv-cache-memory-bytes must be at least a block, 1835008, got 1000000",
+        ),
+        (["--kv-cache-memory-bytes", "2000000"], "of KV cache per GPU for one request of 40960 tokens, got 0.00 GiB"),
         (["--tp", "5"], "has 16 attention heads, which tp 5 does not divide"),
         (["--hardware", "X1"], "GPU 'X1' is not in the catalogue"),
         (["--dtype", "int3"], "--dtype must be one of auto, float32"),
@@ -83,6 +87,11 @@ def test_refuses_what_cannot_be_planned_in_one_line(blis: Blis, folder: Path, ar
     assert (code, out) == (2, "")
     assert error in err
     assert err.count("\n") == 1
+
+
+def test_weights_without_room_are_refused_as_an_engine_refuses_them(blis: Blis) -> None:
+    code, _, err = blis("models", "llama-3.1-8b", "--hardware", "T4")
+    assert (code, "leaves no room for a KV cache on 1 T4" in err, "it needs tp 2 or more" in err) == (2, True, True)
 
 
 def test_refuses_an_architecture_that_is_not_modelled(blis: Blis, tmp_path: Path) -> None:

@@ -414,6 +414,10 @@ def planned_blocks(layout: MemoryLayout, model: ModelSpec, gpu: GpuSpec, dp: int
     that does.
     """
     blocks = layout.num_blocks(kv_cache_bytes(layout, gpu, settings))
+    if blocks < 1 and (given := settings.kv_cache_memory_bytes) is not None:
+        raise EngineError(
+            f"--kv-cache-memory-bytes must be at least a block, {max(layout.block_bytes_per_gpu)}, got {given}"
+        )
     if blocks < 1:
         raise EngineError(_no_planned_room(layout, model, gpu, dp, settings))
     return blocks * dp if model.is_moe else blocks
