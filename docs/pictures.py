@@ -1,8 +1,8 @@
 """Draws the pictures of the documentation with the product itself.
 
-    python docs/pictures.py [--all] [--recording FOLDER]
+    python docs/pictures.py [--all] [--recording FOLDER] [NAME.svg ...]
 
-Pictures of simulations are the same every time. `--all` adds what takes minutes or a quiet machine: `closed-loop.svg`
+Pictures of simulations are the same every time. Names choose among them. `--all` adds what takes minutes or a quiet machine: `closed-loop.svg`
 from a recording of `examples/demo.py` (or the folder of an earlier one, with `--recording`), `engine-cost.svg` from
 `workshop/engine_cost.py`, and `calibration-example.html` from a recording of a real server in tables of the tests.
 """
@@ -305,12 +305,15 @@ def main() -> int:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--recording", type=Path, default=None)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to draw to")
+    parser.add_argument("names", nargs="*", help="pictures of simulations to draw, every one by default")
     arguments = parser.parse_args()
-    draw_schedulings(arguments.output / "schedulings.svg")
-    for name, sweep in SWEEPS.items():
-        draw_sweep(sweep, arguments.output / name)
-    for name, words in COMPARISONS.items():
-        draw_comparison(words, arguments.output / name)
+    names = arguments.names or ["schedulings.svg", *SWEEPS, *COMPARISONS]
+    if "schedulings.svg" in names:
+        draw_schedulings(arguments.output / "schedulings.svg")
+    for name in filter(names.__contains__, SWEEPS):
+        draw_sweep(SWEEPS[name], arguments.output / name)
+    for name in filter(names.__contains__, COMPARISONS):
+        draw_comparison(COMPARISONS[name], arguments.output / name)
     if arguments.all:
         draw_all(arguments.recording, arguments.output)
     for path in arguments.output.glob("*.svg"):

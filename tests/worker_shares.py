@@ -23,7 +23,6 @@ LONGEST = (
     "tests/wire/test_processes.py",
     "tests/wire/clients/test_schemathesis.py",
     "tests/workshop/test_commands.py",
-    "tests/docs/test_conclusions.py",
 )
 """Files whose tests stay together and take a quarter of a minute, the longest first. Those of long tests follow."""
 GROUP = re.compile(r'xdist_group\("([^"]+)"\)')

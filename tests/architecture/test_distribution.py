@@ -27,7 +27,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     plain = {**os.environ, "BLIS_COMPILE": "0"}
     subprocess.run(command, cwd=PROJECT, env=plain, check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
+    (built,) = folder.glob("*-py3-none-any.whl")
     return zipfile.ZipFile(built)
 
 

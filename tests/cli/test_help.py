@@ -20,6 +20,7 @@ from tests.docs.pages import PROJECT
 Blis = Callable[..., Said]
 SHORT = [name for name, row in COMMANDS.items() if row.first]
 HELP_CPU_S = 0.3
+PAGES: dict[tuple[str, ...], Said] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +29,21 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
 
 
+@pytest.fixture
+def page(blis: Blis) -> Blis:
+    """As `blis`, but what prints a page of help is run once for all tests."""
+
+    def found(*words: str) -> Said:
+        if words not in PAGES:
+            PAGES[words] = blis(*words)
+        return PAGES[words]
+
+    return found
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_short_help_flag_equals_the_long_one(blis: Blis, command: str) -> None:
-    assert blis(*command.split(), "-h") == blis(*command.split(), "--help")
+def test_the_short_help_flag_equals_the_long_one(page: Blis, command: str) -> None:
+    assert page(*command.split(), "-h") == page(*command.split(), "--help")
 
 
 def test_the_overview_has_letters_too(blis: Blis) -> None:
@@ -69,41 +82,41 @@ def test_examples_that_need_nothing_else_run(blis: Blis) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_examples_stand_in_the_help(blis: Blis, command: str) -> None:
-    lines = [line.strip() for line in blis(*command.split(), "--help")[1].splitlines()]
+def test_examples_stand_in_the_help(page: Blis, command: str) -> None:
+    lines = [line.strip() for line in page(*command.split(), "--help")[1].splitlines()]
     assert [each for each in COMMANDS[command].examples if f"$ {each}" not in lines] == []
 
 
 @pytest.mark.parametrize("command", SHORT)
-def test_what_people_look_for_first_is_first_and_the_only_part_of_the_short_help(blis: Blis, command: str) -> None:
+def test_what_people_look_for_first_is_first_and_the_only_part_of_the_short_help(page: Blis, command: str) -> None:
     row = COMMANDS[command]
     settings = options_of(SimulatorCommand(command, row).options)
     known = {flag for each in settings for flag in each.flags}
     assert set(row.first) <= known
-    short = flags_in(blis(*command.split(), "--help")[1])
+    short = flags_in(page(*command.split(), "--help")[1])
     required = [each.flags[0] for each in settings if each.required and not each.option.positional]
     assert [flag for flag in short if flag in row.first] == list(row.first)
     assert set(short) & known <= {*row.first, *required} | {
         flag for each in settings if each.flags[0] in (*row.first, *required) for flag in each.flags
     }
-    every = flags_in(blis(*command.split(), "--help-all")[1])
+    every = flags_in(page(*command.split(), "--help-all")[1])
     assert [flag for flag in every if flag in row.first] == list(row.first)
     assert {each.flags[0] for each in settings if not (each.option.hidden or each.option.positional)} <= set(every)
 
 
-def test_the_address_stands_before_the_exchange_of_experts(blis: Blis) -> None:
-    every = flags_in(blis("serve", "--help-all")[1])
+def test_the_address_stands_before_the_exchange_of_experts(page: Blis) -> None:
+    every = flags_in(page("serve", "--help-all")[1])
     places = [every.index(flag) for flag in ("--host", "--port", "--api-key", "--max-model-len", "--max-num-seqs")]
     assert max(places) < every.index("--moe-comm-backend")
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in SHORT])
-def test_a_command_of_few_settings_always_shows_all(blis: Blis, command: str) -> None:
-    assert blis(*command.split(), "--help") == blis(*command.split(), "--help-all")
+def test_a_command_of_few_settings_always_shows_all(page: Blis, command: str) -> None:
+    assert page(*command.split(), "--help") == page(*command.split(), "--help-all")
 
 
-def test_headings_part_the_settings(blis: Blis) -> None:
-    titles = [line.split("─")[1].strip() for line in blis("serve", "--help-all")[1].splitlines() if line[:1] == "╭"]
+def test_headings_part_the_settings(page: Blis) -> None:
+    titles = [line.split("─")[1].strip() for line in page("serve", "--help-all")[1].splitlines() if line[:1] == "╭"]
     assert titles[:2] == ["Arguments", "Most used"]
     assert titles[-1] == "Help"
     assert {"Model and GPU", "Network", "Speculative decoding"} <= set(titles)
@@ -116,8 +129,8 @@ def test_no_help_text_has_a_place_that_nothing_fills(command: str) -> None:
         assert not re.search(r"\{[A-Za-z_.]+(:\w*)?\}", setting.option.help), setting.flags
 
 
-def test_required_options_are_marked(blis: Blis) -> None:
-    (line,) = [line for line in blis("run", "--help")[1].splitlines() if "--model" in line and "[required]" in line]
+def test_required_options_are_marked(page: Blis) -> None:
+    (line,) = [line for line in page("run", "--help")[1].splitlines() if "--model" in line and "[required]" in line]
     assert line.split()[1] == "*"
 
 

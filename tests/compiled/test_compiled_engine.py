@@ -57,6 +57,8 @@ WITHOUT_COMPILED_PARTS = (
     "tests/laws/test_ways_of_composing.py",
 )
 """A catalogue, a memory plan and what steers a cluster are not compiled; the others replace a compiled class."""
+IN_THE_BYTES = () if is_nightly() else ("tests/laws/test_cpu_memory.py", "tests/laws/test_group_cohort.py")
+"""Laws of parts whose recorded runs, in tests/engine and below, have the bytes of the plain engine."""
 MORE = ("tests/golden",) if is_nightly() else ("-m", "not slow")
 """Reference results hold for it as for the plain engine, with which it shares the bytes of all runs below."""
 TESTS = (("tests/engine", *MORE), ("tests/laws", "tests/wings/vidur/test_batch_laws.py"))
@@ -174,6 +176,6 @@ def test_the_tests_of_the_engine_pass_with_it(tests: tuple[str, ...], compiled: 
     options = ["-o", f"pythonpath={compiled} .", "-p", "no:cacheprovider", "-p", "no:xdist", "--cpu-budget-s", "100"]
     options += ["--hypothesis-profile", PROFILE]
     options += [f"--deselect={test}" for test in TESTS_OF_PLAIN_CLASSES]
-    options += [f"--ignore={path}" for path in WITHOUT_COMPILED_PARTS]
+    options += [f"--ignore={path}" for path in (*WITHOUT_COMPILED_PARTS, *IN_THE_BYTES)]
     done = python(compiled, PROJECT, "-P", "-c", PYTEST_WITH_IT, *options, *tests)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

@@ -40,14 +40,6 @@ def test_a_demanded_compiled_engine_is_built_or_an_error(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_plain_python_is_built_on_request(tmp_path: Path) -> None:
-    done = pip("wheel", "--verbose", "--wheel-dir", str(tmp_path), BLIS_COMPILE="0")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "stays plain Python" not in done.stdout + done.stderr
-    assert_is_plain(tmp_path)
-
-
-@pytest.mark.slow
 def test_other_values_of_the_variable_are_refused(tmp_path: Path) -> None:
     done = pip("wheel", "--wheel-dir", str(tmp_path), BLIS_COMPILE="yes")
     assert "BLIS_COMPILE must be 0 or 1, got 'yes'" in done.stdout + done.stderr

@@ -1,6 +1,6 @@
 """Conclusions of pages, pictures and notebooks from a simulation hold with ten times as many requests.
 
-The nightly run shows this of all, and every day's of one sweep. The comparisons have the length that their page shows.
+The nightly run shows this. Every day, the commands of the pages print the figures that the pages show.
 """
 
 import json
@@ -20,7 +20,7 @@ from tests.examples import is_nightly
 Captured = pytest.CaptureFixture[str]
 PAGES_WITH_CONCLUSIONS = ("quick-start.md", "tutorial-capacity.md", "sweep.md")
 TIMES = 10
-LENGTHS = (1, TIMES) if is_nightly() else (1,)
+every_night = pytest.mark.skipif(not is_nightly(), reason="runs of ten times the length are for the nightly run")
 NOTEBOOK_LOAD = "--prompt-tokens 1000 --output-tokens 200"
 NOTEBOOK_SWEEP = f"blis sweep --model qwen/qwen3-14b --hardware H100 --vary rate=2,4,8,12 {NOTEBOOK_LOAD}"
 NOTEBOOK_PLAN = (
@@ -40,7 +40,6 @@ def commands(start: str) -> list[str]:
 
 
 SWEEPS = [*commands("blis sweep --model"), NOTEBOOK_SWEEP]
-WITH_TARGETS_AND_COSTS = next(each for each in SWEEPS if "--goodput" in each and "--gpu-cost-per-hour" in each)
 
 
 def without(arguments: list[str], *flags: str) -> list[str]:
@@ -73,7 +72,8 @@ def is_overloaded(point: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", SWEEPS if is_nightly() else [WITH_TARGETS_AND_COSTS])
+@every_night
+@pytest.mark.parametrize("text", SWEEPS)
 def test_a_sweep_concludes_the_same_from_ten_times_as_many_requests(
     text: str, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -87,7 +87,7 @@ def test_a_sweep_concludes_the_same_from_ten_times_as_many_requests(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not is_nightly(), reason="takes 15 s of CPU each: for the nightly run")
+@every_night
 @pytest.mark.parametrize("text", [*commands("blis plan --model"), NOTEBOOK_PLAN])
 def test_a_plan_finds_the_same_deployments_from_ten_times_as_many_requests(text: str, capsys: Captured) -> None:
     arguments = without(shlex.split(text)[1:], "--num-requests")
@@ -103,6 +103,7 @@ def test_a_plan_finds_the_same_deployments_from_ten_times_as_many_requests(text:
 
 
 @pytest.mark.slow
+@every_night
 def test_one_deployment_of_the_tutorial_is_overloaded_at_any_length(capsys: Captured) -> None:
     load = ["run", "--model", "qwen/qwen3-14b", "--hardware", "H100", "--rate", "20", *NOTEBOOK_LOAD.split()]
     for more in ([], ["--num-requests", "300"], ["--num-requests", str(TIMES * FIRST_LENGTH)]):
@@ -141,7 +142,8 @@ LATE = "SLO violations, critical (%)"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", LENGTHS)
+@every_night
+@pytest.mark.parametrize("times", [1, TIMES])
 def test_urgency_spares_chats_and_costs_no_throughput_at_each_length(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -154,7 +156,8 @@ def test_urgency_spares_chats_and_costs_no_throughput_at_each_length(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", LENGTHS)
+@every_night
+@pytest.mark.parametrize("times", [1, TIMES])
 def test_a_router_that_knows_caches_halves_late_questions_at_each_length(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -164,7 +167,8 @@ def test_a_router_that_knows_caches_halves_late_questions_at_each_length(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", LENGTHS)
+@every_night
+@pytest.mark.parametrize("times", [1, TIMES])
 def test_drafts_behind_gates_make_decoding_faster_and_some_chats_late_at_each_length(
     times: int, tmp_path: Path, capsys: Captured
 ) -> None:
@@ -175,7 +179,7 @@ def test_drafts_behind_gates_make_decoding_faster_and_some_chats_late_at_each_le
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", LENGTHS)
+@pytest.mark.parametrize("times", [1, pytest.param(TIMES, marks=every_night)])
 def test_long_prompts_apart_do_not_delay_short_ones_at_each_length(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

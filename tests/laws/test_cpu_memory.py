@@ -13,10 +13,13 @@ from blis_sim.engine.offloading import Device, OffloadConfig
 from blis_sim.engine.request import PrefixGroupBlocks
 from blis_sim.engine.scheduler.vllm import VllmScheduler
 from tests import fakes
+from tests.examples import examples
 from workshop.vllm_oracle.features import drawn_workload
 from workshop.vllm_oracle.simulated import changes, requests_of
 from workshop.vllm_oracle.workload import Workload
 
+NUM_SEEDS = max(2, examples(8))
+"""Workloads of each kind: steps of one are asynchronous, of the next synchronous."""
 FEATURES = [
     "offloading windows",
     "offloading chunks drafts",
@@ -94,7 +97,7 @@ def drawn_engine(workload: Workload) -> Engine:
 
 @pytest.mark.parametrize("features", FEATURES)
 def test_what_look_ups_remember_changes_nothing(features: str) -> None:
-    workloads = [drawn_workload(seed, seed % 2 > 0, features.split()) for seed in range(16, 24)]
+    workloads = [drawn_workload(seed, seed % 2 > 0, features.split()) for seed in range(16, 16 + NUM_SEEDS)]
     assert sum(remembers(partial(drawn_engine, each)) for each in workloads), "no look-up was remembered"
 
 
