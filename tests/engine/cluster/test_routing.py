@@ -112,10 +112,13 @@ class Foreign:
 
 
 class NoRouter:
-    """Lacks what a router has."""
+    """Lacks what a router reads."""
 
     def __init__(self, _settings: RouterSettings) -> None:
         pass
+
+    def choose(self, _request: Request, _state: RoutingState) -> Choice:
+        return Choice(0)
 
 
 @pytest.mark.parametrize("choice", [Choice(2), Choice(-1), None, 1])
