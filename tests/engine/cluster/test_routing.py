@@ -130,5 +130,5 @@ def test_a_wrong_choice_of_a_foreign_router_names_the_router(choice: object, mon
 
 
 def test_a_class_that_is_no_router_is_refused_by_name() -> None:
-    with pytest.raises(EngineError, match=r":NoRouter: a router needs reads_snapshots, .*, choose"):
+    with pytest.raises(EngineError, match=r":NoRouter: a router needs reads_snapshots, .*, reads_adapters"):
         new_router(f"{__name__}:NoRouter", RouterSettings(ties=last))
