@@ -12,6 +12,7 @@ from blis_sim.engine.deployment_options import DeploymentOptions
 from blis_sim.engine.engine_defaults import (
     ADAPTIVE_BLOCKS,
     ADAPTIVE_ENGINES,
+    AUTO,
     LOW_LATENCY_BACKEND,
     BatchLimits,
     engine_defaults,
@@ -69,7 +70,9 @@ _VLLM_FLAGS = (
     "disable_chunked_mm_input",
     "long_prefill_token_threshold_adaptive",
     "kv_offloading_size",
+    "kv_cache_memory_bytes",
 )
+_PRECISION_FLAGS = ("kv_cache_dtype", "quantization", "dtype")
 _URGENCY_FLAGS = ("urgency_window", "urgency_step", "urgency_ceiling", "urgency_interval")
 _AGE_FLAGS = ("priority_base", "priority_age_weight")
 _GAP_FLAGS = ("min_preempt_priority_gap", "preemption_resume")
@@ -81,6 +84,8 @@ def flags_without_effect(options: "DeploymentOptions") -> Iterator[str]:
     missing: dict[str, str] = {}
     if options.engine != "vllm":
         missing |= dict.fromkeys(_VLLM_FLAGS, "--engine vllm")
+        if options.step_times not in ("kernels", AUTO):
+            missing |= dict.fromkeys(_PRECISION_FLAGS, "--engine vllm or --latency-model kernels")
     if options.engine not in ("vllm", "blis"):
         missing["long_prefill_token_threshold"] = "--engine vllm or blis"
     if not options.long_prefill_token_threshold:
@@ -502,6 +507,8 @@ def _deployment(options: DeploymentOptions) -> Deployment:
     gpu = load_gpu(gpu_name, options.hardware_config)
     if options.dp == 1 and options.moe_comm_backend != MOE_COMM_BACKENDS[0]:
         notes.append(f"--moe-comm-backend {options.moe_comm_backend} has no effect without --dp")
+    if options.enable_expert_parallel and not model.is_moe:
+        notes.append("--enable-expert-parallel has no effect on a model without experts")
     memory_notes: list[str] = []
     config, memory = _config(options, model, gpu, tp, memory_notes)
     config = timed_speculation(options, model, gpu, tp, config, memory_notes)

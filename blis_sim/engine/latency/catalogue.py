@@ -399,7 +399,7 @@ def load_gpu(name: str, hardware_config: str | Path | None = None) -> GpuSpec:
     found = gpus.get(_key(name))
     if found is None:
         known = {canonical for canonical, _ in gpus.values()}
-        near = nearest_hint(name, known) if hint else f", known are {', '.join(sorted(known))}"
+        near = nearest_hint(name, known) if hint else f", known are {', '.join(sorted(known)) or 'none'}"
         raise EngineError(f"GPU {name!r} is not in {origin}{near}{hint}")
     return _gpu_spec(*found, origin)
 

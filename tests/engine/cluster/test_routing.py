@@ -112,10 +112,13 @@ class Foreign:
 
 
 class NoRouter:
-    """Lacks what a router has."""
+    """Lacks what a router reads."""
 
     def __init__(self, _settings: RouterSettings) -> None:
         pass
+
+    def choose(self, _request: Request, _state: RoutingState) -> Choice:
+        return Choice(0)
 
 
 @pytest.mark.parametrize("choice", [Choice(2), Choice(-1), None, 1])
@@ -127,5 +130,5 @@ def test_a_wrong_choice_of_a_foreign_router_names_the_router(choice: object, mon
 
 
 def test_a_class_that_is_no_router_is_refused_by_name() -> None:
-    with pytest.raises(EngineError, match=r":NoRouter: a router needs reads_snapshots, .*, choose"):
+    with pytest.raises(EngineError, match=r":NoRouter: a router needs reads_snapshots, .*, reads_adapters"):
         new_router(f"{__name__}:NoRouter", RouterSettings(ties=last))
