@@ -279,9 +279,8 @@ def _placement_notes(placement: "KernelPlacement", name: str) -> Iterator[str]:
     """Yield a line on each flag about kernels that has no effect."""
     from blis_sim.engine.latency.operations import AUTO, MARLIN
 
-    for flag, is_given in (("--enforce-eager", placement.eager), ("--kernel-profile", placement.profile is not None)):
-        if name != "kernels" and is_given:
-            yield f"warning: {flag} has no effect on step times of {name}, only on those of kernels"
+    if placement.eager and name != "kernels":
+        yield f"warning: --enforce-eager has no effect on step times of {name}, only on those of kernels"
     acts = name == "kernels" and (placement.moe_backend == MARLIN or not placement.has_triton_experts)
     if placement.moe_backend != AUTO and not acts:
         yield (

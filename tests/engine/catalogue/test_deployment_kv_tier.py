@@ -96,10 +96,6 @@ def test_a_transfer_that_takes_for_ever_is_refused() -> None:
         ({"kv_cache_memory_bytes": 9}, ["--kv-cache-memory-bytes has no effect without --engine vllm"]),
         ({"dtype": "float32"}, ["--dtype has no effect without --engine vllm or --latency-model kernels"]),
         ({"enable_expert_parallel": True}, ["--enable-expert-parallel has no effect on a model without experts"]),
-        (
-            {"kernel_profile": "p.json"},
-            ["warning: --kernel-profile has no effect on step times of trained-physics, only on those of kernels"],
-        ),
         ({"timer_resolution": 9}, ["--timer-resolution has no effect without --engine adaptive"]),
     ],
 )
