@@ -2,9 +2,10 @@
 
     python docs/pictures.py [--all] [--recording FOLDER] [NAME.svg ...]
 
-Pictures of simulations are the same every time. Names choose among them. `--all` adds what takes minutes or a quiet machine: `closed-loop.svg`
-from a recording of `examples/demo.py` (or the folder of an earlier one, with `--recording`), `engine-cost.svg` from
-`workshop/engine_cost.py`, and `calibration-example.html` from a recording of a real server in tables of the tests.
+Pictures of simulations are the same every time. Names choose among them. `--all` adds what takes minutes or a quiet
+machine: `closed-loop.svg` from a recording of `examples/demo.py` (or the folder of an earlier one, with `--recording`),
+`engine-cost.svg` from `workshop/engine_cost.py`, and `calibration-example.html` from a recording of a real server in
+tables of the tests.
 """
 
 import argparse

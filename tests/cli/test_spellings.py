@@ -32,6 +32,7 @@ WITHOUT_VARIABLE = {"format"}
 
 every_command = pytest.mark.parametrize("command", commands_in(""))
 
+
 def options_class(command: str) -> type:
     row = COMMANDS[command]
     kind = getattr(importlib.import_module(row.module), row.options)
