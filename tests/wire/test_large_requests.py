@@ -11,7 +11,7 @@ from workshop.attack.costly import COSTLY
 from workshop.attack.setups import Running, Setup, running
 from workshop.attack.stalls import SERVERS, Bounds, measure
 
-SECONDS = 1.5
+SECONDS = 0.8
 """Duration of each client's load."""
 
 KINDS = (

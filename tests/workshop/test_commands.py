@@ -19,7 +19,7 @@ BOTH_NOWHERE = ("--genuine", NOWHERE, "--ours", NOWHERE)
 UNBOUNDED = ("--gap-p99-ms", "1e9", "--gap-worst-ms", "1e9", "--health-ms", "1e9", "--memory-mb", "1e9")
 RUNS: dict[str, tuple[str, ...]] = {
     "workshop.attack": ("--only", "WebSocket", "--seconds", "0.5", *UNBOUNDED),
-    "workshop.attack.drawn": ("--setups", "plain", "--count", "10", *UNBOUNDED),
+    "workshop.attack.drawn": ("--setups", "plain", "--count", "2", *UNBOUNDED),
     "workshop.attack.files": ("--count", "5"),
     "workshop.attack.interrupts": ("--instants", "1", "--only", "run"),
     "workshop.attack.stalls": ("--only", "n of 10", "--seconds", "1", "--quiet-s", "0.2", *UNBOUNDED),

@@ -1,5 +1,5 @@
-"""Servers of nine kinds, served, observed and replayed without a flag: the replay has the server's settings and rows,
-and its times within the bounds of `python -m workshop.served_kinds`, which has thirty kinds more.
+"""Servers of twelve kinds, served, observed and replayed without a flag: the replay has the server's settings and rows,
+and its times within the bounds of `python -m workshop.served_kinds`, which has more kinds.
 """
 
 from argparse import Namespace
@@ -18,6 +18,9 @@ RECORDED: dict[str, dict[str, Any]] = {
     "adapters that leave": {"enable_lora": True, "max_cpu_loras": 2, "lora_load_ms": 60.0, "lora_swap_ms": 15.0},
     "offloading": {"kv_offloading_size": 4.0, "total_kv_blocks": 300},
     "data-parallel ranks": {"dp": 2},
+    "expert parallelism": {"dp": 2, "enable_expert_parallel": True},
+    "pipeline stages": {"pp": 2},
+    "least-loaded": {"num_instances": 3, "routing_policy": "least-loaded"},
     "pools": {"prefill_instances": 1, "decode_instances": 2},
     "n-grams": {},
     "embeddings beside chat": {},

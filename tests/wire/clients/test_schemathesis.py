@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow, pytest.mar
 MAX_CHOICES = 4
 """More take as long as as many requests."""
 
-EXAMPLES = examples(10)
+EXAMPLES = examples(6)
 """Per operation and mode; those of the largest schemas take a fifth of a second each to draw."""
 
 ENVELOPES = (["error"], ["detail"], ["type", "error"])
