@@ -295,7 +295,6 @@ def memory_settings(options: DeploymentOptions, limits: BatchLimits) -> MemorySe
         drafter=drafter_of(options),
         cpu_offload_bytes=int(options.cpu_offload_gb * 2**30),
         refines_fp8_blocks=options.release.refines_fp8_blocks,
-        runs_marlin=options.runs_marlin,
     )
 
 

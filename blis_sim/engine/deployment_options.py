@@ -15,7 +15,7 @@ from blis_sim.engine.engine_defaults import (
 )
 from blis_sim.engine.latency.choice import NetworkOptions
 from blis_sim.engine.latency.operations import AUTO as AUTO_MOE_BACKEND
-from blis_sim.engine.latency.operations import MARLIN, MOE_BACKENDS
+from blis_sim.engine.latency.operations import MOE_BACKENDS
 from blis_sim.engine.latency.registry import LATENCY_MODELS
 from blis_sim.engine.latency.step_work import MOE_COMM_BACKENDS
 from blis_sim.engine.offloading import Device
@@ -134,7 +134,7 @@ class DeploymentOptions:
     moe_backend: str = option(
         AUTO_MOE_BACKEND,
         "Kernels of the experts: marlin acts on those in MXFP4, and is what auto takes on Hopper with --vllm-version "
-        "0.11. Their padding counts in GPU memory, their times with --latency-model kernels.",
+        "0.11. With --latency-model kernels only.",
         choices=MOE_BACKENDS,
     )
     enforce_eager: bool = option(
@@ -404,13 +404,6 @@ class DeploymentOptions:
     def step_times(self) -> str:
         """The latency model that the flag names, else that of the engine; `auto` where the deployment decides."""
         return self.latency_model or engine_defaults(self.engine).latency_model
-
-    @property
-    def runs_marlin(self) -> bool:
-        """Whether Marlin's kernels run experts in MXFP4 on Hopper."""
-        return self.moe_backend == MARLIN or (
-            self.moe_backend == AUTO_MOE_BACKEND and not self.release.has_triton_experts
-        )
 
     def kernel_placement(self, tp: int, gpu: "GpuSpec") -> "KernelPlacement":
         """Return the flags that decide which kernels run on `tp` GPUs."""

@@ -37,7 +37,6 @@ from blis_sim.engine.memory.weights import (
     ModelShape,
     Sharding,
     ShardingError,
-    by_triton,
     bytes_per_weight,
     check_block_shards,
     read_quantization,
@@ -53,12 +52,6 @@ if TYPE_CHECKING:
 _GIB = 2**30
 _SPARSE_FP8_ON_BLACKWELL = ("GlmMoeDsaForCausalLM",)
 """Architectures for which vLLM keeps the KV cache in FP8 on Blackwell by default."""
-
-_TRITON_ON_HOPPER = "GptOssForCausalLM"
-"""The architecture whose experts in MXFP4 Triton's kernels run on Hopper; elsewhere padding is that of Marlin.
-
-Facts: vllm/model_executor/layers/fused_moe/oracle/mxfp4.py, `_get_priority_backends_for_gpt_oss`.
-"""
 
 
 class PlanRequest(NamedTuple):
@@ -82,8 +75,6 @@ class PlanRequest(NamedTuple):
     drafter: "DrafterRequest | None" = None
     refines_fp8_blocks: bool = True
     """Whether the release takes smaller blocks where the checkpoint's do not divide over GPUs."""
-    runs_marlin: bool = False
-    """Whether Marlin's kernels run experts in MXFP4 on Hopper."""
     shape: ModelShape | None = None
     """The shape of the model where it has been read already."""
 
@@ -148,8 +139,6 @@ def plan_layout(request: PlanRequest) -> MemoryLayout:
     shape = request.shape or read_model(request.config, request.model, request.dtype)
     quantization = read_quantization(request.config, request.hf_quant_config, request.model, request.quantization)
     capability = request.capability_major or (BLACKWELL if quantization.has_nvfp4 else HOPPER)
-    if shape.architecture == _TRITON_ON_HOPPER and capability == HOPPER and not request.runs_marlin:
-        quantization = quantization._replace(format_of=by_triton(quantization.format_of))
     kv_cache_dtype = _kv_cache_dtype(request.kv_cache_dtype, quantization.kv_cache_dtype, shape, capability)
     sharding = Sharding(
         model=request.model,
@@ -360,7 +349,6 @@ class MemorySettings(NamedTuple):
     """Weights of every GPU that stay in CPU memory, in bytes."""
     drafter: "DrafterRequest | None" = None
     refines_fp8_blocks: bool = True
-    runs_marlin: bool = False
 
 
 def planned_layout(model: ModelSpec, gpu: GpuSpec, tp: int, dp: int, settings: MemorySettings) -> MemoryLayout:

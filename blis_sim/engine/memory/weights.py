@@ -243,8 +243,7 @@ class WeightFormat(NamedTuple):
     """Storage of one matrix.
 
     `group_columns` inputs and `group_rows` outputs share one scale of `scale_bytes`; 0 columns means that the scales
-    are too few to count. With `has_zero_points` every scale has a zero point of `bits` beside it. Kernels pad the
-    inputs of experts and their inner width to `expert_multiples`.
+    are too few to count. With `has_zero_points` every scale has a zero point of `bits` beside it.
     """
 
     name: str
@@ -253,7 +252,6 @@ class WeightFormat(NamedTuple):
     group_rows: int = 1
     scale_bytes: float = 0.0
     has_zero_points: bool = False
-    expert_multiples: tuple[int, int] = (1, 1)
 
     def matrix_bytes(self, rows: int, columns: int) -> int:
         """Return the bytes of a matrix with its scales."""
@@ -269,10 +267,7 @@ FP8 = WeightFormat("fp8", 8)
 INT8 = WeightFormat("int8", 8)
 MXFP8 = WeightFormat("mxfp8", 8, 32, 1, 1.0)
 NVFP4 = WeightFormat("nvfp4", 4, 16, 1, 1.0)
-MXFP4 = WeightFormat("mxfp4", 4, 32, 1, 1.0, expert_multiples=(256, 128))
-MXFP4_BY_TRITON = MXFP4._replace(expert_multiples=(1, 64))
-"""Padding of kernels: `mxfp4_round_up_hidden_size_and_intermediate_size` of
-vllm/model_executor/layers/fused_moe/oracle/mxfp4.py."""
+MXFP4 = WeightFormat("mxfp4", 4, 32, 1, 1.0)
 NF4 = WeightFormat("nf4", 4, 64, 1, 1.0)
 
 
@@ -887,19 +882,14 @@ def _experts(moe: MoE, hidden: int, name: str, sharding: Sharding) -> Module:
     )
 
 
-def by_triton(format_of: FormatOf) -> FormatOf:
-    """Return formats with experts in MXFP4 as Triton's kernels take them."""
+def _padded(module: Module) -> Module:
+    """Return experts in MXFP4 as Marlin's kernels take them: inputs in multiples of 256, the inner width of 128.
 
-    def found(module: Module) -> WeightFormat | None:
-        return MXFP4_BY_TRITON if (own := format_of(module)) is MXFP4 else own
-
-    return found
-
-
-def _padded(module: Module, multiples: tuple[int, int]) -> Module:
-    """Return experts as their kernels take them: inputs and inner width in these multiples."""
+    Triton's take multiples of 64 on Hopper, in `mxfp4_round_up_hidden_size_and_intermediate_size` of vLLM. The KV cache
+    of a recorded fleet was as small as beside the padding, for a reason that is not known.
+    """
     (up_rows, inputs), (_, width) = module.matrices
-    new_inputs, new_width = _round_up(inputs, multiples[0]), _round_up(width, multiples[1])
+    new_inputs, new_width = _round_up(inputs, 256), _round_up(width, 128)
     return replace(module, matrices=((up_rows // width * new_width, new_inputs), (new_inputs, new_width)))
 
 
@@ -910,8 +900,8 @@ def _round_up(size: int, multiple: int) -> int:
 def module_bytes(module: Module, format_of: FormatOf, full: WeightFormat) -> int:
     """Return the bytes of a module, in `full` precision where it has no format."""
     weight_format = (format_of(module) if module.matrices else None) or full
-    if module.role == EXPERTS:
-        module = _padded(module, weight_format.expert_multiples)
+    if module.role == EXPERTS and weight_format is MXFP4:
+        module = _padded(module)
     matrices = sum(weight_format.matrix_bytes(rows, columns) for rows, columns in module.matrices)
     return module.count * matrices + module.other_parameters * full.bits // 8
 
