@@ -22,6 +22,8 @@ MYPY_SETTINGS = """[mypy]
 ignore_missing_imports = True
 [mypy-blis_sim.api.*]
 follow_imports = skip
+[mypy-blis_sim.testing.*]
+follow_imports = skip
 [mypy-numpy.*]
 follow_imports = skip
 follow_imports_for_stubs = True
