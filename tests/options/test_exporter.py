@@ -8,6 +8,8 @@ import pytest
 from blis_sim.installation import PROTOCOL_VARIABLE, new_exporter
 from blis_sim.options import OptionError, options_from
 from mockserve.options.content import PlaybackOptions
+from mockserve.options.server import ObservabilityOptions
+from observe.spans import TracingOptions
 
 pytest.importorskip("opentelemetry.exporter.otlp")
 
@@ -30,9 +32,15 @@ def test_a_batch_is_tried_for_a_limited_time(
 
 
 @pytest.mark.parametrize("url", ["http://ann:planted@h:4318/v1/traces", "http://h/v1?api-key=planted"])
-def test_a_url_with_a_key_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(OptionError, match="--otlp-traces-endpoint must not carry a user name") as of_spans:
-        new_exporter(url)
-    with pytest.raises(OptionError, match="--playback-upstream must not carry a user name") as of_playback:
-        options_from(PlaybackOptions, playback="r.jsonl", playback_miss="forward", playback_upstream=url)
-    assert "planted" not in f"{of_spans.value} {of_playback.value}"
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (ObservabilityOptions, {"otlp_traces_endpoint": ""}),
+        (TracingOptions, {"otlp_traces_endpoint": ""}),
+        (PlaybackOptions, {"playback_upstream": "", "playback": "r.jsonl", "playback_miss": "forward"}),
+    ],
+)
+def test_a_url_with_a_key_is_refused_without_showing_it(url: str, options: type, settings: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"^--[a-z-]+ must not carry a user name, a password or a key, ") as refused:
+        options_from(options, **{name: value or url for name, value in settings.items()})
+    assert "planted" not in str(refused.value)
