@@ -35,7 +35,10 @@ class TracingOptions:
         check_options(self)
         if self.otlp_traces_endpoint:
             from blis_sim.installation import new_exporter
+            from traces.redaction import check_url_without_keys
 
+            instead = "give OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+            check_url_without_keys(self.otlp_traces_endpoint, "--otlp-traces-endpoint", instead)
             new_exporter(self.otlp_traces_endpoint).shutdown()
 
 

@@ -92,6 +92,15 @@ def without_secret_parameters(target: str) -> str:
     )
 
 
+def check_url_without_keys(url: str, label: str, instead: str) -> None:
+    """Raise OptionError where a URL has a user or a parameter of a key: libraries log whole URLs.
+
+    `label` names the setting of the URL, and `instead` where its keys belong.
+    """
+    if "@" in url.partition("?")[0] or any(is_secret_parameter(name) for name, _ in parameters_in(url)):
+        raise OptionError(f"{label} must not carry a user name, a password or a key, {instead}")
+
+
 _KEY = r"[A-Za-z0-9_-]"
 _PREFIXES = (
     *("github_pat_", "gl(?:pat|dt|rt|cbt|soat|ptt)-", "do[por]_v1_", "shp(?:at|ca|pa|ss)_", "pypi-", "npm_"),

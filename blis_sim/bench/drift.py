@@ -225,7 +225,7 @@ class PageSource:
         try:
             reading = reading_of(time.time(), _samples(text))
         except (BenchError, ValueError, KeyError) as error:
-            raise BenchError(f"cannot use {self._url}: {error}") from error
+            raise BenchError(f"cannot use {self._url.partition('?')[0]}: {error}") from error
         kept = [each for each in self.readings if each.at_s >= reading.at_s - self._keep_s]
         self.readings = since_restart([*kept, reading])
 

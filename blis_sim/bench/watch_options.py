@@ -99,7 +99,10 @@ class WatchOptions:
         except ValueError:
             is_good = False
         if not is_good:
-            raise OptionError(f"--url must be an http or https URL such as http://localhost:8000/metrics, got {url!r}")
+            shown = url.partition("?")[0]
+            raise OptionError(
+                f"--url must be an http or https URL such as http://localhost:8000/metrics, got {shown!r}"
+            )
         if self.selector and not self.reads_prometheus:
             raise OptionError("--selector needs the URL of a Prometheus, such as http://localhost:9090/api/v1/query")
         if self.traffic is not None and self.reads_prometheus:

@@ -360,11 +360,11 @@ def max_always_accepted_tokens(config: EngineConfig) -> int:
 def _vllm_refusal_reason(config: EngineConfig, input_tokens: int, max_output_tokens: int) -> str | None:
     """Return vLLM's reason to refuse a prompt or a budget, each too long alone; vLLM cuts a budget too long beside its
     prompt."""
-    limit = config.max_model_len or config.limit_tokens
+    limit, place = config.limit_tokens, "max_model_len" if config.max_model_len else "the KV cache"
     if input_tokens == 0:
         return "the prompt is empty"
     if input_tokens >= limit:
-        return f"the prompt has {input_tokens} tokens, at most {limit - 1} fit"
+        return f"the prompt has {input_tokens} tokens, at most {limit - 1} fit into {place}"
     if max_output_tokens > limit:
-        return f"the output budget is {max_output_tokens} tokens, at most {limit} fit"
+        return f"the output budget is {max_output_tokens} tokens, at most {limit} fit into {place}"
     return None

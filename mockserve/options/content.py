@@ -342,8 +342,12 @@ class PlaybackOptions:
             raise OptionError(f"--playback-match must have at least one of {', '.join(MATCH_MODES)}")
         if (self.playback_miss == "forward") != bool(self.playback_upstream):
             raise OptionError("--playback-miss forward and --playback-upstream need each other")
-        if self.playback_upstream and not self.playback_upstream.startswith(("http://", "https://")):
-            raise OptionError(f"--playback-upstream must be like http://host:port, got {self.playback_upstream!r}")
+        if self.playback_upstream:
+            from traces.redaction import check_url_without_keys  # which few servers need
+
+            check_url_without_keys(self.playback_upstream, "--playback-upstream", "clients send their own")
+            if not self.playback_upstream.startswith(("http://", "https://")):
+                raise OptionError(f"--playback-upstream must be like http://host:port, got {self.playback_upstream!r}")
         if self.playback_miss == "forward" and not self.playback.endswith(".jsonl"):
             raise OptionError(
                 "--playback-miss forward needs a --playback FILE.jsonl, to which it adds what it forwards"

@@ -122,6 +122,11 @@ class ObservabilityOptions:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.otlp_traces_endpoint:
+            from traces.redaction import check_url_without_keys  # which few servers need
+
+            instead = "give OTEL_EXPORTER_OTLP_TRACES_HEADERS"
+            check_url_without_keys(self.otlp_traces_endpoint, "--otlp-traces-endpoint", instead)
         if self.enable_log_outputs and not self.enable_log_requests:
             raise StartError("Error: --enable-log-outputs requires --enable-log-requests")
         _ = custom_metrics(self.metric)

@@ -24,8 +24,8 @@ from mockserve.reply.reply import PlannedChoice, Reply, ReplyJob, RequestObserve
 MOST_QUEUED = 8192
 """Maximum number of spans that wait for the exporting process; further spans are dropped."""
 EXPORT_INTERVAL_S = 0.1
-FINAL_EXPORT_TIMEOUT_S = 1.5
-"""Time limit for exporting the last spans of a server, whose receiver may be gone."""
+CLOSING_TIMEOUT_S = 10.0
+"""Time limit for the end of the exporting process, which itself gives up soon after it has read the last span."""
 
 
 class RequestSpans:
@@ -60,8 +60,8 @@ class RequestSpans:
     def close(self) -> None:
         """Export all spans and end the exporting process."""
         self._is_closing.set()
-        give_up_at = time.monotonic() + FINAL_EXPORT_TIMEOUT_S
-        self._thread.join(FINAL_EXPORT_TIMEOUT_S)
+        give_up_at = time.monotonic() + CLOSING_TIMEOUT_S
+        self._thread.join(CLOSING_TIMEOUT_S)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(max(0.0, give_up_at - time.monotonic()))
         self._process.kill()

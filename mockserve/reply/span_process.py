@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from typing import Any, BinaryIO
 
 import orjson
@@ -14,10 +15,12 @@ MODULE_NAME = "vllm.llm_engine"
 SPAN_NAME = "llm_request"
 NICENESS = 5
 """Niceness of the process: the server has precedence."""
+FINAL_EXPORT_TIMEOUT_S = 1.5
+"""Time limit for exporting the last spans of a server, whose receiver may be gone."""
 
 
 def export_until_closed(lines: BinaryIO, endpoint: str, server_pid: str) -> None:
-    """Export the spans of each line, a JSON list, until the input closes; then flush queued spans."""
+    """Export the spans of each line, a JSON list, until the input closes; then flush queued spans within the limit."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -35,7 +38,11 @@ def export_until_closed(lines: BinaryIO, endpoint: str, server_pid: str) -> None
                 SPAN_NAME, context=context, kind=SpanKind.SERVER, attributes=attributes, start_time=started_ns
             )
             span.end(ended_ns)
+    # The limit begins here: on a busy machine this process may still be starting when its server stops.
+    limit = threading.Timer(FINAL_EXPORT_TIMEOUT_S, os._exit, (1,))
+    limit.start()
     provider.shutdown()
+    limit.cancel()
 
 
 if __name__ == "__main__":

@@ -334,6 +334,8 @@ def notes_on_run(
     num_unsent = num_requests - len(simulated.requests)
     if num_unsent > 0:
         yield f"{num_unsent} requests were not sent: a request that they wait for was not answered"
+    if (longest := simulated.requests.longest_refused) is not None:
+        yield f"warning: requests were refused, the longest because {longest.detail}"
     yield from notes_after(deployment)
     yield from notes_after_run(simulated.simulation, kills)
 

@@ -887,6 +887,10 @@ class RequestRecord(NamedTuple):
         return self.outcome in COMPLETED
 
 
+def _declared_tokens(end: Finished) -> int:
+    return end.sequence.input_tokens + end.sequence.max_output_tokens
+
+
 class Record:
     """One entry per request that has arrived, in order of arrival: a few numbers each, whatever its tokens.
 
@@ -931,6 +935,8 @@ class Record:
         self._cached_tokens = array("i")
         self._gateway_wait_us: dict[int, Micros] = {}
         """Waits by place, of requests that waited."""
+        self.longest_refused: Finished | None = None
+        """The end of the longest request that was refused because it can never be served."""
 
     def __len__(self) -> int:
         return self._num_arrived
@@ -1145,6 +1151,9 @@ class Record:
 
     def _report_ended(self) -> None:
         ended, self._ended = self._ended, []
+        if refused := [event for event in ended if event.outcome is Outcome.DROPPED]:
+            known = [] if self.longest_refused is None else [self.longest_refused]
+            self.longest_refused = max(known + refused, key=_declared_tokens)
         self._report([event.sequence for event in ended], [event.at for event in ended])
 
     def _report(self, sequences: list[Sequence], ended_at: list[Micros]) -> None:

@@ -14,6 +14,7 @@ from blis_sim.bench.drift import (
     SUCCESS,
     Comparison,
     Histogram,
+    PageSource,
     Reading,
     compare_with_prediction,
     lengths_of,
@@ -24,7 +25,7 @@ from blis_sim.bench.drift import (
 from blis_sim.bench.watch_options import WatchOptions
 from blis_sim.engine.deployment import Deployment, resolve
 from blis_sim.engine.deployment_options import DeploymentOptions
-from blis_sim.options import OptionError, options_from
+from blis_sim.options import BlisError, OptionError, options_from
 from blis_sim.options.printing import CSV, JSON
 from blis_sim.report.tables import flat, streamed
 from tests.bench.simulated_readings import readings_of, samples_of
@@ -101,7 +102,7 @@ def test_the_former_name_of_itl_is_read(deployment: Deployment) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"url": "ftp://a"}, "--url must be an http or https URL"),
+        ({"url": "ftp://a?token=x"}, "--url must be an http or https URL .*, got 'ftp://a'$"),
         ({"url": "http://a/metrics", "selector": 'job="x"'}, "--selector needs the URL of a Prometheus"),
         ({"url": "http://a", "watch_window": 8.0}, "--scrape-interval must be at most half of --watch-window, 8 s"),
     ],
@@ -109,6 +110,12 @@ def test_the_former_name_of_itl_is_read(deployment: Deployment) -> None:
 def test_settings_that_do_not_fit_together_are_refused(settings: dict[str, object], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         options_from(WatchOptions, **settings)
+
+
+def test_a_page_of_no_metrics_is_named_without_its_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blis_sim.bench.drift.read_url", lambda url, api_key: b"none")
+    with pytest.raises(BlisError, match=r"^cannot use http://a/metrics: "):
+        PageSource("http://a/metrics?token=x", None, 1.0, 60.0).poll()
 
 
 def test_a_comparison_is_a_row_whose_columns_do_not_depend_on_what_is_known(deployment: Deployment) -> None:

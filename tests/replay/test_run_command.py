@@ -50,6 +50,18 @@ def traced(capsys: Captured, folder: Path, *flags: str) -> list[TraceRow]:
     return list(read_trace(folder / "trace.yaml").rows)
 
 
+def test_a_run_with_refused_requests_says_once_why_the_longest_was(tmp_path: Path, capsys: Captured) -> None:
+    lengths = ("--num-requests", "20", "--prompt-tokens", "512", "--prompt-tokens-stdev", "300", "--output-tokens", "9")
+    flags = ("--max-model-len", "600", "--trace-output", str(tmp_path / "trace"))
+    metrics, said = ran(capsys, *lengths, *flags)
+    assert metrics["dropped_unservable"] > 1
+    longest = max(row.input_tokens for row in read_trace(tmp_path / "trace.yaml").rows)
+    reason = f"the longest because the prompt has {longest} tokens, at most 599 fit into max_model_len"
+    assert [line for line in said.splitlines() if "refused" in line] == [
+        f"blis run: warning: requests were refused, {reason}"
+    ]
+
+
 def test_without_further_flags_of_blis_100_requests_come_one_a_second(tmp_path: Path, capsys: Captured) -> None:
     rows = traced(capsys, tmp_path, "--engine", "blis")
     assert [row.arrival_time_us for row in rows] == [1_000_000 * n for n in range(1, 101)]

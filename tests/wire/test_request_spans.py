@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -195,6 +196,18 @@ def test_several_processes_export_their_spans_and_the_last_ones_before_they_end(
         (span,) = found.taken(1)
     assert (span["parent"], span["gen_ai.usage.completion_tokens"]) == (PARENT_ID, 2)
     assert span["gen_ai.latency.e2e"] >= span["gen_ai.latency.time_to_first_token"] > 0
+
+
+@pytest.mark.slow
+def test_an_exporting_process_that_starts_late_exports_the_spans_of_a_server_that_has_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import time\ntime.sleep(4)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with collecting(monkeypatch) as found:
+        with running_server(otlp_traces_endpoint=found.url) as server:
+            post(server.url, "/v1/completions", CLIENT, model="m", prompt="x", max_tokens=2)
+        assert found.spans.qsize() == 1
 
 
 def test_requests_are_logged_in_the_words_of_vllm(caplog: pytest.LogCaptureFixture) -> None:

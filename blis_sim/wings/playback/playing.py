@@ -32,6 +32,7 @@ from blis_sim.wings.playback.recordings import (
 )
 from mockserve.generation.composer import SCRIPTED, Scripted
 from mockserve.http.connection import arrived_at
+from mockserve.protocol.chat_messages import check_parts
 from mockserve.protocol.completions import chat_bodies_of
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import CHECKED_BYTES, LARGE_BYTES
@@ -334,7 +335,10 @@ def _parts(service: Service, playback_request: PlaybackRequest) -> list[tuple[st
     prompts, conversations = body.get("prompt"), body.get("messages")
     try:
         if path.endswith(_BATCH) and isinstance(conversations, list) and len(conversations) <= _MOST_PARTS:
-            rendered = [planner.conversations.prompt(each) for each in chat_bodies_of(dict(body))]
+            chats = chat_bodies_of(dict(body))
+            for each in chats:
+                check_parts(each["messages"])
+            rendered = [planner.conversations.prompt(each) for each in chats]
             one = path.removesuffix(_BATCH)
             return [
                 (prompt, one, {**body, "messages": each}) for prompt, each in zip(rendered, conversations, strict=True)

@@ -106,7 +106,7 @@ def test_requests_that_the_described_server_would_refuse_are_counted(tmp_path: P
     assert run(["fit", str(header), *SERVER, "--max-model-len", "500", "-o", str(tmp_path / "learned.yaml")]) == 0
     assert (
         "1 of 2 requests are left out, for the server as described refuses them: "
-        "the prompt has 900 tokens, at most 499 fit\n" in capsys.readouterr().err
+        "the prompt has 900 tokens, at most 499 fit into max_model_len\n" in capsys.readouterr().err
     )
 
 

@@ -330,6 +330,12 @@ def test_each_conversation_of_a_batch_finds_its_reply(answering: TestServer) -> 
     assert contents == [ANSWERS["beta"], ANSWERS["alpha"]]
 
 
+@pytest.mark.parametrize("last", [{"author": {"role": "tool"}}, {"role": "user", "content": [{"type": "none"}]}])
+def test_a_batch_with_messages_of_no_prompt_is_left_to_the_route(answering: TestServer, last: Any) -> None:
+    status, _, _ = ask(answering, {"messages": [[{"role": "user", "content": "beta"}, last]]}, f"{CHAT}/batch")
+    assert status == 400
+
+
 def test_a_missing_reply_to_one_of_several_prompts_is_an_error_by_setting(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_text(json.dumps({"fixtures": [{"match": {"last_user": "alpha"}, "reply": "The first answer."}]}))
