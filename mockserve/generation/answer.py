@@ -537,6 +537,8 @@ def _first_match(text: str, ends: list[int], sampling: SamplingParams) -> tuple[
 STOP_REASON = "repetition_detected"
 
 FEW_SIZES = 32
+MOST_COMPARISONS = 32_768
+"""Maximum number of pattern sizes for a separate search of each."""
 
 
 def is_slow(repetition: RepetitionDetectionParams) -> bool:
@@ -547,36 +549,25 @@ def is_slow(repetition: RepetitionDetectionParams) -> bool:
 def first_repetition(token_ids: Sequence[int], repetition: RepetitionDetectionParams) -> int | None:
     """Return how many tokens an answer has when it first ends in a pattern repeated `min_count` times in a row.
 
-    None if it never does. Cost: the number of tokens times its logarithm, unless nearly all of it is repeated.
+    None if it never does. Cost: the number of tokens times its logarithm.
     """
-    end, found = len(token_ids), None
-    for size in range(max(1, repetition.min_pattern_size), repetition.max_pattern_size + 1):
-        if size * repetition.min_count > end:
-            break
-        first = _first_of_size(token_ids, size, size * (repetition.min_count - 1), end)
-        if first is not None:
-            found, end = first, first - 1
-    return found
+    num_tokens = len(token_ids)
+    longest = min(repetition.max_pattern_size, num_tokens // repetition.min_count)
+    sizes = range(max(1, repetition.min_pattern_size), longest + 1)
+    if len(sizes) * num_tokens <= MOST_COMPARISONS:
+        found = (_first_of_size(token_ids, size, repetition.min_count) for size in sizes)
+        return min((each for each in found if each is not None), default=None)
+    from mockserve.generation.pattern_search import PatternSearch  # needs numpy, which a worker process rarely does
+
+    return PatternSearch(token_ids, repetition.min_count).first(sizes)
 
 
-def _first_of_size(token_ids: Sequence[int], size: int, num_equal: int, end: int) -> int | None:
-    """Return the end of the first run of `num_equal` tokens, each equal to the one `size` places before it.
-
-    A run of at least `size` tokens has one at an index that `size` divides.
-    """
-    at = size
-    while at < end:
-        if token_ids[at] == token_ids[at - size]:
-            start, after = at, at + 1
-            while start > size and token_ids[start - 1] == token_ids[start - 1 - size]:
-                start -= 1
-            until = min(end, start + num_equal)
-            while after < until and token_ids[after] == token_ids[after - size]:
-                after += 1
-            if after - start >= num_equal:
-                return start + num_equal
-            at = (after - 1) // size * size
-        at += size
+def _first_of_size(token_ids: Sequence[int], size: int, min_count: int) -> int | None:
+    num_equal = 0
+    for index in range(size, len(token_ids)):
+        num_equal = num_equal + 1 if token_ids[index] == token_ids[index - size] else 0
+        if num_equal >= size * (min_count - 1):
+            return index + 1
     return None
 
 
