@@ -3,9 +3,10 @@
 import json
 import re
 import secrets
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import islice
 from json import JSONDecodeError, JSONDecoder, decoder, detect_encoding, loads, scanner
 from threading import local
@@ -158,7 +159,162 @@ def json_array_of_blocks(items: Callable[[], Iterable[Any]]) -> JsonBlocks:
     return JsonBlocks(write)
 
 
-# Large JSON bodies: parsed in pieces between which other threads run, in bounded memory.
+# Large JSON bodies: parsed in pieces between which other threads run, in bounded memory, non-ASCII strings escaped.
+
+MOST_WIDE_BYTES = 1 << 22
+"""Maximum number of bytes of all strings with non-ASCII characters."""
+
+MOST_STRINGS = 10_000
+MOST_QUOTES = 40_000
+"""Maximum number of quotes inspected to find the ends of non-ASCII strings."""
+
+_ASCII_SLICE_BYTES = 1 << 16
+_BACKSLASHES = 64
+"""Longest run of backslashes that is counted."""
+
+_WIDE_BYTE = re.compile(rb"[\x80-\xff]")
+_ESCAPED_WIDE_BYTE = re.compile(rb"\\[\x80-\xff]")
+_WIDE = re.compile(r"[^\x00-\x7f]+")
+
+
+@dataclass(frozen=True)
+class WideString:
+    """The content of one string: `characters` from `begin` on, and its position `at` in the text with escapes."""
+
+    begin: int
+    end: int
+    at: int
+    characters: str
+
+    @cached_property
+    def escaped(self) -> str:
+        """The content with escapes."""
+        return _WIDE.sub(
+            lambda wide: "\\u" + wide[0].encode("utf-16-be").hex("\\", 2).replace("\\", "\\u"), self.characters
+        )
+
+
+@dataclass(frozen=True)
+class NarrowText:
+    """The strings of one body that are escaped, in order."""
+
+    strings: list[WideString]
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of the strings in UTF-8."""
+        return sum(each.end - each.begin for each in self.strings)
+
+    def of(self, raw: bytes) -> str:
+        """Return the text of the body."""
+        parts: list[str] = []
+        end = 0
+        for each in self.strings:
+            parts += (str(memoryview(raw)[end : each.begin], "ascii"), each.escaped)
+            end = each.end
+        parts.append(str(memoryview(raw)[end:], "ascii"))
+        return "".join(parts)
+
+    def in_original_text(self, error: JSONDecodeError) -> JSONDecodeError:
+        """Convert an error in the text to an error in the body, where each character counts as one."""
+        parts: list[str] = []
+        end = 0
+        for each in self.strings[: bisect_right(self.strings, error.pos, key=lambda string: string.at)]:
+            parts.append(error.doc[end : each.at])
+            end = min(each.at + len(each.escaped), error.pos)
+            parts.append(_ascii_text(each.characters[: _num_characters(each.characters, end - each.at)]))
+        parts.append(error.doc[end : error.pos])
+        before = "".join(parts)
+        return JSONDecodeError(error.msg, before, len(before))
+
+
+class _TooExpensiveError(Exception):
+    """A body for which the usual way is cheaper."""
+
+
+def narrow_text(raw: bytes) -> NarrowText | None:
+    """Return a `NarrowText` for a body in UTF-8; None if that would not be cheap, or if the body may be invalid
+    JSON."""
+    try:
+        return NarrowText(_wide_strings(raw))
+    except (_TooExpensiveError, UnicodeDecodeError):
+        return None
+
+
+def _wide_strings(raw: bytes) -> list[WideString]:
+    strings: list[WideString] = []
+    end = growth = 0
+    quote_finder = _QuoteFinder(raw)
+    while (found := _next_wide(raw, end)) is not None:
+        begin = quote_finder.quote_before(end, found) + 1
+        end = quote_finder.quote_after(found)
+        quote_finder.num_bytes += end - begin
+        content = raw[begin:end]
+        is_over = quote_finder.num_bytes > MOST_WIDE_BYTES or len(strings) == MOST_STRINGS
+        if is_over or _ESCAPED_WIDE_BYTE.search(content):
+            raise _TooExpensiveError
+        string = WideString(begin, end, begin + growth, content.decode())
+        strings.append(string)
+        growth += len(string.escaped) - len(content)
+    return strings
+
+
+def _next_wide(raw: bytes, start: int) -> int | None:
+    """The first byte from `start` on that is not ASCII."""
+    for at in range(start, len(raw), _ASCII_SLICE_BYTES):
+        if not raw[at : at + _ASCII_SLICE_BYTES].isascii():
+            found = _WIDE_BYTE.search(raw, at)
+            assert found is not None
+            return found.start()
+    return None
+
+
+@dataclass
+class _QuoteFinder:
+    """Finds the ends of strings, within limits for all of them together."""
+
+    raw: bytes
+    num_bytes: int = 0
+    num_quotes: int = 0
+
+    def quote_before(self, start: int, end: int) -> int:
+        """Return the beginning of the string that contains the byte at `end`."""
+        while True:
+            end = self.raw.rfind(b'"', max(start, end - MOST_WIDE_BYTES), end)
+            if not self._is_escaped(end):
+                return end
+
+    def quote_after(self, start: int) -> int:
+        """Return the end of the string that contains the byte at `start`."""
+        while True:
+            at = self.raw.find(b'"', start, start + MOST_WIDE_BYTES)
+            if not self._is_escaped(at):
+                return at
+            start = at + 1
+
+    def _is_escaped(self, at: int) -> bool:
+        """Whether an odd number of backslashes precedes a quote. Raises where there is no quote."""
+        self.num_quotes += 1
+        before = self.raw[max(at - _BACKSLASHES, 0) : at]
+        rest = before.rstrip(b"\\")
+        if at < 0 or self.num_quotes > MOST_QUOTES or (not rest and before):
+            raise _TooExpensiveError
+        return (len(before) - len(rest)) % 2 == 1
+
+
+def _ascii_text(text: str) -> str:
+    """Return text of equal length in ASCII."""
+    return text.encode("ascii", "replace").decode("ascii")
+
+
+def _num_characters(text: str, num_escaped: int) -> int:
+    """Return the number of characters of a text that `num_escaped` characters of the escaped text represent."""
+    for number, character in enumerate(text):
+        if num_escaped <= 0:
+            return number
+        num_escaped -= 1 if character.isascii() else 6 if character < "\U00010000" else 12
+    return len(text)
+
 
 LARGE_BYTES = 1 << 19
 """Size from which bodies are parsed in pieces."""
@@ -174,8 +330,10 @@ ITEM_BYTES = 40
 COPIES = 2.6
 """Maximum number of simultaneous texts as long as the body during parsing: the whole, a value, and a growing one."""
 
-MOST_VALUES_AT_ONCE = 50_000
-"""Number of values that are parsed in one call, which blocks other threads for at most some 20 ms."""
+NARROW_COPIES = 3
+"""Number of texts with one byte for each character, where few strings have non-ASCII characters."""
+WIDE_STRING_BYTES = 24
+"""Memory in bytes for each byte of a non-ASCII string, with its escapes."""
 
 _SLICE_BYTES = 1 << 20
 _FOUR_BYTES = re.compile(rb"[\xf0-\xff]")
@@ -247,23 +405,20 @@ _DECODER = _Decoder()
 def loads_with_repeats(raw: bytes) -> tuple[Any, bool]:
     """Return the value of `loads_in_pieces`, and whether one of its objects has two members of one name."""
     _found.repeats = False
-    return loads_in_pieces([raw], notes_repeats=True), _found.repeats
+    return loads_in_pieces([raw]), _found.repeats
 
 
-def loads_in_pieces(bodies: list[bytes], notes_repeats: bool = False) -> Any:
-    """Parse the only item of `bodies` like `json.loads`, with equal errors. Of few values, whole numbers beyond 64 bits
-    are floats.
+def loads_in_pieces(bodies: list[bytes]) -> Any:
+    """Parse the only item of `bodies` like `json.loads`, with equal errors.
 
-    The item is removed from the list, to free the bytes while the text of many values is parsed.
+    The item is removed from the list, to free the bytes while the text is parsed.
     """
-    if not notes_repeats and sum(_marks_in(bodies[0])) <= MOST_VALUES_AT_ONCE:
-        # The text of a whole body would be as wide as its widest character.
-        with suppress(orjson.JSONDecodeError):
-            found = orjson.loads(bodies[0])
-            bodies.clear()
-            return found
+    narrow = _narrow_text(bodies[0])
+    text = _text(bodies.pop()) if narrow is None else narrow.of(bodies.pop())
     try:
-        return _DECODER.decode(_text(bodies.pop()))
+        return _DECODER.decode(text)
+    except JSONDecodeError as error:
+        raise error if narrow is None else narrow.in_original_text(error) from None
     except RecursionError:
         raise RecursionError(
             "maximum recursion depth exceeded while decoding a JSON array from a unicode string"
@@ -279,33 +434,43 @@ def value_bytes(raw: bytes) -> int:
     """
     if len(raw) < CHECKED_BYTES:
         return 0
-    num_containers, num_commas = _marks_in(raw)
-    copies = 1 if num_containers + num_commas <= MOST_VALUES_AT_ONCE else COPIES
-    return _text_bytes(raw, copies) + CONTAINER_BYTES * num_containers + ITEM_BYTES * num_commas
+    num_containers = _count(raw, b"[") + _count(raw, b"{")
+    return _text_bytes(raw) + CONTAINER_BYTES * num_containers + ITEM_BYTES * _count(raw, b",")
 
 
-def _text_bytes(raw: bytes, copies: float) -> int:
-    """Return the memory of a body, and of copies of its text in which all characters have the width of the widest."""
+def _text_bytes(raw: bytes) -> int:
+    """Return the memory of a body as text, with its strings."""
     if raw.isascii():
         return len(raw)
+    narrow = _narrow_text(raw)
+    if narrow is None:
+        return _wide_text_bytes(raw)
+    return NARROW_COPIES * len(raw) + WIDE_STRING_BYTES * narrow.num_bytes
+
+
+def _wide_text_bytes(raw: bytes) -> int:
+    """Return the memory that a body takes where all characters have the width of the widest."""
     slices = [raw[start : start + _SLICE_BYTES] for start in range(0, len(raw), _SLICE_BYTES)]
     wide = [each for each in slices if not each.isascii()]
     width = 4 if any(map(_FOUR_BYTES.search, wide)) else 2 if any(map(_TWO_BYTES.search, wide)) else 1
     num_characters = sum(len(each.translate(None, _WITHIN_CHARACTERS)) for each in slices)
-    return len(raw) + int(copies * width * num_characters)
+    return len(raw) + int(COPIES * width * num_characters)
+
+
+def _narrow_text(raw: bytes) -> NarrowText | None:
+    """Return a `NarrowText` if parsing with escapes takes less memory than parsing the body itself."""
+    if len(raw) < CHECKED_BYTES or raw.isascii() or detect_encoding(raw) != "utf-8":
+        return None
+    return narrow_text(raw)
 
 
 def _text(raw: bytes) -> str:
     return raw.decode(detect_encoding(raw), "surrogatepass")
 
 
-def _marks_in(raw: bytes) -> tuple[int, int]:
-    """Return the number of opening brackets and of commas in a body, counted in slices."""
-    slices = [(start, start + _SLICE_BYTES) for start in range(0, len(raw), _SLICE_BYTES)]
-    num_brackets, num_braces, num_commas = (
-        sum(raw.count(mark, *each) for each in slices) for mark in (b"[", b"{", b",")
-    )
-    return num_brackets + num_braces, num_commas
+def _count(raw: bytes, mark: bytes) -> int:
+    """Return how often `mark` is in `raw`, counted in slices."""
+    return sum(raw.count(mark, start, start + _SLICE_BYTES) for start in range(0, len(raw), _SLICE_BYTES))
 
 
 # Bodies of JSON: an object, with the messages of vLLM's web framework for any other body.

@@ -5,21 +5,19 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mockserve.executor.executor import SWITCH_INTERVAL_S
-from mockserve.protocol import json_text
 from mockserve.protocol.errors import ApiError
 from mockserve.protocol.json_text import (
     LARGE_BYTES,
     MOST_SHORT_STRINGS,
     MOST_VALUE_BYTES,
-    MOST_VALUES_AT_ONCE,
     SHORT_CHARS,
     loads_in_pieces,
     parse_json,
@@ -28,44 +26,27 @@ from mockserve.protocol.json_text import (
 )
 from tests.patience import attempts
 
-WHOLE = st.integers(-(2**63), 2**63 - 1)
-EMOJI = "\U0001f600"
 VALUES = st.recursive(
-    st.none() | st.booleans() | WHOLE | st.floats(allow_nan=False) | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
 )
 
 
-def read_both_ways(raw: bytes) -> Iterator[object]:
-    """The values or messages that a body has as one of few values, and as one of many."""
-    for most in (MOST_VALUES_AT_ONCE, -1):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(json_text, "MOST_VALUES_AT_ONCE", most)
-            yield outcome(lambda: loads_in_pieces([raw]))
+@given(VALUES)
+def test_parses_like_the_standard_library(value: Any) -> None:
+    raw = json.dumps(value).encode()
+    assert loads_in_pieces([raw]) == json.loads(raw)
 
 
-def outcome(read: Callable[[], object]) -> object:
-    try:
-        return repr(read())
-    except ValueError as error:
-        return str(error)
-
-
-@given(VALUES, st.booleans())
-def test_parses_like_the_standard_library(value: Any, escapes: bool) -> None:
-    try:
-        raw = json.dumps(value, ensure_ascii=escapes).encode()
-    except UnicodeEncodeError:
-        raw = json.dumps(value).encode()
-    assert set(read_both_ways(raw)) == {repr(json.loads(raw))}
-
-
-@given(st.text(alphabet='{}[]",:0123abetrunl\\ .-\né\U0001f600', max_size=12))
-@example('{"é": "a\nb"}')
-@example('["é\\x"]')
-@example('["\\é"]')
+@given(st.text(alphabet='{}[]",:0123abetrunl\\ .-', max_size=12))
 def test_has_the_error_messages_of_the_standard_library(text: str) -> None:
-    assert set(read_both_ways(text.encode())) == {outcome(lambda: json.loads(text.encode()))}
+    def outcome(read: Any) -> object:
+        try:
+            return repr(read())
+        except ValueError as error:
+            return str(error)
+
+    assert outcome(lambda: loads_in_pieces([text.encode()])) == outcome(lambda: json.loads(text.encode()))
 
 
 @pytest.mark.parametrize("beginning", [b"", b"{", b'{"a": [1, 2,', b'{"a": tru', b'\xff{"a": 1}', b"[" * 5000])
@@ -97,19 +78,9 @@ def test_bodies_of_many_objects_with_a_text_each_are_too_much() -> None:
     assert value_bytes(b"[" + b",".join([part] * 300_000) + b"]") > MOST_VALUE_BYTES
 
 
-def test_characters_of_four_bytes_take_as_many_in_strings_and_of_many_values_also_in_the_text() -> None:
+def test_characters_of_four_bytes_take_as_many_in_the_text_and_in_its_strings() -> None:
     raw = b'{"a":"' + "\U0001f600".encode() * 2_000_000 + b'"}'
-    assert value_bytes(raw) >= len(raw) + 4 * 2_000_000
-    assert value_bytes(b'{"a":[' + b"1," * 200_000 + raw + b"]}") > len(raw) + 2 * 4 * 2_000_000
-
-
-@pytest.mark.parametrize("character", ["é", "…", EMOJI])
-def test_a_body_as_large_as_allowed_is_taken_whatever_its_characters(character: str) -> None:
-    encoded, room = character.encode(), 32 * 2**20 - 100
-    assert value_bytes(b'{"text": "' + encoded * (room // len(encoded)) + b'"}') <= MOST_VALUE_BYTES
-    raw = b'{"text": "' + encoded + b'", "url": "' + b"A" * room + b'"}'
-    assert value_bytes(raw) <= MOST_VALUE_BYTES
-    assert loads_in_pieces([raw])["text"] == character
+    assert value_bytes(raw) > len(raw) + 2 * 4 * 2_000_000
 
 
 def test_an_object_of_many_members_equals_the_standard_librarys() -> None:
@@ -149,7 +120,7 @@ def longest_pause_s(work: Callable[[], object]) -> float:
 
 def test_equal_short_texts_share_their_memory_and_long_ones_are_their_own() -> None:
     long = "x" * (SHORT_CHARS + 1)
-    text = json.dumps([{"role": "user", "content": long}] * 3 + [{"role": "user"}] * 200_000)
+    text = json.dumps([{"role": "user", "content": long}] * 3 + [{"role": "user"}] * 20_000)
     first, second, *_ = found = loads_in_pieces([text.encode()])
     assert len({id(each["role"]) for each in found}) == 1
     assert first["content"] is not second["content"]
@@ -157,8 +128,7 @@ def test_equal_short_texts_share_their_memory_and_long_ones_are_their_own() -> N
 
 def test_distinct_short_texts_beyond_a_number_are_read_all_the_same() -> None:
     texts = [f"t{number}" for number in range(MOST_SHORT_STRINGS + 10)]
-    others = [0] * MOST_VALUES_AT_ONCE
-    found = loads_in_pieces([json.dumps([*others, *texts, "t1", texts[-1]]).encode()])[len(others) :]
+    found = loads_in_pieces([json.dumps([*texts, "t1", texts[-1]]).encode()])
     assert found == [*texts, "t1", texts[-1]]
     assert found[-2] is found[1]
     assert found[-1] is not found[-3]

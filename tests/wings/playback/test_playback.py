@@ -432,9 +432,9 @@ def test_a_large_body_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     parsed: list[int] = []
     parse = json_text.loads_in_pieces
 
-    def counting(bodies: list[bytes], notes_repeats: bool = False) -> Any:
+    def counting(bodies: list[bytes]) -> Any:
         parsed.append(len(bodies[0]))
-        return parse(bodies, notes_repeats)
+        return parse(bodies)
 
     monkeypatch.setattr(json_text, "loads_in_pieces", counting)
     monkeypatch.setattr(body, "loads_in_pieces", counting)
