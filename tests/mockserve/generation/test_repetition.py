@@ -63,3 +63,15 @@ def test_a_long_answer_without_cubes_takes_no_quadratic_time() -> None:
     began_s = time.process_time()
     assert first_repetition(ids, RepetitionDetectionParams(max_pattern_size=10**6, min_count=3)) is None
     assert time.process_time() - began_s < 20, "three thousand million comparisons take minutes"
+
+
+def test_a_long_answer_of_nearly_one_word_takes_no_quadratic_time() -> None:
+    """Tokens mostly equal those before them, whatever the size, and no run is as long as a pattern."""
+    random, ids, at = Random(1), [1] * 131_072, 0
+    while at < len(ids):
+        ids[at] = 2
+        at += random.randint(2_500, 5_000)
+    wanted = RepetitionDetectionParams(max_pattern_size=10**6, min_pattern_size=5_001, min_count=2)
+    began_s = time.process_time()
+    assert first_repetition(ids, wanted) is None
+    assert time.process_time() - began_s < 20, "comparing token by token takes a minute"
